@@ -64,7 +64,7 @@ def backfill(bank: Bank, master: str, events: Path) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("sees", [True, False], ids=["executors that see the log", "executors that do not"])
-def test_a_cluster_reads_a_backfill_beside_a_writer(bank: Bank, tmp_path: Path, *, sees: bool) -> None:
+def test_cluster_reads_a_backfill_while_the_daemon_writes(bank: Bank, tmp_path: Path, *, sees: bool) -> None:
     """W26, S03: the log is the source, most rows came in files from both workers, and no secret is in what Spark writes
     down or shows in process lists."""
     events = tmp_path / "events"

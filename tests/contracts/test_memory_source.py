@@ -43,7 +43,7 @@ def test_keys_with_large_rows_come_in_several_chunks(source_kit: MemoryKit) -> N
         assert sorted(seen) == [1, 2, 3]
 
 
-def test_table_without_a_key_that_is_too_large_is_refused_by_name(source_kit: MemoryKit) -> None:
+def test_table_without_a_key_that_is_too_large_is_refused_with_an_error_that_names_it(source_kit: MemoryKit) -> None:
     """It would be read in one piece."""
     source_kit.create("bare", keyed=False)
     source_kit.execute("INSERT INTO bare VALUES (1, 'a')")

@@ -88,7 +88,7 @@ def test_every_file_has_tests_that_are_to_find_its_faults() -> None:
         assert (ROOT / test.removeprefix("--ignore=").split("::")[0]).exists(), test
 
 
-def test_a_later_stage_leaves_out_what_an_earlier_one_had() -> None:
+def test_later_stage_excludes_the_tests_of_an_earlier_one() -> None:
     """A test of minutes would else meet every survivor twice."""
     *_, rules, rest = with_servers("merge/fold.py")
     assert set(rules) == {test.removeprefix("--ignore=") for test in rest[1:]}

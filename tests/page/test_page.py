@@ -112,7 +112,9 @@ def test_change_of_a_state_is_shown_in_place(browser: Browser, operated: Shop) -
     assert [one.text for one in row(browser, "public.flights", "button")] == ["Read again"]
 
 
-def test_daemon_that_does_not_answer_is_told_with_since_when(browser: Browser, operated: Shop) -> None:
+def test_daemon_that_does_not_answer_is_shown_with_the_time_of_its_last_answer(
+    browser: Browser, operated: Shop
+) -> None:
     """Old numbers that look new are worse than none; and a daemon that is unavailable takes no commands."""
     operated.server.close()
     browser.until(lambda: browser.one("#lost").is_displayed(), "the word that it is away")
@@ -132,7 +134,7 @@ def test_halted_capture_is_not_shown_as_one_that_waits(browser: Browser, shop: S
     )
 
 
-def test_what_went_wrong_in_the_night_is_there_in_the_morning(browser: Browser, shop: Shop) -> None:
+def test_problem_of_the_night_is_listed_in_the_morning(browser: Browser, shop: Shop) -> None:
     """A resolved problem is no longer a finding, but still answers "what was that?"."""
     browser.open(shop.url)
     assert not browser.one("#recent").is_displayed()
@@ -168,7 +170,7 @@ def test_operation_is_ordered_once_it_is_confirmed(browser: Browser, operated: S
     browser.until(lambda: "ordered" in browser.text("#said"), "the word that it was")
 
 
-def test_rate_and_priority_are_asked_for(browser: Browser, operated: Shop) -> None:
+def test_throttle_sends_only_the_given_rate_and_priority(browser: Browser, operated: Shop) -> None:
     """Only fields that were filled in are changed; and an existing throttle is shown."""
     operated.status["tables"]["public.planes"] |= {"rate_limit": 2000, "rate_limit_from": "settings", "priority": 3}
     seen = "at most 2,000 rows/s by settings, priority 3"
@@ -186,7 +188,7 @@ def test_refusal_is_shown_with_its_remedy(browser: Browser, operated: Shop) -> N
     browser.until(lambda: "GRANT SELECT ON public.weather" in browser.text("#said"), "the remedy")
 
 
-def test_finding_has_the_operation_that_mends_it(browser: Browser, operated: Shop) -> None:
+def test_finding_has_the_operation_that_repairs_it(browser: Browser, operated: Shop) -> None:
     """Act on what you see."""
     browser.one('#findings button[aria-label="Resume: public.planes"]').click()
     answer_dialog(browser, "#confirm-yes")
@@ -233,7 +235,7 @@ def test_page_shows_nothing_before_and_after_a_session(browser: Browser, operate
     assert browser.driver.get_cookies() == []
 
 
-def test_wrong_token_is_said_in_the_dialog(browser: Browser, operated: Shop) -> None:
+def test_wrong_token_is_reported_in_the_dialog(browser: Browser, operated: Shop) -> None:
     """A typing mistake is not the end of it."""
     browser.one("#sign").click()
     browser.until(lambda: browser.text("#sign") == "Sign in", "the end of the session")

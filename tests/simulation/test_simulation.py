@@ -174,7 +174,7 @@ def test_bug_planted_in_repairs_is_found(bug: str) -> None:
 
 
 @pytest.mark.parametrize("server", ["postgres", "mysql", "mariadb-read-only"])
-def test_comparisons_make_whole_what_lies_behind_a_gap(server: str) -> None:
+def test_comparisons_complete_the_tables_after_a_gap(server: str) -> None:
     """The source has discarded log. A table counts as whole again only when it is, over crashes of both sides, and all
     of them do in the end."""
     outcomes = [run(seed, server=SERVERS[server], gaps=True) for seed in range(GAP_SEEDS[server])]
@@ -190,7 +190,7 @@ def test_comparisons_make_whole_what_lies_behind_a_gap(server: str) -> None:
 
 
 @pytest.mark.parametrize("bug", IN_GAPS)
-def test_bug_planted_behind_gaps_is_found(bug: str) -> None:
+def test_bug_planted_after_gaps_is_found(bug: str) -> None:
     """A table that lost changes must never be reported as complete."""
     assert any(run(seed, IN_GAPS[bug], gaps=True).violation is not None for seed in range(SEEDS_TO_FIND))
 

@@ -63,7 +63,7 @@ def test_a_table_that_a_remedy_brings_back_is_no_failure(follower: Follower) -> 
     assert sum("stored by heap2" in stop for stop in follower.outcome.stops) == len(follower.outcome.stops) == 3
 
 
-def test_a_table_made_anew_under_its_name_is_awaited(follower: Follower) -> None:
+def test_table_recreated_under_its_name_is_awaited(follower: Follower) -> None:
     """The daemon learns of it by its next poll of the catalog; before, the log has the previous table's rows."""
     follower.on.execute("INSERT INTO public.kept VALUES (1, 'one'), (2, 'two')")
     follower.compare()

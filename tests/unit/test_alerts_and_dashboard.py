@@ -52,7 +52,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("place", "expression"), list(expressions()))
-def test_every_expression_asks_for_what_there_is(place: str, expression: str) -> None:
+def test_every_expression_uses_existing_metrics_and_labels(place: str, expression: str) -> None:
     """A metric or a label value by another name gives no error anywhere: an alert that never fires, an empty plot."""
     selectors = _SELECTOR.findall(expression)
     assert selectors, place
@@ -67,7 +67,7 @@ def test_every_expression_asks_for_what_there_is(place: str, expression: str) ->
             assert re.search(rf"(rate|increase)\({name}\b", expression), f"{place}: {name} only grows"
 
 
-def test_every_alert_says_what_is_wrong_and_where_to_read_on() -> None:
+def test_every_alert_explains_what_is_wrong_and_where_to_read_more() -> None:
     """At night no operator searches for the page."""
     assert {rule["alert"] for rule in rules()} == {
         "CdcflowLagGrows",
@@ -87,7 +87,7 @@ def test_every_alert_says_what_is_wrong_and_where_to_read_on() -> None:
         assert rule["annotations"]["runbook_url"] == f"docs/runbook/alerts.md#{rule['alert'].lower()}"
 
 
-def test_every_panel_says_what_it_shows() -> None:
+def test_every_panel_describes_what_it_shows() -> None:
     """And no panel overlaps another."""
     panels = dashboard()["panels"]
     assert len({p["id"] for p in panels}) == len(panels)

@@ -18,7 +18,7 @@ def used() -> set[str]:
     return {code for f in files if f not in (PAGE, Path(__file__)) for code in CODE.findall(f.read_text())}
 
 
-def test_every_code_in_use_stands_on_the_page_once_and_no_other() -> None:
+def test_every_code_in_use_is_on_the_page_once_and_no_other() -> None:
     """A code that cannot be found on the page means nothing to a reader of the docstring."""
     listed = ROW.findall(PAGE.read_text())
     assert len(listed) == len(set(listed))

@@ -55,7 +55,7 @@ def test_tables_end_while_no_daemon_runs(server: Server, ending: str) -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_committed_cases_mean_what_they_say(server: Server) -> None:
+def test_committed_cases_mean_what_they_describe(server: Server) -> None:
     """A step that means nothing in its place would make a case pass always."""
     for case in committed(server):
         model, used = Model(server), 0
@@ -139,7 +139,7 @@ class Told:
     ("reason", "mended"),
     [("it is odd\n  run ALTER TABLE `shop`.`t` FORCE", ["ALTER TABLE `shop`.`t` FORCE"]), ("it is odd", [])],
 )
-def test_failed_reading_is_mended_once_by_what_it_says(reason: str, mended: list[str]) -> None:
+def test_failed_reading_is_repaired_once_by_its_remedy(reason: str, mended: list[str]) -> None:
     """An error without a remedy, or one that returns after its remedy was applied, is a failure of the case."""
     run = object.__new__(Run)
     told = Told()
@@ -165,7 +165,7 @@ def test_oracle_follows_columns_by_number() -> None:
     assert rows == [{"id": 1, "z": 10, "b": None}, {"id": 2, "z": 20, "b": "y"}]
 
 
-def test_oracle_gives_old_rows_the_default_that_the_log_tells() -> None:
+def test_oracle_gives_old_rows_the_default_in_the_log() -> None:
     after = shape(*BEFORE.columns[1:], Column("c", 4, INT, missing="7"))
     _, rows = oracle.current([(BEFORE, ROW), (after, Change(2, "u", {"id": 2, "a": 1, "b": "y", "c": None}))], None)
     assert [row["c"] for row in rows] == [7, None]
@@ -177,7 +177,7 @@ def test_oracle_sweeps_what_a_finished_backfill_has_not_seen() -> None:
     assert [row["id"] for row in rows] == [2]
 
 
-def test_oracle_says_when_the_merge_would_stop() -> None:
+def test_oracle_detects_when_the_merge_would_stop() -> None:
     other = shape(Column("a", 2, INT), Column("b", 3, TEXT), key=("a",))
     logged = [(BEFORE, ROW), (other, Change(5, "r", {"id": 1, "a": 10, "b": "x"}))]
     with pytest.raises(oracle.Unmergeable, match="its key was"):

@@ -31,7 +31,7 @@ def functions(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_test_that_a_page_names_is_there_and_is_used(page: str) -> None:
+def test_every_test_that_a_page_names_exists_and_is_used(page: str) -> None:
     """A promise without its test is only a sentence; so is one whose test was renamed away."""
     text = (DOCS / page).read_text()
     defined = {name: (DOCS / path, function) for name, path, function in DEFINED.findall(text)}
@@ -51,7 +51,7 @@ def test_every_kind_of_step_that_a_page_names_is_one_of_the_fuzzers(page: str) -
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_row_says_what_shows_it(page: str) -> None:
+def test_every_row_names_the_test_that_shows_it(page: str) -> None:
     """An empty cell would hide that it was never tried."""
     for cells in rows(page):
         assert len(cells) == 3, cells

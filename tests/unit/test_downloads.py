@@ -79,7 +79,7 @@ def test_go_and_apt_are_run_again(tmp_path: Path) -> None:
     assert programs.run(["sh", "-c", twice], "something") == "done\n"
 
 
-def test_a_program_that_fails_each_time_says_what_it_printed() -> None:
+def test_program_that_fails_each_time_is_reported_with_its_output() -> None:
     with pytest.raises(SourceUnavailable, match=r"something: sh -c .* failed: no such module"):
         programs.run(["sh", "-c", "echo no such module >&2; exit 1"], "something")
 

@@ -119,7 +119,7 @@ def test_lines_of_a_file_are_no_statements() -> None:
     assert nodes == (Command("write_file", "$dir/x END", "select 1;"), Sql("select 2"))
 
 
-def test_variables_are_put_in_by_name() -> None:
+def test_variables_are_replaced_by_their_values() -> None:
     assert filled("drop table $name, ${name}_b, $unknown\\$a", VALUES) == "drop table t1, t1_b, $a"
 
 
@@ -141,7 +141,7 @@ def test_conditions(condition: str, expected: bool) -> None:
     assert holds(condition, VALUES, no_answer) is expected
 
 
-def test_values_come_from_queries() -> None:
+def test_values_are_read_from_queries() -> None:
     asked = []
 
     def ask(query: str, column: str | None, row: int) -> str:
@@ -172,7 +172,7 @@ def test_a_condition_may_skip_the_test(tmp_path: Path) -> None:
     assert ran.ended == "skip not here"
 
 
-def test_connections_are_used_by_name(tmp_path: Path) -> None:
+def test_connections_are_used_under_their_names(tmp_path: Path) -> None:
     sent, _ = run(tmp_path, "connect (one,localhost,root,,);\nsend select 1;\nconnection default;\nselect 2;\n"
                             "connection one;\nreap;\ndisconnect one;\nselect 3;\n")  # fmt: skip
     assert sent == ["one: select 1", "default: select 2", "one: (reap)", "default: select 3"]

@@ -36,7 +36,7 @@ def test_every_part_has_its_tests() -> None:
         assert all((ROOT / file).exists() for files in suites.values() for file in files)
 
 
-def test_server_that_is_not_to_be_had_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unavailable_server_is_listed_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     """If it were skipped silently, it would appear tested."""
     gone = [r for r in RELEASES if r.where == "nowhere"]
     for release in gone:

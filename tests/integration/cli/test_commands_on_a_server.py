@@ -192,7 +192,7 @@ def seen_over_http(url: str) -> None:
     assert {change["table"] for change in whole["changes"]} == {"public.orders", "public.products"}
 
 
-def test_tables_that_are_left_out_are_named(run: Callable[..., Daemon], shop: Database) -> None:
+def test_skipped_tables_are_named(run: Callable[..., Daemon], shop: Database) -> None:
     """A new table without a key is in no log; the status must show that."""
     first = run()
     first.wait_until_read()
@@ -207,7 +207,7 @@ def test_tables_that_are_left_out_are_named(run: Callable[..., Daemon], shop: Da
     shop.execute("ALTER TABLE bare ADD PRIMARY KEY (v); DROP TABLE bare_too")
 
 
-def test_backfill_orders_a_running_daemon(run: Callable[..., Daemon]) -> None:
+def test_backfill_command_reaches_a_running_daemon(run: Callable[..., Daemon]) -> None:
     """A new generation of one table, followed to its end, while the others do not change."""
     daemon = run("--json")
     daemon.wait_until_read()
@@ -262,7 +262,7 @@ def test_paused_table_waits_until_it_is_resumed(run: Callable[..., Daemon], fold
     daemon.wait_until_read()
 
 
-def test_daemon_is_steered_from_outside_and_keeps_what_it_was_told(
+def test_daemon_keeps_commands_from_outside_over_a_kill(
     run: Callable[..., Daemon], folder: Path, shop: Database
 ) -> None:
     """Paused and killed, it starts paused; resumed by SQL it reads rows again; and the log records who sent each
@@ -353,7 +353,7 @@ def gone(what: str) -> None:
     assert f"{finding['text']}\n  {REMEDY}" in said("status", code=1)
 
 
-def test_lost_slot_and_publication_are_seen_by_doctor_and_status_and_the_remedy_mends_them(
+def test_lost_slot_and_publication_are_seen_by_doctor_and_status_and_the_remedy_repairs_them(
     run: Callable[..., Daemon], folder: Path, shop: Database
 ) -> None:
     """P37: both reported that all was well, and "lag 0 B", while the next start could only lose changes.

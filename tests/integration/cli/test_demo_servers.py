@@ -65,7 +65,7 @@ def said(directory: Path, source: Source = Source.POSTGRES, log: Log = Log.FILES
 
 
 @pytest.mark.usefixtures("bare")
-def test_missing_server_is_one_line_that_says_how_to_get_it(tmp_path: Path) -> None:
+def test_missing_server_is_one_line_that_explains_how_to_get_it(tmp_path: Path) -> None:
     """A first-time user of the demo sees no traceback, and has to guess nothing."""
     place = tmp_path / "demo"
     assert said(place) == (
@@ -82,7 +82,7 @@ def test_missing_server_is_one_line_that_says_how_to_get_it(tmp_path: Path) -> N
     )
 
 
-def test_missing_kafka_is_one_line_that_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_kafka_is_one_line_that_explains_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for the broker; Kafka without Java counts as missing."""
     monkeypatch.setattr(kafka, "cache", lambda: tmp_path / "cache")
     monkeypatch.delenv("CDCFLOW_KAFKA", raising=False)

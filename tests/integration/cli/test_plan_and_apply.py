@@ -91,7 +91,7 @@ def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database)
     assert "the log is whole" in said("log", "check", "--deep")
 
 
-def test_hang_up_takes_the_file_up_and_a_bad_one_is_told(here: Shop) -> None:
+def test_sighup_applies_the_file_and_a_bad_one_is_reported(here: Shop) -> None:
     """SIGHUP has no caller to answer: the reason is an event, and the capture continues."""
     here.start()
     assert here.daemon is not None
@@ -112,7 +112,7 @@ def test_hang_up_takes_the_file_up_and_a_bad_one_is_told(here: Shop) -> None:
     here.end()
 
 
-def test_what_this_log_cannot_go_on_with_is_refused_before_anything_happens(
+def test_settings_that_this_log_cannot_continue_with_are_refused_before_anything_happens(
     here: Shop, postgres: PostgresServer
 ) -> None:
     """Another slot, another database, a table without a key: each error names the remedy, and the daemon continues."""
@@ -134,7 +134,7 @@ def test_what_this_log_cannot_go_on_with_is_refused_before_anything_happens(
     here.end()
 
 
-def test_a_file_that_changed_since_the_plan_is_not_taken_up(here: Shop) -> None:
+def test_file_that_changed_since_the_plan_is_not_applied(here: Shop) -> None:
     """Apply does only what the operator agreed to."""
     here.start()
     here.write(tables=["public.items"])

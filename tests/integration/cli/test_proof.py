@@ -164,7 +164,7 @@ def test_smallest_change_of_each_type_shows(database: Database, frame_of: FrameO
     assert len(set(hashes)) == len(variants)
 
 
-def test_row_that_is_there_twice_changes_the_digest(database: Database, frame_of: FrameOf) -> None:
+def test_duplicated_row_changes_the_digest(database: Database, frame_of: FrameOf) -> None:
     """A doubled row and a lost one must not cancel each other out, as they would under XOR."""
     with database.connect() as connection:
         found = kinds_in(connection)

@@ -121,13 +121,13 @@ def page(language: str) -> list[Block]:
     return [block for block in blocks(DOCS / "quickstart.md") if block.language == language]
 
 
-def test_quickstart_works_as_it_is_written(server: PostgresServer, terminal: Terminal) -> None:
+def test_quickstart_works_exactly_as_written(server: PostgresServer, terminal: Terminal) -> None:
     """Nothing but the server's address is changed: what a newcomer copies gives the table that the page promises."""
     follow(server, terminal)
 
 
 @pytest.mark.long
-def test_quickstart_works_in_an_environment_of_its_own(server: PostgresServer, installed: Terminal) -> None:
+def test_quickstart_works_in_a_fresh_environment(server: PostgresServer, installed: Terminal) -> None:
     """What the page installs is enough, and nothing that only a developer's machine has."""
     follow(server, installed)
 

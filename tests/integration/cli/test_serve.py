@@ -138,7 +138,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     STARTED.clear()
 
 
-def test_what_was_answered_is_there_once_and_in_order_after_kills(folder: Path) -> None:
+def test_answered_requests_are_in_the_log_once_and_in_order_after_kills(folder: Path) -> None:
     """An answer is a promise; a request without one is applied wholly or not at all, and may be repeated."""
     seed = random.randrange(1 << 30)
     print(f"seed={seed}")
@@ -191,7 +191,7 @@ def test_what_was_answered_is_there_once_and_in_order_after_kills(folder: Path) 
     assert f"hits: {len(answered)}" in done.stdout
 
 
-def test_log_of_a_capture_is_refused_and_stays_as_it_was(folder: Path) -> None:
+def test_log_of_a_capture_is_refused_and_stays_unchanged(folder: Path) -> None:
     """One writer per log; the remedy is a separate folder."""
     FileLog.open(folder / "log", SourceIdentity("postgres", "7", "shop")).close()
     before = (folder / "log" / "log.json").read_bytes(), (folder / "log" / "epoch").read_bytes()

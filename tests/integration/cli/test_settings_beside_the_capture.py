@@ -136,7 +136,9 @@ def collector() -> Iterator[Collector]:
     made.server.server_close()
 
 
-def test_retention_notifications_checks_and_traces_begin_while_running(here: Shop, collector: Collector) -> None:
+def test_retention_notifications_checks_and_opentelemetry_traces_begin_while_running(
+    here: Shop, collector: Collector
+) -> None:
     """Each runs next to the capture, and none of them needs another process."""
     here.start()
     script = f"import sys; open({str(here.folder / 'told')!r}, 'a').write(sys.stdin.read() + chr(10))"

@@ -28,7 +28,7 @@ def changing(bank: Bank) -> Changing:
     return Changing(bank, bank.configure)
 
 
-def test_table_is_left_out_and_taken_in_again_while_running(changing: Changing) -> None:
+def test_table_is_excluded_and_included_again_while_running(changing: Changing) -> None:
     """O05: no log has its changes while it was excluded, so it is read again; the publication follows."""
     left_out_and_taken_in_again(changing, "entries")
 
@@ -41,7 +41,7 @@ def test_daemon_killed_while_a_table_is_taken_in_loses_and_doubles_nothing(
     killed_while_a_table_is_taken_in(changing, "entries", *point)
 
 
-def test_rows_that_another_policy_makes_otherwise_are_read_anew(bank: Bank, changing: Changing) -> None:
+def test_rows_that_another_policy_converts_differently_are_read_again(bank: Bank, changing: Changing) -> None:
     """Infinity as NULL stays NULL in the log until the row is read again; nothing is read again without a reason."""
     bank.database.execute("CREATE TABLE odd (id int PRIMARY KEY, due timestamptz)")
     bank.database.execute("INSERT INTO odd VALUES (1, 'infinity'), (2, '2020-01-01')")
@@ -64,7 +64,7 @@ def test_policy_that_ends_a_stop_reads_nothing_again(bank: Bank, changing: Chang
     assert newest(bank, "odd", 1, "due").is_valid
 
 
-def test_settings_that_the_server_refuses_are_given_up_while_running(bank: Bank, changing: Changing) -> None:
+def test_settings_that_the_server_refuses_are_abandoned_while_running(bank: Bank, changing: Changing) -> None:
     """A table without a key, named by a typing mistake: the capture continues as before, and misses no change."""
     changing.use(*bank.tables)
     with changing.capturing() as capture:

@@ -88,7 +88,7 @@ def test_another_database_under_the_old_name_is_refused_and_both_remedies_work(
     followed(bank, accepted=True)
 
 
-def test_database_that_was_restored_from_a_dump_is_taken_up_by_the_printed_remedy(
+def test_database_restored_from_a_dump_is_adopted_by_the_printed_remedy(
     own_postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another server, other table OIDs, positions that go back: the log continues with it, and all tables are read
@@ -126,7 +126,7 @@ def run(server: PostgresServer, program: str, *options: str | Path) -> None:
 
 
 @pytest.mark.parametrize("version", sorted(set(binaries()) - {"wheel", "named"}))
-def test_upgraded_server_is_taken_up_by_the_printed_remedy(version: str, tmp_path: Path) -> None:
+def test_upgraded_server_is_adopted_by_the_printed_remedy(version: str, tmp_path: Path) -> None:
     """pg_upgrade gives the server another identity and other positions, and tables keep their numbers."""
     with PostgresServer(binaries()[version]) as old, PostgresServer() as new:
         bank = Bank(old.create_database("shop"), tmp_path)
@@ -148,7 +148,7 @@ def test_upgraded_server_is_taken_up_by_the_printed_remedy(version: str, tmp_pat
         followed(bank)
 
 
-def test_database_that_was_dropped_and_made_again_is_a_loss(own_postgres: PostgresServer, tmp_path: Path) -> None:
+def test_dropped_and_recreated_database_is_a_loss(own_postgres: PostgresServer, tmp_path: Path) -> None:
     """With the daemon stopped the server drops the slot with its database, and refuses nothing."""
     bank = Bank(own_postgres.create_database("shop"), tmp_path)
     begun(bank)

@@ -44,7 +44,7 @@ def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: Bank, poi
 
 
 @pytest.mark.postgres
-def test_where_executors_are_gone_for_good_the_capture_reads_by_itself(bank: Bank) -> None:
+def test_capture_reads_by_itself_where_executors_are_gone_permanently(bank: Bank) -> None:
     """Spark aborts a job whose tasks fail again and again; the capture then reads the tables itself."""
     with reading(bank, 2) as (processes, _):
         processes.fail(SourceUnavailable("their tasks end without an answer"))
@@ -96,7 +96,7 @@ def test_a_log_in_kafka_is_refused_with_a_remedy(bank: Bank) -> None:
 
 @pytest.mark.long
 @pytest.mark.postgres
-def test_daemon_has_local_executors_read_and_goes_on_without_them(bank: Bank) -> None:
+def test_daemon_has_local_executors_read_and_continues_without_them(bank: Bank) -> None:
     """`cdcflow run --on local[2]`: its first backfill, and one that is requested while it runs; then without."""
     bank.configure(backfill={"chunk_time_busy_ms": 1000})
     bank.start_writing(seed=7)

@@ -62,7 +62,7 @@ def is_synchronised(standby: PostgresServer) -> bool:
     ]
 
 
-def test_capture_goes_on_at_the_promoted_standby(
+def test_capture_continues_at_the_promoted_standby(
     primary: PostgresServer, standby: PostgresServer, tmp_path: Path
 ) -> None:
     """P44: killed in the middle of writing. The new primary has everything that the log has, once each, and the log has

@@ -40,7 +40,7 @@ def test_server_restart_in_mid_stream_loses_nothing(own_postgres: PostgresServer
     bank.assert_log_equals_source()
 
 
-def test_slot_dropped_behind_our_back_is_history_lost(bank: Bank) -> None:
+def test_slot_dropped_by_another_session_is_history_lost(bank: Bank) -> None:
     """P37: never a new slot silently. An operator's command creates one, and every table is read again."""
     with bank.capturing():
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
@@ -177,7 +177,9 @@ def test_two_logs_of_one_database_do_not_take_each_others_marks(bank: Bank, tmp_
         one.assert_log_equals_source()
 
 
-def test_full_disk_stops_clean_and_goes_on_when_there_is_room(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_stops_clean_and_capture_resumes_when_there_is_room(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """L08: what does not fit is not acknowledged; when there is room again it arrives, once."""
     full = [False]
     original = OsLayer.write

@@ -109,7 +109,7 @@ def database(wheel_server: PostgresServer) -> Iterator[Database]:
     made.drop()
 
 
-def test_rows_are_right_whatever_became_of_their_key(
+def test_rows_are_right_whatever_happened_to_their_key(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rows have the same key, and one is deleted while there is no key: the other is lost if that delete is taken

@@ -15,7 +15,9 @@ from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import status
 
 
-def test_bucket_alone_equals_the_source_whoever_was_killed(bank: Bank, own_object_server: ObjectServer) -> None:
+def test_bucket_alone_equals_the_source_whichever_process_was_killed(
+    bank: Bank, own_object_server: ObjectServer
+) -> None:
     """What the warehouse is built from years later is the bucket, and nothing else is left to compare it with."""
     objects = own_object_server.objects("shop", "log", keep_local="0s")
     bank.log_settings |= {"objects": {k: v for k, v in objects.model_dump(mode="json").items() if v is not None}}

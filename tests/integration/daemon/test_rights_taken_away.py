@@ -43,7 +43,7 @@ TAKEN = {
 }
 
 
-def test_what_is_printed_gives_the_right_back_and_the_capture_goes_on(database: Database, tmp_path: Path) -> None:
+def test_printed_statements_restore_the_right_and_the_capture_continues(database: Database, tmp_path: Path) -> None:
     """During the backfill, one right after another. No table fails, nothing restarts, no change is missed."""
     bank = Bank(database, tmp_path, create=False)
     bank.tables = ("t",)

@@ -130,13 +130,13 @@ def test_what_waits_can_be_answered(services: Mapping[str, Model]) -> None:
                     raise AssertionError(f"{name} waits for {other} only to be started")
 
 
-def test_every_lasting_service_can_be_asked_whether_it_is_well(services: Mapping[str, Model]) -> None:
+def test_every_lasting_service_has_a_health_check(services: Mapping[str, Model]) -> None:
     """`docker compose ps` shows what is wrong. The loads need no health check: they end when they cannot write."""
     without = {n for n, service in services.items() if not one_shot(service) and "healthcheck" not in service}
     assert without == {"load-postgres", "load-mysql"}
 
 
-def test_what_ends_for_good_is_not_started_for_ever(services: Mapping[str, Model]) -> None:
+def test_service_that_ends_permanently_is_not_restarted_indefinitely(services: Mapping[str, Model]) -> None:
     """Exit code 70 needs an operator; two daemons of one log in Kafka would fence each other endlessly. The compose
     file agrees with the docs.
     """
@@ -148,7 +148,7 @@ def test_what_ends_for_good_is_not_started_for_ever(services: Mapping[str, Model
     assert "RestartPreventExitStatus=65 70 78" in docs
 
 
-def test_every_mount_is_there_and_every_volume_is_used(project: Model) -> None:
+def test_every_mount_exists_and_every_volume_is_used(project: Model) -> None:
     """Docker silently creates an empty folder, owned by root, for a file that does not exist."""
     mounts = [(name, m) for name, service in project["services"].items() for m in service.get("volumes") or ()]
     for name, mount in mounts:
@@ -203,7 +203,7 @@ def test_first_scripts_are_run_the_way_they_are_written() -> None:
     assert script.stat().st_mode & 0o111 == 0
 
 
-def test_everything_says_that_it_belongs_to_the_stack(project: Model) -> None:
+def test_everything_is_labelled_as_part_of_the_stack(project: Model) -> None:
     """What is left of it can be found, and removed, by a label."""
     for kind in ("services", "volumes", "networks"):
         for name, one in project[kind].items():

@@ -21,7 +21,7 @@ def image(request: pytest.FixtureRequest) -> Image:
     return images(path)[stage]
 
 
-def test_image_runs_as_nobody_in_particular(image: Image) -> None:
+def test_image_runs_as_a_numbered_user_without_rights(image: Image) -> None:
     """A number, so that an engine which refuses root can verify that it is not root."""
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", image.user)
 

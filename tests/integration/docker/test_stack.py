@@ -114,7 +114,7 @@ def ran(spark: Any) -> Iterator[Ran]:
     gc.collect()
 
 
-def test_every_service_waits_for_what_the_compose_file_says(ran: Ran) -> None:
+def test_every_service_waits_for_its_dependencies_in_the_compose_file(ran: Ran) -> None:
     """A capture that starts before its tables exist, or a merge before its log, would end by itself on a slow
     machine.
     """
@@ -152,7 +152,7 @@ def test_merged_tables_hold_the_rows_of_the_database(ran: Ran, database: str, sc
 
 
 @pytest.mark.parametrize(("database", "schema"), [("postgres", "public"), ("mysql", "airports")])
-def test_verify_says_that_source_and_tables_agree(ran: Ran, database: str, schema: str) -> None:
+def test_verify_reports_that_source_and_tables_agree(ran: Ran, database: str, schema: str) -> None:
     """What users see at the end of `docker compose up`. Other code has just proven it of the same tables."""
     assert ("completed", f"verify-{database}") in ran.events  # it would not be, had it ended with another code than 0
     said = ran.outputs[f"verify-{database}"]

@@ -76,21 +76,23 @@ def consumed(bank: Bank) -> list[Any]:
 
 
 @pytest.mark.parametrize("command", ["log compact", "log expire --older-than 30d"])
-def test_what_only_files_can_do_is_refused_by_name_for_a_log_in_kafka(bank: Bank, command: str) -> None:
+def test_command_that_only_a_log_in_files_supports_is_refused_with_its_name_for_a_log_in_kafka(
+    bank: Bank, command: str
+) -> None:
     """A traceback about a missing folder would not name a remedy."""
     refused = cdcflow(bank, *command.split())
     assert refused.exit_code == 78
     assert "the log is in Kafka" in told(refused)
 
 
-def test_merge_of_a_log_that_is_not_there_is_refused_by_name(bank: Bank) -> None:
+def test_merge_of_a_missing_log_is_refused_with_an_error_that_names_it(bank: Bank) -> None:
     """Before Spark is started, which takes a while."""
     refused = cdcflow(bank, "merge")
     assert refused.exit_code == 78
     assert "there is no change log at topic" in told(refused)
 
 
-def test_doctor_names_brokers_that_are_not_there(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_unreachable_brokers(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first thing to check when nothing is captured."""
     monkeypatch.setattr(doctor, "PATIENCE_S", 2.0)
     with TcpProxy() as nobody:

@@ -63,7 +63,7 @@ def test_a_folder_goes_into_a_topic_and_back(
     assert to_topic(there, topics, nothing).parts == to_folder(topics, back, nothing).parts == 0
 
 
-def test_a_topic_goes_into_a_folder_and_a_daemon_can_go_on_there(topics: Topics, tmp_path: Path) -> None:
+def test_topic_is_copied_into_a_folder_and_a_daemon_can_continue_there(topics: Topics, tmp_path: Path) -> None:
     """How to leave Kafka: the folder is opened as a file log, with epochs above the old ones."""
     steps = history_of_a_shop()
     into_topic(topics, steps[:4])
@@ -81,7 +81,7 @@ def test_a_topic_goes_into_a_folder_and_a_daemon_can_go_on_there(topics: Topics,
         to_folder(topics, tmp_path / "copy", nothing)
 
 
-def test_a_folder_goes_into_a_topic_and_a_daemon_can_go_on_there(topics: Topics, tmp_path: Path) -> None:
+def test_folder_is_copied_into_a_topic_and_a_daemon_can_continue_there(topics: Topics, tmp_path: Path) -> None:
     """How to move to Kafka, without a new backfill."""
     into_folder(tmp_path / "log", history_of_a_shop())
     to_topic(tmp_path / "log", topics, nothing)
@@ -98,7 +98,7 @@ def test_a_folder_goes_into_a_topic_and_a_daemon_can_go_on_there(topics: Topics,
 
 
 @pytest.mark.parametrize("parts", [0, 2])
-def test_a_copy_into_a_topic_that_was_killed_goes_on_where_it_was(topics: Topics, tmp_path: Path, parts: int) -> None:
+def test_copy_into_a_topic_that_was_killed_resumes_at_its_position(topics: Topics, tmp_path: Path, parts: int) -> None:
     """Nothing twice, nothing skipped: every part is one Kafka transaction with its cut."""
     into_folder(tmp_path / "log", history_of_a_shop())
     countdown = killing(parts)
@@ -138,7 +138,7 @@ def test_rows_in_the_journal_are_copied_when_they_are_sealed(topics: Topics, tmp
     assert_equal(KafkaReader(topics), FolderReader(tmp_path / "log"))
 
 
-def test_a_topic_of_another_log_is_not_taken_over(topics: Topics, tmp_path: Path) -> None:
+def test_topic_of_another_log_is_refused(topics: Topics, tmp_path: Path) -> None:
     """A mistyped name would stop another user's daemon."""
     daemon = KafkaLog.open(topics, replace(IDENTITY, database="other"))
     into_folder(tmp_path / "log", history_of_a_shop()[:1])

@@ -132,7 +132,7 @@ def test_broker_killed_in_a_transaction_loses_it_and_nothing_else(
 
 
 @pytest.mark.long
-def test_broker_killed_before_it_answers_a_commit_leaves_no_doubt_behind(
+def test_broker_killed_before_it_answers_a_commit_leaves_no_unverified_transaction(
     far: tuple[KafkaBroker, TcpProxy, Topics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K04: only the brokers know whether it was committed, and they are queried before anything is written."""
@@ -186,9 +186,7 @@ def test_commit_whose_answer_was_lost_is_found_in_the_log(
 
 
 @pytest.mark.parametrize("fault", [pytest.param("cut", marks=pytest.mark.long), "hold"])
-def test_link_that_is_gone_or_silent_leaves_the_log_as_it_was(
-    far: tuple[KafkaBroker, TcpProxy, Topics], fault: str
-) -> None:
+def test_broken_or_silent_link_leaves_the_log_unchanged(far: tuple[KafkaBroker, TcpProxy, Topics], fault: str) -> None:
     """O07: a half-open link stays silent; the sync still ends, and nothing was acknowledged."""
     _, proxy, topics = far
     writer = opened(topics)
@@ -293,7 +291,7 @@ def test_record_that_the_topic_does_not_take_is_named(topics: Topics) -> None:
         opened(topics)
 
 
-def test_topic_that_is_deleted_stops_the_writer_by_name(topics: Topics) -> None:
+def test_deleted_topic_stops_the_writer_with_an_error_that_names_it(topics: Topics) -> None:
     """L05, K11: continuing in a new, empty topic would leave an unrequested hole in the log."""
     writer = opened(topics)
     writer.put(orders(1))
@@ -307,7 +305,7 @@ def test_topic_that_is_deleted_stops_the_writer_by_name(topics: Topics) -> None:
         opened(topics)
 
 
-def test_topic_that_was_made_anew_is_not_taken_for_the_log(topics: Topics) -> None:
+def test_recreated_topic_is_not_taken_for_the_log(topics: Topics) -> None:
     """L05, L21: an empty topic with an existing position would lose everything between, unnoticed."""
     writer = opened(topics)
     writer.put(orders(1))
@@ -386,7 +384,7 @@ def test_transaction_that_takes_too_long_is_not_taken_for_a_second_writer(
     assert ids(topics) == [1, 2]
 
 
-def test_transaction_that_fails_before_anything_was_sent_leaves_nothing_behind(
+def test_transaction_that_fails_before_anything_was_sent_leaves_nothing_open(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K04: aborting at that point is a fatal error of the client library; so nothing is aborted, and the next producer
@@ -410,7 +408,7 @@ def test_transaction_that_fails_before_anything_was_sent_leaves_nothing_behind(
     assert ids(topics) == [1, 2]
 
 
-def test_brokers_that_are_not_there_are_named() -> None:
+def test_unreachable_brokers_are_named() -> None:
     """O07: the daemon keeps trying, and reports what it tries to reach."""
     with TcpProxy() as nobody:
         topics = Topics(f"127.0.0.1:{nobody.port}", "nowhere", wait_s=2)
@@ -430,7 +428,7 @@ def test_unknown_option_is_named_and_its_value_is_not(broker: KafkaBroker) -> No
         assert "hunter2" not in str(caught.value)
 
 
-def test_stretches_that_expired_are_refused_by_name(topics: Topics) -> None:
+def test_expired_offsets_are_refused_with_an_error_that_names_the_first_one(topics: Topics) -> None:
     """L19: a reader of expired records gets an error with the first offset that exists."""
     writer = opened(topics)
     for number in (1, 2, 3):

@@ -79,7 +79,7 @@ def test_what_is_sealed_is_what_the_topic_has(topics: Topics, history: Path) -> 
     assert seal(topics, history) == 0
 
 
-def test_sealing_goes_on_where_it_ended(topics: Topics, history: Path) -> None:
+def test_sealing_resumes_where_it_ended(topics: Topics, history: Path) -> None:
     """Daemon and merge take turns, over restarts of the daemon and cuts without rows."""
     steps = history_of_a_shop()
     for at in range(len(steps)):
@@ -89,7 +89,7 @@ def test_sealing_goes_on_where_it_ended(topics: Topics, history: Path) -> None:
     assert len(Layout(history).segment_offsets()) == sum(not isinstance(step, dict) for step in steps)
 
 
-def test_one_stretch_is_sealed_piece_by_piece(topics: Topics, history: Path) -> None:
+def test_one_topic_range_is_sealed_piece_by_piece(topics: Topics, history: Path) -> None:
     """After a long topic range's head each merge skips what it has, by cuts, and takes only what is new."""
     log = KafkaLog.open(topics, IDENTITY)
     writer = Writer.of(log)

@@ -172,7 +172,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
 
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_whoever_dies_at_any_request_is_succeeded_by_another_machine(
+def test_process_that_dies_at_any_request_is_succeeded_by_another_machine(
     topics: Topics, objects: Objects, tmp_path: Path, dying: Callable[[int, bool], None], *, after: bool
 ) -> None:
     """Before or after each request that changes something, including the files', the link's and the manifest's: the
@@ -204,7 +204,7 @@ def test_whoever_dies_at_any_request_is_succeeded_by_another_machine(
 
 
 @pytest.mark.parametrize("looked", [False, True], ids=["before it looks", "when it has looked"])
-def test_of_two_that_seal_at_once_one_adds_and_the_other_hears_of_it(
+def test_of_two_that_seal_at_once_one_adds_and_the_other_is_notified(
     machine: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch, *, looked: bool
 ) -> None:
     """They share no lock, and the later one ends its segment further on: nothing may appear twice or be skipped."""
@@ -233,7 +233,7 @@ def test_of_two_that_seal_at_once_one_adds_and_the_other_hears_of_it(
     machine.check()
 
 
-def test_of_two_with_equal_segments_each_has_files_of_its_own(machine: Machine, other: Machine) -> None:
+def test_two_processes_with_equal_segments_use_separate_files(machine: Machine, other: Machine) -> None:
     """The same offsets from both: files that one uploaded stay whole whatever the other does, and do not block it."""
     into_topic(machine.topics, history_of_a_shop())
     with machine.tier().opened() as one, other.tier().opened() as two:
@@ -258,7 +258,7 @@ def test_one_process_of_a_machine_adds_at_a_time(machine: Machine) -> None:
         pass
 
 
-def test_what_does_not_follow_or_is_not_there_is_not_added(machine: Machine) -> None:
+def test_segment_that_does_not_follow_or_is_missing_is_not_added(machine: Machine) -> None:
     """The driver trusts neither tasks nor the store."""
     into_topic(machine.topics, history_of_a_shop())
     with machine.tier().opened() as opened:
@@ -347,7 +347,7 @@ def test_a_history_is_indexed_by_executors(machine: Machine, objects: Objects, t
         ({"history": "s3://no-such-bucket/x"}, r"no such bucket\n.*log\.kafka\.history"),
     ],
 )
-def test_a_wrong_setting_is_named_as_it_is_called(
+def test_wrong_setting_is_reported_under_its_name_in_the_file(
     topics: Topics,
     objects: Objects,
     tmp_path: Path,

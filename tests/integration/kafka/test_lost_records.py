@@ -95,7 +95,7 @@ def assert_found_everywhere(bank: Bank, words: str) -> None:
     )
 
 
-def test_log_whose_records_have_all_expired_is_not_gone_on_with(bank: Bank) -> None:
+def test_log_whose_records_have_all_expired_is_not_continued(bank: Bank) -> None:
     """L19: its rows are out of every reader's reach, and the next daemon continued after them. The printed message
     helps: all tables are read again.
     """
@@ -119,7 +119,7 @@ def test_log_whose_records_have_all_expired_is_not_gone_on_with(bank: Bank) -> N
     assert "log_problem" not in told(bank, "status", "--json")
 
 
-def test_topics_that_were_both_deleted_are_not_made_anew_in_silence(bank: Bank) -> None:
+def test_two_deleted_topics_are_not_recreated_silently(bank: Bank) -> None:
     """L05: with the checkpoint gone too, the brokers have no evidence that a log existed. This machine does."""
     topics = wiring.topics(load(bank.config_path).log.kafka)  # type: ignore[union-attr]  # it is in Kafka
     bank.catch_up_and_stop(bank.daemon())
@@ -136,7 +136,7 @@ def test_topics_that_were_both_deleted_are_not_made_anew_in_silence(bank: Bank) 
     bank.assert_log_equals_source()
 
 
-def test_log_topic_that_was_made_anew_is_told_by_every_command(bank: Bank) -> None:
+def test_recreated_log_topic_is_reported_by_every_command(bank: Bank) -> None:
     """L05, L21: its checkpoint refers to rows that no longer exist."""
     topics = wiring.topics(load(bank.config_path).log.kafka)  # type: ignore[union-attr]  # it is in Kafka
     bank.catch_up_and_stop(bank.daemon())
@@ -171,7 +171,7 @@ def test_what_its_history_has_is_not_lost(topics: Topics, tmp_path: Path) -> Non
     KafkaLog.open(topics, IDENTITY).close()
 
 
-def test_stretch_ends_by_age(topics: Topics) -> None:
+def test_topic_range_ends_by_age(topics: Topics) -> None:
     """A topic range whose head has expired cannot be read, and a quiet source would never fill one."""
     writer = Writer.of(KafkaLog.open(topics, IDENTITY))
     writer.put(orders(1))

@@ -62,7 +62,7 @@ def test_login_over_tls_opens_the_log(
 
 
 @pytest.mark.parametrize("wrong", ["password", "authority", "user"])
-def test_login_that_is_refused_is_told_at_once_and_without_the_secret(
+def test_refused_login_is_reported_at_once_and_without_the_secret(
     secured: tuple[KafkaBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     """S03: the library would retry indefinitely, and report only a timeout."""

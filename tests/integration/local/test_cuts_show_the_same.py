@@ -66,7 +66,7 @@ class Copy:
                 known.register_table("public.orders", self._metadata)
 
 
-def test_a_table_put_back_from_a_copy_shows_no_other_cut(
+def test_table_restored_from_a_copy_shows_no_other_cut(
     merged: Callable[[int], MergeReport], warehouse: Path, format_name: str, tmp_path: Path
 ) -> None:
     """Merged again from the copy, its next version has all of the log: an older cut showed that version's number."""
@@ -132,7 +132,7 @@ def strange(warehouse: Path, format_name: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["delete", "restore"])
-def test_what_somebody_else_did_is_in_the_next_cut_and_in_none_before(
+def test_edits_by_another_program_are_in_the_next_cut_and_in_none_before(
     merge: Merge, merged: Callable[[int], MergeReport], hand_log: HandLog, warehouse: Path, format_name: str, what: str
 ) -> None:
     """The published cut was published again, with that program's rows."""

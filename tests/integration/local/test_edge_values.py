@@ -94,7 +94,7 @@ def test_a_backfill_that_finds_the_other_zero_begins_a_version(
 
 
 @pytest.mark.parametrize("mode", ["current", "soft_delete"])
-def test_a_backfill_mends_what_was_written_before(
+def test_backfill_repairs_rows_written_by_earlier_versions(
     mode: Mode,
     merge: Callable[..., MergeReport],
     hand_log: HandLog,

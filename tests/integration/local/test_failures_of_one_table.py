@@ -74,7 +74,7 @@ def backfill(log: HandLog, table: Any) -> dict[int, int]:
 
 @pytest.mark.spread(8)
 @pytest.mark.parametrize("what", sorted({"oldest commit is no JSON", *DAMAGES["delta"], *DAMAGES["iceberg"]}))
-def test_a_damaged_table_is_left_out_by_name_and_what_is_printed_helps(
+def test_damaged_table_is_skipped_with_its_name_and_the_printed_remedy_helps(
     shop: HandLog, warehouse: Path, merge: Merge, format_name: str, what: str
 ) -> None:
     """One damaged file ended the merge of all tables with an internal error, which named neither table nor file."""
@@ -164,7 +164,7 @@ def test_an_error_at_every_table_is_raised(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_rows_that_somebody_removed_come_back_by_a_backfill(
+def test_rows_that_another_program_removed_return_by_a_backfill(
     shop: HandLog, warehouse: Path, merge: Merge, format_name: str, times: int
 ) -> None:
     """A change of some columns of such a row made the whole merge contradict itself, for all tables and permanently."""
@@ -229,7 +229,9 @@ def test_a_damaged_catalog_is_named(shop: HandLog, warehouse: Path, format_name:
     assert rows(warehouse, ORDERS) == rows(warehouse, FINE) == dict.fromkeys(range(10), 7)
 
 
-def test_a_damaged_file_of_the_log_is_told_from_one_of_the_table(shop: HandLog, warehouse: Path, merge: Merge) -> None:
+def test_damaged_file_of_the_log_is_distinguished_from_one_of_the_table(
+    shop: HandLog, warehouse: Path, merge: Merge
+) -> None:
     """A backfill would not help: the log's own check names the damaged file, and a copy of that file repairs it."""
     shop.segment([(ORDERS, "u", {"id": 1, "v": 5}), (FINE, "u", {"id": 1, "v": 5})])
     (file,) = (f for f in max(shop.root.rglob("segment.json")).parent.glob("*.parquet") if "orders" in f.name)
@@ -246,7 +248,7 @@ def test_a_damaged_file_of_the_log_is_told_from_one_of_the_table(shop: HandLog, 
     assert rows(warehouse, ORDERS)[1] == 5
 
 
-def test_a_damaged_table_does_not_keep_others_from_their_upkeep(
+def test_damaged_table_does_not_keep_others_from_their_maintenance(
     shop: HandLog, warehouse: Path, merge: Merge, format_name: str
 ) -> None:
     """It ended the maintenance of all tables after it, each time."""

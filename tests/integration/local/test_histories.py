@@ -54,7 +54,7 @@ def test_versions_in_a_table_are_those_of_the_oracle(
         assert versions(rows(warehouse, format_name), transactions) == told(merges[:number])
 
 
-def test_a_column_that_somebody_added_keeps_its_values(
+def test_column_that_another_program_added_keeps_its_values(
     hand_log: HandLog,
     warehouse: Path,
     merge: Callable[..., MergeReport],
@@ -234,7 +234,7 @@ def test_columns_are_renamed_and_dropped_ones_stay(
 
 
 @pytest.mark.parametrize("in_one_go", [False, True])
-def test_versions_of_a_table_that_was_made_again_stay(
+def test_versions_of_a_recreated_table_stay(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str, *, in_one_go: bool
 ) -> None:
     """The old table's rows end where the new one's first row is; the log does not contain the time of the drop."""
@@ -257,7 +257,7 @@ def test_versions_of_a_table_that_was_made_again_stay(
     ]
 
 
-def test_the_first_row_of_a_table_that_was_made_again_has_nothing_of_the_old_one(
+def test_first_row_of_a_recreated_table_has_no_values_of_the_old_one(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
     """An update without one column, of a row that was not read yet: it was taken for an update of the old row with that
@@ -272,7 +272,7 @@ def test_the_first_row_of_a_table_that_was_made_again_has_nothing_of_the_old_one
     assert ends(found, "doc", "_missing") == [(1, True, 2, False, "old", None), (2, True, None, None, None, ["doc"])]
 
 
-def test_a_history_that_is_made_anew_is_swept_again(
+def test_rebuilt_history_is_swept_again(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
     """Its folder was moved away, and it begins where the log does: before a backfill that had swept the old one. Rows
@@ -291,7 +291,9 @@ def test_a_history_that_is_made_anew_is_swept_again(
     assert ends(rows(warehouse, format_name, orders.id), "id") == ends(before, "id")
 
 
-def test_a_table_without_a_key_is_refused_by_name(hand_log: HandLog, warehouse: Path) -> None:
+def test_history_of_a_table_without_a_key_is_refused_with_an_error_that_names_it(
+    hand_log: HandLog, warehouse: Path
+) -> None:
     """A change could not be assigned to a row. The remedy is to keep its changes."""
     events = make_table("events", key=(), a="int32")
     hand_log.segment([(events, "c", {"a": 1})])

@@ -41,7 +41,7 @@ def behind(hand_log: HandLog, warehouse: Path, merge: Merge) -> HandLog:
     return hand_log
 
 
-def test_live_view_shows_one_moment_and_names_it(behind: HandLog, warehouse: Path) -> None:
+def test_live_view_shows_one_point_in_time_and_names_it(behind: HandLog, warehouse: Path) -> None:
     """A reader of two tables must know that both are as of one point in time, and which."""
     shown = read_live(behind.root, warehouse)
     assert (shown.cut, shown.published, shown.offset) == (3, 1, 5)
@@ -54,7 +54,7 @@ def test_live_view_shows_one_moment_and_names_it(behind: HandLog, warehouse: Pat
     assert (shown.left_out, shown.incomplete) == ({}, {})
 
 
-def test_only_tables_that_were_asked_for_are_read(behind: HandLog, warehouse: Path) -> None:
+def test_only_requested_tables_are_read(behind: HandLog, warehouse: Path) -> None:
     """A warehouse may have hundreds; an unknown name is a mistake, and not an empty answer."""
     assert list(read_live(behind.root, warehouse, ["public.items"])) == ["public.items"]
     with pytest.raises(
@@ -74,7 +74,7 @@ def test_table_that_is_still_read_is_shown_on_request(behind: HandLog, warehouse
     assert notes(read_live(behind.root, warehouse, incomplete=True)["public.late"]) == {1: "n"}
 
 
-def test_table_that_cannot_follow_is_left_out_by_name(behind: HandLog, warehouse: Path) -> None:
+def test_table_that_cannot_follow_is_skipped_with_an_error_that_names_it(behind: HandLog, warehouse: Path) -> None:
     """The others are shown at the latest cut; the reason names the remedy."""
     behind.segment([(make_table("items", id="int64", note="int64"), "c", {"id": 9, "note": 9})])
     shown = read_live(behind.root, warehouse)
@@ -83,7 +83,7 @@ def test_table_that_cannot_follow_is_left_out_by_name(behind: HandLog, warehouse
     assert shown.cut == 4
 
 
-def test_table_is_shown_in_its_mode_and_left_out_where_the_settings_say_another(
+def test_table_is_shown_in_its_mode_and_skipped_where_the_settings_have_a_different_one(
     behind: HandLog, warehouse: Path
 ) -> None:
     """Rows of another mode would mean something else under the same name. A table that no merge has created yet has the
@@ -134,7 +134,7 @@ def test_log_without_segments_shows_nothing(hand_log: HandLog, warehouse: Path) 
     assert not warehouse.exists()
 
 
-def test_log_that_is_compacted_under_the_reader_is_read_anew(
+def test_log_that_is_compacted_under_the_reader_is_read_again(
     behind: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compaction and retention do not wait for readers, and readers need not know of them."""

@@ -258,7 +258,7 @@ def test_keys_of_each_type_find_their_rows(merge: Merge, hand_log: HandLog, ware
     }
 
 
-def test_only_files_of_which_a_row_changed_are_replaced(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
+def test_only_files_with_changed_rows_are_replaced(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
     """The cost of a cycle is that of its changes: by the bounds of keys in the manifests, and by what the statement
     did.
     """
@@ -280,7 +280,7 @@ def test_only_files_of_which_a_row_changed_are_replaced(merge: Merge, hand_log: 
     assert {"id": "b2", "v": 1} in rows_of(warehouse, orders)
 
 
-def test_rows_that_go_are_marked_in_their_file_until_much_of_it_is_dead(
+def test_deleted_rows_are_marked_in_their_file_until_most_of_it_is_dead(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cost of a cycle grows with its changes, not with the table; and files that are mostly dead slow no reader
@@ -324,7 +324,7 @@ def test_rows_that_go_are_marked_in_their_file_until_much_of_it_is_dead(
     assert sum(count - gone for count, gone in parts().values()) == len(expected)
 
 
-def test_rows_that_are_newer_than_a_change_stay_as_they_are(
+def test_rows_later_than_a_change_stay_unchanged(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G08: a range that is merged again, after a merge by another process, changes nothing. Only the keys of such rows
@@ -347,7 +347,7 @@ def test_rows_that_are_newer_than_a_change_stay_as_they_are(
     assert {"id": 7, "v": 1} in before
 
 
-def test_of_a_table_only_keys_are_read_and_what_a_change_leaves_as_it_was(
+def test_merge_reads_only_keys_and_unchanged_values_of_a_table(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table's other columns are most of its bytes."""
@@ -410,7 +410,7 @@ class Other(LocalEngine):
         return None
 
 
-def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remedy(
+def test_table_that_an_engine_cannot_merge_goes_to_the_other_one_or_is_skipped_with_a_remedy(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """A table is never half merged, nor does one table hold the cut back."""
@@ -465,7 +465,7 @@ def test_what_a_range_reads_of_a_table_is_bounded_not_the_table(
         job.merge(engines, hand_log.root, warehouse)
 
 
-def test_a_table_that_is_moved_away_is_made_anew_and_cuts_tell(
+def test_table_that_is_moved_away_is_rebuilt_and_cuts_report_it(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """The remedy of many messages: move the folder away; the log still has everything."""
@@ -481,7 +481,7 @@ def test_a_table_that_is_moved_away_is_made_anew_and_cuts_tell(
         format_for(warehouse, other)
 
 
-def test_the_newest_cut_is_told_by_its_commit_and_by_its_row(
+def test_latest_cut_is_known_by_its_commit_and_by_its_row(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit by another program (a compaction of the table of cuts, say) may be the latest."""

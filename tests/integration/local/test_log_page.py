@@ -14,7 +14,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "log.md"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
-def test_each_block_of_the_page_runs_and_shows_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_block_of_the_page_runs_and_shows_the_promised_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With this page alone an operator finds what a row was, who changed it, and what else was in that transaction."""
     monkeypatch.chdir(tmp_path)
     log = HandLog(tmp_path / "cdcflow-log", has_transactions=True)

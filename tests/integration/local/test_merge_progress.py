@@ -25,7 +25,7 @@ merge: {engine: local, warehouse: ./warehouse}
 MERGE = [sys.executable, "-m", "cdcflow.cli", "merge", "--once"]
 
 
-def test_a_terminal_is_told_which_table_of_how_many_is_merged(hand_log: HandLog) -> None:
+def test_terminal_shows_which_table_of_how_many_is_merged(hand_log: HandLog) -> None:
     """A first merge of many tables is long, and silence looks like a hang."""
     tables = [make_table(name, id="int64") for name in ("orders", "products")]
     for table in tables:
@@ -44,7 +44,7 @@ def test_a_terminal_is_told_which_table_of_how_many_is_merged(hand_log: HandLog)
     assert "(1 of 2" not in done.stdout
 
 
-def test_a_merge_tells_the_log_what_it_does_not_need_any_more(hand_log: HandLog) -> None:
+def test_merge_reports_to_the_log_what_it_no_longer_needs(hand_log: HandLog) -> None:
     """Retention by policy waits for this report; a skipped table lowers it again, which harms no reader."""
     table = make_table("orders", id="int64")
     hand_log.state(table)
@@ -59,7 +59,7 @@ def test_a_merge_tells_the_log_what_it_does_not_need_any_more(hand_log: HandLog)
     assert notes.read(layout, "merge", name) == notes.Note("merge", name, 2, ("public.items",))
 
 
-def test_a_pipe_is_told_nothing_more(hand_log: HandLog) -> None:
+def test_pipe_gets_no_progress_lines(hand_log: HandLog) -> None:
     """Logs of a service hold events, a line each, and nothing that is drawn for eyes."""
     table = make_table("orders", id="int64")
     hand_log.state(table)

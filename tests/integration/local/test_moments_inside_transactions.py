@@ -71,7 +71,7 @@ def test_a_comparison_is_of_whole_transactions(log: Path, first: int, last: int,
     assert any("inside a transaction" in note for note in found.notes)
 
 
-def test_commands_and_http_say_so(log: Path) -> None:
+def test_commands_and_http_name_the_point_in_time_that_they_show(log: Path) -> None:
     """The answer names the point in time that it shows."""
     for words in (["get", NAME, "1", "--as-of"], ["history", NAME, "1", "--as-of"], ["diff", NAME]):
         said = CliRunner().invoke(app, [*words, str(INSIDE), "--log", str(log)])
@@ -84,7 +84,7 @@ def test_commands_and_http_say_so(log: Path) -> None:
     assert "note" not in json.stdout
 
 
-def test_the_http_door_says_so(log: Path) -> None:
+def test_http_endpoint_names_the_point_in_time_that_it_shows(log: Path) -> None:
     """The page and programs query there."""
     explorer = Explorer(lambda: FolderReader(log), asked=lambda: cdcflow.open(log))
     row = explorer.row(NAME, ["1"], str(INSIDE))
@@ -107,7 +107,7 @@ def test_a_table_that_had_no_row_yet_is_empty_and_not_unknown(tmp_path: Path) ->
         assert [(one.change, one.key) for one in asked.diff(NAME, first, 3).found] == [("added", ("1",))]
 
 
-def test_an_error_about_a_logs_past_names_the_log_that_was_asked() -> None:
+def test_error_about_a_logs_past_names_the_log_of_the_query() -> None:
     """The past of a log is built in a temporary folder, which no user knows."""
     error = HistoryLost("reading /past/room/log at 7: gone", remedy="look at /past/room/log", runbook="log-expired")
     told = _about(error, "/past/room", "/data/shop")

@@ -54,7 +54,7 @@ def test_a_published_cut_is_durable(merge: Merge, hand_log: HandLog, warehouse: 
 
 
 @pytest.mark.usefixtures("marked")
-def test_a_merge_goes_on_from_what_a_power_cut_left(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
+def test_merge_continues_with_the_remains_of_a_power_cut(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
     """At several points within a merge, with any part of what was not synced, or half of it."""
     warehouse.mkdir()
     hand_log.state(ORDERS)

@@ -14,7 +14,7 @@ from cdcflow.warehouse.paths import CUTS
 from cdcflow.warehouse.reports import MergeReport
 
 
-def test_newest_merges_are_told_newest_first(
+def test_latest_merges_are_listed_latest_first(
     merge: Callable[..., MergeReport], hand_log: HandLog, warehouse: Path
 ) -> None:
     """Both formats, from the words of the commits alone: a page must not need what merges."""

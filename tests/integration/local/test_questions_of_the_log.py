@@ -145,7 +145,7 @@ def _key(shape: Table, values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(text_of(values[name], shape.row_schema.field(name).type) for name in shape.key)
 
 
-def test_moment_before_a_backfill_had_read_all_does_not_say_that_a_row_was_not_there(tmp_path: Path) -> None:
+def test_point_in_time_before_a_backfill_had_read_all_does_not_claim_that_a_row_was_missing(tmp_path: Path) -> None:
     """The segment's end records that the backfill is done. Within the segment, that holds only after the last row that
     was read.
     """
@@ -166,7 +166,7 @@ def test_moment_before_a_backfill_had_read_all_does_not_say_that_a_row_was_not_t
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_shape_that_goes_and_comes_back_in_a_segment_is_the_one_of_its_moment(indexed: bool, tmp_path: Path) -> None:
+def test_shape_that_reappears_in_a_segment_is_the_one_of_its_point_in_time(indexed: bool, tmp_path: Path) -> None:
     """Both shapes' files reach over the other one's rows."""
     log = HandLog(tmp_path / "log", has_transactions=True)
     wide, narrow = make_table("orders", id="int64", v="string"), make_table("orders", id="int64")

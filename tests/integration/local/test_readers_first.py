@@ -59,7 +59,7 @@ def test_a_whole_table_stays_in_cuts_while_it_is_read_again_and_once_it_is_no_lo
     assert rows_of(warehouse, format_name, orders) == [{"id": 1}]
 
 
-def test_an_empty_table_is_there_and_stays_right_when_rows_come_and_older_segments_have_gone(
+def test_empty_table_exists_and_stays_right_when_rows_arrive_and_older_segments_have_expired(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """A query over a new schema must not fail because a table has no row yet."""
@@ -104,7 +104,7 @@ def test_a_table_whose_rows_have_expired_is_not_taken_for_an_empty_one(
     assert rows_of(warehouse, format_name, orders) == [{"id": 1}]
 
 
-def test_a_table_that_was_dropped_at_the_source_stays_until_somebody_moves_its_folder_away(
+def test_table_that_was_dropped_at_the_source_stays_until_an_operator_moves_its_folder_away(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """A DROP TABLE must not break a report; and an operator who has moved the table away must not find it recreated, or

@@ -98,7 +98,7 @@ def latest_sql(warehouse: Path) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_no_order_is_seen_before_its_product_while_merges_go_on(
+def test_no_order_is_seen_before_its_product_during_merges(
     merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str
 ) -> None:
     """200 reads at random cuts, through `read_cut`, `read_live` and the SQL for readers without cdcflow: each shows one
@@ -144,7 +144,7 @@ def test_no_order_is_seen_before_its_product_while_merges_go_on(
     assert any(published < cut for published, cut in looked), "no live view was ahead of its cut"
 
 
-def test_tables_that_are_read_as_they_are_show_orders_without_products(
+def test_tables_read_without_a_cut_show_orders_without_products(
     merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """This is why cuts exist, and proof that the check above can fail: between the merges of two tables their latest
@@ -187,7 +187,7 @@ def test_a_cut_is_read_when_the_table_has_forgotten_its_metadata_of_then(
     assert "article" in found[2].column_names
 
 
-def test_a_live_view_that_looks_at_the_log_for_each_table_shows_orders_without_products(
+def test_live_view_that_reads_the_log_separately_for_each_table_shows_orders_without_products(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check of live views can fail, too: here the orders are read with a segment that came after the products."""
@@ -224,7 +224,7 @@ def sold(merge: Merge, hand_log: HandLog, warehouse: Path) -> Shop:
     return shop
 
 
-def test_each_kind_of_moment_finds_its_cut(sold: Shop, warehouse: Path) -> None:
+def test_each_kind_of_position_finds_its_cut(sold: Shop, warehouse: Path) -> None:
     """Users know a position or a commit time of the source; cut numbers are cdcflow's."""
     found = [local.published_cut(warehouse, n) for n in (1, 2, 3)]
     for number, cut in enumerate(found, 1):

@@ -37,7 +37,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
-def test_each_block_of_the_page_runs_and_shows_what_is_there(shop: Path) -> None:
+def test_each_block_of_the_page_runs_and_shows_the_promised_result(shop: Path) -> None:
     """A page for newcomers that fails at its first block costs more trust than no page."""
     names: dict[str, Any] = {}
     found = python_of(PAGE, spark=False)

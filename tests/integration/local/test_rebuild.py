@@ -64,7 +64,7 @@ def values(folder: str) -> dict[int, str]:
 EXPECTED = {1: "v1", 2: "v2", 4: "new", 5: "v5"}
 
 
-def test_warehouse_is_made_anew_of_a_log_whose_beginning_has_expired_and_a_merge_goes_on(log: HandLog) -> None:
+def test_warehouse_is_rebuilt_from_a_log_whose_beginning_has_expired_and_a_merge_continues(log: HandLog) -> None:
     """Every daemon is off, and the database is not queried: the state, and what was logged since."""
     run("log", "expire", "--before-cut", "3", "--state")
     assert states.listed(Layout(log.root)) == [9]
@@ -84,7 +84,7 @@ def test_warehouse_is_made_anew_of_a_log_whose_beginning_has_expired_and_a_merge
     assert values("third") == values("anew")
 
 
-def test_warehouse_is_made_anew_of_a_log_that_has_everything(log: HandLog) -> None:
+def test_warehouse_is_rebuilt_from_a_log_that_has_everything(log: HandLog) -> None:
     run("rebuild")
     assert values("warehouse") == EXPECTED
 
@@ -104,7 +104,7 @@ def test_rows_from_before_the_state_are_found_by_every_question(log: HandLog) ->
     assert asked.history("public.orders", 2).notes == ("the log begins at offset 10: what was before has expired",)
 
 
-def test_table_that_is_not_whole_is_not_expired_without_a_word(log: HandLog) -> None:
+def test_table_that_is_not_whole_is_not_expired_silently(log: HandLog) -> None:
     """The remedies: expire less, wait, or accept the loss of its rows."""
     log.state(ORDERS, "reading", 1, 1)
     log.segment([(EMPTIED, "c", {"id": 8})])
@@ -155,7 +155,7 @@ def test_state_counts_as_a_whole_or_not_at_all_wherever_its_writer_is_killed(log
     assert deaths > 10
 
 
-def test_tables_that_keep_changes_are_not_made_of_a_state(log: HandLog) -> None:
+def test_tables_that_keep_changes_are_not_built_from_a_state(log: HandLog) -> None:
     run("log", "expire", "--before-cut", "3", "--state")
     kept = "engine: local, tables: {each: {public.orders: {mode: history}}}"
     Path("cdcflow.yaml").write_text(SETTINGS.replace("engine: local", kept))

@@ -50,7 +50,7 @@ def test_a_cut_of_random_logs_shows_each_as_of_its_place_in_it(tmp_path: Path, m
     check_random(tmp_path, Random(seed), 4, merge, local.published_cut, ids)
 
 
-def test_a_log_that_stands_still_holds_the_cut_and_is_named(
+def test_log_that_makes_no_progress_holds_the_cut_and_is_named(
     tmp_path: Path, merge: Any, branches: tuple[Branch, Branch]
 ) -> None:
     """Its old rows must not be shown as current. The cut advances with heartbeats, or when an operator says so."""

@@ -32,7 +32,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Bran
         branch.log.close()
 
 
-def test_each_block_of_the_page_runs_and_shows_what_is_there(
+def test_each_block_of_the_page_runs_and_shows_the_promised_result(
     logs: tuple[Branch, Branch], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A page that fails at its first block costs more trust than no page."""

@@ -64,7 +64,7 @@ def test_what_add_only_refuses_comes_when_its_remedy_is_followed(
     ]
 
 
-def test_a_type_that_no_column_holds_comes_beside_the_old_values_when_its_remedy_is_followed(
+def test_type_that_no_column_holds_gets_a_column_next_to_the_old_values_when_its_remedy_is_followed(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """A value that was not sent again stays in the old column, and has NULL in the new one."""

@@ -90,7 +90,7 @@ AFTER: dict[str, list[tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("in_one_go", [False, True])
-def test_a_column_comes_beside_the_one_of_another_type_in_every_mode(
+def test_column_is_added_next_to_the_one_of_another_type_in_every_mode(
     mode: Mode, format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path, *, in_one_go: bool
 ) -> None:
     """Each value is in the column of its type, however merges cut the log, also when the table is recreated."""
@@ -126,7 +126,7 @@ def test_what_a_policy_does_not_allow_is_refused_in_every_mode(
 
 
 @pytest.mark.parametrize("mode", ["append", "history"])
-def test_what_the_source_did_before_a_table_was_first_merged_is_no_change_of_it(
+def test_ddl_before_the_first_merge_of_a_table_is_not_one_of_its_changes(
     mode: Mode, merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a table comes through several shapes before anybody reads it, also in a second merge after one that died."""

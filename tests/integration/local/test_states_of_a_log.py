@@ -50,7 +50,7 @@ def counted(rows: Any) -> Counter[str]:
     return Counter(str(row) for row in rows.drop_columns([OFFSET]).to_pylist())
 
 
-def test_log_that_expires_behind_states_answers_as_one_that_does_not(tmp_path: Path) -> None:
+def test_log_that_expires_after_states_answers_as_one_that_does_not(tmp_path: Path) -> None:
     """Whole tables and single rows, at offsets after the state, over several expiries."""
     made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log", has_transactions=True))
     layout = Layout(made.log.root)
@@ -121,7 +121,7 @@ def _compare(name: str, offset: int, written: Any, expired: ChangeLog, other: Ch
     return True
 
 
-def test_state_is_in_the_logs_own_types_and_says_when_each_row_was_last_changed(tmp_path: Path) -> None:
+def test_state_is_in_the_logs_types_and_records_when_each_row_was_last_changed(tmp_path: Path) -> None:
     """An offset, a transaction and a time for each row, as the change itself had them."""
     made = Histories(range(SEED, SEED + 5), HandLog(tmp_path / "log", has_transactions=True))
     made.write_round()

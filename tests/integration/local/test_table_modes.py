@@ -80,7 +80,7 @@ def log(hand_log: HandLog) -> HandLog:
     return hand_log
 
 
-def test_each_mode_shows_what_its_page_says(merge: Merge, log: HandLog, tmp_path: Path) -> None:
+def test_each_mode_shows_what_its_page_promises(merge: Merge, log: HandLog, tmp_path: Path) -> None:
     """docs/tables.md: columns and rows of each mode."""
     kept, changes = tmp_path / "kept", tmp_path / "changes"
     merge(log.root, kept, policies=all_in("soft_delete"))
@@ -115,7 +115,7 @@ def test_a_row_that_was_deleted_before_anything_was_known_of_it_is_not_missing(
 
 
 @pytest.mark.parametrize("mode", ["append", "history"])
-def test_rows_that_stay_keep_their_columns_where_a_new_table_s_names_come_back(
+def test_existing_rows_keep_their_columns_where_a_new_table_s_names_return(
     merge: Merge, hand_log: HandLog, warehouse: Path, mode: Mode
 ) -> None:
     """In one range, the table is recreated and two of its columns swap their names and swap them back. Rows of the old
@@ -196,7 +196,7 @@ def test_a_source_column_named_like_the_mark_is_refused_in_that_mode_only(
     assert shown(rows_of(warehouse, marked), "id", "_is_deleted") == [(1, True)]
 
 
-def test_settings_of_a_table_that_the_log_does_not_have_are_said_to_be(
+def test_settings_of_a_table_that_the_log_does_not_have_are_reported(
     merge: Merge, log: HandLog, warehouse: Path
 ) -> None:
     """With a typo in its name a table would be in another mode than its owner believes."""
@@ -253,7 +253,7 @@ def test_changes_of_floating_point_numbers_without_a_key_are_appended_without_sp
     assert found == [("c", "0.0", None), ("c", "-0.0", None), ("d", "0.0", None)]
 
 
-def test_files_of_appended_changes_do_not_grow_in_number_for_ever(
+def test_files_of_appended_changes_do_not_grow_in_number_indefinitely(
     merge: Merge, log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each merge writes a file; it also compacts small ones into one."""

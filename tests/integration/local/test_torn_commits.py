@@ -136,7 +136,7 @@ def test_a_commit_that_is_missing_is_named_and_its_remedy_works(
     assert rows(warehouse) == {0: 0, 1: 1, 2: 2, 3: 3}
 
 
-def test_a_table_of_cuts_that_lacks_a_commit_says_so_and_its_remedy_works(
+def test_table_of_cuts_that_lacks_a_commit_is_reported_and_its_remedy_works(
     merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """No table is read again for it: each table records its own position."""

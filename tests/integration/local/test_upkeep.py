@@ -125,7 +125,7 @@ def is_readable(table: FileTable[Any], version: int) -> bool:
     return True
 
 
-def test_kept_cuts_read_the_same_and_expired_ones_say_so(
+def test_kept_cuts_read_the_same_and_expired_ones_are_explained(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cuts are kept for reports over an older point in time; and a reader of an expired one gets an error that explains
@@ -172,7 +172,7 @@ MODES = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", ["small files", "worn files"])
-def test_files_that_upkeep_makes_have_their_rows_in_order(
+def test_files_that_maintenance_writes_have_their_rows_in_order(
     merge: Merge,
     hand_log: HandLog,
     warehouse: Path,
@@ -223,7 +223,7 @@ def portions(patch: pytest.MonkeyPatch, way: str) -> None:
 
 @pytest.mark.spread(3)
 @pytest.mark.parametrize("way", WAYS)
-def test_upkeep_that_dies_at_any_step_is_finished_by_the_next(
+def test_maintenance_that_dies_at_any_step_is_finished_by_the_next(
     history: HandLog, warehouse: Path, format_name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves more files than needed, never fewer: every kept cut reads the same after each death."""
@@ -293,7 +293,7 @@ def test_what_the_budget_leaves_no_time_for_is_written_again_the_next_time(
     assert not dead_rows(warehouse, format_name)
 
 
-def test_a_file_of_which_few_rows_are_dead_keeps_its_marks(
+def test_file_with_few_dead_rows_keeps_its_marks(
     merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rewriting it would duplicate it for as long as a cut is kept that shows the old one."""
@@ -311,7 +311,7 @@ def test_a_file_of_which_few_rows_are_dead_keeps_its_marks(
     assert dead_rows(warehouse, format_name) == 0
 
 
-def test_upkeep_beside_a_merge_is_left_out(
+def test_maintenance_during_a_merge_is_skipped(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Maintenance never makes a merge fail: while a merge runs, maintenance is skipped, and while a maintenance step
@@ -345,7 +345,7 @@ def test_upkeep_beside_a_merge_is_left_out(
             merge(history.root, warehouse)
 
 
-def test_a_commit_that_comes_first_puts_a_table_off(
+def test_commit_that_arrives_first_postpones_the_maintenance_of_a_table(
     history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another program's job does not take cdcflow's lock; the table is maintained the next time, the others now."""
@@ -440,7 +440,9 @@ def test_a_quiet_table_is_kept_however_old_its_version_is(history: HandLog, ware
         assert f"`quiet` VERSION AS OF '{iceberg.tag(1)}';" in warehouse.joinpath(*views.LATEST).read_text()
 
 
-def test_the_command_expires_and_tells(history: HandLog, warehouse: Path, format_name: str, tmp_path: Path) -> None:
+def test_expire_command_expires_and_reports(
+    history: HandLog, warehouse: Path, format_name: str, tmp_path: Path
+) -> None:
     """What an operator runs by hand, and a merge does automatically when it is due."""
     settings = tmp_path / "cdcflow.yaml"
     text = (

@@ -59,7 +59,7 @@ def run(code: str, folder: Path, log: HandLog, *words: str, **variables: str) ->
     return done.returncode, done.stdout, done.stderr
 
 
-def test_without_pyspark_auto_is_local_and_what_it_cannot_do_is_left_out_alone(
+def test_without_pyspark_auto_is_local_and_only_tables_that_it_cannot_merge_are_skipped(
     tmp_path: Path, written: HandLog
 ) -> None:
     """A table of more than 500,000 rows, or one with an `interval`, ended the merge of every table: "merging needs

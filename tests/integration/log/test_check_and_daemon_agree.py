@@ -97,7 +97,7 @@ def test_check_and_the_daemon_agree_on_every_damaged_log(log: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_log_whose_journals_are_gone_is_whole_to_nobody(sealed: bool, tmp_path: Path) -> None:
+def test_log_whose_journals_are_gone_is_whole_to_no_command(sealed: bool, tmp_path: Path) -> None:
     """They held what was acknowledged to the source; starting from scratch there would hide that it is lost."""
     opened = FileLog.open(tmp_path / "log", IDENTITY)
     Writer.of(opened).put(orders(1))

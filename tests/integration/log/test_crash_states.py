@@ -436,7 +436,7 @@ PLANTED = (
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_sync_left_out_is_found(
+def test_omitted_sync_is_found(
     planted: type[Recording], told: Callable[[type[Recording]], Recording], fresh: Callable[[], Path]
 ) -> None:
     """A check that cannot fail proves nothing: each sync is omitted once (hard case L04)."""

@@ -74,7 +74,7 @@ def test_reader_written_from_the_page_finds_every_row(written: tuple[Path, list[
     assert {name for _, name, _ in rows} == {ORDERS.id.name, PRODUCTS.id.name}
 
 
-def test_rows_behind_the_last_cut_are_not_read(written: tuple[Path, list[dict[str, object]]]) -> None:
+def test_rows_after_the_last_cut_are_not_read(written: tuple[Path, list[dict[str, object]]]) -> None:
     """The story appends a row that no cut covers; it is in the file and must not be seen."""
     root, expected = written
     newest = max((root / "journal").glob("*.journal"))

@@ -62,7 +62,7 @@ def ids(path: Path) -> list[int]:
 # ── the disk ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_full_disk_stops_clean_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_full_disk_stops_clean_and_capture_resumes_when_there_is_room(tmp_path: Path) -> None:
     """A full disk is a passing failure, not the end of a log: any write may be the one that fails (L08)."""
     full = [0]
 
@@ -335,7 +335,9 @@ def test_names_in_files_cannot_lead_out_of_the_log(tmp_path: Path) -> None:
         ("segments/*/segment.json", 1, "older"),
     ],
 )
-def test_other_formats_are_refused_by_name(tmp_path: Path, name: str, version: int, which: str) -> None:
+def test_other_formats_are_refused_with_an_error_that_names_them(
+    tmp_path: Path, name: str, version: int, which: str
+) -> None:
     """No program may write on what it does not understand, after a downgrade or an upgrade (hard cases L24, O06)."""
     root = tmp_path / "log"
     segments_of(root, 1)
@@ -366,7 +368,7 @@ def test_check_names_what_was_changed(tmp_path: Path) -> None:
     assert any("before it are missing" in f.text for f in check(root).faults)
 
 
-def test_manifest_that_lies_is_found_by_a_deep_check(tmp_path: Path) -> None:
+def test_manifest_with_wrong_counts_is_found_by_a_deep_check(tmp_path: Path) -> None:
     """The merge trusts the manifest's counts to choose its path; a deep check counts again."""
     root = tmp_path / "log"
     [segment] = segments_of(root, 1)
@@ -550,7 +552,7 @@ def test_log_without_rows_makes_no_segments(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path / "log").cut == 15
 
 
-def test_reader_beside_the_writer_sees_every_row_once(tmp_path: Path) -> None:
+def test_reader_that_runs_next_to_the_writer_sees_every_row_once(tmp_path: Path) -> None:
     """The merge and `log show` read while the daemon seals journals under them."""
     root = tmp_path / "log"
     writer = opened(root)
@@ -609,7 +611,7 @@ def test_range_of_offsets_is_inclusive_on_both_ends(tmp_path: Path) -> None:
     writer.log.close()
 
 
-def test_expired_offsets_are_refused_by_name(tmp_path: Path) -> None:
+def test_offsets_that_expired_are_refused_with_an_error_that_names_them(tmp_path: Path) -> None:
     """A slow merge must get an error that its rows are gone, not continue without them (hard cases L18, L19)."""
     root = tmp_path / "log"
     segments_of(root, 4)

@@ -93,7 +93,7 @@ def ids(path: Path) -> list[int]:
     return [i for _, _, rows in read_rows(path) for i in rows.column("id").to_pylist()]
 
 
-def test_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
+def test_second_writer_gets_an_error_that_names_the_first(tmp_path: Path) -> None:
     """Two daemons on one log: the second must end, and name the first (hard case L10)."""
     with process(tmp_path / "log", ONE_MORE_WHEN_TOLD) as child:
         assert line(child) == ["opened", "1"]
@@ -161,7 +161,7 @@ def test_replaced_writer_cannot_roll_or_seal(tmp_path: Path) -> None:
     assert check(root, deep=True).faults == ()
 
 
-def test_epoch_that_nobody_looks_at_again_lets_a_replaced_writer_through(
+def test_epoch_that_is_not_checked_again_lets_a_replaced_writer_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: without the second check the fenced writer's sync succeeds, so the tests above can fail."""

@@ -381,7 +381,7 @@ def test_a_journal_of_the_version_before_is_read_and_continued(tmp_path: Path, m
     assert [offset for offset, _, _ in rows_of(log.path)] == list(range(1, 11))
 
 
-def test_a_cdcflow_that_knows_no_such_files_refuses_the_journal(
+def test_cdcflow_without_support_for_such_files_refuses_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L24: it would take the frame for a torn end, and cut off durable data."""

@@ -77,7 +77,7 @@ def test_vector_is_the_same_list_from_both(mysql_database: MySQLDatabase, captur
     assert read.shape == capture.shape("t")
 
 
-def test_named_table_that_is_gone_does_not_stop_what_is_asked_of_the_others(
+def test_missing_named_table_does_not_stop_queries_of_the_others(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
     """M39: its name is in the settings, and was captured: no start, plan or comparison fails for it."""
@@ -107,7 +107,7 @@ def test_tables_whose_names_differ_in_case_are_two(mysql_database: MySQLDatabase
     assert sorted((b.table.id.name, b.rows.num_rows) for b in capture.batches()) == [("Orders", 1), ("orders", 1)]
 
 
-def test_what_cannot_be_captured_is_refused_by_name(
+def test_tables_that_cannot_be_captured_are_refused_with_an_error_that_names_them(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
 ) -> None:
     """M61: tables whose log or whose snapshot would not tell the whole truth."""
@@ -140,7 +140,7 @@ def test_what_cannot_be_captured_is_refused_by_name(
         make_capture(mysql_database, tables=[f"{mysql_database.name}.nowhere"]).prepare()
 
 
-def test_cascading_foreign_key_is_told(
+def test_cascading_foreign_key_is_reported(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
 ) -> None:
     """M10: rows that a parent's delete removes are in MySQL's log since 9.6; where they are not, doctor and status name
@@ -193,7 +193,7 @@ def _reader(database: MySQLDatabase, flavor: Flavor) -> str:
     return database.server.url("cascades")
 
 
-def test_cascades_of_innodb_itself_are_told() -> None:
+def test_cascades_of_innodb_itself_are_reported() -> None:
     """M10: MySQL 9.6 and later can be configured to behave like older ones; then the log does not have the children's
     rows.
     """
@@ -209,7 +209,7 @@ def test_cascades_of_innodb_itself_are_told() -> None:
         capture.close()
 
 
-def test_table_that_comes_later_does_not_disturb(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+def test_table_that_is_created_later_does_not_disturb(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
     """O05: its changes belong to the attempt that also reads its rows."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     before = capture.prepare()
@@ -227,7 +227,7 @@ def test_table_that_comes_later_does_not_disturb(mysql_database: MySQLDatabase, 
     again.close()
 
 
-def test_tables_told_first_are_those_that_the_stream_captures(
+def test_tables_listed_first_are_those_that_the_stream_captures(
     mysql_database: MySQLDatabase, capture: MySQLCapture
 ) -> None:
     """A table that reappears between the two (DROP and CREATE) would pass for one that is captured and was read."""
@@ -240,7 +240,7 @@ def test_tables_told_first_are_those_that_the_stream_captures(
     assert [t.id.name for t in capture.source.tables()] == ["back", "t"]
 
 
-def test_table_that_is_not_listed_for_a_moment_is_there(
+def test_table_that_the_catalog_briefly_does_not_list_still_exists(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MariaDB does not list a table while an ALTER of it ends: the table would be forgotten and read again, or,
@@ -274,7 +274,7 @@ def test_table_that_is_not_listed_for_a_moment_is_there(
     assert make_capture(mysql_database, tables=[f"{mysql_database.name}.t"]).prepare().position is not None
 
 
-def test_table_made_anew_while_the_catalog_is_read_is_no_table_without_a_key(
+def test_table_recreated_while_the_catalog_is_read_is_no_table_without_a_key(
     mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables, columns and keys are queried one after another: a table that is gone for the last query seems to have no

@@ -135,7 +135,7 @@ def test_repair_deletes_the_keys_that_have_no_row_and_no_others(
     assert read.deleted == count
 
 
-def test_repair_deletes_the_key_as_it_was_asked_for_and_reads_the_row_as_it_is(
+def test_repair_deletes_the_requested_key_and_reads_the_current_row(
     mysql_database: MySQLDatabase, capture: MySQLCapture
 ) -> None:
     """For the server 'A' and 'Ä' are 'a', and 'b ' is 'b'; downstream they are two rows, and one of them must go."""
@@ -179,9 +179,7 @@ def test_key_of_several_columns_is_followed_in_its_own_order(
     assert len(rows) == 18
 
 
-def test_rows_that_come_after_the_plan_are_left_to_the_log(
-    mysql_database: MySQLDatabase, capture: MySQLCapture
-) -> None:
+def test_rows_inserted_after_the_plan_are_left_to_the_log(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
     """W28: otherwise the backfill of a table that grows at its end would never finish."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
     capture.prepare()
@@ -200,7 +198,7 @@ def test_empty_table_is_read_at_once(mysql_database: MySQLDatabase, capture: MyS
     assert capture.rows("t") == []
 
 
-def test_names_are_names_whatever_they_say(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+def test_names_are_quoted_whatever_they_contain(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
     """S01: a table's name ends up in many statements."""
     mysql_database.execute(
         "CREATE TABLE `x``; DROP TABLE kept; --` (`k``ey'\"` int PRIMARY KEY, `%s` int, `ä ö` int)",
@@ -233,7 +231,9 @@ def test_unique_key_without_nulls_serves_where_there_is_no_primary_key(
     assert batches[0].rows.to_pylist()[0]["a"] == 2
 
 
-def test_table_without_a_key_is_refused_by_name(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+def test_table_without_a_key_is_refused_with_an_error_that_names_it(
+    mysql_database: MySQLDatabase, capture: MySQLCapture
+) -> None:
     """P08: indistinguishable rows cannot be merged by key, and users must learn that at once."""
     mysql_database.execute("CREATE TABLE loose (a int, b int, UNIQUE (a))")
     with pytest.raises(ConfigurationError, match=r"loose has no primary key(.|\n)*ADD PRIMARY KEY"):
@@ -271,7 +271,7 @@ def test_table_without_a_key_is_read_whole_exactly_between_two_transactions(
         assert read.run.rows - 1 + len(hidden) == total
 
 
-def test_table_without_a_key_that_cannot_be_held_is_refused_by_name(
+def test_table_without_a_key_that_does_not_fit_in_memory_is_refused_with_an_error_that_names_it(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
     """O11: in place of a daemon that the system ends, again and again, for the memory that it takes."""
@@ -405,7 +405,7 @@ def test_changed_shape_is_read_in_its_new_form(mysql_database: MySQLDatabase, ca
     assert later.shape == capture.shape("t") != read.shape
 
 
-def test_changed_key_starts_the_table_anew(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+def test_changed_key_starts_the_table_from_scratch(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
     """W27: a cursor made for another key means nothing."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)", "INSERT INTO t VALUES (1, 3), (2, 2)")
     capture.prepare()

@@ -65,7 +65,7 @@ def test_rows_that_a_session_changes_without_logging_are_found(
     assert on.error is None
 
 
-def test_a_server_says_what_it_is(capture: MySQLCapture, flavor: Flavor) -> None:
+def test_server_reports_its_kind_and_version(capture: MySQLCapture, flavor: Flavor) -> None:
     """For `cdcflow bundle`."""
     source: Described = capture.source
     facts = source.facts()

@@ -14,7 +14,7 @@ NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
 
 @pytest.mark.parametrize("fence", ["marks", "read-only"])
-def test_an_idle_source_lets_readers_of_several_logs_go_on(
+def test_idle_source_lets_readers_of_several_logs_continue(
     flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, fence: str
 ) -> None:
     """G34: by the commit time of a mark's row; or by the server's clock, asked for before the log's end is. MariaDB's

@@ -11,7 +11,7 @@ from cdcflow.errors import ConfigurationError
 pytestmark = pytest.mark.mysql
 
 
-def test_tables_left_out_are_those_of_the_newest_look(
+def test_skipped_tables_are_those_of_the_latest_check(
     mysql_database: MySQLDatabase, capture: MySQLCapture, make_capture: MakeMySQLCapture
 ) -> None:
     """A table that got no key shows without a restart, and one that got its key is no longer listed."""

@@ -140,7 +140,7 @@ def use(capture: MySQLCapture) -> None:
     capture.changes()
 
 
-def test_kind_of_server_is_looked_at(mysql_database: MySQLDatabase, flavor: Flavor) -> None:
+def test_kind_of_server_is_checked(mysql_database: MySQLDatabase, flavor: Flavor) -> None:
     """O04: MariaDB's transactions and MySQL's are not counted alike."""
     other = "mariadb" if flavor == "mysql" else "mysql"
     with pytest.raises(ConfigurationError, match=rf"source.kind is {other}(.|\n)*set source.kind: {flavor}"):
@@ -161,7 +161,7 @@ def test_link_is_secure_or_refused(mysql_server: MySQLServer, flavor: Flavor, tm
             connector(mysql_server, tls={"mode": "verify", "ca": str(ca)}).connect("test")
 
 
-def test_whole_password_goes_only_where_nobody_else_reads_it(
+def test_whole_password_goes_only_where_no_other_process_reads_it(
     mysql_server: MySQLServer, flavor: Flavor, tmp_path: Path
 ) -> None:
     """M57: without TLS and without a pinned key, a server that requests the whole password is refused."""
@@ -210,7 +210,7 @@ def test_rotated_password_is_picked_up(mysql_server: MySQLServer, flavor: Flavor
     made.connect("test")
 
 
-def test_login_without_a_password_says_which_setting_is_missing(
+def test_login_without_a_password_is_answered_with_the_missing_setting(
     mysql_server: MySQLServer, flavor: Flavor, tmp_path: Path
 ) -> None:
     """The commonest first error; it named a setting that was not in the file. The remedy's setting lets in."""
@@ -232,7 +232,7 @@ def test_login_without_a_password_says_which_setting_is_missing(
 
 
 @pytest.mark.parametrize("pattern", ["{}.orders", "{}.*", "*.ord*"])
-def test_table_that_is_hidden_for_want_of_a_right_is_told_with_the_grant(
+def test_table_hidden_for_lack_of_a_right_is_reported_with_the_grant(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor, pattern: str
 ) -> None:
     """The server hides a table from users without a right to it, so the names looked wrong. The test runs the GRANT as
@@ -278,7 +278,7 @@ def test_a_schema_without_tables_is_captured_by_who_may_read_it(
     assert empty.source.tables() == []
 
 
-def test_table_that_is_not_there_offers_no_grant(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+def test_missing_table_offers_no_grant(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
     """A user who may read the whole schema would search for a right that is not missing."""
     with pytest.raises(ConfigurationError) as refused:
         make_capture(mysql_database, tables=[f"{mysql_database.name}.ordres"]).prepare()
@@ -294,7 +294,7 @@ def test_files_of_this_machine_are_never_sent(mysql_server: MySQLServer) -> None
         query(connection, "LOAD DATA LOCAL INFILE '/etc/hostname' INTO TABLE mysql.user")
 
 
-def test_session_is_the_same_whatever_the_server_says(own_mysql: MySQLServer) -> None:
+def test_session_is_the_same_whatever_the_server_is_configured_to(own_mysql: MySQLServer) -> None:
     """P67: a limit or a mode that an administrator set for all sessions would change what a chunk reads."""
     own_mysql.execute(
         "SET GLOBAL sql_mode = 'ANSI_QUOTES,PAD_CHAR_TO_FULL_LENGTH', sql_select_limit = 3, time_zone = '+05:00', "

@@ -29,7 +29,9 @@ def found(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> Finding:
     return next(f for f in findings if f.subject == "binary log")
 
 
-def test_retention_is_what_the_service_was_told(configured: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+def test_retention_is_the_one_configured_at_the_service(
+    configured: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
     """There `binlog_expire_logs_seconds` decides nothing: "kept for 30 days" was true of no file."""
     assert "purges the binary log as soon as" in found(configured, make_capture).text
     configured.execute("INSERT INTO mysql.rds_configuration VALUES ('binlog retention hours', NULL, '')")

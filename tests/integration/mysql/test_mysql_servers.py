@@ -22,7 +22,7 @@ def test_server_logs_whole_rows_with_their_columns_described(mysql_server: MySQL
 
 
 @pytest.mark.mysql
-def test_killed_server_comes_back_with_what_was_committed(own_mysql: MySQLServer) -> None:
+def test_killed_server_restarts_with_all_committed_rows(own_mysql: MySQLServer) -> None:
     """Tests that kill a server must not lose what it had acknowledged."""
     database = own_mysql.create_database("kept")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")

@@ -134,7 +134,7 @@ def test_copy_with_other_transactions_at_our_position_is_found_out(
 
 
 @pytest.mark.parametrize("job", ["of another table", "at times that sessions set"])
-def test_copy_is_told_by_its_file_where_transactions_do_not_tell(
+def test_copy_is_recognized_by_its_file_where_transactions_do_not_show_it(
     server: MySQLServer, make_capture: MakeMySQLCapture, job: str
 ) -> None:
     """The log has nothing in the file of its position; or sessions set the time (`SET timestamp`, as mysqlbinlog's

@@ -54,7 +54,7 @@ def seen(capture: MySQLCapture) -> list[dict[str, object]]:
     return rows
 
 
-def test_restart_goes_on_where_the_log_ends(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
+def test_restart_resumes_where_the_log_ends(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
     """M11, M13: also over a restart of the server, which begins a new file and gives tables other ids."""
     database, capture = begun(own_mysql, make_capture)
     capture.close()
@@ -126,9 +126,7 @@ def test_purged_file_with_nothing_that_the_log_lacks_is_no_loss(
         capture.checkpoint = again.checkpoint
 
 
-def test_log_that_was_begun_anew_is_a_loss(
-    own_mysql: MySQLServer, make_capture: MakeMySQLCapture, flavor: Flavor
-) -> None:
+def test_restarted_binary_log_is_a_loss(own_mysql: MySQLServer, make_capture: MakeMySQLCapture, flavor: Flavor) -> None:
     """M14: after RESET the files have the same names and other contents."""
     database, capture = begun(own_mysql, make_capture)
     capture.close()
@@ -187,7 +185,7 @@ def caught_up(replica: MySQLServer, database: MySQLDatabase, rows: int) -> MySQL
         time.sleep(0.1)
 
 
-def test_replica_that_took_over_goes_on_without_a_gap_or_a_double(
+def test_promoted_replica_is_followed_without_a_gap_or_a_double(
     own_mysql: MySQLServer, replica: MySQLServer, make_capture: MakeMySQLCapture, flavor: Flavor
 ) -> None:
     """M65, M12: file and byte are the old server's; what counts is which transactions the new one has."""
@@ -225,7 +223,7 @@ def test_failover_that_gets_no_further_than_its_start_is_tried_again(
     assert [row["id"] for row in again.changes()] == [3]
 
 
-def test_replica_that_took_over_too_early_is_a_loss(
+def test_replica_promoted_too_early_is_a_loss(
     own_mysql: MySQLServer, replica: MySQLServer, make_capture: MakeMySQLCapture, flavor: Flavor
 ) -> None:
     """P43: rows that cdcflow's log has and the new server lacks would stay in the warehouse indefinitely."""
@@ -239,7 +237,9 @@ def test_replica_that_took_over_too_early_is_a_loss(
         make_capture(there).prepare(capture.checkpoint)
 
 
-def test_status_tells_lag_and_how_long_the_log_is_kept(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
+def test_status_reports_lag_and_how_long_the_log_is_kept(
+    own_mysql: MySQLServer, make_capture: MakeMySQLCapture
+) -> None:
     """M14: an operator must see the loss coming."""
     database, capture = begun(own_mysql, make_capture)
     now = capture.source.status(capture.checkpoint.position)
@@ -271,7 +271,7 @@ def test_first_checkpoint_is_the_end_of_the_log(mysql_database: MySQLDatabase, c
     assert capture.changes() == []
 
 
-def test_first_checkpoint_has_nothing_of_what_comes_while_it_is_made(
+def test_first_checkpoint_has_no_transaction_that_commits_while_it_is_created(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy server keeps writing between the answers from which a position is built. GTIDs after the position would be
@@ -300,7 +300,7 @@ def test_first_checkpoint_has_nothing_of_what_comes_while_it_is_made(
     assert [row["id"] for row in again.changes()][-2:] == [2 * asked - 1, 2 * asked]
 
 
-def test_event_larger_than_a_packet_does_not_hide_what_is_behind_it(
+def test_event_larger_than_a_packet_does_not_hide_the_ones_after_it(
     own_mysql: MySQLServer, make_capture: MakeMySQLCapture
 ) -> None:
     """MariaDB cannot name a position after such an event (old and new image of one row are in it). A capture that began
@@ -328,7 +328,7 @@ def test_event_larger_than_a_packet_does_not_hide_what_is_behind_it(
 
 
 @pytest.mark.parametrize("loss", ["purged", "reset"])
-def test_lost_binary_log_is_seen_by_doctor_and_status_and_the_remedy_mends_it(
+def test_lost_binary_log_is_seen_by_doctor_and_status_and_the_remedy_repairs_it(
     own_mysql: MySQLServer, flavor: Flavor, tmp_path: Path, loss: str
 ) -> None:
     """M14: both reported that all was well; now they report what the start will, word for word, and nothing is

@@ -231,7 +231,7 @@ def test_decimals(mysql_database: MySQLDatabase) -> None:
     lab.close()
 
 
-def test_dates_and_moments(mysql_database: MySQLDatabase) -> None:
+def test_dates_and_timestamps_are_equal_on_both_paths(mysql_database: MySQLDatabase) -> None:
     """N06: microseconds on both paths, and a TIMESTAMP is a point in time in UTC."""
     lab = Lab(mysql_database, list(MOMENTS))
     for name, pairs in zip(lab.names, MOMENTS.values(), strict=True):
@@ -404,7 +404,7 @@ def _uuid(chance: random.Random, version: int) -> str:
     return str(uuid.UUID(bytes=bytes(raw)))
 
 
-def test_single_byte_sets_are_what_the_server_says(mysql_database: MySQLDatabase) -> None:
+def test_single_byte_sets_are_the_server_s(mysql_database: MySQLDatabase) -> None:
     """Every byte of every such set, asked of the server itself."""
     with mysql_database.session() as connection, connection.cursor() as cursor:
         for charset in sorted(charsets._SINGLE):

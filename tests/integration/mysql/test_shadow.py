@@ -63,7 +63,7 @@ def differences(on: Watched) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("fence", ["marks", "read-only"])
-def test_rows_of_many_types_are_checked_and_none_is_blamed(
+def test_rows_of_many_types_are_checked_and_no_type_is_blamed(
     flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, fence: str
 ) -> None:
     """Each row changes by itself, so it is the one that is read: from a row image, and from a SELECT."""
@@ -90,7 +90,9 @@ def test_rows_of_many_types_are_checked_and_none_is_blamed(
     assert differences(on) == []
 
 
-def test_nothing_is_blamed_while_writers_go_on(flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path) -> None:
+def test_nothing_is_blamed_while_writers_continue(
+    flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path
+) -> None:
     """Updates, deletes, key changes, truncates, statements that fill rows and rolled back transactions."""
     mysql_database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v varchar(40), f double)", "CREATE TABLE u (id int PRIMARY KEY, v int)"

@@ -34,7 +34,7 @@ def delivered(capture: MySQLCapture) -> Uint64s:
     return np.concatenate([e.run.xids for e in events if isinstance(e, Committed)])
 
 
-def test_chunk_that_does_not_see_a_delivered_change_says_so(
+def test_chunk_that_does_not_see_a_delivered_change_reports_it(
     database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
     """W03, E5: the chunk shows the old value after the stream delivered the new one. Without the fence, the old value
@@ -56,7 +56,7 @@ def test_chunk_that_does_not_see_a_delivered_change_says_so(
     assert not any(len(visibility.hidden(xids)) for visibility in read.visibilities)
 
 
-def test_bound_of_a_plan_that_does_not_see_a_delivered_row_says_so(
+def test_bound_of_a_plan_that_does_not_see_a_delivered_row_reports_it(
     database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
     """The new row is above the greatest key that the plan sees. Nothing would read it, and the backfill's end would
@@ -76,7 +76,7 @@ def test_bound_of_a_plan_that_does_not_see_a_delivered_row_says_so(
     assert [row["id"] for row in rows_of(read.run)] == [1, 2]
 
 
-def test_first_place_leaves_nothing_invisible_behind_it(
+def test_first_position_leaves_nothing_invisible_before_it(
     database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
 ) -> None:
     """W03: a change before the place that a capture begins at is never delivered, so no fence would miss it."""

@@ -27,7 +27,7 @@ def database() -> Iterator[MySQLDatabase]:
         yield made
 
 
-def test_capture_goes_on_at_a_place_in_a_file(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+def test_capture_resumes_at_a_position_in_a_file(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
     """M11, M13: resumed by file and byte, over a restart of the server and its next file."""
     first = make_capture(database)
     assert [f.level for f in first.source.doctor() if f.subject == "gtid_mode"] == ["warning"]

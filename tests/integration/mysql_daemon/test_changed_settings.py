@@ -23,7 +23,7 @@ def changing(bank: MySQLBank) -> Changing:
     return Changing(bank, bank.configure)
 
 
-def test_table_is_left_out_and_taken_in_again_while_running(changing: Changing) -> None:
+def test_table_is_excluded_and_included_again_while_running(changing: Changing) -> None:
     """O05: the binary log has the changes in between, but the position is past it: the table is read again."""
     left_out_and_taken_in_again(changing, "entries")
 
@@ -33,7 +33,7 @@ def test_daemon_killed_while_a_table_is_taken_in_loses_and_doubles_nothing(chang
     killed_while_a_table_is_taken_in(changing, "entries", "after:plan", "1")
 
 
-def test_rows_that_another_policy_makes_otherwise_are_read_anew(bank: MySQLBank, changing: Changing) -> None:
+def test_rows_that_another_policy_converts_differently_are_read_again(bank: MySQLBank, changing: Changing) -> None:
     """A zero date as NULL stays NULL in the log until the row is read again; nothing is read again without a reason."""
     bank.database.execute(
         "SET SESSION sql_mode = ''",

@@ -33,7 +33,9 @@ def test_server_restart_in_mid_stream_loses_nothing(own_mysql: MySQLServer, tmp_
     bank.assert_log_equals_source()
 
 
-def test_full_disk_stops_clean_and_goes_on_when_there_is_room(bank: MySQLBank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_stops_clean_and_capture_resumes_when_there_is_room(
+    bank: MySQLBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """L08: what does not fit is not counted; when there is room again it arrives, once."""
     full = [False]
     original = OsLayer.write

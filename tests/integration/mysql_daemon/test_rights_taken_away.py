@@ -54,7 +54,9 @@ def statements_of(remedy: str) -> list[str]:
     return found[1].split("; ")
 
 
-def test_what_is_printed_gives_the_right_back_and_the_capture_goes_on(database: MySQLDatabase, tmp_path: Path) -> None:
+def test_printed_statements_restore_the_right_and_the_capture_continues(
+    database: MySQLDatabase, tmp_path: Path
+) -> None:
     """During the backfill, one right after another. No table fails, nothing restarts, no change is missed."""
     server, name = database.server, database.name
     taken = {
@@ -104,7 +106,7 @@ def test_what_is_printed_gives_the_right_back_and_the_capture_goes_on(database: 
     bank.assert_log_equals_source()
 
 
-def test_table_that_may_not_be_read_any_more_is_not_taken_for_a_dropped_one(database: MySQLDatabase) -> None:
+def test_table_without_a_select_right_is_not_taken_for_a_dropped_one(database: MySQLDatabase) -> None:
     """The catalog hides it. Its changes continue in the log; treated as dropped, it would be read again once it has its
     right.
     """

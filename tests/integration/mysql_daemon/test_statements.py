@@ -163,7 +163,7 @@ def test_columns_whose_names_get_another_case_are_read_again(small: MySQLBank) -
     assert set(seen) == {"modified", "changed"}
 
 
-def test_tables_that_swap_their_names_go_on(small: MySQLBank) -> None:
+def test_tables_that_swap_their_names_are_captured_without_interruption(small: MySQLBank) -> None:
     """M37, M38: through a third name, in one statement or three, and an old table renamed to make room for a
     new one.
     """
@@ -192,7 +192,7 @@ def test_tables_that_swap_their_names_go_on(small: MySQLBank) -> None:
         pass
 
 
-def test_rows_that_come_without_all_of_their_columns_are_read_by_key(small: MySQLBank, flavor: Flavor) -> None:
+def test_rows_that_lack_some_of_their_columns_are_read_by_key(small: MySQLBank, flavor: Flavor) -> None:
     """M08: the log contains no default, and of a document only what changed in it."""
     small.tables = ("t", "keyless", "stopped")
     small.configure(tables_without_key="whole")

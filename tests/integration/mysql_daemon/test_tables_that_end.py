@@ -145,7 +145,7 @@ def upto(bank: MySQLBank) -> Callable[[], bool]:
     return lambda: bank.has_reached(fence)
 
 
-def test_tables_that_end_while_nobody_captures(lives: Lives) -> None:
+def test_tables_that_end_while_no_daemon_captures(lives: Lives) -> None:
     """M38, M39: what the catalog shows at the start is later than what the stream has still to tell."""
     bank = lives.bank
     with bank.capturing():
@@ -157,7 +157,7 @@ def test_tables_that_end_while_nobody_captures(lives: Lives) -> None:
         lives.check()
 
 
-def test_tables_that_end_while_the_stream_is_behind(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_end_while_the_stream_lags(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of the tables sees that they are gone before the stream has their last changes, and so do the starts
     that follow from it.
     """
@@ -208,7 +208,7 @@ def test_capture_whose_tables_are_all_gone_waits_for_others(
     bank.assert_log_equals_source()
 
 
-def test_key_that_is_added_while_nobody_captures(mysql_database: MySQLDatabase, tmp_path: Path) -> None:
+def test_key_that_is_added_while_no_daemon_captures(mysql_database: MySQLDatabase, tmp_path: Path) -> None:
     """As in phpMyAdmin's dumps: a table is created without a key, filled, and gets one. The rows between have none."""
     bank = MySQLBank(mysql_database, tmp_path, create=False)
     bank.configure(tables_without_key="whole")
@@ -243,7 +243,7 @@ def test_key_that_is_added_while_nobody_captures(mysql_database: MySQLDatabase, 
         bank.assert_log_equals_source()
 
 
-def test_new_table_that_the_settings_do_not_fit_is_left_out(mysql_database: MySQLDatabase, tmp_path: Path) -> None:
+def test_new_table_that_the_settings_do_not_fit_is_skipped(mysql_database: MySQLDatabase, tmp_path: Path) -> None:
     """N15: `bad_text: replace` would map different text keys to one; the other tables are captured, and its remedy
     helps.
     """

@@ -162,7 +162,7 @@ def short(found: list[list[Row]]) -> list[list[tuple[str, str, int | None]]]:
 
 @pytest.mark.parametrize("by_gtid", [False, True])
 @pytest.mark.parametrize("spool_bytes_max", [0, 1 << 30])
-def test_a_story_comes_whole_and_goes_on_from_every_position(
+def test_story_is_delivered_whole_and_resumes_at_every_position(
     mysql_database: MySQLDatabase, follow: Callable[..., Follower], spool_bytes_max: int, by_gtid: bool
 ) -> None:
     """M11, M12, M37, M40, M45, M67: by file and byte as by GTID, with XA transactions open or not."""
@@ -215,7 +215,7 @@ def test_logs_without_checksums_are_read(own_mysql: MySQLServer, follow: Callabl
     assert [row[2]["id"] for tx in rows for row in tx] == [2, 3]
 
 
-def test_server_restarts_and_the_stream_goes_on_behind_it(own_mysql: MySQLServer) -> None:
+def test_server_restarts_and_the_stream_continues_after_it(own_mysql: MySQLServer) -> None:
     """M13, M11: table ids start over, and the position is valid for the next connection."""
     database = own_mysql.create_database("again")
     database.execute(DDL, "CREATE TABLE u LIKE t", "INSERT INTO u (id) VALUES (1)")

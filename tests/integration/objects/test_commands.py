@@ -97,7 +97,7 @@ def test_consumer_reads_the_bucket_with_every_daemon_off(log: ObjectLog, tmp_pat
     assert "shop" in said(alone, "consumer", "ls", *kept)
 
 
-def test_a_bucket_without_a_log_is_said_to_have_none(objects: Objects, tmp_path: Path) -> None:
+def test_bucket_without_a_log_is_reported_to_have_none(objects: Objects, tmp_path: Path) -> None:
     """A mistyped prefix is an empty place, and must not look like a log that is."""
     config = settings(tmp_path, ObjectLog(tmp_path / "log", objects), home=False)
     for command in (("log", "show"), ("log", "ls"), ("merge",)):
@@ -133,7 +133,7 @@ def test_capture_without_a_directory_is_refused(log: ObjectLog, tmp_path: Path) 
         wiring.open_log(load(settings(tmp_path, log, home=False)), IDENTITY)
 
 
-def test_status_says_what_waits(log: ObjectLog, tmp_path: Path) -> None:
+def test_status_reports_what_waits(log: ObjectLog, tmp_path: Path) -> None:
     """A store that is unavailable for a day fills the disk: an operator must see that in time."""
     config = settings(tmp_path, log, home=True)
     assert "all sealed segments are in the store, up to offset 8" in said(config, "status")
@@ -143,7 +143,7 @@ def test_status_says_what_waits(log: ObjectLog, tmp_path: Path) -> None:
     assert "1 segments (" in said(config, "status")
 
 
-def test_large_file_goes_in_parts_and_is_put_once(
+def test_large_file_is_uploaded_once_and_in_parts(
     objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One transaction of gigabytes makes one file: memory must not hold it."""

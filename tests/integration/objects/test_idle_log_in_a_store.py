@@ -56,7 +56,7 @@ def test_heartbeats_reach_who_has_only_the_store(log: ObjectLog) -> None:
     opened.close()
 
 
-def test_heartbeats_behind_a_row_wait_for_it(log: ObjectLog) -> None:
+def test_heartbeats_after_a_row_wait_for_it(log: ObjectLog) -> None:
     """The store does not have the row yet, so a reader must not assume that the log has reached their time."""
     opened = log.open()
     write(opened, [1])
@@ -81,7 +81,7 @@ def test_heartbeats_behind_a_row_wait_for_it(log: ObjectLog) -> None:
     opened.close()
 
 
-def test_idle_log_holds_nobody_back(log: ObjectLog, tmp_path: Path) -> None:
+def test_idle_log_holds_no_reader_back(log: ObjectLog, tmp_path: Path) -> None:
     """Read with another machine's settings, together with a log in a folder that receives rows."""
     away = log.open()
     write(away, [1])

@@ -76,7 +76,7 @@ def sealed(tmp_path: Path) -> Path:
     return tmp_path / "sealed"
 
 
-def test_upload_killed_at_any_step_goes_on_without_holes_or_doubles(
+def test_upload_killed_at_any_step_resumes_without_holes_or_doubles(
     object_server: ObjectServer, killable: Killable, sealed: Path, tmp_path: Path
 ) -> None:
     """The bucket is the only copy once the files here are dropped: a hole in it is data lost (hard case L02)."""

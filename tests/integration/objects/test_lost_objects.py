@@ -72,7 +72,7 @@ def test_files_here_go_only_when_the_bucket_has_them(log: ObjectLog, tmp_path: P
     assert_whole(log, [[1], [2]], tmp_path / "copy")
 
 
-def test_start_puts_again_what_the_bucket_lost(log: ObjectLog, tmp_path: Path) -> None:
+def test_start_uploads_again_what_the_bucket_lost(log: ObjectLog, tmp_path: Path) -> None:
     """Emptied while nothing ran: cdcflow must check at some point, while the local files still exist."""
     put(log, 1, 2)
     log.bucket.delete([*objects_of(log, 1, 2), "log.json", "schemas.json"])
@@ -83,7 +83,7 @@ def test_start_puts_again_what_the_bucket_lost(log: ObjectLog, tmp_path: Path) -
     assert status(log.layout)["store_lost"] == []
 
 
-def test_start_puts_again_from_what_was_read_back(log: ObjectLog, tmp_path: Path) -> None:
+def test_start_uploads_again_from_the_cache(log: ObjectLog, tmp_path: Path) -> None:
     """The last copy may be in the cache, where a merge stored it: a check of the log neither loses nor deletes it."""
     log.keep_local_s = 0
     put(log, 1, 2)
@@ -96,7 +96,9 @@ def test_start_puts_again_from_what_was_read_back(log: ObjectLog, tmp_path: Path
     assert_whole(log, [[1], [2]], tmp_path / "copy")
 
 
-def test_what_is_in_neither_place_is_said_everywhere_until_it_is_restored(log: ObjectLog, tmp_path: Path) -> None:
+def test_segment_missing_in_both_places_is_reported_everywhere_until_it_is_restored(
+    log: ObjectLog, tmp_path: Path
+) -> None:
     """The first remedy to the letter: the objects are restored from a copy, and all is well at the next start."""
     log.keep_local_s = 0
     put(log, 1, 2, 3)
@@ -122,7 +124,7 @@ def test_what_is_in_neither_place_is_said_everywhere_until_it_is_restored(log: O
     assert_whole(log, [[1], [2], [3], [4]], tmp_path / "copy")
 
 
-def test_what_is_lost_for_good_is_given_up_by_the_second_remedy(log: ObjectLog, tmp_path: Path) -> None:
+def test_permanent_loss_is_accepted_by_the_second_remedy(log: ObjectLog, tmp_path: Path) -> None:
     """Expired history is refused with an error that names it, and later changes can be read and merged again."""
     log.keep_local_s = 0
     put(log, 1, 2, 3)
@@ -138,7 +140,9 @@ def test_what_is_lost_for_good_is_given_up_by_the_second_remedy(log: ObjectLog, 
     assert status(log.layout)["store_lost"] == []
 
 
-def test_what_is_lost_there_and_still_here_is_said_before_the_next_start(log: ObjectLog, tmp_path: Path) -> None:
+def test_loss_in_the_bucket_is_reported_before_the_next_start_while_local_files_exist(
+    log: ObjectLog, tmp_path: Path
+) -> None:
     """While the files are local nothing at home reads the bucket; a check must still report the loss."""
     put(log, 1, 2)
     log.bucket.delete(objects_of(log, 1, 2))
@@ -148,7 +152,7 @@ def test_what_is_lost_there_and_still_here_is_said_before_the_next_start(log: Ob
     assert [f["level"] for f in found if "has lost offsets 1-2" in f["text"]] == ["warning"]
 
 
-def test_store_that_cannot_be_asked_has_lost_nothing(
+def test_unreachable_store_has_lost_nothing(
     own_object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outage or a wrong key (which one store answers with 404) must never look like a loss."""
@@ -171,7 +175,7 @@ def test_store_that_cannot_be_asked_has_lost_nothing(
     assert [f["level"] for f in found if f["subject"].startswith("store")] == ["warning"]
 
 
-def test_segments_that_expire_or_are_compacted_meanwhile_are_not_lost(
+def test_segments_that_expire_or_are_compacted_during_the_check_are_not_lost(
     log: ObjectLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A listing takes a while, and other processes remove segments on purpose in the middle of it."""
@@ -198,7 +202,7 @@ def test_segments_that_expire_or_are_compacted_meanwhile_are_not_lost(
     assert status(log.layout)["store_lost"] == []
 
 
-def test_lost_compacted_segment_gives_way_to_those_it_was_made_of(log: ObjectLog, tmp_path: Path) -> None:
+def test_lost_compacted_segment_gives_way_to_the_segments_it_replaced(log: ObjectLog, tmp_path: Path) -> None:
     """They are removed minutes after the compaction, locally and in the store: not before the segment that replaces
     them was checked, and while they exist nothing is lost.
     """

@@ -81,7 +81,7 @@ def segments_of_one_row(log: HandLog, objects: Objects, count: int) -> None:
 
 
 @pytest.mark.parametrize("age", [30, 90])
-def test_a_merge_that_goes_on_asks_for_what_is_new(
+def test_repeated_merge_requests_only_new_segments(
     age: int, hand_log: HandLog, objects: Objects, elsewhere: Callable[[], Layout], asked: list[str]
 ) -> None:
     """Also where nothing of the log was ever read, and whether the last merge ended with a segment or inside one."""
@@ -103,7 +103,7 @@ def test_a_merge_that_goes_on_asks_for_what_is_new(
     assert (whole.older, len(whole.segments)) == (False, age)
 
 
-def test_a_table_that_is_made_anew_gets_all_of_the_log(
+def test_rebuilt_table_gets_all_of_the_log(
     hand_log: HandLog, objects: Objects, elsewhere: Callable[[], Layout], tmp_path: Path, asked: list[str]
 ) -> None:
     """The published cut is far on; the table's folder was moved away, so the fold begins at the beginning."""

@@ -15,7 +15,7 @@ from cdcflow.model.table import OFFSET
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, Writer, orders
 
 
-def test_a_segment_with_several_files_of_a_shape_is_put_and_read_from_the_store_alone(tmp_path: Path) -> None:
+def test_segment_with_several_files_of_a_shape_is_uploaded_and_read_from_the_store_alone(tmp_path: Path) -> None:
     """After its files are dropped here, nothing else has the rows."""
     with ObjectServer() as server:
         place = ObjectLog(tmp_path / "log", server.objects("rows-in-files"))

@@ -109,7 +109,7 @@ def run(*command: str) -> str:
     return found.output
 
 
-def test_warehouse_is_made_anew_of_the_bucket_after_the_machine_is_gone(
+def test_warehouse_is_rebuilt_from_the_bucket_after_the_machine_is_gone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every daemon is off, the log's folder is lost, and most of the log has expired."""
@@ -173,7 +173,7 @@ def dying(asked: Callable[..., Any], left: Callable[[], int]) -> Callable[..., A
     return request
 
 
-def test_state_that_is_not_needed_any_more_is_removed_from_the_bucket(place: Place) -> None:
+def test_state_that_is_no_longer_needed_is_removed_from_the_bucket(place: Place) -> None:
     place.log.segment([(ORDERS, "u", {"id": 5, "v": "newer"})])
     place.put()
     place.kept(9)

@@ -42,7 +42,7 @@ def ended(opened: FileLog, found: ObjectLog) -> CdcflowError:
     return heard.value
 
 
-def test_capture_goes_on_while_the_store_is_away(own_object_server: ObjectServer, tmp_path: Path) -> None:
+def test_capture_continues_while_the_store_is_unavailable(own_object_server: ObjectServer, tmp_path: Path) -> None:
     """A store's outage must cost disk, never a change and never make the source wait; cdcflow reports what waits."""
     log = ObjectLog(tmp_path / "log", own_object_server.objects("shop"))
     opened = log.open()
@@ -133,7 +133,7 @@ def test_competing_writers_manifest_is_named_and_not_overwritten(log: ObjectLog,
     assert seen(other.layout, 4)[-1] == (4, 'pro/ducts"; ../x', 77), "what was captured stays on the disk"
 
 
-def test_place_of_another_log_is_refused_before_anything_is_put(log: ObjectLog, tmp_path: Path) -> None:
+def test_place_of_another_log_is_refused_before_anything_is_uploaded(log: ObjectLog, tmp_path: Path) -> None:
     """Two logs under one prefix would take each other's segments for their own."""
     opened = log.open()
     write(opened, [1])
@@ -243,7 +243,7 @@ def test_start_and_doctor_name_the_wrong_setting_and_no_secret(
     assert SECRET_KEY not in found.text
 
 
-def test_doctor_asks_only_for_what_a_capture_may(object_server: ObjectServer, log: ObjectLog, tmp_path: Path) -> None:
+def test_doctor_requests_only_what_a_capture_may(object_server: ObjectServer, log: ObjectLog, tmp_path: Path) -> None:
     """It changes nothing, and reports which log is in the bucket."""
     before = log.bucket.listed("")
     (found,) = doctor(log.bucket, log.layout, lambda segment, file: None)
@@ -303,7 +303,7 @@ def test_what_is_read_back_stays_bounded(log: ObjectLog) -> None:
     assert 0 < sum(kept) <= 2 * size
 
 
-def test_files_stay_here_for_as_long_as_was_asked(log: ObjectLog) -> None:
+def test_local_files_are_kept_for_the_configured_time(log: ObjectLog) -> None:
     """A merge that has begun to read them must find them to its end."""
     log.keep_local_s = 3600
     opened = log.open()

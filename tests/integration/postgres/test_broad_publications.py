@@ -42,7 +42,7 @@ def tables_of(capture: Capture) -> tuple[set[str], list[int]]:
     return tables, xids
 
 
-def test_rows_of_tables_that_are_not_captured_are_left_out(database: Database, make_capture: MakeCapture) -> None:
+def test_rows_of_tables_that_are_not_captured_are_skipped(database: Database, make_capture: MakeCapture) -> None:
     """Rows, truncates, rows of a spooled transaction, a table made later, and one whose shape no log could hold."""
     database.execute("CREATE TABLE mine (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY, v text)")
     database.execute("CREATE TABLE odd (offset_ int, _offset int, r int4range)")
@@ -81,7 +81,7 @@ def given(found: pa.Table, since: object) -> pa.Table:
 
 
 @pytest.mark.parametrize("tables", ["public.*", "public.mine"])
-def test_what_a_broad_publication_gives_besides_is_no_other_history(
+def test_additional_rows_of_a_broad_publication_are_no_other_history(
     database: Database, make_capture: MakeCapture, tables: str
 ) -> None:
     """After a crash cdcflow's log is compared with what the slot sends. Transactions of tables that are not captured,

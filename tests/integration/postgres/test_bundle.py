@@ -112,7 +112,7 @@ def test_a_bundle_holds_no_secret_and_no_value_of_a_row(settings: Path, shop: Da
     assert "exists already" in again.output
 
 
-def test_a_bundle_is_made_while_the_server_is_away(settings: Path, tmp_path: Path) -> None:
+def test_bundle_is_written_while_the_server_is_unavailable(settings: Path, tmp_path: Path) -> None:
     """That is when a bundle is needed. It explains what is unavailable."""
     settings.write_text("source: {kind: postgres, url: 'postgresql://cdc@127.0.0.1:1/shop'}\nlog: {path: log}\n")
     done = CliRunner().invoke(app, ["bundle", "--json"])

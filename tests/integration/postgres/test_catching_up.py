@@ -149,7 +149,7 @@ def test_windows_give_what_the_stream_gives(database: Database, make_capture: Ma
     assert told(followed(one, more)) == told(followed(other, more))
 
 
-def test_windows_go_on_while_nothing_is_durable_and_the_slot_stays(
+def test_windows_continue_while_nothing_is_durable_and_the_slot_stays(
     database: Database, make_capture: MakeCapture
 ) -> None:
     """An open backfill window waits for a mark at the log's end; waiting for its cut would never end. The source must
@@ -286,7 +286,7 @@ def test_slot_that_vanishes_between_windows_is_history_lost(database: Database, 
     assert "accept-history-loss" in str(lost.value.remedy)
 
 
-def test_slot_that_somebody_moved_between_windows_is_history_lost(
+def test_slot_that_another_process_moved_between_windows_is_history_lost(
     database: Database, make_capture: MakeCapture
 ) -> None:
     """P38: another process received changes."""
@@ -323,7 +323,7 @@ def test_column_without_a_binary_decoder_in_a_window_turns_to_text(
     assert stream is capture.stream
 
 
-def test_slot_that_somebody_moved_is_found_when_it_is_copied_again(
+def test_slot_that_another_process_moved_is_found_when_it_is_copied_again(
     database: Database, make_capture: MakeCapture
 ) -> None:
     """P38: a second copy, here for values as text, begins at the slot's position. Continuing there would silently skip

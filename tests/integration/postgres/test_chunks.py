@@ -106,7 +106,7 @@ def test_rewritten_table_is_read_from_the_start(database: Database, capture: Cap
     assert read.run is None
 
 
-def test_table_made_anew_under_its_name_is_not_read_by_the_old_plan(database: Database, capture: Capture) -> None:
+def test_table_recreated_under_its_name_is_not_read_by_the_old_plan(database: Database, capture: Capture) -> None:
     """P25: another table of the same name has other rows on the same pages."""
     make_table(database)
     capture.prepare()
@@ -186,7 +186,7 @@ def test_partition_attached_during_the_backfill_is_read_too(database: Database, 
     assert sorted(found) == list(range(1, 2000))
 
 
-def test_children_by_inheritance_are_tables_of_their_own(database: Database, capture: Capture) -> None:
+def test_children_by_inheritance_are_separate_tables(database: Database, capture: Capture) -> None:
     """A read of the parent with its children would bring rows that the stream gives to another table."""
     database.execute("CREATE TABLE parent (id int PRIMARY KEY)")
     database.execute("CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent)")
@@ -199,7 +199,7 @@ def test_children_by_inheritance_are_tables_of_their_own(database: Database, cap
     assert [r["id"] for r in capture.rows("public.child")] == [2]
 
 
-def test_table_without_a_key_is_read_whole_behind_a_truncate(database: Database, capture: Capture) -> None:
+def test_table_without_a_key_is_read_whole_after_a_truncate(database: Database, capture: Capture) -> None:
     """P08, G18: its rows cannot be replayed over each other, so they replace the previous ones; duplicates are kept."""
     database.execute("CREATE TABLE bag (a int, b text)")
     database.execute("ALTER TABLE bag REPLICA IDENTITY FULL")
@@ -404,7 +404,7 @@ def test_cursor_survives_as_text(text: str) -> None:
     assert str(Cursor.parse(text)) == text
 
 
-def test_shares_split_a_stretch_that_begins_inside_a_page() -> None:
+def test_shares_split_a_range_that_begins_inside_a_page() -> None:
     """Only the first share begins inside it; together they are the whole range, whatever the number of connections."""
     plan = Plan.from_json('{"version":1,"root":7,"leaves":[[8,"s","a",80,300],[9,"s","b",90,400]]}')
     chunk = Chunk(table_id("s.a"), 1, 1, plan.to_json(), "100.7", 500, Token("1/1/low"))

@@ -26,7 +26,7 @@ def as_users(database: Database) -> Iterator[Callable[[str], str]]:
         database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_table_is_made_by_its_remedy_and_orders_are_answered(
+def test_remedy_creates_the_control_table_and_commands_are_answered(
     database: Database, as_users: Callable[[str], str]
 ) -> None:
     """To the letter; and the remedy's grants are enough, both for reading commands and for sending them."""

@@ -39,7 +39,7 @@ def database(postgres_server: PostgresServer) -> Iterator[Database]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_bytes_that_are_no_text_stop_by_name_and_the_error_leads_out(
+def test_bytes_that_are_not_text_stop_with_an_error_that_names_the_column_and_leads_out(
     database: Database, make_capture: MakeCapture, way: str
 ) -> None:
     """The server itself names neither table nor column, and refuses the whole stream."""
@@ -56,7 +56,7 @@ def test_bytes_that_are_no_text_stop_by_name_and_the_error_leads_out(
     assert [(r["id"], r["v"]) for r in without.changes()] == [(1, "naïve ☃"), (3, "behind")]
 
 
-def test_rows_that_were_mended_are_captured_as_the_error_says(database: Database, tmp_path: Path) -> None:
+def test_rows_fixed_at_the_source_are_captured_as_the_error_promises(database: Database, tmp_path: Path) -> None:
     """What the stream has of them stays what it is, so the capture begins after it, and reads all tables again."""
     with ComparedShop.on_postgres(database, tmp_path) as shop:
         shop.start("bad", "good")
@@ -71,7 +71,7 @@ def test_rows_that_were_mended_are_captured_as_the_error_says(database: Database
             assert sorted((row["id"], row["v"]) for row in found.to_pylist()) == rows
 
 
-def test_bytes_that_are_no_text_fail_the_backfill_of_their_table_by_name(
+def test_bytes_that_are_not_text_fail_the_backfill_of_their_table_with_an_error_that_names_it(
     database: Database, make_capture: MakeCapture
 ) -> None:
     """And no other: a table whose texts are UTF-8 is read."""
@@ -85,7 +85,7 @@ def test_bytes_that_are_no_text_fail_the_backfill_of_their_table_by_name(
     assert [row["v"] for row in capture.rows("public.bad")] == ["mended"]
 
 
-def test_a_name_that_is_no_text_is_told_as_what_it_is(database: Database, make_capture: MakeCapture) -> None:
+def test_name_that_is_not_text_is_reported_as_one(database: Database, make_capture: MakeCapture) -> None:
     """In this case the catalog cannot be read; a bare SQLSTATE does not explain why."""
     database.execute("DO $$ BEGIN EXECUTE format('ALTER TABLE bad RENAME v TO %I', chr(254)); END $$")
     with pytest.raises(ConfigurationError, match="not valid in the encoding") as stopped:

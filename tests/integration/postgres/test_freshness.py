@@ -98,7 +98,7 @@ def test_a_table_whose_changes_do_not_reach_us_is_never_green(
         assert again.metrics(status)["cdcflow_state waiting"] == 0
 
 
-def test_metrics_stay_and_the_lag_grows_while_the_server_is_away(
+def test_metrics_stay_and_the_lag_grows_while_the_server_is_unavailable(
     own_postgres: PostgresServer, shop: Database, tmp_path: Path
 ) -> None:
     """An alert on lag must fire in an outage; a metric that vanishes fires nothing."""

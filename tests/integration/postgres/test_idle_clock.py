@@ -11,7 +11,7 @@ from tests.servers.postgres import Database
 pytestmark = pytest.mark.postgres
 
 
-def test_an_idle_source_lets_readers_of_several_logs_go_on(database: Database, tmp_path: Path) -> None:
+def test_idle_source_lets_readers_of_several_logs_continue(database: Database, tmp_path: Path) -> None:
     """G34: by the commit time of the heartbeat's own transaction; and the log that has no writer is named."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = {"kind": "postgres", "url": database.url, "tables": ["public.t"]}

@@ -77,7 +77,7 @@ def test_chunk_of_large_rows_ends_at_its_bound_inside_a_page(database: Database,
     assert quiet == {row: 1 for row in range(1, 121) if row % 50 != 7}
 
 
-def test_cursor_inside_a_page_begins_behind_that_row(database: Database, make_capture: MakeCapture) -> None:
+def test_cursor_inside_a_page_begins_after_that_row(database: Database, make_capture: MakeCapture) -> None:
     """The cursor of a plan that reads several partitions, each row ended by the bound."""
     database.execute("CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
     database.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (30)")
@@ -108,7 +108,7 @@ def test_part_that_ends_early_ends_the_chunk(database: Database, make_capture: M
     assert found == dict.fromkeys(range(1, 30_001), 1)
 
 
-def test_keys_of_large_rows_come_back_where_they_were_not_read(database: Database, make_capture: MakeCapture) -> None:
+def test_keys_of_large_rows_return_where_they_were_not_read(database: Database, make_capture: MakeCapture) -> None:
     """Ten thousand keys of rows of 1 MB would be 10 GB."""
     make_table(database, 40)
     capture = make_capture(database, chunk_bytes_max=8 * MB)
@@ -131,7 +131,7 @@ def test_keys_of_large_rows_come_back_where_they_were_not_read(database: Databas
     assert gone == dict.fromkeys(range(-10, 1), 1), "a key that was left for another chunk is not gone"
 
 
-def test_table_without_a_key_that_is_too_large_is_refused_by_name(
+def test_table_without_a_key_that_is_too_large_is_refused_with_an_error_that_names_it(
     database: Database, make_capture: MakeCapture
 ) -> None:
     """It is read in one piece, and would take all memory. The setting that the error names lets it in."""

@@ -45,9 +45,7 @@ def captured(capture: Capture) -> list[str]:
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_a_new_table_that_is_locked_is_taken_up_when_it_is_free(
-    items: Database, make_capture: MakeCapture, lock: str
-) -> None:
+def test_locked_new_table_is_captured_when_it_is_free(items: Database, make_capture: MakeCapture, lock: str) -> None:
     """The publication would wait for the lock, and the capture of all tables with it: at a check, and at a start."""
     running = make_capture(items)
     before = running.prepare()
@@ -168,7 +166,7 @@ class Between:
 
 
 @pytest.mark.parametrize("word", ["pg_attribute", "pg_index", "pg_inherits"])
-def test_the_catalog_is_read_as_of_one_moment(items: Database, word: str) -> None:
+def test_catalog_is_read_in_one_snapshot(items: Database, word: str) -> None:
     """A key column that an earlier answer did not contain ended the daemon with an internal error."""
     items.execute("CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     changed = (

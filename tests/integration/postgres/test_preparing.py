@@ -48,7 +48,7 @@ def test_first_start_makes_publication_and_slot_under_the_logs_name(items: Datab
     assert [r["_op"] for r in capture.changes()] == ["c"]
 
 
-def test_restart_goes_on_where_the_log_ends(items: Database, make_capture: MakeCapture) -> None:
+def test_restart_resumes_where_the_log_ends(items: Database, make_capture: MakeCapture) -> None:
     """A second start must neither create a new slot nor skip what happened while no capture ran."""
     before = make_capture(items).prepare()
     items.execute("INSERT INTO items VALUES (1, 'while away')")
@@ -57,7 +57,7 @@ def test_restart_goes_on_where_the_log_ends(items: Database, make_capture: MakeC
     assert [(r["_op"], r["id"]) for r in again.changes()] == [("c", 1)]
 
 
-def test_slot_left_by_a_first_start_that_died_is_made_anew(items: Database, make_capture: MakeCapture) -> None:
+def test_slot_left_by_a_first_start_that_died_is_recreated(items: Database, make_capture: MakeCapture) -> None:
     """A crash between slot and first checkpoint must not need an operator, nor retain the server's log indefinitely."""
     first = make_capture(items).prepare()
     items.execute("INSERT INTO items VALUES (1, 'the backfill has it')")
@@ -68,7 +68,7 @@ def test_slot_left_by_a_first_start_that_died_is_made_anew(items: Database, make
     assert capture.changes() == []
 
 
-def test_slot_made_by_hand_is_taken_over(items: Database, make_capture: MakeCapture) -> None:
+def test_slot_created_by_an_administrator_is_used(items: Database, make_capture: MakeCapture) -> None:
     """A role without the right to create a slot or publication gets them from an administrator (S08), in any order."""
     items.execute(f"SELECT pg_create_logical_replication_slot('by_hand_{items.name}', 'pgoutput')")
     items.execute("INSERT INTO items VALUES (0, 'before the publication')")
@@ -82,7 +82,7 @@ def test_slot_made_by_hand_is_taken_over(items: Database, make_capture: MakeCapt
     assert [r["id"] for r in capture.changes()] == [1]
 
 
-def test_somebody_elses_slot_is_refused(items: Database, make_capture: MakeCapture) -> None:
+def test_slot_of_another_plugin_is_refused(items: Database, make_capture: MakeCapture) -> None:
     """cdcflow must not drain a slot for another consumer's plugin."""
     name = f"foreign_{items.name}"
     items.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')")
@@ -131,7 +131,7 @@ def test_closing_the_source_ends_the_wait_for_a_slot(items: Database, make_captu
             time.sleep(0.05)
 
 
-def test_transaction_open_while_the_slot_is_made_is_not_lost(items: Database, capture: Capture) -> None:
+def test_transaction_open_while_the_slot_is_created_is_not_lost(items: Database, capture: Capture) -> None:
     """P35: its rows are either in the stream or visible to the backfill, whichever way the race went."""
     with items.session(autocommit=False) as session:
         session.execute("INSERT INTO items VALUES (1, 'raced')")
@@ -148,7 +148,7 @@ def test_transaction_open_while_the_slot_is_made_is_not_lost(items: Database, ca
     assert len(streamed) <= 1
 
 
-def test_missing_slot_stops_and_is_not_made_again(items: Database, make_capture: MakeCapture) -> None:
+def test_missing_slot_stops_and_is_not_recreated(items: Database, make_capture: MakeCapture) -> None:
     """P37: a new slot in place of a lost one would hide the changes in between permanently."""
     before = make_capture(items).prepare()
     items.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
@@ -157,7 +157,7 @@ def test_missing_slot_stops_and_is_not_made_again(items: Database, make_capture:
     assert slots(items) == []
 
 
-def test_slots_of_other_logs_that_nobody_reads_are_named_with_the_sql_that_drops_them(
+def test_unread_slots_of_other_logs_are_named_with_the_sql_that_drops_them(
     items: Database, make_capture: MakeCapture
 ) -> None:
     """P38: a log that was deleted leaves a slot, and the server keeps its log for it until the disk is full."""
@@ -177,7 +177,9 @@ def test_slots_of_other_logs_that_nobody_reads_are_named_with_the_sql_that_drops
     items.execute("SELECT pg_drop_replication_slot('cdcflow_of_somebody')")
 
 
-def test_accepted_loss_makes_a_new_place_and_orders_a_new_backfill(items: Database, make_capture: MakeCapture) -> None:
+def test_accepted_loss_creates_a_new_position_and_requests_a_new_backfill(
+    items: Database, make_capture: MakeCapture
+) -> None:
     """P36, P37: only at an operator's command; the caller is notified to read everything again."""
     before = make_capture(items).prepare()
     items.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
@@ -216,7 +218,7 @@ def test_slot_recreated_under_the_same_name_is_found_out(items: Database, make_c
         make_capture(items).prepare(before)
 
 
-def test_slot_drained_by_somebody_else_is_found_out(items: Database, make_capture: MakeCapture) -> None:
+def test_slot_drained_by_another_consumer_is_detected(items: Database, make_capture: MakeCapture) -> None:
     """P38: another consumer acknowledged our changes."""
     before = make_capture(items).prepare()
     items.execute("INSERT INTO items VALUES (1, 'stolen')")
@@ -257,7 +259,7 @@ def test_what_a_start_would_stop_for_can_be_seen_before_it(
     assert (seen.level, seen.subject) == ("error", "position")
 
 
-def test_look_beside_a_daemon_at_work_finds_nothing_missing(items: Database, make_capture: MakeCapture) -> None:
+def test_check_during_a_running_daemon_finds_nothing_missing(items: Database, make_capture: MakeCapture) -> None:
     """Between a check of the log and one of the slot the daemon confirms more: that is no loss."""
     capture = make_capture(items)
     checkpoints = [capture.prepare()]
@@ -309,7 +311,9 @@ def test_log_of_another_server_is_refused(
         make_capture(items).prepare(replace(before, source={**before.source, **changed}))
 
 
-def test_log_of_another_database_is_refused_unless_its_slot_is_here(items: Database, make_capture: MakeCapture) -> None:
+def test_log_of_another_database_is_refused_unless_its_slot_is_in_this_one(
+    items: Database, make_capture: MakeCapture
+) -> None:
     """O04: the slot identifies the database that a log is of: a database may be renamed."""
     before = make_capture(items).prepare()
     of_another_name = replace(before, source={**before.source, "database": "elsewhere"})
@@ -338,7 +342,7 @@ def test_dropped_publication_stops_the_capture(items: Database, make_capture: Ma
         make_capture(items).prepare(before)
 
 
-def test_table_taken_out_of_the_publication_and_put_back_is_found_out(
+def test_table_removed_from_the_publication_and_added_again_is_detected(
     items: Database, make_capture: MakeCapture
 ) -> None:
     """P61: its changes in between are lost though everything looks as before."""
@@ -351,7 +355,7 @@ def test_table_taken_out_of_the_publication_and_put_back_is_found_out(
         make_capture(items).prepare(before)
 
 
-def test_heartbeat_notices_what_becomes_of_the_publication(items: Database, capture: Capture) -> None:
+def test_heartbeat_notices_what_happens_to_the_publication(items: Database, capture: Capture) -> None:
     """P61: on PostgreSQL 18 the stream itself would never report it."""
     capture.prepare()
     capture.chunks.heartbeat()
@@ -429,7 +433,7 @@ def test_added_table_waits_for_transactions_that_know_the_old_publication(
     assert "joining" not in at_last.source
 
 
-def test_table_that_somebody_else_added_to_the_publication_is_waited_for_too(
+def test_table_that_another_session_added_to_the_publication_is_waited_for_too(
     items: Database, make_capture: MakeCapture
 ) -> None:
     """P62: who added it makes no difference; a log that does not know the table must not read it too early."""
@@ -444,7 +448,7 @@ def test_table_that_somebody_else_added_to_the_publication_is_waited_for_too(
     assert [str(t.id) for t in capture.source.tables()] == ["public.items", "public.more"]
 
 
-def test_publication_of_somebody_is_checked_and_not_changed(items: Database, make_capture: MakeCapture) -> None:
+def test_publication_of_another_owner_is_checked_and_not_changed(items: Database, make_capture: MakeCapture) -> None:
     """Others may read it too: they decide how it publishes, and cdcflow may refuse it."""
     items.execute("CREATE PUBLICATION theirs FOR TABLE items WITH (publish = 'insert')")
     with pytest.raises(ConfigurationError, match=r'ALTER PUBLICATION "theirs" SET \(publish = '):
@@ -493,7 +497,7 @@ def test_filtered_publication_is_refused(items: Database, make_capture: MakeCapt
         ),
     ],
 )
-def test_table_whose_old_rows_have_no_identity_is_refused_by_name(
+def test_table_whose_old_rows_have_no_identity_is_refused_with_an_error_that_names_it(
     database: Database, capture: Capture, ddl: str, said: str
 ) -> None:
     """P05, P08: publishing it would make its owner's UPDATEs fail; the remedy is in the message."""
@@ -594,7 +598,7 @@ def test_full_ends_the_refusal_of_a_generated_column_in_the_key(
         ("SELECT 1", "public.absent", "there is no table public.absent"),
     ],
 )
-def test_what_is_no_captured_table_is_refused_by_name(
+def test_name_that_is_not_a_captured_table_is_refused_with_an_error_that_names_it(
     database: Database, make_capture: MakeCapture, ddl: str, table: str, said: str
 ) -> None:
     """A name in the settings that means nothing must not be passed over."""
@@ -629,7 +633,7 @@ def test_hostile_names_are_names(database: Database, make_capture: MakeCapture) 
     assert database.execute("SELECT count(*) FROM important") == [(0,)]
 
 
-def test_patterns_take_out_what_they_say(database: Database, make_capture: MakeCapture) -> None:
+def test_patterns_exclude_the_tables_that_they_match(database: Database, make_capture: MakeCapture) -> None:
     """The settings' own example: everything but the audit tables."""
     for name in ("orders", "audit_a", "audit_b", '"Orders"'):
         database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
@@ -668,7 +672,9 @@ def test_refused_newcomer_does_not_stop_a_restart(items: Database, make_capture:
         make_capture(items).prepare(before)
 
 
-def test_publication_that_was_told_to_leave_things_out_is_found_out(items: Database, make_capture: MakeCapture) -> None:
+def test_publication_that_temporarily_excluded_operations_is_detected(
+    items: Database, make_capture: MakeCapture
+) -> None:
     """P11, P61: what it excluded in the meantime is lost; repairing it would only hide that."""
     before = make_capture(items).prepare()
     items.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')")
@@ -728,7 +734,7 @@ def test_own_changes_to_the_publication_are_no_loss(items: Database, make_captur
     assert make_capture(items).prepare(after) == after
 
 
-def test_log_that_does_not_know_the_publications_rows_is_taken_over(items: Database, make_capture: MakeCapture) -> None:
+def test_log_without_the_publications_rows_is_accepted(items: Database, make_capture: MakeCapture) -> None:
     """A log of an earlier cdcflow has numbers only; it learns the rest at its first start, without complaint."""
     after = make_capture(items).prepare()
     state = json.loads(after.source["publication_state"])
@@ -740,7 +746,7 @@ def test_log_that_does_not_know_the_publications_rows_is_taken_over(items: Datab
     assert make_capture(items).prepare(before) == after
 
 
-def test_schema_taken_out_of_the_publication_and_put_back_is_found_out(
+def test_schema_removed_from_the_publication_and_added_again_is_detected(
     items: Database, make_capture: MakeCapture
 ) -> None:
     """P61: a publication of whole schemas has no entry for a table, but one for its schema."""
@@ -759,7 +765,7 @@ def test_schema_taken_out_of_the_publication_and_put_back_is_found_out(
         make_capture(items, publication="theirs").prepare(before)
 
 
-def test_nothing_is_connected_before_it_is_asked(make_capture: MakeCapture, database: Database) -> None:
+def test_nothing_is_connected_before_the_first_query(make_capture: MakeCapture, database: Database) -> None:
     """Reading settings must not need a server."""
     capture = make_capture(database, url="postgresql://nobody@127.0.0.1:1/nowhere")
     with pytest.raises(SourceUnavailable, match=r"connecting to 127\.0\.0\.1:1/nowhere"):
@@ -785,7 +791,7 @@ def test_active_slot_is_waited_for_and_named(
     assert [r["id"] for r in second.changes()] == [1]
 
 
-def test_server_side_objects_of_ours_survive_a_lost_race_for_the_slot(
+def test_server_side_objects_of_cdcflow_survive_a_lost_race_for_the_slot(
     items: Database, make_capture: MakeCapture
 ) -> None:
     """P46: an orphaned slot that another session still uses is not dropped."""
@@ -797,7 +803,7 @@ def test_server_side_objects_of_ours_survive_a_lost_race_for_the_slot(
     stream.close()
 
 
-def test_new_table_that_breaks_a_rule_is_left_out_and_shown(items: Database, make_capture: MakeCapture) -> None:
+def test_new_table_that_breaks_a_rule_is_skipped_and_shown(items: Database, make_capture: MakeCapture) -> None:
     """It must not stop the others, neither at a check while the capture runs nor at the next start."""
     capture = make_capture(items, tables=["public.*"], special_values="null")
     before = capture.prepare()
@@ -814,7 +820,7 @@ def test_new_table_that_breaks_a_rule_is_left_out_and_shown(items: Database, mak
     assert "public.odd_key" in again.source.status(None).details["left_out"]
 
 
-def test_table_that_is_gone_for_a_moment_is_asked_for_again(items: Database, make_capture: MakeCapture) -> None:
+def test_table_that_is_briefly_missing_is_checked_again(items: Database, make_capture: MakeCapture) -> None:
     """Renamed and back, as in a migration: it must not count as permanently failed."""
     capture = make_capture(items)
     capture.prepare()
@@ -828,7 +834,7 @@ def test_table_that_is_gone_for_a_moment_is_asked_for_again(items: Database, mak
         capture.plan("public.items")
 
 
-def test_tables_that_a_dot_joins_to_one_name_are_refused_and_a_captured_one_goes_on(
+def test_tables_that_a_dot_joins_to_one_name_are_refused_and_a_captured_one_continues(
     items: Database, make_capture: MakeCapture
 ) -> None:
     """S11: `"a.b".c` and `a."b.c"` were one table in log, topics and cuts, with the rows of both."""

@@ -90,7 +90,7 @@ def test_table_that_took_a_captured_name_is_not_read_before_it_is_captured(
         assert again.plan(str(table.id)).shape == table
 
 
-def test_table_made_anew_under_a_captured_name_is_not_read_before_it_is_captured(
+def test_table_recreated_under_a_captured_name_is_not_read_before_it_is_captured(
     database: Database, make_capture: MakeCapture
 ) -> None:
     """The publication does not have it before the next check; a backfill that began now would miss its changes."""

@@ -54,7 +54,7 @@ def clerk(hired: Database, make_capture: MakeCapture) -> Capture:
     ],
     ids=["select", "policies"],
 )
-def test_right_that_goes_behind_the_lock_is_named_with_its_statement(
+def test_right_revoked_after_the_lock_is_named_with_its_statement(
     hired: Database, clerk: Capture, monkeypatch: pytest.MonkeyPatch, before: str, meanwhile: str, remedy: str
 ) -> None:
     """The lock is granted, the COPY is refused: what was printed named neither the schema nor the role."""

@@ -119,7 +119,7 @@ ALTER TYPE moods SET SCHEMA aside
 """Forms of ALTER TABLE and other statements that change no row and no value."""
 
 
-def test_row_version_tells_which_statements_changed_rows(database: Database, capture: Capture) -> None:
+def test_row_version_shows_which_statements_changed_rows(database: Database, capture: Capture) -> None:
     """The same rule on every server, of a partitioned table: each statement is compared with what was before it."""
     database.execute("CREATE TYPE mood AS ENUM ('sad'); CREATE DOMAIN moods AS mood[]; CREATE DOMAIN amount AS int")
     database.execute(
@@ -174,7 +174,7 @@ def test_statement_that_changes_no_value_is_no_reason_to_read_a_table_again(
     assert [(row["_op"], row["v"]) for row in capture.changes("public.t")] == [("u", 0)]
 
 
-def test_generated_column_that_becomes_an_ordinary_one_was_published_before_from_18_on(
+def test_generated_column_that_becomes_an_ordinary_one_was_published_before_since_18(
     database: Database, capture: Capture
 ) -> None:
     """Where it was not, its values in existing rows were never sent, and no file changes."""

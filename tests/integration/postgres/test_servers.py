@@ -53,7 +53,7 @@ def test_standby_is_refused(shop: Database, make_capture: MakeCapture) -> None:
     assert "set source.url to the primary" in found["server"]
 
 
-def test_server_without_room_for_a_slot_says_so(shop: Database, make_capture: MakeCapture) -> None:
+def test_server_without_room_for_a_slot_is_reported(shop: Database, make_capture: MakeCapture) -> None:
     """P72: the limit is named; so is the way to more."""
     shop.server.restart(max_replication_slots="1", max_wal_senders="1")
     shop.execute("SELECT pg_create_physical_replication_slot('other')")
@@ -97,7 +97,7 @@ def test_copied_data_directory_that_went_its_own_way_is_found_out(shop: Database
         capture.prepare(before)
 
 
-def test_failover_slot_goes_on_on_the_new_timeline(shop: Database, make_capture: MakeCapture) -> None:
+def test_failover_slot_continues_on_the_new_timeline(shop: Database, make_capture: MakeCapture) -> None:
     """P44: the server left the timeline after cdcflow's position, and the slot was carried over; nothing is missing.
     Whether the server still calls it synchronised records how it got there, not what it sends.
     """
@@ -146,7 +146,7 @@ def test_rotated_password_is_picked_up_and_never_shown(guarded: Database, make_c
         make_capture(guarded, url=guarded.url_as("cdc")).prepare()
 
 
-def test_login_without_a_password_says_which_setting_is_missing(
+def test_login_without_a_password_is_answered_with_the_missing_setting(
     guarded: Database, make_capture: MakeCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commonest first error; it named a setting that was not in the file. The remedy's setting lets in."""
@@ -198,7 +198,7 @@ def test_minimal_role_is_enough_from_end_to_end(shop: Database, make_capture: Ma
     make_capture(shop, url=shop.url_as("cdc"), publication="cdcflow").prepare(before)
 
 
-def test_owner_of_the_tables_is_told_the_grant_that_lets_it_make_the_publication(
+def test_owner_of_the_tables_gets_the_grant_that_lets_it_create_the_publication(
     shop: Database, make_capture: MakeCapture
 ) -> None:
     """S08: a role that owns its tables lacks one right only; the message names it, and it is enough."""
@@ -262,7 +262,7 @@ def test_doctor_is_content_with_a_good_setup(shop: Database, make_capture: MakeC
     assert troubles(list(capture.source.doctor())) == {}
 
 
-def test_doctor_says_what_it_cannot_reach(make_capture: MakeCapture, shop: Database) -> None:
+def test_doctor_reports_what_it_cannot_reach(make_capture: MakeCapture, shop: Database) -> None:
     """A server that is down is a finding, not a traceback."""
     (finding,) = make_capture(shop, url="postgresql://x@127.0.0.1:1/db").source.doctor()
     assert (finding.level, finding.subject) == ("error", "connection")
@@ -279,7 +279,7 @@ def test_plaintext_to_another_host_is_warned_of(shop: Database, make_capture: Ma
         make_capture(shop, url=f"{url}&sslmode=require").prepare()
 
 
-def test_status_tells_lag_and_what_the_server_keeps(shop: Database, make_capture: MakeCapture) -> None:
+def test_status_reports_lag_and_what_the_server_keeps(shop: Database, make_capture: MakeCapture) -> None:
     """O14, O15: a slot that holds back log and vacuum must be seen before the disk is full."""
     capture = make_capture(shop)
     assert capture.source.status(None).details["slot"] == "none"

@@ -32,7 +32,7 @@ def differences(on: Watched) -> list[dict[str, object]]:
     return [fields for event, fields in on.told if event == "shadow check found a difference"]
 
 
-def test_rows_of_all_types_are_checked_and_none_is_blamed(database: Database, tmp_path: Path) -> None:
+def test_rows_of_all_types_are_checked_and_no_type_is_blamed(database: Database, tmp_path: Path) -> None:
     """Each row is changed by itself, so it is the one that is read: at the edges of each type, by both of its ways."""
     setup, changes = (debezium.statements(name) for name in ("tables", "changes"))
     for statement in (*setup, *(s for s in changes if s.startswith(("INSERT INTO v", "INSERT INTO r")))):
@@ -57,7 +57,7 @@ def test_rows_of_all_types_are_checked_and_none_is_blamed(database: Database, tm
     assert differences(on) == []
 
 
-def test_nothing_is_blamed_while_writers_go_on(database: Database, tmp_path: Path) -> None:
+def test_nothing_is_blamed_while_writers_continue(database: Database, tmp_path: Path) -> None:
     """Updates, deletes, key changes, truncates, rewrites and rolled back transactions of the rows that are read."""
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v text, f float8); CREATE TABLE u (id int PRIMARY KEY, v int)"
@@ -83,7 +83,7 @@ def test_nothing_is_blamed_while_writers_go_on(database: Database, tmp_path: Pat
     assert differences(on) == []
 
 
-def test_a_commit_that_nobody_can_see_yet_is_never_blamed(
+def test_commit_that_no_session_can_see_yet_is_never_blamed(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W03: it waits for a replica, and the stream has it. The row is read again until it can be seen."""

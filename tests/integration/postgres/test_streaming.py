@@ -174,7 +174,7 @@ def test_rows_are_decoded_with_the_shape_they_were_written_in(database: Database
     assert [row["id"] for b in batches for row in b.rows.to_pylist()] == [1, 2, 3]
 
 
-def test_column_with_a_default_tells_what_older_rows_have(database: Database, capture: Capture) -> None:
+def test_column_with_a_default_shows_what_older_rows_have(database: Database, capture: Capture) -> None:
     """P18: no change in the log records that the old rows got the default; the shape does, as the server prints it."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("INSERT INTO t VALUES (1)")
@@ -457,7 +457,7 @@ def confirmed(database: Database) -> int:
     return lsn_of(rows[0][0])
 
 
-def test_only_what_is_acknowledged_is_said_to_the_server(
+def test_only_acknowledged_positions_are_confirmed_to_the_server(
     database: Database, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P48, I6: confirming more than that in an answer to a keepalive is data lost at the next crash."""
@@ -491,7 +491,7 @@ def test_only_what_is_acknowledged_is_said_to_the_server(
     assert lsn_of(database.execute(said)[0][0]) == end
 
 
-def test_last_acknowledgement_is_said_when_the_stream_closes(database: Database, capture: Capture) -> None:
+def test_last_acknowledgement_is_sent_when_the_stream_closes(database: Database, capture: Capture) -> None:
     """A daemon that stops at a cut should not receive it all again at the next start."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture.prepare()
@@ -589,7 +589,9 @@ def test_server_that_stops_in_order_waits_only_for_what_we_acknowledge(
     assert "database system is shut down" in own_postgres.log_tail()
 
 
-def test_server_crash_is_unavailable_and_then_goes_on(own_postgres: PostgresServer, make_capture: MakeCapture) -> None:
+def test_server_crash_is_unavailable_and_the_stream_then_resumes(
+    own_postgres: PostgresServer, make_capture: MakeCapture
+) -> None:
     """O07: the data is not affected, so the capture retries, at the same position."""
     database = own_postgres.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -609,7 +611,7 @@ def test_server_crash_is_unavailable_and_then_goes_on(own_postgres: PostgresServ
         poll_until_it_ends(again)
 
 
-def test_slot_dropped_behind_our_back_is_history_lost(database: Database, make_capture: MakeCapture) -> None:
+def test_slot_dropped_by_another_session_is_history_lost(database: Database, make_capture: MakeCapture) -> None:
     """P36, P37: the stream's end names the way on, and the next start does not pretend."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture = make_capture(database)
@@ -643,7 +645,7 @@ def test_publication_dropped_while_streaming_is_history_lost(database: Database,
             poll_until_it_ends(capture)
 
 
-def test_silent_server_is_given_up(database: Database, capture: Capture) -> None:
+def test_connection_to_a_silent_server_is_abandoned(database: Database, capture: Capture) -> None:
     """P70: a connection that a firewall forgot stays silent indefinitely."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.server.reload(wal_sender_timeout="1s")
@@ -684,7 +686,7 @@ def test_busy_caller_does_not_lose_its_connection(database: Database, capture: C
         database.server.reload(wal_sender_timeout="")
 
 
-def test_column_that_becomes_a_key_under_a_policy_that_keys_cannot_bear_stops_by_name(
+def test_column_that_becomes_a_key_under_a_policy_that_keys_cannot_bear_stops_with_an_error_that_names_it(
     database: Database, make_capture: MakeCapture
 ) -> None:
     """At the start, in the stream, and at the check of the tables: rows must never become one silently."""
@@ -706,7 +708,7 @@ def test_column_that_becomes_a_key_under_a_policy_that_keys_cannot_bear_stops_by
     assert brief(mended.changes(), "id", "day") == [("c", 1, "infinity")]
 
 
-def test_table_without_columns_is_refused_and_can_be_left_out(database: Database, make_capture: MakeCapture) -> None:
+def test_table_without_columns_is_refused_and_can_be_excluded(database: Database, make_capture: MakeCapture) -> None:
     """A log with such a row could never be sealed. The test follows the remedy to the letter, at the start and after a
     row has arrived in the stream, with other rows before and after it.
     """

@@ -116,7 +116,7 @@ def test_truncate_is_one_row_a_table_in_its_place(lab: Lab) -> None:
     )
 
 
-def test_an_identity_index_other_than_the_key_is_refused_by_name(lab: Lab) -> None:
+def test_identity_index_other_than_the_key_is_refused_with_an_error_that_names_it(lab: Lab) -> None:
     """Deletes would carry columns that downstream does not merge by (P06)."""
     lab.execute(
         "CREATE TABLE a (id int PRIMARY KEY, u int NOT NULL UNIQUE); ALTER TABLE a REPLICA IDENTITY USING INDEX a_u_key"
@@ -207,7 +207,7 @@ def test_what_the_log_has_already_is_dropped_whole(lab: Lab) -> None:
             assert all(p > position for p in advanced(events))
 
 
-def test_schema_changes_inside_a_transaction_hold_from_their_place_on(lab: Lab) -> None:
+def test_schema_changes_inside_a_transaction_apply_to_the_rows_after_them(lab: Lab) -> None:
     """Each row is decoded with the shape it was written in (P22)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
     first = lab.described("a")
@@ -343,7 +343,7 @@ def test_streamed_transactions_are_what_they_are_after_their_commit(lab: Lab) ->
         assert committed.commit_ts == run.last_commit_ts
 
 
-def test_a_streamed_transaction_tells_its_partial_keys_and_truncates(lab: Lab) -> None:
+def test_streamed_transaction_reports_its_partial_keys_and_truncates(lab: Lab) -> None:
     """The machine queries a spooled transaction as it would a run; rolled-back rows must not answer (P01, P31)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text, n int); ALTER TABLE a ALTER v SET STORAGE EXTERNAL")
     lab.execute("CREATE TABLE b (id int PRIMARY KEY, v text)")
@@ -385,7 +385,7 @@ def test_a_streamed_transaction_that_rolls_back_leaves_nothing(lab: Lab) -> None
     assert all(spool.discarded for spool in spools.all.values() if not spool.finished)
 
 
-def test_every_beginning_of_a_real_message_decodes_or_is_refused_by_name(lab: Lab) -> None:
+def test_every_beginning_of_a_real_message_decodes_or_is_refused_with_an_error_that_names_it(lab: Lab) -> None:
     """A cut or malformed message must end in an error that the pipeline knows, not in a crash or a wrong row (O10)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text, n numeric(10,2)); ALTER TABLE a REPLICA IDENTITY FULL")
     lab.slot()

@@ -148,7 +148,7 @@ def test_a_number_that_does_not_fit_the_chosen_decimal_stops(lab: Lab, value: st
         lab.copied("a")
 
 
-def test_bytes_of_no_encoding_stop_by_name(lab: Lab) -> None:
+def test_bytes_of_no_encoding_stop_with_an_error_that_names_the_column(lab: Lab) -> None:
     """A database with SQL_ASCII takes any bytes; guessing what they mean changes them."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
     lab.slot()

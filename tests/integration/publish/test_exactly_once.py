@@ -175,7 +175,7 @@ def test_topics_of_another_log_are_not_continued(tmp_path: Path, broker: KafkaBr
         wiring.publisher(Config.model_validate(settings)).run(once=True)
 
 
-def test_a_log_put_back_to_an_older_state_is_refused(tmp_path: Path, broker: KafkaBroker) -> None:
+def test_log_restored_to_an_older_state_is_refused(tmp_path: Path, broker: KafkaBroker) -> None:
     """Offsets that were published would be assigned to other rows, which would never be published."""
     shop = Shop(tmp_path, broker)
     shop.sell()

@@ -81,7 +81,7 @@ def test_files_that_spark_makes_have_their_rows_in_the_order_of_the_key(
 
 
 @pytest.mark.parametrize("format_name", ["delta"], indirect=True)
-def test_where_this_delta_is_not_known_files_are_made_without_an_order(
+def test_files_are_written_without_an_order_where_this_delta_is_unknown(
     spark: Any, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A line in the log reports it."""
@@ -93,7 +93,7 @@ def test_where_this_delta_is_not_known_files_are_made_without_an_order(
 
 
 @pytest.mark.parametrize("format_name", ["delta"], indirect=True)
-def test_a_merge_that_comes_in_between_puts_it_off(
+def test_merge_that_commits_in_between_postpones_clustering(
     spark: Any, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has changed rows of files that are just written again: its changes would be gone."""
@@ -120,7 +120,7 @@ def test_a_merge_that_comes_in_between_puts_it_off(
 
 
 @pytest.mark.parametrize("format_name", ["delta"], indirect=True)
-def test_a_file_of_which_much_is_dead_is_written_again(
+def test_file_that_is_mostly_dead_is_rewritten(
     spark: Any, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its size; Delta's log records how many rows of a file are deleted."""

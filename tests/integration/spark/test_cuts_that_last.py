@@ -56,7 +56,7 @@ def test_spark_merges_again_what_was_torn(
 
 
 @pytest.mark.spread(2)
-def test_a_copy_put_back_shows_no_other_cut_to_spark(
+def test_restored_copy_shows_no_other_cut_to_spark(
     spark: Any, merge: Callable[..., Any], format_name: str, orders: Table, hand_log: HandLog, warehouse: Path
 ) -> None:
     """The pins of both engines are the same: each reads what the other published."""

@@ -51,7 +51,7 @@ def rows_of(session: Any, sql: str, query: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.spread(1)
-def test_sql_in_the_warehouse_shows_one_moment_of_all_tables(
+def test_sql_in_the_warehouse_shows_one_point_in_time_of_all_tables(
     spark: Any,
     make_table: Callable[..., Table],
     hand_log: Any,

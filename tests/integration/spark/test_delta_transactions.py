@@ -68,7 +68,7 @@ def test_few_jobs_change_a_table(orders: Orders) -> None:
     assert orders.frame().count() == 200
 
 
-def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: Orders) -> None:
+def test_values_that_changes_leave_unchanged_are_copied_from_the_old_rows(orders: Orders) -> None:
     """P01, G05: the table is scanned once, for those of its columns that the changes lack."""
     orders.change(*PARTIAL)
     assert not said_a_merge(orders.newest())
@@ -85,7 +85,7 @@ def test_a_row_that_is_newer_than_its_change_is_left_alone(orders: Orders) -> No
     assert orders.row(4) == (44, "four")
 
 
-def test_a_table_that_keeps_a_change_feed_goes_on_keeping_it(orders: Orders) -> None:
+def test_table_with_a_change_feed_keeps_it(orders: Orders) -> None:
     """The feed has readers: only Delta's own command writes what it shows."""
     orders.sql("ALTER TABLE orders SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
     orders.change(("u", {"id": 8, "a": 80, "doc": "eight"}))
@@ -96,7 +96,7 @@ def test_a_table_that_keeps_a_change_feed_goes_on_keeping_it(orders: Orders) -> 
     assert sorted(row._change_type for row in shown) == ["update_postimage", "update_preimage"]
 
 
-def test_a_table_of_many_files_is_looked_at_where_its_bounds_say(orders: Orders) -> None:
+def test_table_of_many_files_is_read_only_where_its_bounds_match(orders: Orders) -> None:
     """A version's checksum names few files only; of more, Delta picks those that may have the range's keys."""
     columns = orders.frame().columns
     orders.frame().repartitionByRange(60, "id").select(columns).write.format("delta").mode("overwrite").save(
@@ -120,7 +120,7 @@ def test_a_table_of_many_files_is_looked_at_where_its_bounds_say(orders: Orders)
     assert orders.frame().count() == 200
 
 
-def test_with_another_delta_statements_are_said(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_another_delta_sql_statements_are_executed(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
     """cdcflow calls interfaces of Delta that are not public: it does so only with versions that it was tested with."""
     monkeypatch.setattr(delta_jvm, "TESTED", "3.0.")
     orders.change(("u", {"id": 9, "a": 90, "doc": "nine"}), ("d", {"id": 10}))

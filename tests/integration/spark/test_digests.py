@@ -172,7 +172,7 @@ def test_a_copy_in_spark_is_compared(spark_shop: ComparedShop, monkeypatch: pyte
     assert found["keyless/tables"]["different"] == 2  # one is missing, and one is extra
 
 
-def test_the_local_engine_hands_over_what_it_declines(
+def test_local_engine_delegates_unsupported_tables_to_spark(
     database: Database, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `auto` each table is read by the engine that can; a decimal of 39 digits is text for both."""

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_each_engine_goes_on_where_the_other_left_off(
+def test_each_engine_resumes_where_the_other_ended(
     spark: Any, hand_log: Any, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, positions, descriptions, cuts and tags are the same: nothing records which engine wrote them, and no edit
@@ -101,7 +101,7 @@ def test_marks_of_one_engine_are_known_to_the_other(
         assert dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) == expected, (number, step)
 
 
-def test_spark_goes_on_behind_a_checkpoint_of_the_local_engine(spark: Any, hand_log: Any, warehouse: Path) -> None:
+def test_spark_continues_after_a_checkpoint_of_the_local_engine(spark: Any, hand_log: Any, warehouse: Path) -> None:
     """Delta computes a checkpoint's transactions in Spark, on a thread that the session had not been passed to."""
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)

@@ -52,7 +52,7 @@ def rows(spark: Any, warehouse: Path, table: str) -> dict[int, int]:
 
 @pytest.mark.spread(2)
 @pytest.mark.parametrize(("format_name", "what"), DAMAGED)
-def test_a_damaged_table_is_left_out_by_name_and_what_is_printed_helps(
+def test_damaged_table_is_skipped_with_its_name_and_the_printed_remedy_helps(
     spark: Any, hand_log: HandLog, warehouse: Path, merged: Callable[[str], MergeReport], format_name: str, what: str
 ) -> None:
     """One damaged file of one table ended the merge of all, and neither was named."""
@@ -134,7 +134,7 @@ def test_what_an_error_of_sparks_means(spark: Any, text: str, kind: str, place: 
     assert "value" not in found.what
 
 
-def test_a_session_that_has_ended_is_no_fault_of_a_table() -> None:
+def test_ended_session_is_not_a_fault_of_a_table() -> None:
     """Otherwise each table would be skipped, and the cut would be empty."""
 
     class Py4JNetworkError(Exception):

@@ -82,7 +82,7 @@ def wanted() -> list[tuple[Any, str]]:
     return sorted(row for segment in backfilled() for _, rows in segment for row in rows)
 
 
-def test_what_a_backfill_wrote_is_appended_without_a_look_at_its_keys(
+def test_rows_of_a_backfill_are_appended_without_a_check_of_their_keys(
     hand_log: HandLog,
     warehouse: Path,
     merge: Merge,
@@ -98,7 +98,7 @@ def test_what_a_backfill_wrote_is_appended_without_a_look_at_its_keys(
     assert rows_in(table) == wanted()
 
 
-def test_a_log_that_was_compacted_meanwhile_is_appended_as_well(
+def test_log_that_was_compacted_in_between_is_appended_as_well(
     hand_log: HandLog,
     warehouse: Path,
     merge: Merge,
@@ -156,7 +156,7 @@ TWICE: dict[str, list[list[tuple[str, Rows]]]] = {
 
 @pytest.mark.spread(8)
 @pytest.mark.parametrize("case", TWICE)
-def test_a_key_that_comes_twice_is_reduced(
+def test_duplicate_key_is_reduced(
     hand_log: HandLog,
     warehouse: Path,
     merge: Merge,
@@ -188,7 +188,7 @@ def of_version_2(root: Path) -> None:
 
 @pytest.mark.spread(4)
 @pytest.mark.parametrize("key", ["int64", "string"])
-def test_where_manifests_say_nothing_the_keys_are_looked_at(
+def test_keys_are_checked_where_manifests_do_not_describe_them(
     hand_log: HandLog,
     warehouse: Path,
     merge: Merge,

@@ -63,7 +63,7 @@ def gap(shop: ComparedShop) -> dict[str, Any]:
     return found
 
 
-def test_table_in_doubt_is_compared_and_mended_by_spark(shop: ComparedShop, spark: Any) -> None:
+def test_unverified_table_is_compared_and_repaired_by_spark(shop: ComparedShop, spark: Any) -> None:
     """P37: no cut that Spark publishes shows the table as whole until its rows were compared and those repaired that
     the gap made wrong; the next cut does.
     """

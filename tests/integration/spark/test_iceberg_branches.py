@@ -100,7 +100,7 @@ def test_rows_go_and_come_in_two_commits_that_show_at_once(orders: Orders, monke
     assert shown == [first, orders.java().currentSnapshot().snapshotId()]
 
 
-def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: Orders) -> None:
+def test_values_that_changes_leave_unchanged_are_copied_from_the_old_rows(orders: Orders) -> None:
     """P01, G05."""
     orders.change(*PARTIAL)
     assert orders.operations(2) == ON_A_BRANCH
@@ -185,7 +185,7 @@ def test_a_fold_that_dies_on_its_branch_has_changed_nothing(
 
 
 @pytest.mark.parametrize("when", ["before the branch", "before the look", "after the look", "before the commit"])
-def test_what_somebody_commits_meanwhile_is_not_undone(
+def test_concurrent_commit_of_another_program_is_not_undone(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """The branch began with an older version: the table must not be set to it. The merge is repeated."""

@@ -53,7 +53,7 @@ def rows(spark: Any, lake: Warehouse, cut: int | None = None) -> list[tuple[Any,
 
 
 @pytest.mark.spread(1)
-def test_another_session_goes_on_where_the_first_left_off(spark: Any, hand_log: HandLog, lake: Warehouse) -> None:
+def test_another_session_resumes_where_the_first_ended(spark: Any, hand_log: HandLog, lake: Warehouse) -> None:
     """A catalog is chosen so that several machines merge and read: position, rows, cuts and tags are the catalog's."""
     hand_log.state(ORDERS)
     hand_log.segment([(ORDERS, "c", {"id": n, "item": f"item {n}"}) for n in (1, 2, 3)])

@@ -33,7 +33,7 @@ def catalog_of(warehouse: Path) -> SqlCatalog:
     return SqlCatalog(name, uri=f"sqlite:///{uri}")
 
 
-def test_pyiceberg_reads_the_newest_rows_and_those_of_a_cut(
+def test_pyiceberg_reads_the_latest_rows_and_those_of_a_cut(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:
     """A table in an open format is worth what others read in it: rows that were changed appear once, a cut is a tag. A
@@ -58,7 +58,7 @@ def test_pyiceberg_reads_the_newest_rows_and_those_of_a_cut(
         job.merge(spark, hand_log.root, warehouse, table_format="delta")
 
 
-def test_a_sweep_alone_is_a_commit_of_ours(
+def test_sweep_alone_is_a_commit_of_cdcflow(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:
     """A commit that only deletes whole files would not carry cdcflow's summary, and would be reported as an edit by
@@ -80,7 +80,7 @@ def test_a_sweep_alone_is_a_commit_of_ours(
     assert found.transactions["cdcflow/log-a/public.orders/sweep"] == 2
 
 
-def test_a_table_that_was_made_version_3_is_merged_on(
+def test_table_upgraded_to_version_3_is_merged_further(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:
     """Version 3 marks changed rows in deletion vectors, table by table, as docs/merge.md describes, and merges continue

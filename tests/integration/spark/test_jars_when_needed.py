@@ -52,7 +52,7 @@ def _run(code: list[str], environment: Mapping[str, str], home: Path) -> subproc
 
 
 @pytest.mark.long
-def test_a_first_session_fetches_its_jars_and_says_so_in_one_line(repository: str, tmp_path: Path) -> None:
+def test_first_session_fetches_its_jars_and_reports_it_in_one_line(repository: str, tmp_path: Path) -> None:
     """The first merge on a fresh machine works, and prints neither Ivy's pages nor Spark's banner."""
     place = tmp_path / "jars" / "delta"
     given = {"CDCFLOW_JARS": str(place), "DEFAULT_ARTIFACT_REPOSITORY": repository}
@@ -86,7 +86,7 @@ def test_where_they_cannot_be_fetched_one_error_says_why_and_its_remedy_works(re
 
 @pytest.mark.spread(1)
 @pytest.mark.parametrize(("every", "refuses"), [(5, 429), (4, 503), (4, 0)])
-def test_a_repository_that_refuses_some_requests_once_is_asked_again(
+def test_repository_that_refuses_some_requests_once_is_queried_again(
     repository: str, tmp_path: Path, every: int, refuses: int
 ) -> None:
     """Fresh machines failed at this: one refusal ended it, or left a package that others need out without an error."""
@@ -104,7 +104,7 @@ def test_a_repository_that_refuses_some_requests_once_is_asked_again(
 
 
 @pytest.mark.long
-def test_only_the_configured_repository_is_asked_and_what_it_said_is_told(repository: str, tmp_path: Path) -> None:
+def test_only_the_configured_repository_is_queried_and_its_answer_is_reported(repository: str, tmp_path: Path) -> None:
     """The message named a server that Spark adds, not the one that failed, and not what was missing."""
     with Repository(tmp_path / "repository", every=10**9, refuses=503) as answering:
         shutil.rmtree(tmp_path / "repository" / "io" / "delta" / "delta-storage")
@@ -118,7 +118,7 @@ def test_only_the_configured_repository_is_asked_and_what_it_said_is_told(reposi
     assert "download failed" not in done.stderr, "what is not there is not asked for again"
 
 
-def test_what_tests_fetch_by_ivy_is_asked_for_again(
+def test_fetch_of_jars_for_tests_by_ivy_is_repeated(
     repository: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A registry, a catalog: the jars of `make servers` that Spark's resolver does not fetch."""
@@ -147,7 +147,7 @@ def test_a_folder_of_somebodys_own_is_never_replaced(tmp_path: Path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["other.jar"]
 
 
-def test_a_machine_without_java_is_told_so(tmp_path: Path) -> None:
+def test_machine_without_java_gets_an_error_that_explains_it(tmp_path: Path) -> None:
     """Both where jars must be fetched and where they are present."""
     for more in ({}, {"CDCFLOW_JARS": str(tmp_path / "none")}):
         done = _run(["-c", START], {"JAVA_HOME": str(tmp_path / "nowhere"), **more}, tmp_path)

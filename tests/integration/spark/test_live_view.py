@@ -175,7 +175,7 @@ def test_rows_of_a_live_view_stay_what_they_were_at_the_call(
     assert (found, shown.cut) == ({0: "old", 1: "new"}, 2)
 
 
-def test_log_that_is_compacted_under_the_reader_is_read_anew_by_spark(
+def test_log_that_is_compacted_under_the_reader_is_read_again_by_spark(
     spark: Any, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark lists files when a plan is made, and its own error reports a missing file."""
@@ -209,7 +209,7 @@ def test_older_cut_of_an_iceberg_table_is_read_by_names_that_it_had(spark: Any, 
     assert {(row.id, row.a) for row in shown.where("a IS NOT NULL AND a > 7").collect()} == {(3, 30), (8, 8), (9, 9)}
 
 
-def test_iceberg_version_is_found_behind_a_rollback(spark: Any, tmp_path: Path) -> None:
+def test_iceberg_version_is_found_after_a_rollback(spark: Any, tmp_path: Path) -> None:
     """A published cut shows a snapshot that is no longer an ancestor of the table's current one."""
     log, warehouse = HandLog(tmp_path / "log"), tmp_path / "warehouse"
     for number in range(3):

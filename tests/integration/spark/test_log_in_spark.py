@@ -208,12 +208,12 @@ def feed_log(log: HandLog, seed: int, count: int, segments: int) -> list[dict[st
     return [row for _, says in steps for row in says]
 
 
-def test_feed_is_what_the_fold_says(read: Read, hand_log: HandLog) -> None:
+def test_feed_equals_the_fold(read: Read, hand_log: HandLog) -> None:
     """Pre- and postimages, values that changes do not contain, and two shapes."""
     check_feed(lambda root, table: read(root, table, shape="feed"), hand_log)
 
 
-def test_feed_through_spark_is_what_the_fold_says(spark: Any, hand_log: HandLog) -> None:
+def test_feed_through_spark_equals_the_fold(spark: Any, hand_log: HandLog) -> None:
     """The same by the data source, in Spark's own processes."""
     check_feed(lambda root, table: in_order(by_source(spark, root, table, shape="feed")), hand_log)
 
@@ -246,7 +246,9 @@ def test_feed_stops_at_what_it_cannot_say_and_the_remedies_work(read: Read, hand
     assert feed(from_offset=3, truncates="row") == [("insert", 2), ("truncate", None), ("insert", 3)]
 
 
-def test_range_without_common_columns_says_where_to_part_it(read: Read, hand_log: HandLog) -> None:
+def test_range_without_common_columns_is_refused_with_the_offset_where_to_part_it(
+    read: Read, hand_log: HandLog
+) -> None:
     """A type that does not hold the old values, and for a feed another table of the same name; a narrower type is held
     by the wider one."""
     numbers, texts = (make_table("orders", id="int64", a=kind) for kind in ("int64", "string"))
@@ -403,7 +405,7 @@ def test_filters_keep_files_unread(spark: Any, hand_log: HandLog) -> None:
         register(spark)
 
 
-def test_filters_leave_out_no_file_that_may_have_a_row(hand_log: HandLog) -> None:
+def test_filters_exclude_no_file_that_may_have_a_row(hand_log: HandLog) -> None:
     """Each supported filter, on both sides of its edge, and values of other kinds, which prune nothing."""
     table = make_table("orders", id="int64")
     hand_log.segment([(table, "c", {"id": n}) for n in range(10, 20)])
@@ -573,7 +575,7 @@ def test_stream_that_is_killed_in_a_batch_reads_the_same_batch_again(
 
 
 @pytest.mark.long
-def test_stream_of_a_feed_goes_on_behind_a_truncate(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
+def test_stream_of_a_feed_continues_after_a_truncate(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
     """The stream stops there; it continues with its checkpoint and another option, or with a new one after the
     truncate.
     """
@@ -600,7 +602,7 @@ def test_stream_of_a_feed_goes_on_behind_a_truncate(spark: Any, hand_log: HandLo
 
 
 @pytest.mark.long
-def test_stream_goes_on_in_new_columns_with_its_checkpoint(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
+def test_stream_continues_in_new_columns_with_its_checkpoint(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
     """The error asks to load it again, with the same checkpoint. A query keeps the columns with which it began."""
     old, new = make_table("orders", id="int64"), make_table("orders", id="int64", note="string")
     hand_log.segment([(old, "c", {"id": 1})])

@@ -103,7 +103,7 @@ def versions(spark: Any, warehouse: Path) -> tuple[int, dict[str, int]]:
     return cut.cut, {name: table.version for name, table in cut.tables.items()}
 
 
-def test_what_is_there_is_merged_and_the_query_ends(
+def test_existing_rows_are_merged_and_the_query_ends(
     spark: Any, stream: Callable[..., Any], grows: Grows, warehouse: Path, tmp_path: Path
 ) -> None:
     """The checkpoint is kept, then lost. A query always merges once, whatever its checkpoint contains: the warehouse
@@ -170,7 +170,7 @@ def test_a_batch_that_comes_again_changes_nothing(
     grows.assert_merged(spark, warehouse)
 
 
-def test_another_merge_at_work_is_waited_for_and_not_for_ever(
+def test_running_merge_is_waited_for_but_not_indefinitely(
     stream: Callable[..., Any], hand_log: HandLog, warehouse: Path
 ) -> None:
     """`cdcflow merge` by hand must not end a query that has run for weeks; but one that can never merge must end."""
@@ -235,7 +235,7 @@ def test_the_example_of_the_docs_merges(
     assert sorted(row.id for row in rows) == [1, 2]
 
 
-def test_a_log_that_is_not_there_is_named_at_once(spark: Any, tmp_path: Path) -> None:
+def test_missing_log_is_named_at_once(spark: Any, tmp_path: Path) -> None:
     """A typo in a path would otherwise be a query that waits indefinitely."""
     with pytest.raises(ConfigurationError, match=r"there is no change log at (?s:.*)wiring\.log_layout"):
         merge_stream(spark, tmp_path / "logg", tmp_path / "warehouse")
@@ -261,7 +261,7 @@ query.awaitTermination()
 
 @pytest.mark.long
 @pytest.mark.parametrize("checkpoint", ["kept", "lost"])
-def test_a_query_that_is_killed_goes_on_in_another_process(
+def test_killed_query_resumes_in_another_process(
     spark: Any, stream: Callable[..., Any], grows: Grows, warehouse: Path, tmp_path: Path, checkpoint: str
 ) -> None:
     """SIGKILL after a merge, when Spark may or may not have recorded the batch."""

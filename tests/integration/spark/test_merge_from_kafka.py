@@ -308,7 +308,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBro
         yield found
 
 
-def test_the_command_merges_from_a_broker_that_asks_who_is_there(
+def test_command_merges_from_a_broker_that_requires_a_login(
     spark: Any, secured: tuple[KafkaBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The settings are the daemon's; Spark uses a different client, in another language, which must log in with
@@ -330,7 +330,7 @@ def test_the_command_merges_from_a_broker_that_asks_who_is_there(
     assert CANARY not in done.output + done.stderr + str(spark.sparkContext.getConf().getAll())
 
 
-def test_a_session_without_kafka_s_jars_says_what_to_do() -> None:
+def test_session_without_kafka_s_jars_gets_an_error_that_explains_what_to_do() -> None:
     """The most common mistake of a caller with its own session."""
     error = kafka._named("sealing", Exception("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka. Make"))
     assert isinstance(error, ConfigurationError)

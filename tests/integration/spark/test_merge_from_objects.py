@@ -114,9 +114,7 @@ def test_more_than_the_disk_may_hold_is_merged_cut_by_cut(spark: SparkSession, l
 
 
 @pytest.mark.long
-def test_merge_goes_on_from_a_cut_inside_a_compacted_segment(
-    spark: SparkSession, log: ObjectLog, tmp_path: Path
-) -> None:
+def test_merge_resumes_at_a_cut_inside_a_compacted_segment(spark: SparkSession, log: ObjectLog, tmp_path: Path) -> None:
     """Compaction does not depend on merges: a merge's position may be in the middle of a segment afterwards."""
     warehouse = tmp_path / "warehouse"
     put(log, 1, 2)
@@ -167,7 +165,7 @@ def test_live_view_reads_a_small_tail_from_copies(
     assert sorted(map(tuple, again["_shop.orders"].select("id", "note").collect())) == [(n, "h") for n in range(1, 6)]
 
 
-def test_copy_that_cannot_be_made_is_history_that_is_lost(log: ObjectLog) -> None:
+def test_copy_that_cannot_be_read_is_lost_history(log: ObjectLog) -> None:
     """As where a merge looks for the file."""
     put(log, 1)
     files = segments.sealed(log.alone).files(ORDERS.id, 0)

@@ -272,7 +272,7 @@ def test_a_merge_leaves_no_file_open(
     assert held[-1] <= held[0]
 
 
-def test_reading_iceberg_tables_leaves_no_memory_behind(
+def test_reading_iceberg_tables_leaves_no_memory_allocated(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:
     """Iceberg's reader keeps half a kilobyte of each file that it has read, for the lifetime of the session; it is

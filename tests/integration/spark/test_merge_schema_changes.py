@@ -175,7 +175,7 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.spread(1)
-def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_on(
+def test_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_continue(
     spark: Any,
     make_table: Callable[..., Table],
     hand_log: Any,
@@ -269,7 +269,7 @@ def remove_old_files(spark: Any, table: str) -> None:
 
 
 @pytest.mark.spread(2)
-def test_the_remedy_of_a_log_that_expired_behind_a_table_works_to_the_letter(
+def test_remedy_of_a_log_that_expired_past_a_table_works_to_the_letter(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
     """The changes in between are unknown; a backfill in the log lists what exists, and the sweep removes rows that were

@@ -50,7 +50,7 @@ def test_a_cut_that_spark_published_is_durable(
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_spark_goes_on_from_what_a_power_cut_left(
+def test_spark_continues_with_the_remains_of_a_power_cut(
     spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path, format_name: str
 ) -> None:
     """A commit survived, and files that it names did not: nothing is lost silently. Where the table cannot be merged

@@ -91,7 +91,7 @@ def test_what_is_not_sealed_holds_the_common_clock_back(spark: Any, branches: tu
         read_logs(spark, roots, NAME, to=START + 55)
 
 
-def test_tables_of_several_logs_are_put_together_by_the_names_of_their_columns(
+def test_tables_of_several_logs_are_combined_by_the_names_of_their_columns(
     spark: Any, branches: tuple[Branch, Branch]
 ) -> None:
     """A table that one log lacks is not missed; what no log has is refused, and so is what has expired."""

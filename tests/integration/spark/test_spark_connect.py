@@ -37,7 +37,7 @@ def statements(warehouse: Path) -> list[str]:
 
 
 @pytest.mark.long
-def test_sql_of_the_docs_reads_the_newest_rows_and_those_of_the_newest_cut(
+def test_sql_of_the_docs_reads_the_latest_rows_and_those_of_the_latest_cut(
     spark: Any, remote: Any, hand_log: HandLog, warehouse: Path
 ) -> None:
     """Readers that have only Spark Connect copy it."""
@@ -68,7 +68,7 @@ def test_sql_of_the_docs_reads_the_newest_rows_and_those_of_the_newest_cut(
         pytest.param(lambda spark, log, place: published_cut(spark, place), id="published_cut"),
     ],
 )
-def test_what_needs_the_driver_refuses_the_session_by_name(
+def test_function_that_needs_the_driver_refuses_the_session_with_an_error_that_names_it(
     remote: Any, hand_log: HandLog, warehouse: Path, ask: Callable[..., object]
 ) -> None:
     """It would fail far inside, at the first word to the JVM."""

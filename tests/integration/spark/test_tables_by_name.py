@@ -65,7 +65,9 @@ def left_out(report: MergeReport) -> dict[str, str]:
     return {table.name: table.left_out for table in report.tables if table.left_out is not None}
 
 
-def test_tables_are_read_by_name_as_they_are(other: OtherSpark, spark: Any, hand_log: HandLog, lake: Warehouse) -> None:
+def test_tables_are_read_under_their_names_in_their_current_state(
+    other: OtherSpark, spark: Any, hand_log: HandLog, lake: Warehouse
+) -> None:
     """Names are those of the source, as far as a metastore supports them. A name shows the table's latest version and
     columns; naming commits nothing; and readers with the paths need no metastore.
     """
@@ -86,9 +88,7 @@ def test_tables_are_read_by_name_as_they_are(other: OtherSpark, spark: Any, hand
     assert read_cut(spark, Warehouse(lake.root), 1)["shop.orders"].count() == 2
 
 
-def test_entry_that_is_not_there_is_made_by_the_next_merge(
-    other: OtherSpark, hand_log: HandLog, lake: Warehouse
-) -> None:
+def test_missing_entry_is_created_by_the_next_merge(other: OtherSpark, hand_log: HandLog, lake: Warehouse) -> None:
     """A run may die between table and entry, an operator may drop one, and a warehouse may be older than its
     metastore.
     """
@@ -106,7 +106,7 @@ def test_entry_that_is_not_there_is_made_by_the_next_merge(
     assert [len(other.sql(f"SELECT * FROM {name}")) for name in names] == [1, 1, 1]
 
 
-def test_name_is_there_as_soon_as_the_table_is(other: OtherSpark, hand_log: HandLog, lake: Warehouse) -> None:
+def test_name_exists_as_soon_as_the_table_does(other: OtherSpark, hand_log: HandLog, lake: Warehouse) -> None:
     """A first merge that dies over its rows has made the table: what shows it, and what removes it, is its name."""
     hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
     (file,) = Path(hand_log.root).rglob("*.parquet")
@@ -152,7 +152,7 @@ def test_name_of_another_table_is_left_alone(
     assert other.sql("SELECT id, item FROM shop.orders") == [(1, "pen")]
 
 
-def test_cuts_of_two_warehouses_have_names_of_their_own(
+def test_cuts_of_two_warehouses_have_separate_names(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse, tmp_path: Path
 ) -> None:
     """The second warehouse of a metastore is refused, with the prefix as remedy, before it has done anything."""
@@ -165,7 +165,7 @@ def test_cuts_of_two_warehouses_have_names_of_their_own(
     assert not list((tmp_path / "2").rglob("_delta_log"))
 
 
-def test_of_two_names_that_differ_in_case_the_second_is_left_out(
+def test_of_two_names_that_differ_in_case_the_second_is_skipped(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse
 ) -> None:
     """To a metastore they are one; neither shows the rows of the other."""
@@ -207,7 +207,7 @@ def test_session_that_uses_another_metastore_is_refused(
     assert other.merge(hand_log.root, Warehouse(lake.root, metastore=Metastore())).published, "the session's own"
 
 
-def test_metastore_that_is_away_is_named_and_nothing_is_lost(
+def test_unavailable_metastore_is_named_and_nothing_is_lost(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse, metastore: HiveMetastore
 ) -> None:
     hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])

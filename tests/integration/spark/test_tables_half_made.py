@@ -15,7 +15,7 @@ from cdcflow.spark import job, read_cut
 pytestmark = pytest.mark.spark
 
 
-def test_empty_folders_of_a_driver_that_died_are_no_table_and_files_of_somebody_are_left(
+def test_empty_folders_of_a_driver_that_died_are_no_table_and_foreign_files_are_kept(
     spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path
 ) -> None:
     """Delta creates folders before its first commit, and then takes them for another program's data."""

@@ -58,7 +58,7 @@ def rows_at(spark: Any, warehouse: Path, cut: int) -> dict[str, list[tuple[Any, 
 
 @pytest.mark.long
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_kept_cuts_read_the_same_after_spark_looked_after_the_tables(
+def test_kept_cuts_read_the_same_after_spark_maintained_the_tables(
     spark: Any, hand_log: HandLog, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """VACUUM and expire_snapshots do not know about cuts; cdcflow's calls of them must. A merge continues as if nothing

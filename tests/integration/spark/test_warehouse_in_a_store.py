@@ -191,7 +191,7 @@ def test_a_bucket_of_the_same_name_in_another_store_is_refused(spark: Any) -> No
     stores.reach(spark.newSession(), StoreAddress("other-twins", elsewhere.endpoint, access_key=ACCESS_KEY))
 
 
-def test_a_store_that_is_away_is_named_and_nothing_is_lost(
+def test_unavailable_store_is_named_and_nothing_is_lost(
     spark: Any, hand_log: HandLog, make_table: Callable[..., Any]
 ) -> None:
     orders = make_table("orders", id="int64")

@@ -24,7 +24,7 @@ def without_first(log: Any) -> None:
     shutil.rmtree(layout.segment(*layout.segment_offsets()[0]))
 
 
-def test_a_position_behind_the_log_s_beginning_is_lost_history(make_table: Callable[..., Table], hand_log: Any) -> None:
+def test_position_before_the_log_s_beginning_is_lost_history(make_table: Callable[..., Table], hand_log: Any) -> None:
     """Continuing from there would skip changes silently; the message names the backfill that repairs it."""
     table = make_table()
     for key in (1, 2, 3):
@@ -52,7 +52,7 @@ def test_a_segment_that_is_missing_between_two_others_stops(make_table: Callable
         sealed(hand_log.root)
 
 
-def test_only_files_behind_the_cut_are_read(make_table: Callable[..., Table], hand_log: Any) -> None:
+def test_only_files_after_the_cut_are_read(make_table: Callable[..., Table], hand_log: Any) -> None:
     """The cost of a merge grows with what is new, not with the log."""
     one, other = make_table("one"), make_table("other")
     hand_log.segment([(one, "c", {"id": 1}), (other, "c", {"id": 1})])
@@ -62,7 +62,7 @@ def test_only_files_behind_the_cut_are_read(make_table: Callable[..., Table], ha
     assert log.files(other.id, 1) == []
 
 
-def test_a_shape_that_comes_back_is_the_newest(make_table: Callable[..., Table], hand_log: Any) -> None:
+def test_shape_that_reappears_is_the_latest(make_table: Callable[..., Table], hand_log: Any) -> None:
     """A column that was added and dropped again: the shape in force is the first one, by its old number."""
     narrow, wide = make_table(id="int64"), make_table(id="int64", x="int32")
     for shape in (narrow, wide, narrow):
@@ -109,7 +109,9 @@ def test_no_name_leaves_the_warehouse_or_meets_another() -> None:
         assert not name.startswith((".", "_"))
 
 
-def test_a_machine_without_the_jars_is_told_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_the_jars_gets_an_error_that_explains_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark's own error for this is a page of Java."""
     monkeypatch.setenv("CDCFLOW_JARS", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"python -m cdcflow\.spark\.jars"):
@@ -117,7 +119,7 @@ def test_a_machine_without_the_jars_is_told_how_to_get_them(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("warehouse", [Path("s3a://bucket/shop"), "s3a:/b"])
-def test_a_url_that_became_a_path_is_refused_and_nothing_is_made(
+def test_url_that_became_a_path_is_refused_and_nothing_is_created(
     warehouse: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hand_log: Any
 ) -> None:
     """As a path it would be a folder of that name next to the settings, where it would not be found."""

@@ -162,7 +162,7 @@ def test_executor_that_dies_leaves_nothing_that_counts_in_a_store(
     assert log.current() == before
 
 
-def test_file_of_a_state_that_is_not_what_was_put_is_refused(
+def test_file_of_a_state_that_differs_from_the_uploaded_one_is_refused(
     spark: Any, log: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Executor and command each access the store; the file is compared with what was uploaded."""

@@ -196,20 +196,20 @@ def with_another_column(taken: Taken) -> None:
     taken.as_parquet(rows.append_column("loaded_by", pa.array(["spark"] * len(rows))))
 
 
-def test_parquet_that_agrees_with_postgres_is_taken_over_without_reading_a_row(postgres: Taken) -> None:
+def test_parquet_that_agrees_with_postgres_is_adopted_without_reading_a_row(postgres: Taken) -> None:
     """No user wants to read a terabyte twice."""
     with_another_column(postgres)
     agrees(postgres, "delta")
 
 
-def test_iceberg_table_is_made_of_parquet_that_agrees_without_reading_a_row(taken: Taken) -> None:
+def test_iceberg_table_is_built_from_parquet_that_agrees_without_reading_a_row(taken: Taken) -> None:
     """The same, in the other format."""
     with_another_column(taken)
     agrees(taken, "iceberg")
 
 
 @pytest.mark.mysql
-def test_version_of_a_delta_table_that_agrees_with_mysql_and_mariadb_is_taken_over(mysql: Taken) -> None:
+def test_version_of_a_delta_table_that_agrees_with_mysql_and_mariadb_is_adopted(mysql: Taken) -> None:
     """The same; later versions of the table are not read."""
     taken = mysql
     write_deltalake(taken.path, taken.dump())
@@ -289,7 +289,7 @@ def mended(taken: Taken) -> None:
     assert taken.read_into_the_log() - read == different - 4, "the four that are gone are deletes"
 
 
-def test_base_that_differs_from_postgres_is_mended_by_the_rows_that_differ(postgres: Taken) -> None:
+def test_base_that_differs_from_postgres_is_repaired_by_the_rows_that_differ(postgres: Taken) -> None:
     """Writes continue between the dump and the capture, after it, and all the while. An unchanged long text is not sent
     with an update (P13): where the base has an older one, or lacks the row, it is read.
     """
@@ -297,7 +297,7 @@ def test_base_that_differs_from_postgres_is_mended_by_the_rows_that_differ(postg
 
 
 @pytest.mark.mysql
-def test_base_that_differs_from_mysql_and_mariadb_is_mended_by_the_rows_that_differ(mysql: Taken) -> None:
+def test_base_that_differs_from_mysql_and_mariadb_is_repaired_by_the_rows_that_differ(mysql: Taken) -> None:
     """The same."""
     mended(mysql)
 
@@ -320,7 +320,7 @@ def test_base_that_is_swept_as_rows_that_no_backfill_found_is_seen(
     assert taken.read_into_the_log() > read + ROWS / 2
 
 
-def test_base_joins_the_log_behind_rows_of_an_older_shape(taken: Taken) -> None:
+def test_base_joins_the_log_after_rows_of_an_older_shape(taken: Taken) -> None:
     """The base has the columns of today: what was captured before the last change of shape is in it, or is read."""
     shop = taken.shop
     taken.start()
@@ -358,7 +358,7 @@ def dies(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_attach_that_dies_is_finished_by_another_one(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attach_that_dies_is_finished_by_the_next_one(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the order and the table, and between the table and its rows: no merge makes a table of the log alone,
     which does not have all of its rows, and nothing is called whole."""
     shop = taken.shop

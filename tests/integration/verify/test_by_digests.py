@@ -177,7 +177,7 @@ def test_what_a_setting_changes_is_read(one_shop: ComparedShop, monkeypatch: pyt
 
 
 @pytest.mark.postgres
-def test_nothing_is_said_of_rows_that_change_between_the_passes(
+def test_nothing_is_reported_about_rows_that_change_between_the_passes(
     one_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each pass has its own snapshots: concurrent writes make buckets differ, and no row."""

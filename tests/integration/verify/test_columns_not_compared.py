@@ -50,7 +50,7 @@ def test_the_daemon_reads_the_shape_again_of_a_table_with_a_key(one_shop: Compar
 
 
 @pytest.mark.mysql
-def test_values_of_a_column_that_no_statement_told_of_are_found_and_mended(mysql_shop: ComparedShop) -> None:
+def test_column_values_changed_by_an_unlogged_statement_are_found_and_repaired(mysql_shop: ComparedShop) -> None:
     """The statement is in no log: the comparison finds its column missing first, then its values, and then
     repairs it.
     """
@@ -72,7 +72,7 @@ def test_values_of_a_column_that_no_statement_told_of_are_found_and_mended(mysql
     assert shop.verify("--against", "both", code=0)["orders/tables"]["verdict"] == "equal"
 
 
-def test_a_row_that_differs_is_told_before_a_column_that_is_missing(one_shop: ComparedShop) -> None:
+def test_differing_row_is_reported_before_a_missing_column(one_shop: ComparedShop) -> None:
     """The worse verdict is the one to act on; the column is named all the same."""
     shop = one_shop
     shop.execute("CREATE TABLE orders (id int PRIMARY KEY, price int)", "INSERT INTO orders VALUES (1, 5), (2, 6)")

@@ -101,7 +101,7 @@ def drop_the_slot(shop: ComparedShop) -> None:
     )
 
 
-def test_rows_behind_a_dropped_slot_in_postgres_are_compared_not_read_anew(postgres_shop: ComparedShop) -> None:
+def test_rows_after_a_dropped_slot_in_postgres_are_compared_not_read_again(postgres_shop: ComparedShop) -> None:
     """P37: a slot that expires over a weekend need not cost the reading of a terabyte."""
     shop = postgres_shop
     make(shop)
@@ -121,7 +121,7 @@ def purged_shop(own_mysql: MySQLServer, tmp_path: Path) -> Iterator[ComparedShop
 
 
 @pytest.mark.mysql
-def test_rows_behind_a_purged_binlog_are_compared_not_read_anew(
+def test_rows_after_a_purged_binlog_are_compared_not_read_again(
     purged_shop: ComparedShop, own_mysql: MySQLServer
 ) -> None:
     """M14: the same, where nothing retains the log."""

@@ -43,19 +43,19 @@ def repaired(shop: ComparedShop) -> None:
     assert record.split()
 
 
-def test_rows_that_differ_in_postgres_are_mended(postgres_shop: ComparedShop) -> None:
+def test_rows_that_differ_in_postgres_are_repaired(postgres_shop: ComparedShop) -> None:
     """The printed remedy, followed to the letter."""
     repaired(postgres_shop)
 
 
 @pytest.mark.mysql
-def test_rows_that_differ_in_mysql_and_mariadb_are_mended(mysql_shop: ComparedShop) -> None:
+def test_rows_that_differ_in_mysql_and_mariadb_are_repaired(mysql_shop: ComparedShop) -> None:
     """The same."""
     repaired(mysql_shop)
 
 
 @pytest.mark.mysql
-def test_rows_that_the_servers_log_never_told_of_are_mended(mysql_shop: ComparedShop) -> None:
+def test_rows_that_the_servers_log_lacks_are_repaired(mysql_shop: ComparedShop) -> None:
     """M09: a session may switch its log off. The log's fold is wrong then, and the tables with it."""
     shop = mysql_shop
     make(shop)
@@ -109,18 +109,18 @@ def zeros_kept(shop: ComparedShop) -> None:
     shop.verify("--against", "both", code=0)
 
 
-def test_a_zero_s_sign_is_kept_and_mended_in_postgres(one_shop: ComparedShop) -> None:
+def test_zero_s_sign_is_kept_and_repaired_in_postgres(one_shop: ComparedShop) -> None:
     """The live view changed the log's -0.0 into 0.0, so `verify` blamed the log, and `repair` never ended it."""
     zeros_kept(one_shop)
 
 
 @pytest.mark.mysql
-def test_a_zero_s_sign_is_kept_and_mended_in_mysql_and_mariadb(mysql_shop: ComparedShop) -> None:
+def test_zero_s_sign_is_kept_and_repaired_in_mysql_and_mariadb(mysql_shop: ComparedShop) -> None:
     """The same."""
     zeros_kept(mysql_shop)
 
 
-def test_row_that_is_twice_in_a_table_is_not_called_mended(one_shop: ComparedShop) -> None:
+def test_duplicate_row_in_a_table_is_not_called_repaired(one_shop: ComparedShop) -> None:
     """A merge changes both of them, so reading it again cannot help. What is printed does."""
     shop = one_shop
     make(shop)
@@ -164,7 +164,7 @@ def test_table_of_changes_is_not_compared_and_the_log_is(one_shop: ComparedShop)
     shop.verify("--against", "log", code=0)
 
 
-def test_repair_without_a_daemon_says_so(one_shop: ComparedShop) -> None:
+def test_repair_without_a_daemon_is_refused(one_shop: ComparedShop) -> None:
     """Only a daemon writes the log."""
     shop = one_shop
     make(shop)

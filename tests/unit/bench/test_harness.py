@@ -46,7 +46,7 @@ def test_a_party_that_breaks_gives_no_figures() -> None:
         Child([sys.executable, "-c", "import sys; sys.stderr.write('broken'); sys.exit(3)"]).outcome()
 
 
-def test_a_child_tells_its_figures_in_its_last_line() -> None:
+def test_child_reports_its_figures_in_its_last_line() -> None:
     """The figures that it prints replace those that the parent measured around it."""
     said = 'print(\'noise\'); print(\'{"seconds": 2.0, "rows": 10, "cpu_s": 1.0, "more": 7}\')'
     outcome = Child([sys.executable, "-c", said]).outcome()

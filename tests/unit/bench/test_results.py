@@ -30,7 +30,7 @@ def test_at_most_is_missed_above_its_bound(ratio: float, met: bool) -> None:
     assert (str(at_most(1 / 6)), str(at_least(0.9)), str(at_least(8))) == ("≤ 1/6", "≥ 0.9", "≥ 8")
 
 
-def test_the_spread_is_that_of_our_own_rounds() -> None:
+def test_spread_is_that_of_cdcflow_s_rounds() -> None:
     """(max - min) / median."""
     assert compared("b", "c", "u", [90, 100, 120], [1, 1, 1], "p").spread == 0.3
     assert alone("b", "c", "u", [0, 0]).spread == 0

@@ -148,7 +148,7 @@ def test_a_log_whose_oldest_part_has_expired_is_whole(tmp_path: Path) -> None:
     assert (found.faults, found.segments, found.rows, found.first_offset, found.next_offset) == ((), 2, 2, 2, 4)
 
 
-def test_a_journal_that_was_sealed_and_is_still_there_is_not_counted_twice(tmp_path: Path) -> None:
+def test_sealed_journal_that_still_exists_is_not_counted_twice(tmp_path: Path) -> None:
     """A crash between the two leaves both."""
     log = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(log)
@@ -166,13 +166,13 @@ def test_a_journal_that_was_sealed_and_is_still_there_is_not_counted_twice(tmp_p
 # ── manifests ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_segment_of_another_log_is_told(copy: Copy) -> None:
+def test_segment_of_another_log_is_reported(copy: Copy) -> None:
     """For example, because it was restored into the wrong place."""
     copy.rewrite(1, log_id="another")
     assert copy.faults() == [(copy.name(1), "it belongs to another log")]
 
 
-def test_a_manifest_that_was_changed_is_told_at_the_next_one(copy: Copy) -> None:
+def test_manifest_that_was_changed_is_reported_at_the_next_one(copy: Copy) -> None:
     """The next manifest contains its hash, so a change is found there; no manifest contains the hash of the last
     one."""
     for number in (1, 2):
@@ -182,7 +182,7 @@ def test_a_manifest_that_was_changed_is_told_at_the_next_one(copy: Copy) -> None
     assert copy.faults() == [(copy.name(2), text)]
 
 
-def test_a_segment_that_is_missing_is_told_by_its_offsets(copy: Copy) -> None:
+def test_missing_segment_is_reported_with_its_offsets(copy: Copy) -> None:
     """The finding names the offsets to restore; the chain of manifests is broken there."""
     shutil.rmtree(copy.directory(1))
     assert [f for f in copy.faults() if "journal" not in f[0]] == [
@@ -200,7 +200,7 @@ def test_a_segment_that_is_missing_is_told_by_its_offsets(copy: Copy) -> None:
         ({"last_cut": 1}, ["its cuts 2-1 do not follow cut 1", "its checkpoint does not match its last cut"]),
     ],
 )
-def test_numbers_that_do_not_follow_the_segment_before_are_told(
+def test_numbers_that_do_not_follow_the_segment_before_are_reported(
     copy: Copy, changed: dict[str, int], texts: list[str]
 ) -> None:
     """Merges go by cuts, and readers by transactions."""
@@ -217,7 +217,7 @@ def test_a_segment_of_one_cut_is_fine_and_the_one_after_it_begins_with_a_higher_
 
 
 @pytest.mark.parametrize("field", ["next_offset", "cut"])
-def test_a_checkpoint_of_another_place_is_told(copy: Copy, field: str) -> None:
+def test_checkpoint_with_another_position_is_reported(copy: Copy, field: str) -> None:
     """A daemon that starts at the segment's end would resume from that position."""
     checkpoint: dict[str, Any] = dict(copy.manifest(1).checkpoint)
     copy.rewrite(1, checkpoint={**checkpoint, field: checkpoint[field] + 1})
@@ -227,7 +227,7 @@ def test_a_checkpoint_of_another_place_is_told(copy: Copy, field: str) -> None:
 # ── what the files hold ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_file_with_other_bytes_is_told_with_its_size(copy: Copy) -> None:
+def test_file_with_other_bytes_is_reported_with_its_size(copy: Copy) -> None:
     """One flipped bit is enough, even in a value that is never read; so are bytes appended to the file."""
     path = next(copy.directory(1).glob("shop.orders*.parquet"))
     content = path.read_bytes()
@@ -239,7 +239,7 @@ def test_a_file_with_other_bytes_is_told_with_its_size(copy: Copy) -> None:
     assert any(f"({size + 1} bytes, {size} were sealed)" in text for _, text in copy.faults())
 
 
-def test_a_file_that_is_gone_is_told_with_the_offsets_that_are_lost(copy: Copy) -> None:
+def test_missing_file_is_reported_with_the_offsets_that_are_lost(copy: Copy) -> None:
     """And the segments after it are still checked."""
     path = next(copy.directory(0).glob("shop.orders*.parquet"))
     path.unlink()
@@ -252,7 +252,7 @@ def test_a_file_that_is_gone_is_told_with_the_offsets_that_are_lost(copy: Copy) 
     assert copy.faults()[2:] == [(copy.name(2), f"{manifest} is missing: offsets 8 to 9 cannot be read")]
 
 
-def test_a_file_that_cannot_be_read_is_told_without_its_content(copy: Copy) -> None:
+def test_unreadable_file_is_reported_without_its_content(copy: Copy) -> None:
     """Its hash may be right: then it was sealed so. Arrow's message could quote it."""
     copy.put(1, "shop.orders", lambda table: b"secret" * 9)
     assert copy.faults() == [(copy.name(1), "cannot be read (ArrowInvalid)")]
@@ -279,7 +279,7 @@ def counted(there: int, rows: int, all_: int = 4) -> str:
         ("commit_clock", [5, 6, 5], ["the commit clock does not increase"]),
     ],
 )
-def test_transactions_that_do_not_follow_each_other_are_told(
+def test_transactions_that_do_not_follow_each_other_are_reported(
     copy: Copy, column: str, values: list[int], texts: list[str]
 ) -> None:
     """In transactions 1 to 3 of offsets 1-2, none, 3-4. A reader of a range would miss some rows, or read one twice."""
@@ -307,7 +307,7 @@ def test_transactions_that_have_no_rows_end_before_they_begin_and_no_further(cop
         ("_txn", [2, 1, 3], [OWNERS]),
     ],
 )
-def test_rows_that_are_not_there_once_each_in_their_order_are_told(
+def test_missing_duplicate_or_unordered_rows_are_reported(
     copy: Copy, column: str, values: list[int], texts: list[str]
 ) -> None:
     """In rows of offsets 1, 2 and 4. The last row of a key is the one that counts: a wrong order is a wrong table."""
@@ -315,13 +315,13 @@ def test_rows_that_are_not_there_once_each_in_their_order_are_told(
     assert [text for _, text in copy.faults()] == texts
 
 
-def test_a_row_that_is_not_there_is_told(copy: Copy) -> None:
+def test_missing_row_is_reported(copy: Copy) -> None:
     """Also where the manifest's own row count does not show it."""
     copy.put(0, "shop.orders", lambda table: table.slice(0, 2))
     assert copy.faults() == [(copy.name(0), counted(3, 3))]
 
 
-def test_rows_of_a_second_batch_go_on_behind_those_of_the_first(tmp_path: Path) -> None:
+def test_rows_of_a_second_batch_continue_those_of_the_first(tmp_path: Path) -> None:
     """A file is read in batches; its offsets ascend over all of them."""
     log = FileLog.open(tmp_path / "log", IDENTITY)
     ids = np.arange(1, (1 << 17) + 3)
@@ -361,7 +361,7 @@ def test_what_the_manifest_counts_is_counted_again_when_asked(copy: Copy) -> Non
 
 
 @pytest.mark.parametrize("runs", [(("6", "6"),), (("5", "5"),), (("8", "9"),), ()])
-def test_keys_that_are_not_where_the_manifest_says_are_told_when_asked(copy: Copy, runs: Any) -> None:
+def test_keys_that_do_not_match_the_manifest_are_reported_by_a_deep_check(copy: Copy, runs: Any) -> None:
     """A first merge trusts it, and reduces nothing."""
     files = list(copy.manifest(1).files)
     (at,) = (i for i, f in enumerate(files) if f.path.startswith("shop.orders"))
@@ -373,13 +373,13 @@ def test_keys_that_are_not_where_the_manifest_says_are_told_when_asked(copy: Cop
     assert copy.faults(deep=True) == [(name, "its keys are not where the manifest says, or not exactly once")]
 
 
-def test_columns_that_are_not_the_shape_s_are_told_when_asked(copy: Copy) -> None:
+def test_columns_that_do_not_match_the_shape_are_reported_by_a_deep_check(copy: Copy) -> None:
     """A merge would cast them, or fail during the night."""
     name = copy.put(0, "shop.orders", lambda table: table.drop_columns(["note"]))
     assert copy.faults(deep=True) == [(name, "its columns differ from the shape in the manifest")]
 
 
-def test_rows_without_a_commit_time_are_told_when_asked(copy: Copy) -> None:
+def test_rows_without_a_commit_time_are_reported_by_a_deep_check(copy: Copy) -> None:
     """A reader would assume that the file exists."""
 
     def without(table: pa.Table) -> pa.Table:
@@ -426,7 +426,7 @@ def texts(found: Seen) -> list[str]:
     return [f.text for f in found.faults]
 
 
-def test_a_whole_journal_is_counted_and_leaves_what_comes_next() -> None:
+def test_whole_journal_is_counted_and_leaves_the_state_for_the_next_file() -> None:
     """The next file must continue there."""
     found = seen_in(Shape(ORDERS, 1), run(), rows(10, 12), rows(11), cut())
     assert texts(found) == []
@@ -455,13 +455,13 @@ def test_a_clock_that_a_heartbeat_moved_is_whole() -> None:
         ([cut(10, 5, clock=8), run(), rows(10, 11, 12), cut(number=5)], "the commit clock does not increase"),
     ],
 )
-def test_what_cannot_follow_in_a_journal_is_told(records: list[Record], words: str) -> None:
+def test_frame_that_cannot_follow_in_a_journal_is_reported(records: list[Record], words: str) -> None:
     """Its checksums may be right: only a fault in cdcflow writes such a frame."""
     (text,) = texts(seen_in(*records))
     assert words in text
 
 
-def test_a_journal_that_is_not_the_next_one_is_told() -> None:
+def test_journal_that_is_not_the_next_one_is_reported() -> None:
     """It belongs to another log, begins at another offset, or repeats an earlier cut."""
     assert texts(seen_in(log_id="other")) == ["it belongs to another log"]
     assert texts(seen_in(next_offset=9)) == ["it begins at offset 10, and offset 9 was expected"]
@@ -469,7 +469,7 @@ def test_a_journal_that_is_not_the_next_one_is_told() -> None:
     assert text == "cut 5 comes after cut 5"
 
 
-def test_values_of_a_journal_are_looked_at_when_asked() -> None:
+def test_values_of_a_journal_are_checked_by_a_deep_check() -> None:
     """For example, an offset of a text that points past the end of its bytes."""
     whole = changes(ORDERS, [{"id": n, "note": "abc"} for n in (10, 11, 12)]).rows
     offsets = pa.py_buffer(np.array([0, 3, 2, 9], np.int32))
@@ -482,7 +482,7 @@ def test_values_of_a_journal_are_looked_at_when_asked() -> None:
         seen_in(run(), found, cut(), deep=True)
 
 
-def test_a_spool_s_rows_are_looked_at_in_the_place_where_it_is_attached(copy: Copy) -> None:
+def test_spool_s_rows_are_checked_where_it_is_attached(copy: Copy) -> None:
     """They are rows like any others; without the spool they are missing."""
     assert check(copy.root).rows == 13
     (spool,) = copy.layout.spools.iterdir()
@@ -490,7 +490,7 @@ def test_a_spool_s_rows_are_looked_at_in_the_place_where_it_is_attached(copy: Co
     assert copy.faults() != []
 
 
-def test_a_journal_that_is_damaged_in_front_of_a_cut_is_told(copy: Copy) -> None:
+def test_journal_that_is_damaged_before_a_cut_is_reported(copy: Copy) -> None:
     """And damage before that cut is reported all the same."""
     path = copy.layout.journal(10)
     content = bytearray(path.read_bytes())
@@ -502,7 +502,7 @@ def test_a_journal_that_is_damaged_in_front_of_a_cut_is_told(copy: Copy) -> None
     assert (check(copy.root).segments, check(copy.root).next_offset) == (3, 10)
 
 
-def test_what_a_start_would_refuse_is_told(written: Path, tmp_path: Path) -> None:
+def test_damage_that_a_start_would_refuse_is_reported(written: Path, tmp_path: Path) -> None:
     """`log check` and the daemon must agree about a log."""
     layout = Layout(shutil.copytree(written, tmp_path / "log"))
     layout.journal(10).unlink()
@@ -513,7 +513,7 @@ def test_what_a_start_would_refuse_is_told(written: Path, tmp_path: Path) -> Non
     assert (found.segments, found.journals) == (3, 0)
 
 
-def test_a_log_that_is_sealed_meanwhile_is_looked_at_in_its_segment(
+def test_log_that_is_sealed_during_the_check_is_checked_in_its_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A running daemon seals journals while they are checked: no fault is reported, and nothing is counted twice."""
@@ -536,7 +536,7 @@ def test_a_log_that_is_sealed_meanwhile_is_looked_at_in_its_segment(
     assert found.next_offset == 4
 
 
-def test_an_empty_journal_that_a_restart_replaces_meanwhile_is_no_fault(
+def test_empty_journal_that_a_restart_replaces_during_the_check_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that starts next to the check writes another journal under the name of one that holds no rows."""
@@ -582,7 +582,7 @@ def test_a_file_that_vanishes_while_the_log_is_looked_over_is_looked_for_again(
     assert found.journals == 0
 
 
-def test_where_there_is_no_log_there_is_nothing_to_look_over(tmp_path: Path) -> None:
+def test_check_of_a_missing_log_is_refused(tmp_path: Path) -> None:
     """A wrong path must not look like a log without faults."""
     with pytest.raises(ConfigurationError, match="there is no log here"):
         check(tmp_path)

@@ -35,7 +35,7 @@ def grouped(bytes_max: int, *sizes: int) -> list[list[int]]:
     return [[s.size for s in group] for group in groups(segments(*sizes), bytes_max)]
 
 
-def test_small_neighbours_are_taken_together_up_to_the_size_and_never_the_newest() -> None:
+def test_small_neighbours_are_compacted_up_to_the_size_and_never_the_latest() -> None:
     """The journal names the latest segment as its predecessor."""
     assert grouped(100, 10, 10, 10, 10) == [[10, 10, 10]]
     assert grouped(25, 10, 10, 10, 10, 10) == [[10, 10], [10, 10]]
@@ -127,7 +127,7 @@ def test_compacted_log_has_the_same_rows_transactions_and_order(log: FileLog) ->
     assert check(log.path, deep=True).faults == ()
 
 
-def test_manifest_tells_what_the_old_ones_told_together(log: FileLog) -> None:
+def test_manifest_records_what_the_old_ones_recorded_together(log: FileLog) -> None:
     """A merge prunes and decides by these numbers without opening a file."""
     story(log)
     old = list_segments(log.path)
@@ -181,7 +181,7 @@ def test_segments_compacted_twice_keep_chain_and_seams(log: FileLog) -> None:
     log.close()
 
 
-def test_replaced_segments_stay_for_whoever_reads_them(log: FileLog) -> None:
+def test_replaced_segments_stay_for_their_readers(log: FileLog) -> None:
     """Spark lists files first and reads them minutes later: a file that vanishes in between fails the merge."""
     story(log)
     retention = Retention(Layout(log.path), grace_s=600)

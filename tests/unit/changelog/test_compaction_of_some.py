@@ -102,7 +102,7 @@ def test_segments_of_a_backfill_have_no_bounds_of_transactions(layout: Layout) -
     assert (both.xid_min, both.xid_max) == (9, 9)
 
 
-def test_one_that_was_compacted_before_still_stands_for_what_it_did(layout: Layout) -> None:
+def test_compacted_segment_still_represents_the_ones_that_it_replaced(layout: Layout) -> None:
     """The segment after it contains the hash of the oldest one."""
     ((newest, text),) = manifests(layout, 3, 4)
     before = replace(newest, stands_for="f" * 64, seams=((4, 5),))
@@ -121,7 +121,7 @@ def test_what_does_not_continue_the_one_before_is_not_compacted(layout: Layout, 
 
 @pytest.mark.parametrize("path", ["transactions.parquet", "shop.orders.1.parquet"])
 @pytest.mark.parametrize("by", [-1, 1])
-def test_a_file_with_other_rows_than_its_manifest_says_ends_it(layout: Layout, path: str, by: int) -> None:
+def test_file_with_other_rows_than_in_its_manifest_ends_the_compaction(layout: Layout, path: str, by: int) -> None:
     """And closes the file that it began: it would stay open otherwise, and never be read."""
     (first, (second, text)) = manifests(layout, 2, 4)
     files = tuple(replace(f, rows=f.rows + by) if f.path == path else f for f in second.files)

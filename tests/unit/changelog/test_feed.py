@@ -44,7 +44,7 @@ def found(table: pa.Table) -> list[Values]:
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_feed_says_what_the_fold_says_of_each_row_before_and_after(number: int) -> None:
+def test_feed_shows_the_fold_s_rows_before_and_after_each_change(number: int) -> None:
     """Whole old rows fill in values that changes omit, and give the preimages, over two shapes."""
     seed = SEED + number
     steps = list(history(random.Random(seed), 120))
@@ -143,7 +143,7 @@ def test_older_rows_of_the_log_have_newer_names_in_all_of_their_columns() -> Non
     assert shown.column("b").to_pylist() == [None, 5, None]
 
 
-def test_table_that_was_made_again_is_read_by_names() -> None:
+def test_recreated_table_is_read_with_column_names() -> None:
     """Its column numbers are another table's."""
     again = replace(make_table(id="int64", added="int32", b="int64"), incarnation=2)
     rows = log_rows(NEW, [{OP: "c", "id": 1, "b": 5, "added": 3}])

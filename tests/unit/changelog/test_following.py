@@ -124,7 +124,7 @@ def test_following_begins_in_the_journal_that_has_the_offset(log: FileLog, layou
         Following(layout, 0)
 
 
-def test_journal_that_was_sealed_meanwhile_is_looked_for_elsewhere(log: FileLog, layout: Layout) -> None:
+def test_journal_that_was_sealed_in_between_is_read_as_a_segment(log: FileLog, layout: Layout) -> None:
     """A reader that had not finished it finds its rows in a segment, and does not skip them."""
     writer = Writer.of(log)
     writer.put(orders(1))
@@ -144,7 +144,7 @@ def test_journal_that_was_sealed_meanwhile_is_looked_for_elsewhere(log: FileLog,
     assert offsets(list(Following(layout, 4).read())) == [4]
 
 
-def test_journal_that_a_stale_writer_puts_there_is_not_followed(log: FileLog, layout: Layout, tmp_path: Path) -> None:
+def test_journal_of_a_stale_writer_is_not_followed(log: FileLog, layout: Layout, tmp_path: Path) -> None:
     """Its rows do not count: the newer process has assigned these offsets to other rows."""
     writer = Writer.of(log)
     writer.put(orders(1))
@@ -186,7 +186,7 @@ def test_journal_of_an_older_process_does_not_continue_this_one(log: FileLog, la
         list(following.read())
 
 
-def test_damage_in_front_of_a_whole_cut_is_told_by_name(log: FileLog, layout: Layout) -> None:
+def test_damage_before_a_whole_cut_is_reported_as_an_error(log: FileLog, layout: Layout) -> None:
     """Rows that were never returned and are unreadable now must not be skipped."""
     writer = Writer.of(log)
     writer.put(orders(1))

@@ -75,7 +75,7 @@ def recovered(content: bytes) -> int:
     return whole(file, header, len(content), "some.journal", lambda _: True, end=None).checkpoint.next_offset
 
 
-def test_the_journal_as_it_was_written_is_read(log: Path) -> None:
+def test_unchanged_journal_is_read(log: Path) -> None:
     """The refusals below mean something only if nothing else is wrong with it."""
     content = journal_of(log).read_bytes()
     assert lie(content, *FIELDS["rows: count"], by=0) == content
@@ -85,7 +85,7 @@ def test_the_journal_as_it_was_written_is_read(log: Path) -> None:
 
 @pytest.mark.parametrize("by", [-1, 1, 100, -100])
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_frame_that_says_other_numbers_than_it_holds_is_refused_by_recovery(log: Path, field: str, by: int) -> None:
+def test_frame_whose_numbers_do_not_match_its_rows_is_refused_by_recovery(log: Path, field: str, by: int) -> None:
     """Continuing there would give two rows the same offset, or skip some, permanently."""
     kind, layout, at = FIELDS[field]
     try:
@@ -98,7 +98,7 @@ def test_a_frame_that_says_other_numbers_than_it_holds_is_refused_by_recovery(lo
 
 @pytest.mark.parametrize("by", [-1, 1, 100, -100])
 @pytest.mark.parametrize("field", [f for f in FIELDS if f != "transactions: first number"])
-def test_a_frame_that_says_other_numbers_than_it_holds_is_refused_by_readers(log: Path, field: str, by: int) -> None:
+def test_frame_whose_numbers_do_not_match_its_rows_is_refused_by_readers(log: Path, field: str, by: int) -> None:
     """A reader shows a row with its transaction; it must not show it with another's, or under another offset."""
     kind, layout, at = FIELDS[field]
     path = journal_of(log)
@@ -115,7 +115,7 @@ def test_a_frame_that_says_other_numbers_than_it_holds_is_refused_by_readers(log
 
 
 @pytest.mark.parametrize("by", [-1, 1])
-def test_a_run_of_one_that_says_another_offset_is_refused(tmp_path: Path, by: int) -> None:
+def test_run_of_one_with_a_wrong_offset_is_refused(tmp_path: Path, by: int) -> None:
     """The fast path for one transaction of one row must not skip the checks."""
     opened = FileLog.open(tmp_path / "log", SourceIdentity("postgres", "7301", "shop", "1"))
     writer = Writer.of(opened)

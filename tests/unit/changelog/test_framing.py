@@ -46,7 +46,7 @@ def found(content: bytes) -> list[bytes]:
 PAYLOADS = [b"a", b"", b"cut 1", bytes(range(200)), b"cut 2"]
 
 
-def test_frames_come_back_in_order() -> None:
+def test_frames_are_read_back_in_order() -> None:
     """The journal is nothing but its frames."""
     assert found(made(PAYLOADS)) == PAYLOADS
 
@@ -92,7 +92,7 @@ def test_huge_length_is_refused_without_reading_it() -> None:
     assert found(bytes(content)) == []
 
 
-def test_other_format_is_refused_by_name() -> None:
+def test_other_format_is_refused_with_an_error_that_names_it() -> None:
     """After a downgrade nothing may be guessed from a newer file, nor from an older one (hard case L24)."""
     content = bytearray(made([b"a"]))
     for version, which in ((9, "newer"), (1, "older")):
@@ -101,7 +101,7 @@ def test_other_format_is_refused_by_name() -> None:
             read_header(io.BytesIO(bytes(content)), FileKind.JOURNAL, "some-journal")
 
 
-def test_whole_frames_behind_damage_are_found_wherever_they_lie() -> None:
+def test_whole_frames_after_damage_are_found_at_any_distance() -> None:
     """Recovery judges damage by the cuts after it; if it misses one, durable data is discarded silently."""
     chance = random.Random(3)
     filler = chance.randbytes((1 << 20) - 150)
@@ -142,7 +142,7 @@ def test_a_frame_may_be_as_long_as_the_longest_and_no_longer(bytes_max: int, mon
     assert len(list(frames_beyond(file, header, header.end, FrameKind.CUT))) == fits
 
 
-def test_frames_have_the_same_bounds_read_skipped_or_found_behind_damage() -> None:
+def test_frames_have_the_same_bounds_read_skipped_or_found_after_damage() -> None:
     """A reader continues after a frame that it skipped, and recovery counts the bytes up to a cut."""
     content = made([b"cut" + bytes(size) for size in range(30)])
     file = io.BytesIO(content)

@@ -57,7 +57,7 @@ def decoded(given: Transactions) -> dict[str, list[object]]:
 
 @pytest.mark.parametrize("kind", Kind)
 @pytest.mark.parametrize("count", [1, 2, 3, 40])
-def test_headers_are_read_as_they_were_written(kind: Kind, count: int) -> None:
+def test_headers_are_read_back_unchanged(kind: Kind, count: int) -> None:
     """Alone, a few of them plain, and many of them compressed."""
     given = run(count, kind=kind)
     assert decoded(given) == given.headers.to_pydict()
@@ -118,7 +118,7 @@ def test_pieces_of_longer_arrays_are_written_alone() -> None:
     assert decoded(given)["origin"] == [None, "o", None]
 
 
-def test_numbers_of_every_size_come_back() -> None:
+def test_numbers_of_every_size_are_read_back() -> None:
     """Written as differences to the one before, which may be negative."""
     given = run(
         3,

@@ -96,7 +96,7 @@ def test_many_segments_have_few_files(grown: GrowingLog) -> None:
     assert names(grown.layout) == before
 
 
-def test_index_stays_right_over_a_compaction_and_goes_on_in_the_middle_of_a_segment(grown: GrowingLog) -> None:
+def test_index_stays_right_over_a_compaction_and_continues_in_the_middle_of_a_segment(grown: GrowingLog) -> None:
     """Offsets never change. A segment that is half indexed is indexed from that offset to its end."""
     grown.grow(4)
     Indexing(grown.layout).step()
@@ -123,7 +123,7 @@ def test_what_expired_goes_from_the_index_too(grown: GrowingLog) -> None:
     assert_right(grown)
 
 
-def test_log_that_was_put_back_is_not_read_by_the_index_of_its_other_future(grown: GrowingLog, tmp_path: Path) -> None:
+def test_restored_log_is_not_read_with_the_index_of_its_other_future(grown: GrowingLog, tmp_path: Path) -> None:
     """A restored copy continues with other rows at the same offsets. The index, which was not restored, would hide
     them."""
     grown.grow(3)
@@ -192,7 +192,7 @@ def test_two_do_not_index_at_one_time(grown: GrowingLog) -> None:
         Indexing(grown.layout).step()
 
 
-def test_what_a_capture_seals_is_indexed_beside_it(grown: GrowingLog) -> None:
+def test_segments_that_a_capture_seals_are_indexed_in_the_background(grown: GrowingLog) -> None:
     """It does so in the background; an error does not end the capture and is reported once."""
     told: list[tuple[str, Any]] = []
     grown.grow(2)

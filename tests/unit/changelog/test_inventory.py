@@ -120,7 +120,7 @@ def test_log_without_a_note_is_opened_and_gets_one(layout: Layout) -> None:
     assert layout.newest_journal() == (2, 7)
 
 
-def test_note_that_says_nothing_is_refused(layout: Layout) -> None:
+def test_empty_note_is_refused(layout: Layout) -> None:
     """Whether the end of the log exists is then unknown."""
     layout.newest.write_text("soon\n")
     with pytest.raises(InvariantViolated, match="not an epoch and an offset"):
@@ -168,7 +168,7 @@ def test_a_journal_that_does_not_begin_where_the_one_before_it_ends_is_refused(l
 
 
 @pytest.mark.parametrize(("what", "missing"), [("segments", 3), ("expired", 2), ("shapes", 1), ("note", 3)])
-def test_a_log_that_has_lost_its_newest_journal_is_no_new_one(tmp_path: Path, what: str, missing: int) -> None:
+def test_log_that_has_lost_its_latest_journal_is_not_a_new_one(tmp_path: Path, what: str, missing: int) -> None:
     """Each of these alone proves that a journal existed: a segment, an expired offset, a list of shapes, the note of
     the latest journal."""
     log = FileLog.open(tmp_path / "log", IDENTITY)

@@ -48,7 +48,7 @@ def encoder(head: JournalHeader = HEAD) -> Encoder:
     return Encoder(head.encode()[1], head.base)
 
 
-def test_a_journal_s_head_is_read_as_it_was_written() -> None:
+def test_journal_s_head_is_read_back_unchanged() -> None:
     """The head records where the journal begins, and how much of the previous one counts."""
     _, header = opened(encoder())
     assert JournalHeader.from_header(header) == HEAD
@@ -65,7 +65,7 @@ def test_a_journal_s_head_is_read_as_it_was_written() -> None:
     assert (first.previous, first.previous_bytes) == (None, 0)
 
 
-def test_bytes_are_counted_when_they_are_put_in_and_waiting_ones_until_they_are_taken() -> None:
+def test_bytes_are_counted_when_they_are_added_and_waiting_ones_until_they_are_taken() -> None:
     """They decide when a journal is closed, and when the loop waits for the disk."""
     made = encoder()
     assert (made.bytes, made.waiting) == (0, 0)
@@ -112,7 +112,7 @@ def test_rows_encoded_apart_lean_on_nothing_and_name_the_same_shapes() -> None:
         assert (rows.shape.table, rows.offsets.tolist()) == (ORDERS, [number])
 
 
-def test_everything_but_rows_is_read_as_it_was_written() -> None:
+def test_everything_but_rows_is_read_back_unchanged() -> None:
     """A cut with and without a position, an attached spool, pieces of one."""
     made = encoder()
     attach = Attach("3-1", 11, 5, 900, 0xFFFFFFFF, frozenset({9, 4}))
@@ -143,7 +143,7 @@ def test_everything_but_rows_is_read_as_it_was_written() -> None:
     ]
 
 
-def test_a_cut_s_frame_tells_its_number_and_what_was_durable_without_the_rest() -> None:
+def test_cut_s_frame_shows_its_number_and_what_was_durable_without_the_rest() -> None:
     """Recovery judges damage by it."""
     made = encoder()
     made.cut(replace(BASE, cut=44), 12345)
@@ -152,7 +152,7 @@ def test_a_cut_s_frame_tells_its_number_and_what_was_durable_without_the_rest() 
     assert (cut_number(frame.payload), durable_bytes(frame)) == (44, 12345)
 
 
-def test_what_is_skipped_is_told_by_its_kind_and_changes_nothing() -> None:
+def test_skipped_frame_is_reported_with_its_kind_and_changes_nothing() -> None:
     """Later frames need shapes and progress, so their readers do not skip them."""
     made = encoder()
     made.shape(ORDERS, 1)
@@ -170,7 +170,7 @@ def test_what_is_skipped_is_told_by_its_kind_and_changes_nothing() -> None:
 # ── progress ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_progress_is_told_when_it_changes_and_with_it_what_else_did() -> None:
+def test_progress_is_written_when_it_changes_and_only_the_entries_that_did() -> None:
     """A cut of an idle table costs the same whether there are ten tables or ten thousand."""
     made = encoder()
     said: list[list[FrameKind]] = []
@@ -196,7 +196,7 @@ def test_progress_is_told_when_it_changes_and_with_it_what_else_did() -> None:
     assert sum(isinstance(r, Progressed) for r in found) == 3
 
 
-def test_what_was_said_of_a_change_is_what_it_becomes() -> None:
+def test_decoded_change_of_the_progress_gives_the_new_progress() -> None:
     """Entries are merged into the existing ones; the rest stays the same object."""
     before = {"version": 1, "tables": {"a": 1, "b": 2}, "more": {"x": 1}}
     change = progress_change(before, {**before, "tables": {"a": 1, "b": 3, "c": 4}})
@@ -241,7 +241,7 @@ def cut_payload(*numbers: int, placed: int = 0, rest: bytes = b"") -> bytes:
     "payload",
     [b"{}", b'{"other": 1}', b'{"progress": {}, "other": 1}', b"[]", b"7", b'{"entries": {"tables": 7}}'],
 )
-def test_what_is_no_change_of_the_progress_is_refused(payload: bytes) -> None:
+def test_malformed_change_of_the_progress_is_refused(payload: bytes) -> None:
     """By its position, without its content."""
     with pytest.raises(InvariantViolated, match="reading the journal: the progress frame at byte 640 is complete, but"):
         read(FrameKind.PROGRESS, payload)
@@ -261,7 +261,7 @@ def test_numbers_that_no_checkpoint_has_are_refused(field: int) -> None:
             read(FrameKind.CUT, cut_payload(*numbers))
 
 
-def test_a_position_is_there_or_it_is_not() -> None:
+def test_position_is_present_or_absent() -> None:
     """And bytes after a cut without an extent are ignored."""
     numbers = [5] * 6
     assert read(FrameKind.CUT, cut_payload(*numbers)).checkpoint.position is None

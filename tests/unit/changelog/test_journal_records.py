@@ -47,7 +47,7 @@ def encoder() -> tuple[bytes, Encoder]:
 
 
 @pytest.mark.parametrize("widest", [0, 1, 300, 70_000, 1 << 33])
-def test_offsets_come_back_exactly(widest: int) -> None:
+def test_offsets_are_read_back_exactly(widest: int) -> None:
     """Offsets are the only order; gaps of every width are written in as few bytes as they need."""
     chance = random.Random(widest)
     gaps = [0, widest, *(chance.randint(0, widest) for _ in range(50))]
@@ -64,7 +64,7 @@ def test_offsets_come_back_exactly(widest: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 1000])
-def test_small_and_large_batches_come_back(count: int) -> None:
+def test_small_and_large_batches_are_read_back(count: int) -> None:
     """Small ones are not compressed, large ones are; a reader must not have to know."""
     values = [{"id": i, "tags": ["a"] * (i % 3), "picture": bytes(i % 7)} for i in range(count)]
     batch = changes(PRODUCTS, values)
@@ -76,7 +76,7 @@ def test_small_and_large_batches_come_back(count: int) -> None:
     assert [r.rows.equals(batch.rows) for r in found if isinstance(r, Rows)] == [True] * 3
 
 
-def test_what_lz4_cannot_make_smaller_is_written_as_it_is_until_it_can_again() -> None:
+def test_rows_that_lz4_cannot_compress_are_written_plain_until_it_can_again() -> None:
     """Compressing digests costs as much as decoding them did and saves no byte; the next rows may be different."""
     chance = random.Random(5)
     digests = changes(ORDERS, [{"id": i, "note": chance.randbytes(1000).hex()} for i in range(100)])
@@ -122,7 +122,7 @@ def test_batch_that_is_too_large_is_split(monkeypatch: pytest.MonkeyPatch) -> No
     assert np.concatenate([r.offsets for r in found]).tolist() == list(range(1, 2001, 2))
 
 
-def test_everything_else_comes_back() -> None:
+def test_everything_else_is_read_back() -> None:
     """Headers, attached spools, cuts and pieces."""
     run = replace(
         transactions([7, 8, 9], [2, 2, 3], changes(ORDERS, [{"id": i} for i in range(3)])),
@@ -161,7 +161,7 @@ def test_rows_find_their_transactions_past_empty_ones() -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(9, 10), (9, 17), (16, 17), (17, 18), (5, 6)])
-def test_rows_that_are_none_of_these_transactions_are_refused(first: int, last: int) -> None:
+def test_rows_outside_of_these_transactions_are_refused(first: int, last: int) -> None:
     """They are before the first transaction or after the last: they would be attributed to some other transaction."""
     run = transactions([1, 2], [3, 7], changes(ORDERS, [{"id": i} for i in range(2)]))
     owners = Owners.of(Transactions.of(run, 10, 1, np.array([1, 2])).headers)
@@ -170,7 +170,7 @@ def test_rows_that_are_none_of_these_transactions_are_refused(first: int, last: 
     assert owners.counts(ORDERS, np.array([10, 16])).tolist() == [1, 1]
 
 
-def test_small_batches_of_one_shape_are_deflated_and_still_come_back() -> None:
+def test_small_batches_of_one_shape_are_deflated_and_still_read_back() -> None:
     """A batch of one row per transaction is mostly Arrow's description of its columns; the parts that differ must be
     kept whole."""
     batches = [
@@ -215,7 +215,7 @@ def test_deflated_rows_that_claim_another_size_are_refused() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 300])
 @pytest.mark.parametrize("origins", [False, True])
-def test_headers_come_back_whatever_their_number(count: int, origins: bool) -> None:
+def test_headers_are_read_back_whatever_their_number(count: int, origins: bool) -> None:
     """Runs of one take a fast path through the code, long ones are compressed; all must give the same result."""
     chance = random.Random(count)
     ends = np.cumsum([chance.randrange(3) for _ in range(count)]) + 1
@@ -254,7 +254,7 @@ TABLES = {"a": {"state": "waiting", "cursor": None}, "b": {"state": "done", "cur
         ({}, None),
     ],
 )
-def test_change_of_the_progress_is_told_in_few_words_or_whole(after: dict[str, Any], said: object) -> None:
+def test_change_of_the_progress_is_written_as_a_difference_or_whole(after: dict[str, Any], said: object) -> None:
     """With a thousand tables the whole progress at each chunk would be most of the log; a wrong one, a lost chunk."""
     before = {"version": 1, "tables": TABLES}
     change = progress_change(before, after)

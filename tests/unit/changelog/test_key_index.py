@@ -40,7 +40,7 @@ def number_of(value: Any, of: pa.DataType) -> int:
     ],
     ids=str,
 )
-def test_each_value_has_a_number_of_its_own_wherever_it_is(of: pa.DataType, values: list[Any]) -> None:
+def test_each_value_has_a_separate_number_wherever_it_is(of: pa.DataType, values: list[Any]) -> None:
     """Alone, in a slice, in chunks, next to NULLs."""
     listed = [None, *values, None]
     whole = hashes([pa.array(listed, of)])
@@ -134,7 +134,7 @@ def test_blocks_of_another_shape_stay_apart_and_truncates_are_kept() -> None:
     assert (file.first_offset, file.last_offset, file.level) == (1, 80, 1)
 
 
-def test_tables_that_come_later_are_in_the_joined_file() -> None:
+def test_tables_added_later_are_in_the_joined_file() -> None:
     later = TableId("public", "later")
     files = index_of([[n] for n in range(keyindex.FAN)])
     own = TableKeys.of([(8, 8, 1)], [hashes([pa.array(["x"])])], [])

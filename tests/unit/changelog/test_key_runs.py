@@ -64,7 +64,7 @@ def few_keys(draw: st.DrawFn) -> tuple[pa.DataType, list[int | None]]:
 
 @settings(max_examples=500, deadline=None)
 @given(few_keys(), st.lists(st.integers(0, RUNS_MAX), max_size=6))
-def test_few_keys_are_told_exactly(drawn: tuple[pa.DataType, list[int | None]], splits: list[int]) -> None:
+def test_few_keys_are_recorded_exactly(drawn: tuple[pa.DataType, list[int | None]], splits: list[int]) -> None:
     """Whatever their width, their order, and where a batch ends: the promise depends on none of these."""
     arrow, keys = drawn
     found = runs_of(keys, arrow, splits)
@@ -73,7 +73,7 @@ def test_few_keys_are_told_exactly(drawn: tuple[pa.DataType, list[int | None]], 
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_what_is_said_of_many_keys_is_true(seed: int) -> None:
+def test_claims_about_many_keys_are_true(seed: int) -> None:
     """A key that appears twice while the file claims once would be in the table twice, permanently."""
     chance = np.random.default_rng(seed)
     count = int(chance.integers(100, 3000))
@@ -126,7 +126,7 @@ def test_ranges_that_are_read_in_turn_are_told_apart(ranges: int, seed: int) -> 
         assert not any(a < number * 10**6 + 10**5 < b for a, b in told), "between two ranges lies nothing"
 
 
-def test_a_key_that_comes_late_is_taken_where_it_was_missing() -> None:
+def test_key_that_arrives_late_is_taken_where_it_was_missing() -> None:
     """Transactions of a sequence commit in another order than they took its numbers."""
     late = [*range(1, 500), *range(501, 900), 500, *range(900, 1000)]
     assert runs_of(late, pa.int64(), [600, 899]) == (("1", "999"),)
@@ -199,7 +199,7 @@ def test_other_types_than_integers(arrow: pa.DataType, texts: Any) -> None:
         assert hold(texts, values)
 
 
-def test_what_cannot_be_said_once_is_not_said_later() -> None:
+def test_claim_that_failed_once_is_not_made_later() -> None:
     """A NULL in the first batch, and only numbers after that."""
     assert runs_of([None, 1, 2, 3], pa.int32(), [1, 2]) is None
     assert runs_of([5, 5, 7, 9], pa.int32(), [2, 3]) is None
@@ -241,7 +241,7 @@ def told(rows: Sequence[tuple[str, int, int]], key: tuple[str, ...] = ("id",)) -
     return tally.entry("t.parquet", 1, "").key_runs
 
 
-def test_only_whole_rows_that_came_new_are_told() -> None:
+def test_only_whole_inserted_rows_are_recorded() -> None:
     """A file with other rows must be reduced anyway, and costs nothing more here."""
     assert told([("r", 1, 0), ("c", 2, 0), ("r", 5, 0)]) == (("1", "2"), ("5", "5"))
     for op in "udt":

@@ -38,7 +38,7 @@ def with_store(root: Path) -> tuple[Layout, Store]:
     return Layout(root, given), store
 
 
-def test_a_file_that_lies_here_is_not_asked_of_the_store(tmp_path: Path) -> None:
+def test_local_file_is_not_requested_from_the_store(tmp_path: Path) -> None:
     """A local file was compared with its manifest already; fetching it again costs money."""
     layout, store = with_store(tmp_path)
     path = layout.segment(1, 9) / FILE.path
@@ -49,7 +49,7 @@ def test_a_file_that_lies_here_is_not_asked_of_the_store(tmp_path: Path) -> None
     assert layout.is_here(SEGMENT, FILE)
 
 
-def test_a_file_that_is_not_here_comes_from_the_store(tmp_path: Path) -> None:
+def test_missing_local_file_is_fetched_from_the_store(tmp_path: Path) -> None:
     """It is requested by its segment's offsets and its name; a copy that was fetched before is accepted unless the
     caller refuses that."""
     layout, store = with_store(tmp_path)
@@ -60,7 +60,7 @@ def test_a_file_that_is_not_here_comes_from_the_store(tmp_path: Path) -> None:
     assert not layout.is_here(SEGMENT, FILE)
 
 
-def test_a_log_whose_files_went_to_a_store_says_so_where_the_settings_do_not(tmp_path: Path) -> None:
+def test_log_whose_files_went_to_a_store_records_it_where_the_settings_do_not(tmp_path: Path) -> None:
     """Otherwise a file would seem lost that is only elsewhere."""
     layout = Layout(tmp_path)
     assert layout.file(SEGMENT, FILE) == layout.segment(1, 9) / FILE.path, "whoever opens it hears that it is missing"

@@ -132,7 +132,7 @@ def test_a_segment_s_name_says_its_offsets_and_nothing_else_is_one() -> None:
     assert segment_bounds(f"-{digits}{digits}") is None
 
 
-def test_what_was_begun_and_never_put_in_place_is_told_apart(tmp_path: Path) -> None:
+def test_unfinished_file_is_distinguished_from_a_foreign_one(tmp_path: Path) -> None:
     """The log's own temporary file is removed at the next start; a foreign hidden file is not."""
     layout = Layout(tmp_path)
     for name in (".a.tmp", ".hidden", "visible.tmp", segment_name((1, 2))):
@@ -159,7 +159,7 @@ def test_a_name_out_of_a_file_stays_in_its_directory(tmp_path: Path) -> None:
 # ── log.json ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_log_json_is_read_as_it_was_written() -> None:
+def test_log_json_is_read_back_unchanged() -> None:
     """It records which log this is, and where the log begins now."""
     assert LogFile.from_json(FILE.to_json(), "log.json") == FILE
     assert json.loads(FILE.to_json()) == {
@@ -177,7 +177,7 @@ def test_log_json_is_read_as_it_was_written() -> None:
             LogFile.from_json(replace(FILE, version=version).to_json(), "somewhere")
 
 
-def test_a_log_is_there_when_its_log_json_is_here_or_in_the_store(tmp_path: Path) -> None:
+def test_log_exists_when_its_log_json_is_local_or_in_the_store(tmp_path: Path) -> None:
     """A store that was never written to has none."""
     assert not Layout(tmp_path).exists()
     assert not with_store(tmp_path).exists()
@@ -226,7 +226,7 @@ def put(layout: Layout, segment: Segment, text: str | None = None) -> bytes:
     return path.read_bytes()
 
 
-def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_manifest_is_read_back_unchanged(tmp_path: Path) -> None:
     """With its bytes, which the next manifest is hashed to."""
     layout = Layout(tmp_path)
     text = put(layout, SEGMENT)
@@ -329,7 +329,7 @@ def test_a_manifest_in_another_s_place_is_refused(tmp_path: Path, changed: dict[
         Layout(tmp_path).manifest(1, 9)
 
 
-def test_what_a_segment_says_of_itself(tmp_path: Path) -> None:
+def test_segment_describes_itself(tmp_path: Path) -> None:
     """Its size, the segment before it, the offset of a cut at which it or one of its parts ended."""
     assert SEGMENT.transactions_file is TRANSACTIONS
     assert SEGMENT.size == 71
@@ -361,7 +361,7 @@ def firsts(layout: Layout, newest: tuple[int, int] | None, first_offset: int) ->
     return [segment.first_offset for segment, _ in layout.manifests_back(newest, first_offset)]
 
 
-def test_manifests_are_walked_back_as_far_as_they_are_wanted(tmp_path: Path) -> None:
+def test_manifests_are_walked_back_to_the_requested_offset(tmp_path: Path) -> None:
     """A log may have tens of thousands: those before the requested offset are not read."""
     layout = Layout(tmp_path)
     chain(layout)
@@ -408,7 +408,7 @@ def test_shapes_are_numbered_table_by_table_and_keep_their_numbers() -> None:
     assert list(history.shapes()) == [a.id, b.id]
 
 
-def test_shapes_that_a_file_told_are_known_and_the_next_one_has_a_higher_number() -> None:
+def test_recorded_shapes_are_known_and_the_next_one_has_a_higher_number() -> None:
     """Also where lower numbers were forgotten; a shape that is recorded twice is one shape."""
     a, wider = shape("a"), shape("a", "x")
     history = SchemaHistory()

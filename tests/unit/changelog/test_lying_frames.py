@@ -88,7 +88,7 @@ def decoded(content: bytes) -> Iterator[Record]:
     return in_order(records(file, header, "some.journal"), JournalHeader.from_header(header), "some.journal")
 
 
-def test_journal_without_a_lie_is_taken() -> None:
+def test_valid_journal_is_accepted() -> None:
     """Otherwise the refusals below would prove nothing."""
     assert recovered("nothing") == 6
     assert len(list(decoded(told("nothing")))) == 7
@@ -102,21 +102,21 @@ def recovered(lie: str) -> int:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_recovery_refuses_a_frame_that_lies_about_its_numbers(lie: str) -> None:
+def test_recovery_refuses_a_frame_with_wrong_numbers(lie: str) -> None:
     """A daemon that continued from there would seal rows under the offsets of others."""
     with pytest.raises(InvariantViolated, match=r"some\.journal"):
         recovered(lie)
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_readers_refuse_a_frame_that_lies_about_its_numbers(lie: str) -> None:
+def test_readers_refuse_a_frame_with_wrong_numbers(lie: str) -> None:
     """A reader does not run recovery first: it reads while the daemon writes."""
     with pytest.raises(InvariantViolated, match=r"some\.journal"):
         list(decoded(told(lie)))
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_check_names_a_frame_that_lies_about_its_numbers(lie: str) -> None:
+def test_check_names_a_frame_with_wrong_numbers(lie: str) -> None:
     """What the daemon refuses, `log check` must find."""
     file = io.BytesIO(told(lie))
     header = read_header(file, FileKind.JOURNAL, "some.journal")
@@ -144,7 +144,7 @@ def heard(*, base: Checkpoint | None = None) -> tuple[Numbers, list[str]]:
     return Numbers.after(base or Checkpoint(None, Offset(10), 5, 3), wrong.append), wrong
 
 
-def test_numbers_go_on_from_where_the_journal_before_ended() -> None:
+def test_numbers_continue_where_the_journal_before_ended() -> None:
     """A journal that begins late is as valid as the first one, and an offset before its beginning belongs to
     another."""
     numbers, wrong = heard()
@@ -171,7 +171,7 @@ def test_numbers_go_on_from_where_the_journal_before_ended() -> None:
         (10, 1, 5, 0, "1 rows in 0 transactions"),
     ],
 )
-def test_a_run_that_cannot_come_next_is_told(first: int, rows: int, number: int, count: int, says: str) -> None:
+def test_run_that_cannot_follow_is_reported(first: int, rows: int, number: int, count: int, says: str) -> None:
     """Each number alone is enough: a reader that accepted a wrong one would assign rows to another transaction."""
     numbers, wrong = heard()
     numbers.transactions(first, rows, number, count)
@@ -186,7 +186,7 @@ def test_a_run_that_cannot_come_next_is_told(first: int, rows: int, number: int,
         (10, 12, 4, 33),  # one too many
     ],
 )
-def test_rows_that_are_not_of_their_run_are_told(rows: tuple[int, int, int, int]) -> None:
+def test_rows_outside_of_their_run_are_reported(rows: tuple[int, int, int, int]) -> None:
     """A row outside of the run belongs to another transaction."""
     numbers, wrong = heard()
     numbers.transactions(10, 3, 5, 1)
@@ -195,7 +195,7 @@ def test_rows_that_are_not_of_their_run_are_told(rows: tuple[int, int, int, int]
     assert len(wrong) == 1
 
 
-def test_a_run_that_is_not_all_there_is_told_once() -> None:
+def test_incomplete_run_is_reported_once() -> None:
     """`log check` continues after it: intact data there must not be reported as wrong."""
     for rows in [(10, 11, 2, 21), (10, 12, 3, 32)]:  # one is missing; one appears twice in place of another
         numbers, wrong = heard()
@@ -210,7 +210,7 @@ def test_a_run_that_is_not_all_there_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("cut", [(13, 6, 4), (15, 7, 4), (14, 6, 4), (14, 8, 4), (14, 7, 3), (14, 7, 2)])
-def test_a_cut_that_does_not_stand_at_the_end_or_comes_again_is_told(cut: tuple[int, int, int]) -> None:
+def test_cut_that_is_not_at_the_end_or_is_repeated_is_reported(cut: tuple[int, int, int]) -> None:
     """The source may forget everything up to its checkpoint, and the next run begins there."""
     numbers, wrong = heard()
     numbers.transactions(10, 4, 5, 2)

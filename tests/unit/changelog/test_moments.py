@@ -84,7 +84,7 @@ def test_rows_that_a_backfill_read_are_in_nobodys_way(tmp_path: Path, sealed: in
     log.close()
 
 
-def test_transactions_behind_the_sealed_ones_count_where_they_are_given(layout: Layout) -> None:
+def test_transactions_after_the_sealed_ones_count_where_they_are_given(layout: Layout) -> None:
     """A caller that reads the journal too resolves points in time in it by the same rule."""
     tail = list(read_transactions(layout, 13))
     newest = clock_of(tail[-1].column("commit_clock")[-1].as_py())
@@ -116,7 +116,7 @@ def test_cuts_that_end_segments_are_found_also_after_compaction(layout: Layout) 
     test_every_time_means_what_was_committed_before_it(layout)
 
 
-def test_moments_that_have_expired_name_the_first_offset_left(layout: Layout) -> None:
+def test_expired_positions_name_the_first_offset_left(layout: Layout) -> None:
     """Read from the wrong place, a log would show some changes as if they were all."""
     headers = known(layout)
     Retention(layout, grace_s=0).expire(Rule(before_cut=5))

@@ -95,7 +95,7 @@ def test_texts_that_come_again_get_a_dictionary(kind: pa.DataType, different: in
     assert any("DICTIONARY" in e for e in encodings) is dictionary
 
 
-def test_only_the_first_rows_are_looked_at() -> None:
+def test_only_the_first_rows_are_read() -> None:
     """Otherwise the whole of a large file would be read twice."""
     values = ["same"] * SAMPLE_ROWS + [f"v{i}" for i in range(9 * SAMPLE_ROWS)]
     assert any("DICTIONARY" in e for e in stored(batch(v=values))["v"].encodings)
@@ -170,7 +170,7 @@ def test_a_file_without_rows_is_a_file() -> None:
     assert pq.read_table(io.BytesIO(target.content)).schema.equals(schema)
 
 
-def test_a_file_that_is_given_up_is_closed_and_nothing_more_is_written() -> None:
+def test_abandoned_file_is_closed_and_nothing_more_is_written() -> None:
     """The disk may be full: that is why."""
     for rows in (0, 3):
         target = Target()
@@ -201,7 +201,7 @@ def test_large_files_are_written_in_large_pieces(monkeypatch: pytest.MonkeyPatch
 # ── in the background ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_goes_on_beside_is_one_thing_at_a_time_and_its_error_is_heard() -> None:
+def test_background_thread_runs_one_task_at_a_time_and_its_error_is_raised() -> None:
     """The error is raised when the next task is submitted, or on waiting."""
     beside = Beside()
     beside.wait()
@@ -260,7 +260,7 @@ def test_closing_waits_for_what_is_under_way() -> None:
     assert ended == ["work", "closed"]
 
 
-def test_a_file_written_beside_is_the_same_file() -> None:
+def test_file_written_in_the_background_is_the_same_file() -> None:
     """The thread writes the same bytes as the owner would have."""
     found = []
     for beside in (None, Beside()):

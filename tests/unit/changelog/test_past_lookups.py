@@ -188,7 +188,7 @@ def partials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Story:
         (11, None, set()),
     ],
 )
-def test_keys_of_partial_rows_from_an_offset_on(
+def test_keys_of_partial_rows_start_at_an_offset(
     partials: Story, since: int, keys: list[int] | None, opened: set[int]
 ) -> None:
     """W11: rows whose values are to be read again after a restart. Only files that have some are read."""
@@ -196,7 +196,7 @@ def test_keys_of_partial_rows_from_an_offset_on(
     assert set(partials.opened) == opened
 
 
-def test_keys_are_those_of_the_newest_shape_whatever_a_column_was_called(
+def test_keys_are_those_of_the_latest_shape_whatever_a_column_was_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source is queried by today's name and type; another key cannot be queried."""
@@ -225,7 +225,7 @@ def listed(found: KeySet | None) -> list[object] | None:
     return None if found is None else sorted(found.keys.column("id").to_pylist())
 
 
-def test_keys_are_made_distinct_as_they_come_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_deduplicated_on_arrival_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hot row of a wide table appears a million times: it is one key, and must not be a million in memory."""
     assert gathered(ORDERS.id, []) is None
     assert gathered(ORDERS.id, [keys(), keys()]) is None

@@ -121,7 +121,7 @@ def test_spools_before_the_first_offset_are_not_opened(tmp_path: Path) -> None:
         ids(log.path, 3)
 
 
-def test_newest_checkpoint_and_shapes_are_found_wherever_the_log_ends(copy: Layout, tmp_path: Path) -> None:
+def test_latest_checkpoint_and_shapes_are_found_wherever_the_log_ends(copy: Layout, tmp_path: Path) -> None:
     """A merge requests both before anything else."""
     assert newest_checkpoint(copy).next_offset == LAST + 1
     shapes = table_shapes(copy)
@@ -147,7 +147,7 @@ def test_shapes_that_only_a_journal_has_are_found(copy: Layout) -> None:
 
 
 @pytest.mark.parametrize("missing", ["segment", "journal"])
-def test_what_is_missing_between_two_others_is_told_and_never_passed_over(
+def test_missing_segment_between_two_others_is_reported_and_never_passed_over(
     copy: Layout, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that continued after it would skip rows silently."""
@@ -216,7 +216,7 @@ def test_shapes_are_read_although_a_restart_replaces_an_empty_journal(
     assert table_shapes(root).keys() == {ORDERS.id, PRODUCTS.id}
 
 
-def test_files_behind_the_last_offset_are_not_opened(copy: Layout) -> None:
+def test_files_after_the_last_offset_are_not_opened(copy: Layout) -> None:
     """A merge of a few rows costs those rows, and damage after them does not concern it."""
     for file in copy.segment(4, 7).glob("*.parquet"):
         file.unlink()
@@ -227,7 +227,7 @@ def test_files_behind_the_last_offset_are_not_opened(copy: Layout) -> None:
     assert sorted(ids(copy.root, 1, 3)) == [1, 2, 3]
 
 
-def test_middle_segment_that_is_missing_is_told(log: FileLog, tmp_path: Path) -> None:
+def test_missing_middle_segment_is_reported(log: FileLog, tmp_path: Path) -> None:
     """The two segments around it do not meet."""
     other = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(other)
@@ -251,7 +251,7 @@ def test_another_log_s_segment_is_refused(copy: Layout) -> None:
     assert sorted(ids(copy.root, 4, 5)) == [4, 5]
 
 
-def test_offset_that_has_expired_is_refused_and_the_first_that_is_there_is_not(log: FileLog, tmp_path: Path) -> None:
+def test_offset_that_has_expired_is_refused_and_the_first_existing_one_is_not(log: FileLog, tmp_path: Path) -> None:
     """Without an error, a reader would assume that nothing had happened."""
     other = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(other)
@@ -283,7 +283,7 @@ def test_rows_are_cut_out_of_the_middle_of_what_was_written_together(tmp_path: P
 
 @pytest.mark.parametrize("damage", ["cut off", "no footer", "overwritten"])
 @pytest.mark.parametrize("name", ["*orders*", "transactions*"])
-def test_damaged_file_is_said_with_its_log_and_offset(copy: Layout, damage: str, name: str) -> None:
+def test_damaged_file_is_reported_with_its_log_and_offset(copy: Layout, damage: str, name: str) -> None:
     """A reader that assumed it missing would search for it twenty times, and then report the wrong problem."""
     (file,) = copy.segment(1, 3).glob(name)
     content = file.read_bytes()
@@ -312,7 +312,7 @@ def test_bounds_of_row_groups_only_save_reading_them(copy: Layout) -> None:
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_a_log_is_read_from_its_first_row_on_unless_it_is_said(tmp_path: Path, sealed: bool) -> None:
+def test_log_is_read_from_its_first_row_unless_an_offset_is_given(tmp_path: Path, sealed: bool) -> None:
     """Rows and transactions alike: the first one is the easiest to lose."""
     other = FileLog.open(tmp_path / "log", IDENTITY)
     Writer.of(other).put(orders(1, xid=1), orders(2, xid=2))
@@ -326,7 +326,7 @@ def test_a_log_is_read_from_its_first_row_on_unless_it_is_said(tmp_path: Path, s
     assert [t["number"] for table in folder.read_transactions() for t in table.to_pylist()] == [1, 2]
 
 
-def test_a_log_in_a_folder_answers_for_itself_what_is_asked_of_its_place(log: FileLog, tmp_path: Path) -> None:
+def test_log_in_a_folder_answers_queries_about_its_place(log: FileLog, tmp_path: Path) -> None:
     """Merges and commands use one query, wherever the log is; it covers the whole log unless they give offsets."""
     found = FolderReader(log.path)
     assert (found.name, found.exists(), FolderReader(tmp_path).exists()) == (str(log.path), True, False)

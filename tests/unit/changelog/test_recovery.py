@@ -70,7 +70,7 @@ def test_journal_cut_short_anywhere_counts_up_to_the_last_whole_cut() -> None:
         assert bool(found.reason) == (size != written.ends[cut])
 
 
-def test_recovery_says_what_it_cut_off_and_why() -> None:
+def test_recovery_reports_what_it_cut_off_and_why() -> None:
     """An operator who reads it must be able to tell a torn write from a disk that loses synced data."""
     written = journal(3)
     torn = kept(written.content[:-30])
@@ -110,7 +110,7 @@ def kept_or_none(content: bytes) -> Whole | None:
     return found if not found.reason else None
 
 
-def test_attached_spool_that_is_not_there_takes_its_cut_with_it() -> None:
+def test_missing_attached_spool_takes_its_cut_with_it() -> None:
     """The journal's frames can reach the disk before the spool they name does (hard case L05)."""
     written = journal(3, spool_in=2)
     assert kept(written.content).checkpoint.cut == 3
@@ -171,7 +171,7 @@ def later_journal() -> tuple[bytes, list[int]]:
     return head + b"".join(encoder.take()), ends
 
 
-def test_what_counts_of_a_later_journal_is_told_cut_by_cut() -> None:
+def test_valid_part_of_a_later_journal_is_reported_cut_by_cut() -> None:
     """The log continues with exactly this: shapes, spools and rows after the last cut do not belong to it."""
     content, ends = later_journal()
     none = kept(content[: ends[0]])
@@ -188,7 +188,7 @@ def test_what_counts_of_a_later_journal_is_told_cut_by_cut() -> None:
     assert (rest.dropped_bytes, rest.dropped_rows, rest.reason) == (len(content) - ends[2], 5, "no cut")
 
 
-def test_damage_right_behind_what_was_durable_is_the_unfinished_tail() -> None:
+def test_damage_directly_after_the_durable_part_is_the_unfinished_tail() -> None:
     """One byte decides between a crash, which is no loss, and a lost log."""
     written = journal(3, synced=1)  # cuts 2 and 3 record that the file was durable up to the end of cut 1
     content = bytearray(written.content)

@@ -45,7 +45,7 @@ def stepped(log: Layout, policy: Policy, told: Told | None = None) -> list[tuple
     return [(s.first_offset, s.last_offset) for s in list_segments(log)]
 
 
-def test_nothing_goes_before_the_merge_has_told_how_far_it_is(log: Layout) -> None:
+def test_nothing_expires_before_the_merge_has_reported_its_position(log: Layout) -> None:
     """Expired log that a warehouse lacks costs a full backfill: silence is no permission."""
     told: Told = []
     assert len(stepped(log, OLD, told)) == 4
@@ -58,7 +58,7 @@ def test_nothing_goes_before_the_merge_has_told_how_far_it_is(log: Layout) -> No
     ]  # fmt: skip
 
 
-def test_what_every_reader_has_goes_and_the_newest_stays(log: Layout) -> None:
+def test_segments_that_every_reader_has_expire_and_the_latest_stays(log: Layout) -> None:
     """Of two warehouses the slower one decides, also in the middle of a segment."""
     notes.write(log, Note("merge", "/warehouse", 8))
     notes.write(log, Note("merge", "/other", 5))
@@ -71,7 +71,7 @@ def test_what_every_reader_has_goes_and_the_newest_stays(log: Layout) -> None:
     assert stepped(log, OLD) == [(7, 8)]
 
 
-def test_a_table_that_is_left_out_holds_the_log(log: Layout) -> None:
+def test_skipped_table_holds_the_log(log: Layout) -> None:
     """It may continue from its position, far before the published cut."""
     notes.write(log, Note("merge", "/warehouse", 2, ("shop.items",)))
     told: Told = []
@@ -79,7 +79,7 @@ def test_a_table_that_is_left_out_holds_the_log(log: Layout) -> None:
     assert "leaves out shop.items" in str(told[-1][1]["reason"])
 
 
-def test_a_publisher_counts_where_it_is_asked_for(log: Layout) -> None:
+def test_publisher_counts_where_it_is_requested(log: Layout) -> None:
     """It reads the log at its own pace, and stops permanently where its rows have expired."""
     policy = Policy(age_s=60.0, bytes_max=None, keep_for=[MERGE, ("publish", "shop")])
     notes.write(log, Note("merge", "/warehouse", 8))
@@ -88,7 +88,7 @@ def test_a_publisher_counts_where_it_is_asked_for(log: Layout) -> None:
     assert stepped(log, policy) == [(5, 6), (7, 8)]
 
 
-def test_who_waits_for_nobody_keeps_by_age_and_size_alone(log: Layout) -> None:
+def test_retention_without_readers_keeps_by_age_and_size_alone(log: Layout) -> None:
     """The operator decided so: `keep_for: []`."""
     size = sum(s.size for s in list_segments(log))
     assert len(stepped(log, Policy(None, size, []))) == 4
@@ -97,7 +97,7 @@ def test_who_waits_for_nobody_keeps_by_age_and_size_alone(log: Layout) -> None:
     assert len(stepped(log, Policy(60.0, None, []))) == 1
 
 
-def test_a_failure_is_told_once_and_ends_nothing(log: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_retention_is_reported_once_and_ends_nothing(log: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """A capture must not stop because its oldest segments could not be removed."""
     told: Told = []
     expiring = Expiring(log, OLD, lambda event, fields: told.append((event, fields)), every_s=0.001)
@@ -124,7 +124,7 @@ def _settings(folder: Path, **log: Any) -> Path:
     return path
 
 
-def test_settings_make_a_policy_and_none_where_they_say_nothing(log: Layout, tmp_path: Path) -> None:
+def test_settings_give_a_policy_or_no_policy_where_they_are_empty(log: Layout, tmp_path: Path) -> None:
     """The warehouse of the settings is waited for by the name that a merge into it writes."""
     assert wiring.expiring(load(_settings(tmp_path, path="log")), lambda event, fields: None) is None
     config = load(_settings(tmp_path, path="log", retention={"age": "1m"}))
@@ -150,7 +150,7 @@ def test_a_policy_that_cannot_be_carried_out_is_refused(log: dict[str, Any], wor
         load(_settings(tmp_path, **log))
 
 
-def test_a_daemon_carries_it_out_beside_its_capture(log: Layout, tmp_path: Path) -> None:
+def test_daemon_runs_retention_next_to_its_capture(log: Layout, tmp_path: Path) -> None:
     """The capture below ends when retention has finished, and not before."""
     spoken = threading.Event()
 

@@ -49,7 +49,7 @@ def read(payloads: Sequence[bytes]) -> list[Rows]:
     return [decoder.rows(payload, [Shape(ORDERS, 1)]) for payload in payloads]
 
 
-def test_a_frame_s_head_says_what_is_in_it() -> None:
+def test_frame_s_head_describes_its_content() -> None:
     """docs/changelog-format.md has these fields; other programs read them."""
     encoder = RowsEncoder(ORDERS, 7)
     batch = changes(ORDERS, [{"id": 1, "_op": "d"}, {"id": 2, "_op": "d"}], [3, 300])
@@ -70,7 +70,7 @@ def test_a_frame_s_head_says_what_is_in_it() -> None:
         ({"_op": "u", "_unchanged": ["note"], "_before": {"id": 9}}, 0),
     ],
 )
-def test_columns_that_say_nothing_are_left_out(row: dict[str, object], left_out: int) -> None:
+def test_empty_columns_are_omitted(row: dict[str, object], left_out: int) -> None:
     """And only those: one row with a value is enough."""
     batch = changes(ORDERS, [{"id": 1}, {"id": 2, **row}, {"id": 3}])
     payload = frame(RowsEncoder(ORDERS, 0), batch)
@@ -103,7 +103,7 @@ def test_a_small_message_with_large_values_leans_on_nothing() -> None:
     assert [r.rows.column("note").to_pylist() for r in read(payloads)] == [[n] for n in notes]
 
 
-def test_a_message_beside_its_dictionary_is_small() -> None:
+def test_message_next_to_its_dictionary_is_small() -> None:
     """Repeated parts cost next to nothing."""
     encoder = RowsEncoder(ORDERS, 0)
     note = random.Random(3).randbytes(50).hex()
@@ -116,7 +116,7 @@ def digests(count: int, seed: int) -> ChangeBatch:
     return changes(ORDERS, [{"id": i, "note": chance.randbytes(500).hex()} for i in range(count)])
 
 
-def test_what_lz4_leaves_is_written_plain_so_many_times_and_then_tried_again() -> None:
+def test_incompressible_message_is_written_plain_several_times_and_lz4_is_then_tried_again() -> None:
     """A try every time would cost as much as decoding did; never trying again would leave later texts uncompressed."""
     encoder = RowsEncoder(ORDERS, 0)
     large, blank = digests(100, 1), inserts(100, " " * 2000)
@@ -127,7 +127,7 @@ def test_what_lz4_leaves_is_written_plain_so_many_times_and_then_tried_again() -
     assert found == [True] * PLAIN_MESSAGES + [False] * 3
 
 
-def test_a_message_that_is_not_large_says_nothing_of_those_to_come() -> None:
+def test_small_message_predicts_nothing_about_later_ones() -> None:
     """A few short digests are no reason to skip compression."""
     encoder = RowsEncoder(ORDERS, 0)
     assert len(frame(encoder, digests(50, 1))) < 64 << 10
@@ -163,7 +163,7 @@ def test_gaps_between_offsets_take_as_few_bytes_as_hold_them(index: list[int], w
     assert rows_extent(payload) == (offsets[0], offsets[-1], len(offsets), sum(offsets))
 
 
-def test_gaps_that_are_not_there_or_lead_back_are_refused() -> None:
+def test_missing_or_negative_gaps_are_refused() -> None:
     """The sum over them would be other rows' offsets."""
     wide = ChangeBatch(ORDERS, np.array([0, (1 << 32) + 1, (1 << 32) + 9], np.int64), inserts(3).rows)
     payload = bytearray(frame(RowsEncoder(ORDERS, 0), wide))
@@ -208,7 +208,7 @@ def test_the_largest_letter_is_one() -> None:
     assert found.rows.column("_op").to_pylist() == ["\x7f"]
 
 
-def test_a_piece_of_a_message_is_kept_as_the_dictionary_of_those_behind_it() -> None:
+def test_piece_of_a_message_is_kept_as_the_dictionary_of_those_after_it() -> None:
     """Its size is limited to that of a message: a crafted one must not fill the memory."""
     encoder = RowsEncoder(ORDERS, 0)
     payloads = [frame(encoder, inserts(1, note)) for note in ("a", "b")]

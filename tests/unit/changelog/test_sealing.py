@@ -74,7 +74,7 @@ def runs(count: int) -> list[Record]:
     return [*found, CutMark(replace(cut, cut=7, next_offset=Offset(1)), 0), CutMark(cut, 0)]
 
 
-def test_manifest_tells_what_the_files_hold() -> None:
+def test_manifest_records_what_the_files_contain() -> None:
     """The merge decides from the manifest which files it reads and which path it takes."""
     targets = Targets()
     segment = sealed(runs(300), targets)
@@ -108,7 +108,7 @@ def test_memory_is_bounded_by_handing_on_early(monkeypatch: pytest.MonkeyPatch) 
     assert pq.ParquetFile(io.BytesIO(targets[segment.files[1].path])).metadata.num_row_groups == 100
 
 
-def test_encoding_beside_makes_the_same_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_in_the_background_writes_the_same_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups of several files are written in another thread, in the order in which they became full."""
     monkeypatch.setattr(sealing, "HAND_ON_ROWS", 10)
     monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 20)
@@ -221,7 +221,7 @@ def test_no_table_name_reaches_outside_or_collides(schema: str, name: str) -> No
     assert found not in names
 
 
-def test_shape_that_comes_back_has_its_old_number() -> None:
+def test_shape_that_reappears_has_its_old_number() -> None:
     """The number names the file; the same shape under two numbers would be two schemas for the warehouse."""
     history = SchemaHistory()
     assert [history.number(t) for t in (ORDERS, ORDERS_WIDER, ORDERS, PRODUCTS)] == [1, 2, 1, 1]
@@ -242,7 +242,7 @@ def test_shape_that_comes_back_has_its_old_number() -> None:
         (0, [2**31 - 1], 2**31 - 1),
     ],
 )
-def test_newest_transaction_id_goes_round(known: int | None, ids: list[int], newest: int) -> None:
+def test_latest_transaction_id_wraps_around(known: int | None, ids: list[int], newest: int) -> None:
     """A start uses it to decide what it need not read; after four thousand million transactions it is small again."""
     assert newest_xid(known, np.array(ids, np.uint32)) == newest
 

@@ -54,7 +54,7 @@ PIECES: tuple[list[Row], ...] = (
 )
 
 
-def test_rows_of_a_spool_stand_one_after_another_over_its_pieces() -> None:
+def test_rows_of_a_spool_follow_one_another_over_its_pieces() -> None:
     """Each piece counts its rows from 0; in the log their offsets begin at the one at which they are attached."""
     content = written(*PIECES)
     expected = [(100, "ord", 1), (101, "pro", 2), (102, "ord", 3), (103, "ord", 4), (104, "pro", 5)]
@@ -89,7 +89,7 @@ def test_a_spool_with_other_rows_than_announced_is_refused() -> None:
             rows_of(content, attached(content, count, *aborted))
 
 
-def test_what_is_no_part_of_a_spool_is_refused() -> None:
+def test_invalid_parts_of_a_spool_are_refused() -> None:
     """Damage that its checksum shows, a file that ends too soon, a frame of a journal."""
     content = written(*PIECES)
     attach = attached(content, 7)
@@ -105,7 +105,7 @@ def test_what_is_no_part_of_a_spool_is_refused() -> None:
         rows_of(journal, attached(journal, 0))
 
 
-def test_what_lies_behind_the_attached_part_does_not_count() -> None:
+def test_bytes_after_the_attached_part_do_not_count() -> None:
     """The file may be longer: the attachment records how much of it is meant."""
     content = written(*PIECES[:1])
     assert len(rows_of(content + b"rubbish", attached(content, 4))) == 4

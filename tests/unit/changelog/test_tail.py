@@ -93,7 +93,7 @@ def test_what_the_history_has_is_read_over(after: int) -> None:
     assert tail.topic_offset == len(topic.messages)
 
 
-def test_a_tail_that_had_nothing_new_stands_behind_the_last_cut() -> None:
+def test_tail_that_had_nothing_new_is_positioned_after_the_last_cut() -> None:
     """The next read begins there, and not at a record that was read already."""
     topic = Topic().topic_range(2).topic_range(1)
     for count, cut in enumerate(topic.cuts[1:], start=1):
@@ -114,7 +114,7 @@ def test_frames_in_several_records_are_sealed_like_others(bytes_max: int) -> Non
         assert tail.topic_offset == len(topic.messages)
 
 
-def test_segments_end_at_the_first_cut_behind_their_size() -> None:
+def test_segments_end_at_the_first_cut_after_their_size() -> None:
     """With rows in each, and every segment begins where the one before it ended."""
     topic = Topic().topic_range(3)
     assert [s[::2] for s in segments(topic.tail(None, bytes_max=1))] == [(0, [1]), (1, [2]), (2, [3])]
@@ -181,7 +181,7 @@ def test_a_gap_is_refused_wherever_it_is() -> None:
 
 
 @pytest.mark.parametrize("bytes_max", [1, 7, 100, 1 << 20])
-def test_frames_larger_than_a_record_come_back_whole(bytes_max: int) -> None:
+def test_frames_larger_than_a_record_are_read_back_whole(bytes_max: int) -> None:
     """No record is larger than the topic accepts, and none is empty."""
     topic = Topic(bytes_max=bytes_max).topic_range(2)
     assert all(0 < len(m.value) <= max(bytes_max, 1) for m in topic.messages)
@@ -197,7 +197,7 @@ def test_frames_larger_than_a_record_come_back_whole(bytes_max: int) -> None:
     assert placed[0].topic_offset == 0
 
 
-def test_frames_that_nobody_wants_are_not_decoded() -> None:
+def test_frames_that_no_reader_needs_are_not_decoded() -> None:
     """Shapes and progress are always decoded: later frames need them."""
     topic = Topic().topic_range(1)
     decoder = RangeDecoder("t", wanted=[FrameKind.CUT])
@@ -272,7 +272,7 @@ def test_a_segment_fills_over_the_heads_of_topic_ranges() -> None:
     assert [s[2] for s in segments(topic.tail(None, bytes_max=size + 1))] == [[1, 2, 3]]
 
 
-def test_a_topic_that_begins_behind_the_history_is_refused() -> None:
+def test_topic_that_begins_after_the_history_is_refused() -> None:
     """The records between the two have expired there: nothing may be appended to the history."""
     topic = Topic().topic_range(2).topic_range(2)
     second = [n for n, m in enumerate(topic.messages) if m.key[0] == HEAD][1]

@@ -13,7 +13,7 @@ from cdcflow.cli.signals import again_and_again
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_under_way_is_finished_and_handlers_are_put_back(number: signal.Signals) -> None:
+def test_work_under_way_is_finished_and_handlers_are_restored(number: signal.Signals) -> None:
     """A merge that is asked to stop publishes its cut first."""
     before = signal.getsignal(number)
     done: list[int] = []

@@ -80,7 +80,7 @@ def test_only_what_differs_is_replaced(tmp_path: Path) -> None:
     assert stage.taken() == ["end listen 127.0.0.1:2"]
 
 
-def test_one_that_cannot_run_leaves_all_as_they_were(tmp_path: Path) -> None:
+def test_component_that_cannot_run_leaves_all_unchanged(tmp_path: Path) -> None:
     """Applying half of a file's settings would be a state that no file describes."""
     stage = Stage()
     stage.beside.use(config(tmp_path, listen="127.0.0.1:1", hosts=["a"]))

@@ -85,7 +85,7 @@ def daemon(folder: Path) -> Iterator[list[Mapping[str, Any]]]:
 
 
 @pytest.mark.parametrize("kind", [None, "postgres", "mysql", "mariadb"])
-def test_written_settings_are_valid_as_they_are(tmp_path: Path, kind: str | None) -> None:
+def test_written_settings_are_valid_without_edits(tmp_path: Path, kind: str | None) -> None:
     """The first thing a user does after `init` must not be an error about cdcflow's own file."""
     path = tmp_path / "new.yaml"
     result = runner.invoke(app, ["init", str(path), *(["--kind", kind] if kind else [])])
@@ -112,7 +112,7 @@ def test_every_commented_setting_of_the_template_is_valid_too(tmp_path: Path, ki
     assert len({line.index(" # ", 5) for line in lines[5:10] if " # " in line[5:]}) == 1  # comments are aligned
 
 
-def test_kind_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
+def test_unknown_kind_is_a_usage_error(tmp_path: Path) -> None:
     """The choice is named; nothing is written."""
     result = runner.invoke(app, ["init", str(tmp_path / "x.yaml"), "--kind", "oracle"])
     assert result.exit_code == 2
@@ -217,7 +217,7 @@ def test_missing_log_is_named(folder: Path, command: list[str]) -> None:
     assert "there is no change log at" in result.stderr
 
 
-def test_merge_that_leaves_a_table_out_says_so_and_ends_with_1(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_that_skips_a_table_reports_it_and_ends_with_1(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other tables have their cut; a user who waits for this table must learn why it is not in the cut, and what
     to do."""
     tables = (
@@ -278,7 +278,7 @@ def test_doctor_without_errors_succeeds(folder: Path, monkeypatch: pytest.Monkey
 # ── with a daemon ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_status_asks_the_daemon(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
+def test_status_queries_the_daemon(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
     """A running daemon has more information than its files."""
     result = runner.invoke(app, ["status"])
     assert result.exit_code == 0
@@ -318,7 +318,7 @@ def test_table_orders_reach_the_daemon(folder: Path, daemon: list[Mapping[str, A
     assert daemon[-1] == {"op": op, "tables": ["public.orders"]}
 
 
-def test_adjust_sends_only_what_was_said(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
+def test_adjust_sends_only_the_given_options(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
     """A limit of 0 removes the limit; an omitted option leaves it."""
     result = runner.invoke(app, ["table", "adjust", "public.orders", "--rows-per-second-max", "0"])
     assert result.exit_code == 0
@@ -375,7 +375,7 @@ def test_commands_are_requests(
         (["ctl", "throttle", "3", "--reset"], "neither a rate nor --reset"),
     ],
 )
-def test_commands_that_say_too_little_or_too_much_are_refused(
+def test_commands_with_too_few_or_too_many_options_are_refused(
     folder: Path, daemon: list[Mapping[str, Any]], words: list[str], said: str
 ) -> None:
     """Before any request reaches the daemon."""
@@ -384,7 +384,9 @@ def test_commands_that_say_too_little_or_too_much_are_refused(
     assert said in result.stderr
 
 
-def test_an_order_that_changes_nothing_says_why_and_exits_with_1(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
+def test_command_that_changes_nothing_explains_why_and_exits_with_1(
+    folder: Path, daemon: list[Mapping[str, Any]]
+) -> None:
     """A script must not consider it done."""
     result = runner.invoke(app, ["table", "pause", "public.done"])
     assert result.exit_code == 1
@@ -496,7 +498,7 @@ def test_event_as_json_is_one_document() -> None:
         ("capture did not stop in time", "error"),
     ],
 )
-def test_event_as_json_has_a_level_and_nothing_that_says_nothing(event: str, expected: str) -> None:
+def test_event_as_json_has_a_level_and_no_empty_fields(event: str, expected: str) -> None:
     """An alert on errors must not wake an operator for a retry; `reason=None` looks like a reason. Plain lines, too."""
     for as_json in (True, False):
         file = io.StringIO()
@@ -508,7 +510,7 @@ def test_event_as_json_has_a_level_and_nothing_that_says_nothing(event: str, exp
             assert file.getvalue().split("Z ", 1)[1] == f"{event} table=a.b rows=0\n"
 
 
-def test_every_event_that_has_a_level_of_its_own_is_one_that_is_told() -> None:
+def test_every_event_with_a_special_level_is_one_that_is_logged() -> None:
     """An event that was renamed elsewhere would be logged as info, and no test would notice."""
     source = "\n".join(
         path.read_text() for path in Path(cdcflow.__file__).parent.rglob("*.py") if path.name != "events.py"
@@ -531,7 +533,7 @@ def test_lines_of_other_parts_are_json_with_their_own_level_where_lines_are_json
 
 
 @pytest.mark.parametrize("command", [["doctor"], ["--debug", "doctor"]])
-def test_interrupted_command_says_so_in_one_line(
+def test_interrupted_command_reports_it_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     """A traceback looks like a fault; 130 is what a shell expects of a command that was interrupted."""
@@ -548,7 +550,7 @@ def test_interrupted_command_says_so_in_one_line(
     assert (result.exit_code, result.stderr, result.stdout) == (130, "interrupted\n", "")
 
 
-def test_traceback_that_a_library_logs_at_an_interrupt_is_left_out() -> None:
+def test_traceback_that_a_library_logs_at_an_interrupt_is_dropped() -> None:
     """py4j logs what Ctrl-C interrupted, as an error of the root logger, before any handler can catch it; others
     stay."""
     root, file = logging.Logger("root"), io.StringIO()
@@ -567,7 +569,7 @@ def test_traceback_that_a_library_logs_at_an_interrupt_is_left_out() -> None:
     assert file.getvalue().endswith("plain\n")
 
 
-def test_command_that_is_interrupted_while_it_is_imported_says_so_too(tmp_path: Path) -> None:
+def test_command_that_is_interrupted_during_its_import_reports_it_too(tmp_path: Path) -> None:
     """Half a second after Enter is when most users see their typing mistake."""
     # The import of a part hangs, and a user who finds it too slow interrupts it.
     (tmp_path / "typer.py").write_text(
@@ -581,7 +583,7 @@ def test_command_that_is_interrupted_while_it_is_imported_says_so_too(tmp_path: 
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
-def test_interrupted_backfill_says_that_the_daemon_goes_on(
+def test_interrupted_backfill_reports_that_the_daemon_continues(
     folder: Path, daemon: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user who pressed Ctrl-C thought that this ends the reading, and the source was read all night."""
@@ -628,7 +630,7 @@ def test_lag_of_an_idle_source_is_not_the_age_of_its_last_change(
     assert lag_seconds(status, still_s) == expected
 
 
-def test_lag_of_a_source_that_is_ahead_is_the_age_of_the_newest_change() -> None:
+def test_lag_of_a_source_that_is_ahead_is_the_age_of_the_latest_change() -> None:
     """While a backlog is read the position moves continuously, and yet the changes are old."""
     behind = lag_seconds({"lag_bytes": 10**9, "commit_clock": 1_000_000}, 0.1)
     assert behind is not None

@@ -92,7 +92,7 @@ def test_limit_that_cuts_a_batch_commits_the_row_that_was_printed(log: HandLog) 
     assert [[line["values"]["id"] for line in lines] for lines in seen] == [[1], [2], []]
 
 
-def test_expiry_by_hand_names_the_consumers_that_it_leaves_behind(log: HandLog) -> None:
+def test_expiry_by_hand_names_the_consumers_whose_rows_it_removes(log: HandLog) -> None:
     """It does not wait for consumers; the printed command continues for them, once the table is in the log again."""
     said("create", "shop")
     log.state(ORDERS, generation=2, since=3)
@@ -127,7 +127,7 @@ def test_daemons_service_has_the_consumers_of_its_log(log: HandLog) -> None:
         service.close()
 
 
-def test_status_and_metrics_say_how_far_consumers_are(log: HandLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_and_metrics_report_how_far_consumers_are(log: HandLog, capsys: pytest.CaptureFixture[str]) -> None:
     """By their files alone: a status must not read the log."""
     said("create", "shop")
     said("create", "tail", "--from", "now", "--ops", "d")

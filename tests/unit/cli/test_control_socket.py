@@ -47,7 +47,7 @@ def raw(log: Path, sent: bytes) -> bytes:
         return connection.recv(65536)
 
 
-def test_nobody_answers_where_no_daemon_runs(tmp_path: Path) -> None:
+def test_request_gets_no_answer_where_no_daemon_runs(tmp_path: Path) -> None:
     """Commands then read the log themselves, so this is no error."""
     assert ask(tmp_path, {"op": "status"}) is None
 
@@ -109,7 +109,7 @@ def test_second_daemon_does_not_take_the_first_ones_socket(tmp_path: Path, serve
     assert ask(tmp_path, {"op": "x"}) == {"heard": {"op": "x"}}
 
 
-def test_closed_server_leaves_no_socket_behind(tmp_path: Path) -> None:
+def test_closed_server_removes_its_socket(tmp_path: Path) -> None:
     """A socket file without a listener makes every later command wait or guess."""
     server = ControlServer(tmp_path, echo)
     server.start()
@@ -127,7 +127,7 @@ def test_path_longer_than_the_kernel_allows_still_works(tmp_path: Path, serve: S
 
 
 @pytest.mark.parametrize("sent", [b"\n", b"[]\n", b"nonsense\n", b"\xff\xfe\n", b'{"op": "status"', b'"x"\n'])
-def test_garbage_gets_an_error_and_the_server_goes_on(tmp_path: Path, serve: Serve, sent: bytes) -> None:
+def test_garbage_gets_an_error_and_the_server_continues(tmp_path: Path, serve: Serve, sent: bytes) -> None:
     """Stray bytes from any process must not end the capture."""
     serve(tmp_path, echo)
     assert b'"error"' in raw(tmp_path, sent)
@@ -146,14 +146,14 @@ def test_endless_line_is_cut_off(tmp_path: Path, serve: Serve) -> None:
     assert ask(tmp_path, {"op": "x"}) == {"heard": {"op": "x"}}
 
 
-def test_who_asks_is_the_kernel_s_word(tmp_path: Path, serve: Serve) -> None:
+def test_caller_is_identified_by_the_kernel(tmp_path: Path, serve: Serve) -> None:
     """A name in the request could be anything the caller writes, and it is recorded in the log."""
     serve(tmp_path, lambda request, asked_by: {"by": asked_by})
     assert ask(tmp_path, {"op": "x", "asked_by": "root"}) == {"by": f"command line, {user_name(os.getuid())}"}
     assert user_name(2**31 - 7) == "uid 2147483641"
 
 
-def test_an_answer_that_takes_long_keeps_nobody_from_the_status_and_is_given_at_the_end(
+def test_slow_answer_keeps_no_client_from_the_status_and_is_given_at_the_end(
     tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A query searches for rows for a minute; and the caller that requested a stop gets its answer although the

@@ -48,7 +48,7 @@ def test_failure_on_the_way_fails_though_all_is_equal() -> None:
 
 
 @pytest.mark.parametrize("log", Log)
-def test_failed_demo_names_only_what_is_there(tmp_path: Path, log: Log) -> None:
+def test_failed_demo_names_only_existing_files(tmp_path: Path, log: Log) -> None:
     """A demo that failed before its daemon started named seven files to read, none of which existed."""
     delta = TableFormat.DELTA
     assert look_into(tmp_path, log, delta, Engine.SPARK, "public") == []

@@ -52,7 +52,7 @@ def test_no_summary_is_cut_at_80_columns(path: tuple[str, ...]) -> None:
     assert "..." not in commands
 
 
-def test_each_stand_in_is_a_command_with_help_of_its_own() -> None:
+def test_each_lazily_imported_command_has_help() -> None:
     """A stand-in with a wrong path would fail only when a user calls it."""
     for name in COMMANDS:
         told = CliRunner().invoke(app, [name, "--help"])

@@ -85,7 +85,7 @@ def test_health_fails_when_nothing_flows() -> None:
 
 
 @pytest.mark.parametrize(("state", "code"), [("paused", 200), ("halted", 503)])
-def test_what_stands_still_on_purpose_is_not_stalled(state: str, code: int) -> None:
+def test_capture_that_is_paused_or_halted_is_not_stalled(state: str, code: int) -> None:
     """O14: a pause is a command; what was halted needs an operator, and must not look like a condition that passes
     by itself."""
     found, text = health({**STATUS, "state": state, "heartbeat_age_seconds": 31, "reason": "the slot is gone"})
@@ -119,7 +119,7 @@ def test_health_of_a_halted_capture_names_what_halted_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["/metrics/", "/../etc/passwd", "/control", "/page/index.html", "/http.py"])
-def test_other_paths_are_not_there(server: HttpServer, path: str) -> None:
+def test_other_paths_do_not_exist(server: HttpServer, path: str) -> None:
     """S07: no path leads to what is not meant to be seen."""
     assert ask(server, path)[0] == 404
 
@@ -283,7 +283,7 @@ _SILENT = {
 
 @pytest.mark.parametrize("said", _SILENT)
 @pytest.mark.parametrize("number", [64, 3 * CONNECTIONS_MAX])
-def test_connections_that_say_nothing_keep_no_probe_out(server: HttpServer, said: str, number: int) -> None:
+def test_silent_connections_keep_no_probe_out(server: HttpServer, said: str, number: int) -> None:
     """Any client that reaches the port could have a healthy daemon restarted: no token is needed to connect."""
     with contextlib.ExitStack() as stack:
         for _ in range(number):
@@ -383,7 +383,7 @@ def test_who_has_connected_just_before_a_server_ends_is_answered(monkeypatch: py
     assert answer.startswith(b"HTTP/1.1 200") == asks
 
 
-def test_a_token_that_is_asked_for_is_asked_for_by_the_server_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_token_is_required_by_the_server_that_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both servers listen briefly, and the old one must not answer a request without a token."""
     monkeypatch.setenv("OPS", "c4n4ry-of-sixteen")
     before = HttpServer("127.0.0.1:0", lambda: STATUS)

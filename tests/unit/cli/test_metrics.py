@@ -120,7 +120,7 @@ def test_names_keep_to_the_conventions(metric: Any) -> None:
     assert not set(metric.labels) & {"le", "quantile", "job", "instance"}
 
 
-def test_promtool_finds_nothing_to_mend() -> None:
+def test_promtool_finds_nothing_to_fix() -> None:
     """Prometheus has a linter for the page; where it is installed, it decides."""
     promtool = shutil.which("promtool")
     if promtool is None:

@@ -29,7 +29,7 @@ def events(noticing: Noticing, *statuses: Mapping[str, Any]) -> list[list[tuple[
     return [[(n.event, n.active) for n in noticing.of(one)] for one in statuses]
 
 
-def test_a_lag_is_told_when_it_begins_and_when_it_is_over() -> None:
+def test_lag_is_notified_when_it_begins_and_when_it_is_over() -> None:
     """Not at every check in between."""
     late = status(lag_seconds=301.0)
     assert events(Noticing(300, 0.25, {}), status(), late, late, status(), status(), late) == [
@@ -42,7 +42,7 @@ def test_a_lag_is_told_when_it_begins_and_when_it_is_over() -> None:
     ]
 
 
-def test_room_that_runs_out_is_told_before_it_is_gone() -> None:
+def test_shortage_of_room_is_notified_before_the_room_is_gone() -> None:
     """The next steps are a lost slot, or a purged binary log."""
     wide = status(retained_bytes=10, source={"safe_wal_bytes": "90"})
     near = status(retained_bytes=80, source={"safe_wal_bytes": "20"})
@@ -59,7 +59,7 @@ def test_room_that_runs_out_is_told_before_it_is_gone() -> None:
     assert events(Noticing(1e9, 0.25, {}), at_the_end, purged_next) == [[], [("headroom", True)]]
 
 
-def test_each_backfill_that_ends_well_is_told_once() -> None:
+def test_each_successful_backfill_is_notified_once() -> None:
     """Problems that were over when the daemon began are not reported, and an outage creates none."""
 
     def reading(state: str, generation: int = 1) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_each_backfill_that_ends_well_is_told_once() -> None:
     assert events(Noticing(300, 0.25, {}), reading("done")) == [done], "a small table, read before the first look"
 
 
-def test_an_end_is_told_with_its_reason_and_what_to_do() -> None:
+def test_end_is_notified_with_its_reason_and_what_to_do() -> None:
     """Of a fault in cdcflow only the kind: its text may contain a row's values."""
     lost = of_the_end(HistoryLost("slot gone\nat 0/1", remedy="run it again"))
     assert lost.fields == {"kind": "HistoryLost", "reason": "slot gone", "remedy": "run it again"}
@@ -168,9 +168,7 @@ def test_a_receiver_that_does_not_take_it_is_tried_again(hook: Hook) -> None:
         hook.wait_for(lambda: len(hook.got) == 3)
 
 
-def test_a_receiver_that_never_takes_it_is_given_up_without_its_url(
-    hook: Hook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_receiver_is_abandoned_without_its_url(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event goes to a log that many may read; and the other receiver is not delayed."""
     monkeypatch.setenv("HOOK", f"{hook.url}/{CANARY}")
     hook.answers = [500] * 20
@@ -217,7 +215,7 @@ def test_receivers_come_and_go_while_the_capture_runs(hook: Hook) -> None:
     ]
 
 
-def test_a_daemon_that_ends_for_good_tells_why(hook: Hook, tmp_path: Path) -> None:
+def test_daemon_that_ends_permanently_reports_why(hook: Hook, tmp_path: Path) -> None:
     """From the settings to the webhook, and to a user who reads the status afterwards."""
     from cdcflow.cli import daemon
     from cdcflow.service import last_words

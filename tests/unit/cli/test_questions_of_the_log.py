@@ -55,7 +55,7 @@ def told(*command: str) -> Any:
     return json.loads(said(*command, "--json"))
 
 
-def test_row_now_and_at_a_moment(log: Path) -> None:
+def test_row_is_shown_now_and_at_a_given_position(log: Path) -> None:
     text = said("get", NAME, "17", "--as-of", "0/2")
     assert text.splitlines() == [
         "shop.orders 17, as of offset 4",

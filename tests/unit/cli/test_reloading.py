@@ -58,7 +58,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path, monkeypatch)
 
 
-def test_what_the_capture_gives_up_keeps_what_is_beside_it(stage: Stage) -> None:
+def test_components_keep_new_settings_when_the_capture_returns_to_its_old_ones(stage: Stage) -> None:
     """The server has moved when the capture returns to the previous source; the plan lists what is left to do."""
     stage.begin()
     stage.write(source={"heartbeat": "3s"}, service={"listen": "127.0.0.1:1"})
@@ -83,7 +83,7 @@ def test_what_depends_on_the_source_follows_once_the_capture_has_it(stage: Stage
     assert stage.used[-1].database.url == "postgresql://cdc@other/shop"
 
 
-def test_what_cannot_run_beside_it_refuses_the_whole_file(stage: Stage) -> None:
+def test_component_that_cannot_run_refuses_the_whole_file(stage: Stage) -> None:
     """The capture gets none of it."""
     stage.begin()
     stage.write(source={"heartbeat": "3s"}, service={"listen": "127.0.0.1:1"})
@@ -100,7 +100,7 @@ def test_what_cannot_run_beside_it_refuses_the_whole_file(stage: Stage) -> None:
     assert (told[0], told[1]["remedy"]) == ("settings not taken up", "choose another port")
 
 
-def test_what_waits_for_a_restart_is_told_with_the_way_to_it(stage: Stage) -> None:
+def test_setting_that_waits_for_a_restart_is_reported_with_the_way_to_it(stage: Stage) -> None:
     """SIGHUP has no caller to answer; the daemon keeps the folder in use, also for anything that it reopens."""
     kafka = {"brokers": "k:9092", "topic": "shop"}
     stage.begin(log={"kafka": kafka})
@@ -115,7 +115,7 @@ def test_what_waits_for_a_restart_is_told_with_the_way_to_it(stage: Stage) -> No
     assert told[1]["remedy"].startswith("set log.kafka.work back, run `cdcflow ctl stop`")
 
 
-def test_plan_says_why_something_waits() -> None:
+def test_plan_explains_why_something_waits() -> None:
     """One sentence, and what to do."""
     change = Change("log.kafka.work", "a", "b", "restart", "commands look there", "stop it")
     (warning,) = plan(None, Progress({}), [change], is_running=True).warnings

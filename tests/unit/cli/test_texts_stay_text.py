@@ -32,7 +32,7 @@ TEXTS = (
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_table_shows_a_name_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_shows_a_name_unchanged(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Rich takes `[red]` for a colour, and ends a command at a `[/]` that closes nothing."""
     output.stdout().print(output.table(None, ("table", text), [(text, 1)]))
     printed = capsys.readouterr().out
@@ -40,7 +40,7 @@ def test_a_table_shows_a_name_as_it_is(text: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_bars_of_a_backfill_show_a_name_as_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_of_a_backfill_show_a_name_unchanged(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same where stderr is a terminal."""
     file = io.StringIO()
     on_terminal = Console(file=file, force_terminal=True, width=200, highlight=False, color_system=None)
@@ -52,7 +52,7 @@ def test_bars_of_a_backfill_show_a_name_as_it_is(text: str, monkeypatch: pytest.
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_daemons_log_has_a_name_as_it_is(text: str, as_json: bool) -> None:
+def test_daemons_log_has_a_name_unchanged(text: str, as_json: bool) -> None:
     """Log lines are not formatted again with their contents."""
     file = io.StringIO()
     event_lines(as_json=as_json, file=file)("table failed", {"table": text})
@@ -63,7 +63,7 @@ def test_a_daemons_log_has_a_name_as_it_is(text: str, as_json: bool) -> None:
         assert shown in (text, json.dumps(text, ensure_ascii=False))
 
 
-def test_metrics_have_a_name_as_it_is() -> None:
+def test_metrics_have_a_name_unchanged() -> None:
     """A label is quoted, whatever is in it."""
     status = {"tables": {text + '"\\\n': {"state": "done", "rows": 1} for text in TEXTS}}
     families = text_string_to_metric_families(exposition(status))

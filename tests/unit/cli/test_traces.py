@@ -147,7 +147,7 @@ def test_spans_reach_a_collector(collector: Collector, tmp_path: Path) -> None:
     assert collector.paths == {"/v1/traces"}
 
 
-def test_a_collector_that_is_away_is_told_once_and_without_its_address() -> None:
+def test_unreachable_collector_is_reported_once_and_without_its_address() -> None:
     """Without a stack trace per second on stderr."""
     told: list[tuple[str, Mapping[str, object]]] = []
     traces = Traces("http://127.0.0.1:1/s3cret", lambda *event: told.append(event))

@@ -75,7 +75,7 @@ def test_a_source_that_does_not_answer_holds_up_no_scrape(
     assert on.status(at_most_old_s=0.0)["lag_bytes"] == 5
 
 
-def test_what_the_source_said_last_stays_when_it_says_no_more(
+def test_source_s_last_status_stays_when_it_reports_no_more(
     config: Config, capture: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while the stream still runs: a changed login fails in the status first."""
@@ -127,13 +127,13 @@ def test_a_merge_leaves_word_for_the_daemon(config: Config, capture: Any, tmp_pa
     assert [p.name for p in tmp_path.iterdir()] == ["merge.json"], "nothing half written is left"
 
 
-def test_a_merge_that_may_not_write_there_goes_on(config: Config, tmp_path: Path) -> None:
+def test_merge_that_may_not_write_its_note_continues(config: Config, tmp_path: Path) -> None:
     """The merge does not depend on this note: on another machine the folder does not exist."""
     elsewhere = config.model_copy(update={"log": config.log.model_copy(update={"path": tmp_path / "not" / "here"})})
     assert merge_command._leaving_word(elsewhere, report)().cut == 6
 
 
-def test_status_says_that_the_last_daemon_was_halted(
+def test_status_reports_that_the_last_daemon_was_halted(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the process has ended, `stopped` would look as if it only needed a restart."""
@@ -162,7 +162,7 @@ def test_status_says_that_the_last_daemon_was_halted(
         ),
     ],
 )
-def test_freshness_is_said_in_a_few_words(fields: dict[str, Any], expected: str) -> None:
+def test_freshness_is_reported_in_a_few_words(fields: dict[str, Any], expected: str) -> None:
     """One column of a table on a terminal."""
     assert _fresh(fields) == expected
 

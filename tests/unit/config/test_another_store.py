@@ -41,7 +41,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 @pytest.mark.parametrize("url", [None, "s3://bucket/other"])
-def test_segments_that_are_elsewhere_are_not_left_behind(layout: Layout, tmp_path: Path, url: str | None) -> None:
+def test_segments_in_another_store_are_not_abandoned(layout: Layout, tmp_path: Path, url: str | None) -> None:
     """The capture would continue, and no reader could read the log's contents."""
     (refusal,) = planned(config(tmp_path, url)).refused
     assert refusal.text.startswith(

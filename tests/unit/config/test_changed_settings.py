@@ -46,7 +46,7 @@ def taken(found: tuple[Change, ...]) -> dict[str, str]:
         ("service", {"traces": "http://127.0.0.1:4318"}, "service.traces", "next cut"),
     ],
 )
-def test_each_setting_is_taken_up_in_its_way(tmp_path: Path, section: str, value: Any, name: str, how: str) -> None:
+def test_each_setting_takes_effect_in_its_way(tmp_path: Path, section: str, value: Any, name: str, how: str) -> None:
     """The plan records for each setting when it takes effect."""
     assert taken(changes(settings(tmp_path), settings(tmp_path, **{section: value}))) == {name: how}
 
@@ -71,7 +71,7 @@ def test_another_token_is_a_change(tmp_path: Path, before: Any, now: Any, name: 
     assert HIDDEN not in str(found)
 
 
-def test_a_policy_of_retention_is_taken_up_at_once(tmp_path: Path) -> None:
+def test_retention_policy_takes_effect_at_once(tmp_path: Path) -> None:
     """Retention runs next to the capture."""
     kept = {"path": "log", "retention": {"age": "7d"}}
     assert set(taken(changes(settings(tmp_path), settings(tmp_path, log=kept))).values()) == {"running"}
@@ -80,7 +80,7 @@ def test_a_policy_of_retention_is_taken_up_at_once(tmp_path: Path) -> None:
 KAFKA = {"brokers": "k:9092", "topic": "shop"}
 
 
-def test_a_folder_that_commands_look_into_waits_for_a_restart_and_says_why(tmp_path: Path) -> None:
+def test_folder_that_commands_read_waits_for_a_restart_and_the_plan_explains_why(tmp_path: Path) -> None:
     """A daemon that moved would not be found by a command with the old file, nor by `cdcflow apply` with the new
     one."""
     moved = {**KAFKA, "work": "elsewhere"}

@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_its_setting(command: str,
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_each_of_them_is_found_before_anything_is_made(wrong: object, tmp_path: Path) -> None:
+def test_each_folder_is_found_before_anything_is_created(wrong: object, tmp_path: Path) -> None:
     """The check itself creates nothing: an existing empty folder would count as the loss of an earlier log."""
     assert callable(wrong)
     place, _ = wrong(tmp_path)
@@ -168,7 +168,7 @@ def test_an_error_without_a_path_stays_what_it_was() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/w/x")
 
 
-def test_every_folder_that_settings_name_is_looked_at(tmp_path: Path) -> None:
+def test_every_folder_that_settings_name_is_checked(tmp_path: Path) -> None:
     """A setting with a folder that is added later has to be added there as well."""
     text = """
 source: {kind: postgres, url: "postgresql://u@h/d", tables: ["*.*"]}

@@ -69,7 +69,7 @@ def test_settings_that_cannot_be_are_refused_and_the_remedy_works(
     load(written(tmp_path, mended))
 
 
-def test_commands_of_a_capture_say_that_there_is_no_database(tmp_path: Path) -> None:
+def test_commands_of_a_capture_report_that_there_is_no_database(tmp_path: Path) -> None:
     """And the other way round: `cdcflow serve` needs collections."""
     with pytest.raises(ConfigurationError, match="run `cdcflow serve`"):
         wiring.open_source(load(written(tmp_path, SERVE + LOG)))

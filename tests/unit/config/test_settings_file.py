@@ -140,7 +140,7 @@ def test_value_that_yaml_takes_for_a_tag_is_named_at_its_own_line(tmp_path: Path
 
 
 @pytest.mark.parametrize("wrong", ["8079", "listen", "127.0.0.1", "12:34", '"h:70000"'])
-def test_listen_says_what_it_wants(tmp_path: Path, wrong: str) -> None:
+def test_error_about_listen_names_the_expected_form(tmp_path: Path, wrong: str) -> None:
     """A port alone is what most users write first, and 12:34 is a number in YAML."""
     assert complaint(tmp_path, WHOLE.replace('"[::1]:8079"', wrong)) == (
         "cdcflow.yaml:13:11: service.listen must be host:port, such as 127.0.0.1:8079"
@@ -162,7 +162,7 @@ def test_listen_says_what_it_wants(tmp_path: Path, wrong: str) -> None:
         ("cdc@db/shop", "source.url must look like postgresql://user@host:5432/database"),
     ],
 )  # fmt: skip
-def test_url_that_is_none_is_told_with_its_place(tmp_path: Path, url: str, expected: str) -> None:
+def test_invalid_url_is_reported_with_its_place(tmp_path: Path, url: str, expected: str) -> None:
     """It is a mistake in the file like any other, and needs no connection to be found."""
     said = complaint(tmp_path, WHOLE.replace("postgresql://cdc@db.internal:5432/shop", url))
     assert said.startswith(f"cdcflow.yaml:3:3: {expected}")
@@ -194,7 +194,7 @@ log: {path: shop-log}
 """
 
 
-def test_files_of_a_mysql_source_are_found_beside_the_settings(tmp_path: Path) -> None:
+def test_files_of_a_mysql_source_are_found_next_to_the_settings(tmp_path: Path) -> None:
     """A relative path means the same wherever the command is started from."""
     source = load(written(tmp_path, MYSQL)).source
     assert isinstance(source, MySQL)
@@ -244,7 +244,7 @@ log:
 """
 
 
-def test_log_in_kafka_is_read_with_its_files_beside_the_settings(tmp_path: Path) -> None:
+def test_log_in_kafka_is_read_with_its_files_next_to_the_settings(tmp_path: Path) -> None:
     """Two topics need two folders for their daemons; certificates and secrets are next to the settings."""
     log = load(written(tmp_path, KAFKA)).log
     assert isinstance(log, KafkaLog)
@@ -299,7 +299,7 @@ def test_plain_word_off_is_taken_for_the_mode(tmp_path: Path) -> None:
     assert source.tls.mode == "off"
 
 
-def test_every_mistake_gets_a_line_of_its_own(tmp_path: Path) -> None:
+def test_every_mistake_gets_a_separate_line(tmp_path: Path) -> None:
     """No user wants to fix a file one error per run."""
     text = WHOLE.replace("tables:", "tabels:").replace("merge:", "mrge:")
     lines = complaint(tmp_path, text).splitlines()
@@ -307,7 +307,7 @@ def test_every_mistake_gets_a_line_of_its_own(tmp_path: Path) -> None:
     assert all(line.startswith("cdcflow.yaml:") for line in lines)
 
 
-def test_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+def test_error_about_a_missing_file_explains_how_to_create_one(tmp_path: Path) -> None:
     """The first thing that a new user meets."""
     with pytest.raises(ConfigurationError, match="cdcflow init"):
         load(tmp_path / "cdcflow.yaml")
@@ -355,7 +355,7 @@ def test_models_made_in_python_do_not_repeat_a_secret_either() -> None:
     assert CANARY not in repr(caught.value)
 
 
-def test_secret_is_read_anew_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_is_read_again_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P65: a rotated password works at the next connection, without a restart."""
     file = tmp_path / "secret"
     file.write_text("one\n")
@@ -369,7 +369,7 @@ def test_secret_is_read_anew_each_time(tmp_path: Path, monkeypatch: pytest.Monke
     assert secret(None) is None
 
 
-def test_relative_secret_file_lies_beside_the_settings(tmp_path: Path) -> None:
+def test_relative_secret_file_is_next_to_the_settings(tmp_path: Path) -> None:
     """Like every other path of the file."""
     (tmp_path / "secret").write_text("one")
     (tmp_path / "secret").chmod(0o640)
@@ -388,7 +388,7 @@ def test_secret_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reference", ["${env:CDCFLOW_NOT_SET}", "${file:/nowhere/secret}", CANARY])
-def test_secret_that_is_not_there_is_named(reference: str) -> None:
+def test_missing_secret_is_named(reference: str) -> None:
     """The message names the variable or file, and never the text given instead of a reference (S03)."""
     with pytest.raises(ConfigurationError) as caught:
         secret(reference)
@@ -402,7 +402,7 @@ def test_time_without_a_unit_is_refused(text: str) -> None:
         seconds(text)
 
 
-def test_settings_that_nest_for_ever_are_refused(tmp_path: Path) -> None:
+def test_settings_that_nest_indefinitely_are_refused(tmp_path: Path) -> None:
     """A YAML alias can point to its own parent; that must not end in a recursion error."""
     assert "nested" in complaint(tmp_path, "source: &a {b: *a}\n")
 
@@ -438,7 +438,7 @@ def test_tokens_are_references_with_a_name_and_a_role(tmp_path: Path, tokens: st
     assert "s3cr3t" not in found
 
 
-def test_token_in_a_file_is_found_beside_the_settings(tmp_path: Path) -> None:
+def test_token_in_a_file_is_found_next_to_the_settings(tmp_path: Path) -> None:
     """A relative path means the same wherever the command is started from."""
     text = WHOLE.replace('listen: "[::1]:8079"', "tokens: [{name: a, token: '${file:token}'}]")
     assert load(written(tmp_path, text)).service.tokens[0].token == f"${{file:{tmp_path}/token}}"

@@ -55,7 +55,7 @@ def exists(module: str, name: str | None) -> bool:
     return True
 
 
-def test_a_block_has_one_word_behind_its_fence() -> None:
+def test_block_has_one_word_after_its_fence() -> None:
     """GitHub shows one with two as a block, the book as text."""
     lines = [(name_of(page), line) for page in pages() for line in page.read_text().splitlines()]
     assert [(page, line) for page, line in lines if line.lstrip().startswith("```") and " " in line.strip()] == []

@@ -97,7 +97,7 @@ def test_every_error_of_running_work_names_its_section() -> None:
     assert bare == []
 
 
-def test_every_reason_of_a_table_left_out_of_a_cut_names_its_section() -> None:
+def test_every_reason_of_a_table_skipped_in_a_cut_names_its_section() -> None:
     """The reason is stored with the cut, and read long after the merge: on the page, or in a notebook."""
     reasons = [
         (f"{path.relative_to(SOURCES)}:{call.lineno}", keyword.value)
@@ -135,7 +135,7 @@ def test_copy_of_an_error_keeps_its_section() -> None:
     assert [str(path) for path, given in of_errors if "runbook" not in given] == []
 
 
-def test_every_kind_of_error_has_a_section_of_its_own() -> None:
+def test_every_kind_of_error_has_a_dedicated_section() -> None:
     """An error that names no section leads to what holds for all of its kind."""
     there = sections(ERRORS, 3)
     assert [kind.__name__ for kind in kinds(errors.CdcflowError) if kind.section not in there] == []

@@ -11,7 +11,7 @@ from cdcflow.merge.types import stored
 PAGE = Path(__file__).parents[3] / "docs/tables.md"
 
 
-def test_the_table_of_types_is_made_from_the_code() -> None:
+def test_table_of_types_is_generated_from_the_code() -> None:
     """A hand-written one is wrong after the first change. To update it, run `python tests/support/typetable.py`, and
     copy its output between the marks."""
     page = PAGE.read_text()
@@ -19,7 +19,7 @@ def test_the_table_of_types_is_made_from_the_code() -> None:
     assert page[begin:end] == typetable.markdown()
 
 
-def test_what_differs_is_told_of_each_type_that_is_kept_as_another() -> None:
+def test_differences_are_described_for_each_type_that_is_kept_as_another() -> None:
     """Nothing is converted to text, or to a decimal, silently."""
     for line in (*typetable.postgres(), *typetable.mysql()):
         if stored(line.arrow).convert is not None or stored(line.arrow).table == "decimal(20,0)":

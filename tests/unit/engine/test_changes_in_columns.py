@@ -65,7 +65,7 @@ def test_parts_become_one_batch_in_the_order_of_their_run(
     assert batch.rows.schema == ORDERS.change_schema
 
 
-def test_an_emptied_table_is_one_row_that_says_nothing_else() -> None:
+def test_emptied_table_is_one_row_without_values() -> None:
     """Otherwise its values would belong to some row."""
     row = truncation(ORDERS)
     assert row.schema == ORDERS.change_schema
@@ -209,7 +209,7 @@ def test_delete_of_a_row_that_is_all_key_leaves_nothing_out() -> None:
         ([(1, "a")], [(1, "a")], []),
     ],
 )
-def test_keys_that_no_row_has_are_told_value_for_value(
+def test_keys_that_no_row_has_are_reported_value_for_value(
     asked: list[tuple[int, str]], found: list[tuple[int, str]], gone: list[tuple[int, str]]
 ) -> None:
     """Keys that are equal for the server may be different rows downstream, and the other way round."""

@@ -118,7 +118,7 @@ def test_busy_connection_is_never_given_to_the_next_one() -> None:
     assert pool.run("asking", lambda c: c.number) == 1
 
 
-def test_closing_wakes_those_who_wait_and_lets_nobody_in() -> None:
+def test_closing_wakes_waiting_threads_and_admits_no_new_one() -> None:
     """A daemon that stops must not wait for a query, and no thread may open a connection after closing began."""
     server = Server()
     connector = Connector(server)
@@ -129,7 +129,7 @@ def test_closing_wakes_those_who_wait_and_lets_nobody_in() -> None:
         connector.connect("test")
 
 
-def test_question_is_asked_again_on_a_new_connection_only_when_the_old_one_died() -> None:
+def test_query_is_repeated_on_a_new_connection_only_when_the_old_one_died() -> None:
     """A refusal stays a refusal: a second query would only report it later."""
     server = Server()
     connector = Connector(server)

@@ -81,7 +81,7 @@ def test_connections_of_a_pool_are_opened_when_needed_and_used_again(connector: 
     assert [c.purpose for c in connector.made] == ["chunks", "chunks"]
 
 
-def test_what_the_work_raises_is_raised_and_its_connection_is_looked_at(connector: Connector) -> None:
+def test_error_of_the_work_is_raised_and_its_connection_is_checked(connector: Connector) -> None:
     """An error of cdcflow is raised unchanged; a connection that was left busy is not used again."""
     pool = Pool(connector, "chunks")
 
@@ -101,7 +101,7 @@ def test_what_the_work_raises_is_raised_and_its_connection_is_looked_at(connecto
     assert pool.run("asking", number) == 1
 
 
-def test_a_refusal_on_a_connection_that_lay_idle_is_not_tried_again(connector: Connector) -> None:
+def test_refusal_on_an_idle_connection_is_not_tried_again(connector: Connector) -> None:
     """Only one that died is replaced: a refusal would be the same on another."""
     pool = Pool(connector, "chunks")
     pool.run("asking", number)
@@ -149,7 +149,7 @@ def test_a_closed_pool_closes_what_is_idle_and_breaks_off_the_rest(connector: Co
     assert connector.made[2].dropped
 
 
-def test_a_connection_for_a_block_is_nobody_else_s_and_is_closed_behind_it(connector: Connector) -> None:
+def test_connection_for_a_block_is_exclusive_and_is_closed_after_it(connector: Connector) -> None:
     """Whatever happens inside."""
     pool = Pool(connector, "snapshot")
     pool.run("asking", number)
@@ -192,7 +192,7 @@ def test_a_closed_source_opens_nothing(connector: Connector) -> None:
         connector.check_open()
 
 
-def test_the_library_s_errors_become_ours_with_what_was_attempted(connector: Connector) -> None:
+def test_library_errors_become_cdcflow_errors_with_what_was_attempted(connector: Connector) -> None:
     """Other errors stay unchanged."""
     with pytest.raises(SourceUnavailable, match="reading x: no"), connector.mapping_errors("reading x"):
         raise DriverError("no")
@@ -202,7 +202,7 @@ def test_the_library_s_errors_become_ours_with_what_was_attempted(connector: Con
         pass
 
 
-def test_a_library_that_cannot_tell_leaves_no_connection_behind_an_error() -> None:
+def test_library_without_a_connection_state_leaves_no_connection_open_after_an_error() -> None:
     """Unless a dialect specifies otherwise."""
 
     class Plain(Connector):

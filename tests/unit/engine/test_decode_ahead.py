@@ -74,7 +74,7 @@ def test_answers_come_in_order_and_then_the_turns_are_the_callers_again(ahead_of
     assert turns.threads == {"cdcflow-decode_0"}
 
 
-def test_it_can_be_handed_over_again(ahead_of: MakeAhead) -> None:
+def test_decoding_can_be_moved_to_the_thread_again(ahead_of: MakeAhead) -> None:
     """Backlogs come and go."""
     turns = Turns(3)
     ahead = ahead_of(turns, turns.go_on)
@@ -84,7 +84,7 @@ def test_it_can_be_handed_over_again(ahead_of: MakeAhead) -> None:
         assert taken(ahead) == [1, 2, 3]
 
 
-def test_nobody_runs_far_ahead_of_a_slow_loop(ahead_of: MakeAhead) -> None:
+def test_decoder_does_not_run_far_ahead_of_a_slow_loop(ahead_of: MakeAhead) -> None:
     """Memory is bounded while the disk sets the pace."""
     turns = Turns(100)
     ahead = ahead_of(turns, turns.go_on)

@@ -47,7 +47,7 @@ def test_what_is_no_pattern_is_refused_by_its_text(text: str) -> None:
     assert repr(text) in str(refused.value)
 
 
-def test_what_is_taken_out_stays_out_wherever_it_stands() -> None:
+def test_excluded_table_stays_excluded_wherever_the_pattern_is_in_the_list() -> None:
     """The order of a list in a file is easily changed."""
     for texts in (["!public.audit_*", "public.*"], ["public.*", "!public.audit_*"]):
         selection = Selection.parse(texts)
@@ -57,7 +57,7 @@ def test_what_is_taken_out_stays_out_wherever_it_stands() -> None:
     assert not Selection.parse(["!public.audit"]).selects(named("public/orders")), "nothing is taken in"
 
 
-def test_a_table_is_asked_for_by_name_where_no_wildcard_is_needed_to_mean_it() -> None:
+def test_table_is_requested_explicitly_where_no_wildcard_is_needed_to_mean_it() -> None:
     """An operator expects an error about a table that is named; a table that only a wildcard matches may be skipped."""
     selection = Selection.parse(["public.*", "public.orders", '"x"."a*"', "!public.gone", "public.gone"])
     assert selection.names(named("public/orders"))
@@ -67,7 +67,7 @@ def test_a_table_is_asked_for_by_name_where_no_wildcard_is_needed_to_mean_it() -
     assert not Selection.parse(["!a.b", "a.*"]).names(named("a/b"))
 
 
-def test_names_that_no_table_has_are_told() -> None:
+def test_names_that_no_table_has_are_reported() -> None:
     """Only those: a wildcard may mean future tables, and an excluded table need not exist."""
     selection = Selection.parse(["public.orders", "public.gone", "public.x*", "p?.y", '"p?"."z"', "!public.none"])
     assert selection.unknown([named("public/orders")]) == ["public.gone", '"p?"."z"']
@@ -91,7 +91,7 @@ class Entry:
 A, B, C = (Entry(TableId("s", n)) for n in "abc")
 
 
-def test_every_refusal_is_told_with_its_remedy_at_once() -> None:
+def test_every_refusal_is_reported_with_its_remedy_at_once() -> None:
     """One after the other would be one restart for each."""
     found = Selected(
         (A, B, C), {A.id: (("s.a has no key", "ALTER TABLE s.a ADD x"),), C.id: (("c", "d"),)}, ("view v",)
@@ -113,7 +113,7 @@ def test_a_selection_of_nothing_stops() -> None:
         Selected((), {}, ()).check()
 
 
-def test_tables_that_are_left_out_are_told_in_the_order_of_their_names() -> None:
+def test_skipped_tables_are_listed_in_the_order_of_their_names() -> None:
     """The list is read by operators, and compared with the previous one."""
     refused = {e.id: (("no key", "add one"),) for e in (C, A)}
     kept, left_out = Selected((C, B, A), refused, ()).for_restart(frozenset(), Selection.parse(["s.*"]))
@@ -121,7 +121,7 @@ def test_tables_that_are_left_out_are_told_in_the_order_of_their_names() -> None
     assert kept.tables == (B,)
 
 
-def test_where_all_that_is_left_is_refused_the_stop_says_why() -> None:
+def test_stop_explains_why_where_all_remaining_tables_are_refused() -> None:
     """The message that the settings match no table would be wrong, and checking them would not help the operator."""
     found = Selected((A,), {A.id: (("s.a has no key", "ALTER TABLE s.a ADD x"),)}, ())
     kept, left_out = found.for_restart(frozenset({B.id}), Selection.parse(["s.*"]))
@@ -139,18 +139,18 @@ def test_where_all_that_is_left_is_refused_the_stop_says_why() -> None:
         ("GRANT", "run GRANT"),
     ],
 )
-def test_a_remedy_that_is_a_statement_says_so(remedy: str, sentence: str) -> None:
+def test_remedy_that_is_a_statement_is_labelled_as_one(remedy: str, sentence: str) -> None:
     """It is printed to be followed to the letter."""
     assert advice(remedy) == sentence
 
 
-def test_a_table_that_is_away_is_waited_for_by_its_name() -> None:
+def test_missing_table_is_waited_for_under_its_name() -> None:
     """A rename may be about to bring it back."""
     assert isinstance(not_there(A.id), SourceUnavailable)
     assert "table s.a no longer exists" in str(not_there(A.id))
 
 
-def test_all_columns_that_cannot_be_kept_apart_are_told_at_once() -> None:
+def test_all_columns_with_ambiguous_names_are_reported_at_once() -> None:
     """Each is to be renamed before the capture can continue."""
     with pytest.raises(ConfigurationError, match=r"column _op.*columns b and B") as stopped:
         check_columns(A.id, ["_op", "b", "a", "B", "_x"])

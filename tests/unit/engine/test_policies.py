@@ -31,7 +31,7 @@ def before(**kept: Kept) -> dict[str, str]:
         (Kept("text"), Kept("decimal128(10, 2)")),
     ],
 )
-def test_rows_that_the_old_setting_made_otherwise_are_read_anew(then: Kept, now: Kept) -> None:
+def test_rows_that_the_old_setting_converted_differently_are_read_again(then: Kept, now: Kept) -> None:
     """A NULL that replaces infinity stays in the log until the row is read again."""
     assert reread(before(due=then), {ORDERS: {2: now}}) == {ORDERS.id: f"due: {then} → {now}"}
 
@@ -71,13 +71,13 @@ def test_order_stays_until_it_is_taken_out() -> None:
     assert pending(noted(without(second), {ORDERS: {2: Kept()}})) == frozenset()
 
 
-def test_order_for_a_table_that_is_left_out_meanwhile_goes_with_it() -> None:
+def test_request_for_an_excluded_table_is_removed_with_it() -> None:
     """It is no longer captured, and is read again if it ever is captured again."""
     first = noted(before(due=Kept(special="null")), {ORDERS: {2: Kept()}})
     assert pending(noted(first, {ITEMS: {}})) == frozenset()
 
 
-def test_policies_are_read_as_they_were_written() -> None:
+def test_policies_are_read_back_unchanged() -> None:
     """Names with quotes and dots."""
     policies: Policies = {TableId('a"b', "c.d"): {3: Kept("text", "clamp")}, ORDERS.id: {}}
     assert from_json(to_json(policies)) == policies

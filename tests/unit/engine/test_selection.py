@@ -73,7 +73,7 @@ def test_tables_of_one_joined_name_are_refused() -> None:
     assert not Selected((Entry(DOTTED), Entry(ORDERS)), {}, ()).refused
 
 
-def test_a_table_that_takes_a_captured_tables_joined_name_is_left_out_alone() -> None:
+def test_table_that_takes_a_captured_tables_joined_name_is_skipped_alone() -> None:
     """It must not stop the one that was captured."""
     selected = Selected((Entry(DOTTED), Entry(ORDERS), Entry(TWIN)), {}, ())
     kept, left_out = selected.for_restart(frozenset({DOTTED, ORDERS}), Selection.parse(["*.*"]))

@@ -24,7 +24,7 @@ def test_part_that_never_began_is_not_waited_for() -> None:
     assert not waiting.is_alive()
 
 
-def test_errors_of_parts_are_somebody_elses_to_raise() -> None:
+def test_errors_of_parts_are_raised_by_their_caller() -> None:
     """The first error is what a chunk ends with; the others must not hide it."""
     with ThreadPoolExecutor(2) as readers:
         failed = readers.submit(lambda: 1 // 0)

@@ -65,7 +65,7 @@ def planned(table: TableId) -> Planned:
     return Planned(table, 1, "plan", 1, 1, SHAPE, visibilities=(SEEN,))
 
 
-def test_answers_about_a_table_that_is_not_captured_are_let_go_or_refused_by_name() -> None:
+def test_answers_about_a_table_that_is_not_captured_are_dropped_or_refused_with_an_error_that_names_it() -> None:
     """They were under way when the settings changed; the attempt must not end in an error that names no table."""
     reading = machine()
     reading.step(Tick(0))
@@ -96,7 +96,7 @@ def test_rows_of_a_failed_table_that_were_filled_begin_it_again() -> None:
     assert reading.progress.tables[ORDERS].state == "waiting"
 
 
-def test_table_that_was_paused_before_it_was_planned_just_goes_on() -> None:
+def test_table_that_was_paused_before_it_was_planned_simply_continues() -> None:
     """No row of it was read, so no key of a partial row can be missing."""
     reading = machine()
     reading.step(Tick(0))
@@ -105,7 +105,7 @@ def test_table_that_was_paused_before_it_was_planned_just_goes_on() -> None:
     assert reading.progress.tables[ORDERS].generation == 1
 
 
-def test_a_look_that_failed_is_asked_for_again() -> None:
+def test_failed_check_is_requested_again() -> None:
     """Otherwise the ids of delivered transactions are kept indefinitely, more with every transaction."""
     reading = machine(Limits(delivered_max=10))
     reading.step(Tick(0))
@@ -116,7 +116,7 @@ def test_a_look_that_failed_is_asked_for_again() -> None:
     assert asked(reading, range(50, 200)) == 1
 
 
-def test_what_a_chunk_has_seen_is_forgotten_without_a_look() -> None:
+def test_ids_that_a_chunk_has_seen_are_forgotten_without_a_check() -> None:
     """While a table is read, its chunks report continuously what is visible: no separate query is needed."""
     reading = machine(Limits(delivered_max=10))
     reading.step(Tick(0))
@@ -162,7 +162,7 @@ def test_keys_from_before_the_plan_are_not_read_by_key() -> None:
     assert reading.too_many_keys() == []
 
 
-def test_chunk_of_a_rewritten_table_says_nothing_about_the_size_of_the_next() -> None:
+def test_chunk_of_a_rewritten_table_does_not_affect_the_size_of_the_next() -> None:
     """Nothing was read: it took no time."""
     reading = backlog()
     plan(reading)
@@ -194,7 +194,7 @@ def test_keys_of_a_table_that_is_not_planned_yet_are_not_remembered() -> None:
     assert reading.too_many_keys() == [ORDERS], "from the plan on they may have been read already"
 
 
-def test_keys_that_come_while_a_table_is_paused_are_the_log_s_to_keep() -> None:
+def test_keys_that_arrive_while_a_table_is_paused_are_kept_by_the_log() -> None:
     """It may be paused for a week; its plan is requested when it is resumed."""
     reading = backlog(Limits(keys_max=2))
     plan(reading)
@@ -208,7 +208,7 @@ def test_keys_that_come_while_a_table_is_paused_are_the_log_s_to_keep() -> None:
 
 
 @pytest.mark.parametrize("token", ["1/1/low", "1/7/low", "2/1/low", "hello"])
-def test_a_mark_that_nobody_asked_for_is_refused(token: str) -> None:
+def test_mark_that_was_not_requested_is_refused(token: str) -> None:
     """A mark of a future window, of another run, of another process: the machine and the source would diverge."""
     reading = machine()
     reading.step(Tick(0))
@@ -217,7 +217,7 @@ def test_a_mark_that_nobody_asked_for_is_refused(token: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["1/1/low", "1/7/low", "2/1/low", "hello"])
-def test_a_chunk_behind_a_mark_that_nobody_asked_for_is_refused(token: str) -> None:
+def test_chunk_after_a_mark_that_was_not_requested_is_refused(token: str) -> None:
     """The place of its rows in the log is unknown."""
     reading = machine()
     reading.step(Tick(0))
@@ -226,7 +226,7 @@ def test_a_chunk_behind_a_mark_that_nobody_asked_for_is_refused(token: str) -> N
         reading.step(ChunkRead(chunk, None, SHAPE, (SEEN,)))
 
 
-def test_a_plan_that_comes_too_late_is_told_so() -> None:
+def test_plan_that_arrives_too_late_is_not_accepted() -> None:
     """Of a generation that is over, or when there is one already: neither is accepted, and neither is an error."""
     reading = backlog()
     plan(reading)
@@ -236,7 +236,7 @@ def test_a_plan_that_comes_too_late_is_told_so() -> None:
 
 
 @pytest.mark.parametrize("state", ["reading", "done"])
-def test_rows_that_were_read_are_right_at_the_newest_version_that_was_compared(state: State) -> None:
+def test_rows_that_were_read_are_right_at_the_latest_compared_version(state: State) -> None:
     """Compared with the old version repeatedly, the table would be queried at every check."""
     reading = backlog()
     plan(reading)
@@ -250,7 +250,7 @@ def test_rows_that_were_read_are_right_at_the_newest_version_that_was_compared(s
 
 
 @pytest.mark.parametrize("state", ["cancelled", "failed", "forgotten"])
-def test_a_new_version_of_a_table_that_nobody_reads_holds_up_no_plan(state: State) -> None:
+def test_new_version_of_a_table_that_is_not_read_holds_up_no_plan(state: State) -> None:
     """Each check compares it again: the other tables would wait for one mark after another."""
     reading = backlog()
     reading.stop(ORDERS, state)
@@ -272,7 +272,7 @@ def test_a_lost_connection_without_a_window_holds_up_no_mark() -> None:
     assert [e.token for e in reading.step(Backfill((ORDERS,))) if isinstance(e, WriteMark)] == ["2/1/low"]
 
 
-def test_changed_rows_of_a_table_that_nobody_reads_hold_up_its_next_plan() -> None:
+def test_changed_rows_of_a_table_that_is_not_read_hold_up_its_next_plan() -> None:
     """Changes from before the statement may still arrive, and would survive the sweep of the next reading."""
     reading = machine(Limits(backfill_new=False))
     reading.step(Tick(0))
@@ -285,7 +285,7 @@ def test_changed_rows_of_a_table_that_nobody_reads_hold_up_its_next_plan() -> No
 
 @pytest.mark.parametrize("version", [None, "a"])
 @pytest.mark.parametrize("now", [None, "a", "b"])
-def test_a_table_of_which_only_keys_are_left_stays_at_the_version_that_it_was_read_at(
+def test_table_with_only_keys_left_stays_at_the_version_that_it_was_read_at(
     version: str | None, now: str | None
 ) -> None:
     """Otherwise a statement between the two would be compared with nothing, and the rows it changed would never be

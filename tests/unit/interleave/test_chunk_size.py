@@ -53,7 +53,7 @@ class Reading:
         return known.size
 
 
-def test_chunks_grow_to_their_time_while_nobody_waits() -> None:
+def test_chunks_grow_to_their_time_while_no_transaction_waits() -> None:
     """By twice at most, so that one fast chunk does not ask for a huge one."""
     reading = Reading()
     assert [reading.window() for _ in range(6)] == [32, 64, 128, 200, 200, 200]
@@ -152,7 +152,7 @@ def test_keys_that_a_chunk_did_not_read_are_read_by_the_next_ones() -> None:
     assert sorted(found) == list(range(100))
 
 
-def test_a_unit_is_one_row_unless_the_source_says_otherwise() -> None:
+def test_unit_is_one_row_unless_the_source_specifies_otherwise() -> None:
     """A first chunk of keys has as many rows as are allowed, and no fewer."""
     backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, Limits(chunk_rows_max=48), Offset(1), {})
     backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
@@ -194,7 +194,7 @@ def test_a_chunk_has_no_more_units_than_their_rows_allow(size: int, rows_of_unit
     assert known.size == max(1, min(2 * size, rows_max // rows_of_unit))
 
 
-def test_a_chunk_is_a_range_unless_it_is_said_otherwise() -> None:
+def test_chunk_is_a_range_unless_its_kind_specifies_otherwise() -> None:
     """A source reads what the kind specifies."""
     chunk = Chunk(ORDERS.id, 1, 1, "all", None, size=1, low=Token("1/1/low"))
     assert (chunk.kind, chunk.keys, chunk.single_connection) == ("range", None, False)

@@ -53,7 +53,7 @@ def mark(number: int, which: str, position: int) -> MarkSeen:
 
 
 @pytest.mark.parametrize("stop", [Pause(ORDERS.id), Cancel(ORDERS.id)])
-def test_rows_of_a_chunk_that_was_given_up_go_nowhere(stop: Input) -> None:
+def test_rows_of_an_abandoned_chunk_are_not_emitted(stop: Input) -> None:
     """Its table was stopped in the middle of a window that another table is read in, too."""
     machine = Interleave(
         epoch=Epoch(1),

@@ -144,7 +144,7 @@ def test_only_a_later_generation_ends_the_doubt() -> None:
         (replace(IN_DOUBT, gap=replace(GAP, proven="0/9", until=Offset(60))), 5, "nothing to do"),
     ],
 )
-def test_a_table_is_proven_only_by_a_comparison_that_began_behind_the_gap(
+def test_table_is_proven_only_by_a_comparison_that_began_after_the_gap(
     known: TableProgress, epoch: int, outcome: str
 ) -> None:
     """A comparison from before it found what was true then."""
@@ -197,7 +197,7 @@ def test_shapes_that_do_not_tell_one_table_from_another_are_all_of_the_same_one(
     assert Backlog(Progress({ORDERS: known}), {ORDERS: "a shape"}, limits, Offset(60), {}).get(ORDERS) == known
 
 
-def test_what_a_table_without_rows_looks_like_stands_in_the_log_until_a_row_of_it_is_read() -> None:
+def test_shape_of_a_table_without_rows_is_in_the_log_until_a_row_of_it_is_read() -> None:
     """Nothing else in a log records it, and a merge would not create the table. For other tables it would only take
     space."""
     new = Backlog(Progress(), {ORDERS: ORDERS_TABLE}, Limits(), Offset(1), {})
@@ -285,14 +285,14 @@ def test_a_base_survives_its_json_and_goes_with_its_table() -> None:
     assert taken_up(forgotten).progress.tables[ORDERS].gap is None, "nobody captured it for a while"
 
 
-def test_only_a_comparison_of_its_own_base_proves_a_table() -> None:
+def test_only_a_comparison_with_the_current_base_proves_a_table() -> None:
     """A table that got a different base in the meantime remains unverified."""
     assert outcome_of(Proven(ORDERS, "0/9", 1, "b1"), ORDERS, ATTACHED).outcome == "proven"
     assert outcome_of(Proven(ORDERS, "0/9", 1, "b0"), ORDERS, ATTACHED).outcome == "refused"
     assert outcome_of(Proven(ORDERS, "0/9", 1), ORDERS, ATTACHED).outcome == "refused"
 
 
-def test_a_gap_behind_a_base_keeps_the_base() -> None:
+def test_gap_after_a_base_keeps_the_base() -> None:
     """`--keep-rows` also keeps rows that were loaded another way; without it all are read again."""
     proven = replace(ATTACHED, gap=replace(BASE, proven="0/8", until=Offset(60)))
     after = Checkpoint(

@@ -59,7 +59,7 @@ class Reading:
         self.backlog.count_in(counted, 0, held=False, live=False)
 
 
-def test_chunk_that_got_fewer_rows_asks_for_so_many_the_next_time() -> None:
+def test_chunk_that_got_fewer_rows_requests_that_number_the_next_time() -> None:
     """Keys that do not fit are read in vain."""
     reading = Reading()
     assert reading.chunk() == KEYS_PER_CHUNK
@@ -85,7 +85,7 @@ def test_keys_of_a_window_that_held_too_much_grow_again() -> None:
     assert reading.chunk() > KEYS_PER_CHUNK >> 5
 
 
-def test_chunk_of_the_last_few_keys_says_nothing_about_more_of_them() -> None:
+def test_chunk_of_the_last_few_keys_predicts_nothing_about_more_of_them() -> None:
     """That a few rows fit does not mean that many do."""
     reading = Reading(keys=6)
     assert reading.chunk(fits=4) == 6
@@ -93,7 +93,7 @@ def test_chunk_of_the_last_few_keys_says_nothing_about_more_of_them() -> None:
     assert reading.chunk() == 4
 
 
-def test_a_chunk_of_keys_never_gets_so_small_that_it_asks_for_none() -> None:
+def test_chunk_of_keys_never_shrinks_to_zero_keys() -> None:
     """It would return without rows, and be requested again, endlessly."""
     reading = Reading()
     for _ in range(20):
@@ -101,7 +101,7 @@ def test_a_chunk_of_keys_never_gets_so_small_that_it_asks_for_none() -> None:
     assert [reading.chunk() for _ in range(3)] == [1, 2, 3]
 
 
-def test_keys_that_cannot_be_compared_are_asked_for_as_often_as_they_came() -> None:
+def test_keys_that_cannot_be_compared_are_requested_as_often_as_they_arrived() -> None:
     """Arrow finds no two nested values equal; more of them than were sent would be read needlessly, or begin the
     table again."""
     work = Work(keys_max=3)

@@ -161,7 +161,7 @@ def test_a_spooled_transaction_is_held_whole() -> None:
     assert rows_appended(interleave.step(mark("1/1/high", 9))) == [(1, 1), (2, 1_000_000)]
 
 
-def test_another_incarnation_is_read_anew() -> None:
+def test_another_incarnation_is_read_from_scratch() -> None:
     """A table dropped and created again under its name shares nothing with the old one (O05)."""
     first = machine()
     request = opened(first)

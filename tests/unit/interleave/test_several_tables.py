@@ -123,7 +123,7 @@ def connection_lost() -> list[Effect]:
 
 
 @pytest.mark.parametrize("happens", [truncated, not_visible, no_beginning, too_much, connection_lost])
-def test_tables_of_a_window_are_given_up_in_the_order_of_their_names(happens: Callable[[], list[Effect]]) -> None:
+def test_tables_of_a_window_are_abandoned_in_the_order_of_their_names(happens: Callable[[], list[Effect]]) -> None:
     """The same inputs give the same effects, or a run could never be repeated from its seed."""
     assert given_up(happens()) == NAMES
 

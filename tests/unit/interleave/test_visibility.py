@@ -28,7 +28,7 @@ def test_an_id_at_xmax_is_hidden_although_it_is_in_no_list() -> None:
     assert XidSnapshot(10, 10).hidden(ids(9, 10, 11)).tolist() == [10, 11]
 
 
-def test_what_any_look_has_seen_is_forgotten() -> None:
+def test_ids_that_any_check_has_seen_are_forgotten() -> None:
     """Memory does not grow with what is captured; an id is only needed until a snapshot has seen it."""
     delivered = Delivered(ids(3), 100)
     delivered.add(ids(5, 7))
@@ -47,7 +47,7 @@ def test_ids_taken_for_a_window_do_not_change_with_later_ones() -> None:
     assert delivered.ids().tolist() == [1, 2]
 
 
-def test_a_look_is_asked_for_once_and_again_when_ids_have_doubled() -> None:
+def test_check_is_requested_once_and_again_when_ids_have_doubled() -> None:
     """A hanging commit must not make every step of the machine query the source."""
     delivered = Delivered(ids(), 3)
     asked = []

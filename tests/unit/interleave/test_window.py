@@ -34,7 +34,7 @@ HELD = [run((1, OTHER), (2, HEAP)), run((3, HEAP), (4, OTHER), (5, HEAP))]
     ("seen", "before"),
     [((), 0), ((2,), 2), ((2, 3), 3), ((2, 3, 5), 5), ((3,), None), ((2, 5), None), ((1, 4), 0)],
 )
-def test_a_chunk_stands_behind_all_it_saw_and_before_all_it_did_not(seen: tuple[int, ...], before: int | None) -> None:
+def test_chunk_is_placed_after_all_it_saw_and_before_all_it_did_not(seen: tuple[int, ...], before: int | None) -> None:
     """Transactions of other tables do not count; a gap in what was seen means that there is no place (P08)."""
     assert held_before(HEAP, HELD, Sees(*seen)) == before
 
@@ -58,7 +58,7 @@ def test_a_token_names_its_window() -> None:
     assert window_number(token(Epoch(1), 7, "high"), Epoch(1)) == 7
 
 
-def test_runs_that_are_not_split_stay_as_they_are_and_no_part_is_empty() -> None:
+def test_runs_that_are_not_split_stay_unchanged_and_no_part_is_empty() -> None:
     """A piece without transactions would be a run without a place."""
     first, rest = split_runs(HELD, 2)
     assert (len(first), len(rest)) == (1, 1)

@@ -11,7 +11,7 @@ from cdcflow.spark.java_options import java_options
 LOGIN = {"sasl.username": "cdc", "sasl.password": 'a"b\\c'}
 
 
-def test_a_login_over_tls_is_told_in_java_s_words() -> None:
+def test_login_over_tls_is_written_in_java_s_options() -> None:
     """A password may have any character; the module's line must not end at one of them."""
     found = java_options(
         {"security.protocol": "sasl_ssl", "sasl.mechanisms": "SCRAM-SHA-512", "ssl.ca.location": "/ca.pem", **LOGIN}
@@ -29,7 +29,7 @@ def test_a_login_over_tls_is_told_in_java_s_words() -> None:
 @pytest.mark.parametrize(
     "name", ["ssl.key.location", "sasl.kerberos.service.name", "enable.ssl.certificate.verification"]
 )
-def test_what_secures_the_connection_and_is_not_known_is_refused_by_name(name: str) -> None:
+def test_unknown_security_option_is_refused_with_an_error_that_names_it(name: str) -> None:
     """If it were silently omitted, the connection would differ from the requested one."""
     with pytest.raises(ConfigurationError, match=name.replace(".", r"\.")):
         java_options({name: "x"})

@@ -41,13 +41,13 @@ def walked(rows_at: int, cut_at: int) -> list[object]:
     return [record for record, _ in Cursor(topics, TopicRange(0, Offset(1), None)).read(reader, len(records))]
 
 
-def test_stretch_without_a_lie_is_read() -> None:
+def test_valid_topic_range_is_read() -> None:
     """Otherwise the refusals below would prove nothing."""
     assert len(walked(1, 4)) == 5
 
 
 @pytest.mark.parametrize(("rows_at", "cut_at"), [(0, 4), (2, 4), (9, 4), (1, 3), (1, 5)])
-def test_rows_and_cuts_that_lie_about_their_offsets_are_refused(rows_at: int, cut_at: int) -> None:
+def test_rows_and_cuts_with_wrong_offsets_are_refused(rows_at: int, cut_at: int) -> None:
     """They would be published, or merged, under the offsets of others."""
     with pytest.raises(InvariantViolated, match="topic shop"):
         walked(rows_at, cut_at)

@@ -72,7 +72,7 @@ def payloads(messages: Messages) -> list[Any]:
     return [json.loads(v or b"null") for v in messages.values]
 
 
-def test_a_value_that_was_not_sent_is_never_null_without_a_word() -> None:
+def test_value_that_was_not_sent_is_never_silently_null() -> None:
     """NULL, unchanged and absent are three things; the envelope has two, so the header lists the columns."""
     messages = told(batch(TABLE, {"id": 1, OP: "u", UNCHANGED: ["note", "count"]}, {"id": 2, "note": None, "count": 0}))
     first, second = payloads(messages)
@@ -104,7 +104,7 @@ def test_the_old_row_is_before_only_where_the_source_repeats_all_of_it() -> None
     assert second["before"] is None  # the creation after a key change: the deletion before it has the old row
 
 
-def test_truncates_are_left_out_unless_they_are_asked_for() -> None:
+def test_truncates_are_skipped_unless_they_are_requested() -> None:
     """As in Debezium: few consumers expect a message without a key."""
     rows = batch(TABLE, {"id": 1, "count": 0}, {OP: "t"})
     assert len(told(rows).values) == 1

@@ -113,7 +113,9 @@ def test_group_that_lasts_too_long_is_published_as_smaller_ones(monkeypatch: pyt
     assert max(brokers.groups) <= 5
 
 
-def test_source_transaction_that_lasts_too_long_stops_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_transaction_that_lasts_too_long_stops_with_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Readers see a transaction of the source whole or not at all, so it cannot be split."""
     brokers = SlowBrokers(5)
     tail = MemoryTail(3, 6)
@@ -126,7 +128,7 @@ def test_source_transaction_that_lasts_too_long_stops_by_name(monkeypatch: pytes
     assert sum(brokers.groups) == 18
 
 
-def test_stop_is_heard_inside_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_takes_effect_inside_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group may take longer than a service manager waits; what is not committed is published at the next start."""
     brokers = SlowBrokers(1 << 30)
     tail = MemoryTail(4, publishing.SLICE_ROWS)

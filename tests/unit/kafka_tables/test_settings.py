@@ -97,7 +97,7 @@ class Waiting:
         return {}
 
 
-def test_a_publisher_that_cannot_go_on_ends_the_daemon_with_its_reason(tmp_path: Path) -> None:
+def test_publisher_that_cannot_continue_ends_the_daemon_with_its_reason(tmp_path: Path) -> None:
     """A daemon that captures but no longer publishes looks healthy, and no operator would notice."""
     capture, publisher = Waiting(), Waiting(InvariantViolated("another process publishes"))
     config = loaded(tmp_path, "partitions: 1")

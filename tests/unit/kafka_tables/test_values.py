@@ -76,7 +76,7 @@ def test_varints_of_a_column_are_those_of_each_number() -> None:
 
 
 @pytest.mark.parametrize("digits", [0, 3, 6])
-def test_moments_of_any_year_are_iso_texts(digits: int) -> None:
+def test_timestamps_of_any_year_are_iso_texts(digits: int) -> None:
     """Years before 1 and after 9999 are formatted in another way, which must agree with the first where both can."""
     days = [(year, month) for year in (1, 4, 1600, 1899, 1970, 2000, 9999) for month in (1, 2, 12)]
     near = [dt.datetime(year, month, 28, 23, 59, 59, 999_999, dt.UTC) for year, month in days]
@@ -108,7 +108,7 @@ def test_an_unsigned_number_beyond_int64_stops_with_the_setting() -> None:
     assert values.unsigned_precise(column).to_pylist() == [b"\0" + b"\xff" * 8, None]
 
 
-def test_what_is_no_time_of_day_stops_in_mode_connect() -> None:
+def test_value_that_is_not_a_time_of_day_stops_in_mode_connect() -> None:
     """MySQL's TIME is a duration too, which Connect's Time cannot represent."""
     with pytest.raises(ConfigurationError, match="time_precision_mode"):
         values.duration_millis("shop.t.at")(pa.array([-1], pa.duration("us")))

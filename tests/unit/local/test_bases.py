@@ -110,7 +110,7 @@ def test_a_value_that_does_not_fit_is_refused_and_not_shown(tmp_path: Path) -> N
     assert "234" not in str(raised.value)
 
 
-def test_sparks_old_timestamps_are_moments(tmp_path: Path) -> None:
+def test_sparks_old_timestamps_are_utc(tmp_path: Path) -> None:
     """They have no time zone in the file, and are of UTC."""
     at = pa.array([datetime(2026, 1, 31, 12, tzinfo=UTC)] * 3, pa.timestamp("us", "UTC"))
     rows = ROWS.append_column("at", at)
@@ -134,7 +134,7 @@ def test_folders_of_parquet_have_one_schema(tmp_path: Path) -> None:
         opened(str(tmp_path), None)
 
 
-def test_what_is_no_base_is_said_so(tmp_path: Path) -> None:
+def test_unusable_base_is_refused_with_the_reason(tmp_path: Path) -> None:
     """Each with what to do instead."""
     pq.write_table(ROWS, tmp_path / "rows.parquet")
     (tmp_path / "empty").mkdir()

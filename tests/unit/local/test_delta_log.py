@@ -88,7 +88,7 @@ def test_what_is_written_is_read_by_others(tmp_path: Path) -> None:
     assert file.stats["numRecords"] == 2
 
 
-def test_a_version_belongs_to_whoever_makes_it_first(tmp_path: Path) -> None:
+def test_version_belongs_to_the_process_that_creates_it_first(tmp_path: Path) -> None:
     made(tmp_path / "t")
     first, second = (DeltaTable(tmp_path / "t", None) for _ in range(2))
     assert first.snapshot() == second.snapshot() == ANY
@@ -101,7 +101,7 @@ def test_a_version_belongs_to_whoever_makes_it_first(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "t" / "_delta_log").iterdir() if path.name[0] == "."]
 
 
-def test_what_stands_is_the_same_with_and_without_checkpoints(tmp_path: Path) -> None:
+def test_state_is_the_same_with_and_without_checkpoints(tmp_path: Path) -> None:
     """A checkpoint is written every few versions; a reader that begins there has the files, properties and
     transactions."""
     folder = tmp_path / "t"
@@ -126,7 +126,7 @@ def test_what_stands_is_the_same_with_and_without_checkpoints(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("said", "every"), [("3", 3), ("0", 10), ("often", 10)])
-def test_a_table_says_itself_how_often_a_checkpoint_comes(tmp_path: Path, said: str, every: int) -> None:
+def test_table_property_sets_the_interval_of_checkpoints(tmp_path: Path, said: str, every: int) -> None:
     """A user may have set it differently; for a value that is not a number Delta's default is used."""
     table = made(tmp_path / "t", **{CHECKPOINTS: said})
     for number in range(1, 12):
@@ -135,7 +135,7 @@ def test_a_table_says_itself_how_often_a_checkpoint_comes(tmp_path: Path, said: 
     assert found == set(range(every, 12, every))
 
 
-def test_where_no_checkpoint_can_be_made_versions_are_read_one_by_one(
+def test_versions_are_read_one_by_one_where_no_checkpoint_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any) -> None:
@@ -207,7 +207,7 @@ def test_rows_that_a_vector_takes_away_are_not_read_and_it_goes_with_its_file(tm
         ),
     ],
 )
-def test_tables_that_only_spark_writes_are_handed_over(
+def test_tables_that_only_spark_can_write_are_delegated_to_it(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], reason: str
 ) -> None:
     def told(action: dict[str, Any]) -> None:
@@ -227,7 +227,7 @@ def test_tables_that_only_spark_writes_are_handed_over(
         table.rows()
 
 
-def test_a_log_that_begins_with_what_is_not_read_here_is_handed_over(tmp_path: Path) -> None:
+def test_log_with_an_unsupported_beginning_is_delegated_to_spark(tmp_path: Path) -> None:
     """Nothing is guessed where versions are missing, or a checkpoint is in several files; the error about cuts says
     what to do. Only a version that is missing without such a checkpoint is called missing."""
     folder = tmp_path / "_cdcflow_cuts"
@@ -249,7 +249,7 @@ def test_a_log_that_begins_with_what_is_not_read_here_is_handed_over(tmp_path: P
 
 
 @pytest.mark.parametrize("path", ["file:///elsewhere/a.parquet", "/elsewhere/a.parquet"])
-def test_files_outside_of_the_table_are_handed_over(tmp_path: Path, path: str) -> None:
+def test_files_outside_of_the_table_are_delegated_to_spark(tmp_path: Path, path: str) -> None:
     with pytest.raises(HandOver, match="outside of its folder"):
         deltalog.local_path(tmp_path, File(path, 1))
 
@@ -268,7 +268,7 @@ def test_bounds_are_kept_where_their_order_is_that_of_sql(tmp_path: Path) -> Non
     assert [f.stats["nullCount"][name] for f in (first, second)] == [1, 1]
 
 
-def test_a_table_without_features_is_the_same_behind_a_checkpoint(tmp_path: Path) -> None:
+def test_table_without_features_is_the_same_after_a_checkpoint(tmp_path: Path) -> None:
     """There its protocol has features that are NULL; a table that was mapped since has all of them."""
     table = DeltaTable(tmp_path / "t", None)
     columns = pa.schema([("id", pa.int64()), ("v", pa.string())])

@@ -76,7 +76,7 @@ def test_auto_is_local_without_a_bound_where_spark_cannot_be_started(
     assert not started
 
 
-def test_an_engine_that_cannot_start_leaves_out_the_tables_that_need_it(tmp_path: Path) -> None:
+def test_engine_that_cannot_start_skips_the_tables_that_need_it(tmp_path: Path) -> None:
     """It is tried once: a start that fails takes seconds."""
     tried: list[int] = []
 
@@ -93,7 +93,7 @@ def test_an_engine_that_cannot_start_leaves_out_the_tables_that_need_it(tmp_path
 
 
 @pytest.mark.parametrize("merge", ["{engine: spark}", "{engine: spark, format: iceberg}"])
-def test_spark_merges_what_it_is_told_to(tmp_path: Path, started: list[Any], merge: str) -> None:
+def test_spark_merges_what_the_settings_assign_to_it(tmp_path: Path, started: list[Any], merge: str) -> None:
     assert isinstance(engines(tmp_path, merge).first, SparkEngine)
     assert len(started) == 1
 

@@ -38,7 +38,7 @@ def renamed(old: str, new: str, names: tuple[str, ...]) -> list[Act]:
     return [MissAlso(old, new), Rename(old, new), MissOnly(names)]
 
 
-def test_without_acts_rows_stay_as_they_are() -> None:
+def test_rows_stay_unchanged_without_acts() -> None:
     """Most tails change no shape."""
     assert after([Describe(TARGET)]) == ROWS
 

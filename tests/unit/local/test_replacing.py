@@ -14,12 +14,12 @@ def test_small_files_become_one_where_they_are_many() -> None:
     assert replacing.small([*large, *[1] * (SMALL_FILES_MAX + 1)]) == set(range(5, 6 + SMALL_FILES_MAX))
 
 
-def test_only_so_many_small_files_become_one_at_a_time() -> None:
+def test_bytes_of_small_files_compacted_at_a_time_are_limited() -> None:
     found = replacing.small([3 * MB] * 50)
     assert len(found) == AGAIN_BYTES_MAX // (3 * MB)
 
 
-def test_files_that_are_tiny_or_much_of_which_is_dead_are_written_again() -> None:
+def test_tiny_and_mostly_dead_files_are_rewritten() -> None:
     touched = {
         0: Touched(50 * MB, 1000, 1),
         1: Touched(50 * MB, 1000, 400),
@@ -30,7 +30,7 @@ def test_files_that_are_tiny_or_much_of_which_is_dead_are_written_again() -> Non
     assert replacing.again(touched, 0) == {1, 2}
 
 
-def test_what_is_written_again_is_bounded_and_what_lives_of_it_counts() -> None:
+def test_rewritten_bytes_are_bounded_and_only_live_rows_count() -> None:
     """Other files keep their marks until it is their turn. A file without live rows costs nothing and is removed."""
     half = {n: Touched(AGAIN_BYTES_MAX, 100, 50) for n in range(5)}
     assert len(replacing.again(half, 0)) == 2
@@ -39,7 +39,7 @@ def test_what_is_written_again_is_bounded_and_what_lives_of_it_counts() -> None:
     assert replacing.again({0: Touched(9 * AGAIN_BYTES_MAX, 100, 100)}, AGAIN_BYTES_MAX) == {0}
 
 
-def test_in_an_upkeep_files_join_as_many_as_are_worth_it() -> None:
+def test_maintenance_joins_as_many_files_as_are_worth_it() -> None:
     """A large file is not rewritten for a single small one; many small ones are worth it, in portions."""
     assert replacing.joined([]) == replacing.joined([1]) == []
     assert replacing.joined([MB, 30 * MB]) == []
@@ -66,7 +66,7 @@ def test_joining_comes_to_an_end_and_writes_little_more_than_once() -> None:
     assert written < 10 * 1000 * MB
 
 
-def test_in_an_upkeep_files_are_written_again_of_which_few_rows_are_dead() -> None:
+def test_maintenance_rewrites_files_with_few_dead_rows() -> None:
     """The cheapest first; one at least, however large it is, but none that is larger than may be held in memory."""
     files = [Touched(50 * MB, 100, 5), Touched(50 * MB, 100, 6), Touched(20 * MB, 100, 90), Touched(9, 0, 0)]
     assert replacing.worn(files[:1]) == []

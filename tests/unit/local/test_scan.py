@@ -60,7 +60,7 @@ def test_deleted_rows_are_not_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("slice_rows", [1, 7, 1 << 16])
 @pytest.mark.parametrize("gone", [[], [0, 7, 99], range(100)])
-def test_rows_that_live_are_read_without_the_others(
+def test_live_rows_are_read_without_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int, gone: Sequence[int]
 ) -> None:
     monkeypatch.setattr(scan, "SLICE_ROWS", slice_rows)
@@ -96,7 +96,7 @@ def test_what_a_file_counts_as_null_is_not_taken_for_it(tmp_path: Path, type_: p
         assert rows.living(["c"]).column("c").to_pylist() == values
 
 
-def test_each_row_group_tells_its_bounds(tmp_path: Path) -> None:
+def test_each_row_group_reports_its_bounds(tmp_path: Path) -> None:
     with opened(tmp_path / "f", count=30) as rows:
         assert rows.ends("k") == [(0, 18), (20, 38), (40, 58)]
         assert rows.ends("v") == [("v0", "v9"), ("v10", "v19"), ("v20", "v29")]
@@ -116,7 +116,7 @@ def test_each_row_group_tells_its_bounds(tmp_path: Path) -> None:
         (pa.array([None, None], pa.int64()), None),
     ],
 )
-def test_bounds_are_told_where_their_order_is_that_of_sql(tmp_path: Path, held: pa.Array, told: Any) -> None:
+def test_bounds_are_reported_where_their_order_is_that_of_sql(tmp_path: Path, held: pa.Array, told: Any) -> None:
     """A text that was cut off in the middle of a character is not valid text."""
     pq.write_table(pa.table({"c": held}), tmp_path / "f")
     schema = pa.schema([("c", held.type)])
@@ -132,7 +132,7 @@ def test_a_scan_costs_the_columns_of_the_row_groups_that_it_reads(tmp_path: Path
 
 
 @pytest.mark.parametrize(("held", "is_null"), [([None, None], True), ([None, ["a"]], False), ([["a"], ["b"]], False)])
-def test_a_file_tells_whether_a_column_has_anything(tmp_path: Path, held: list[Any], is_null: bool) -> None:
+def test_file_shows_whether_a_column_has_any_values(tmp_path: Path, held: list[Any], is_null: bool) -> None:
     type_ = pa.list_(pa.string())
     pq.write_table(pa.table({"c": pa.array(held, type_)}), tmp_path / "f", row_group_size=1)
     schema = pa.schema([("c", type_), ("other", type_)])

@@ -104,7 +104,7 @@ def test_names_are_those_of_the_protocol() -> None:
     assert from_z85(stored[2:]) == id_.bytes
 
 
-def test_vectors_in_the_log_itself_are_read_and_other_forms_handed_over(tmp_path: Path) -> None:
+def test_vectors_in_the_log_itself_are_read_and_other_forms_delegated(tmp_path: Path) -> None:
     """The protocol's example has a form that Delta has abandoned; other writers pad theirs to what Z85 can hold."""
     content = struct.pack("<I", 1681511377) + BitMap64([2, 40, 41]).serialize()
     inline = {"storageType": "i", "pathOrInlineDv": to_z85(content + b"\0" * (-len(content) % 4))}
@@ -139,7 +139,7 @@ def test_others_find_the_same_rows_gone(tmp_path: Path) -> None:
     assert sorted(map(str, late._files())) == sorted(map(str, table._files()))
 
 
-def test_a_marked_file_goes_with_its_newest_vector(tmp_path: Path) -> None:
+def test_marked_file_is_removed_with_its_latest_vector(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     table = made(folder, 100)
     for gone in (range(10), range(20)):
@@ -166,7 +166,7 @@ def test_checkpoints_know_the_vectors_of_all_versions_before(tmp_path: Path) -> 
     assert len(others_ids(folder)) == 4 * CHECKPOINT_EVERY - sum(gone)
 
 
-def test_what_is_known_of_a_marked_file_stays_as_it_was_written(tmp_path: Path) -> None:
+def test_statistics_of_a_marked_file_stay_unchanged(tmp_path: Path) -> None:
     """A bound that was parsed as a number and written again could differ, and other engines would skip rows."""
     least, greatest = "-0.10", "123456789012345678901234567890.12345678"
     bounds = f'"minValues":{{"a":{least}}} ,"maxValues":{{"a":{greatest},"b":"}}"}}'
@@ -180,7 +180,7 @@ def test_what_is_known_of_a_marked_file_stays_as_it_was_written(tmp_path: Path) 
     assert File("f", 1).marked(9, {}).stats == {"numRecords": 9, "tightBounds": False}
 
 
-def test_how_many_rows_a_file_has_is_told_though_another_writer_did_not(tmp_path: Path) -> None:
+def test_row_count_of_a_file_is_written_though_another_writer_omitted_it(tmp_path: Path) -> None:
     """Delta requires it of each file with a vector."""
     folder = tmp_path / "t"
     table = made(folder, 10)

@@ -44,14 +44,14 @@ def follow(*shapes: Table) -> Evolution:
     return evolve(target_of(FIRST), shapes)
 
 
-def test_an_added_column_brings_its_default_to_the_rows_that_are_there() -> None:
+def test_added_column_gives_its_default_to_existing_rows() -> None:
     """G21, P18: the source gave old rows the constant, and its log does not record it."""
     found = follow(FIRST, shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7")))
     assert found.steps == (Add(TargetColumn("qty", 3, "int"), "CAST('7' AS int)"),)
     assert found.defaults == {3: "CAST('7' AS int)"}
 
 
-def test_of_several_defaults_of_one_column_the_first_one_is_the_rows_that_were_there() -> None:
+def test_of_several_defaults_of_one_column_existing_rows_get_the_first() -> None:
     """A later default is for later rows, which carry it. Columns that existed before have no default to give."""
     first, second = (shape(("id", 1, INT, "1"), ("note", 2, TEXT), ("qty", 3, INT, default)) for default in ("7", "8"))
     found = follow(FIRST, first, second)
@@ -76,7 +76,7 @@ def test_a_dropped_column_tells_no_rows_apart_where_there_is_no_key() -> None:
     assert "map(" not in " ".join(projection(layout, 0, moved=False))
 
 
-def test_a_default_we_cannot_write_stops_by_name() -> None:
+def test_unsupported_default_stops_with_an_error_that_names_the_column() -> None:
     """Old rows must not silently get NULL where the source shows a value."""
     with pytest.raises(ConfigurationError, match=r"public\.orders.*column tags"):
         follow(shape(("id", 1, INT), ("note", 2, TEXT), ("tags", 3, pa.list_(TEXT), "{a}")))
@@ -99,14 +99,14 @@ def test_a_wider_type_widens_the_column(old: pa.DataType, new: pa.DataType, type
     assert found.steps == (Widen("v", type_),)
 
 
-def test_a_type_that_the_table_s_format_cannot_widen_stops_by_name() -> None:
+def test_type_that_the_table_s_format_cannot_widen_stops_with_an_error_that_names_the_column() -> None:
     """The value would fit, but the column keeps its type."""
     rigid = Format("rigid", widens=lambda old, new: False)
     with pytest.raises(CannotFollow, match=r"column v was int and is bigint now, and rigid cannot widen that"):
         evolve(target_of(shape(("id", 1, INT), ("v", 2, INT))), [shape(("id", 1, INT), ("v", 2, BIG))], format_=rigid)
 
 
-def test_a_type_that_no_table_has_is_said_with_its_column() -> None:
+def test_type_that_no_table_has_is_reported_with_its_column() -> None:
     with pytest.raises(CannotFollow, match=r"table public\.orders, column took: "):
         evolve(None, [shape(("id", 1, INT), ("took", 2, pa.timestamp("ns")))])
 
@@ -124,7 +124,9 @@ def test_a_narrower_type_leaves_the_wide_column() -> None:
     [(TEXT, INT), (INT, TEXT), (pa.decimal128(10, 2), pa.decimal128(10, 4)), (pa.float64(), pa.decimal128(10, 2))],
     ids=str,
 )
-def test_a_type_that_does_not_hold_the_old_values_stops_by_name(old: pa.DataType, new: pa.DataType) -> None:
+def test_type_that_does_not_hold_the_old_values_stops_with_an_error_that_names_the_column(
+    old: pa.DataType, new: pa.DataType
+) -> None:
     """G24: no silent NULL by a cast; the message names column, both types and what to do."""
     with pytest.raises(ConfigurationError, match=r"column v was .* and is .* now") as caught:
         evolve(target_of(shape(("id", 1, INT), ("v", 2, old))), [shape(("id", 1, INT), ("v", 2, new))])
@@ -157,13 +159,13 @@ def test_a_dropped_column_stays_in_the_table() -> None:
     assert numbers(found.target) == {"id": 1, "note": 2}
 
 
-def test_a_column_that_comes_back_under_its_name_is_another_one() -> None:
+def test_column_that_reappears_under_its_name_is_a_new_column() -> None:
     """G27, P19: the old column's values must not show up in the new one."""
     found = follow(shape(("id", 1, INT)), shape(("id", 1, INT), ("note", 3, INT)))
     assert found.steps == (Rename("note", "note__dropped_2"), Add(TargetColumn("note", 3, "int"), None))
 
 
-def test_a_table_made_again_takes_over_columns_by_name_and_nothing_else() -> None:
+def test_recreated_table_adopts_columns_of_the_same_name_and_nothing_else() -> None:
     """P25: numbers of a new incarnation mean other columns; none of the old rows survives."""
     found = follow(FIRST, shape(("note", 1, TEXT), ("id", 2, INT), incarnation=2))
     assert found.fresh
@@ -172,13 +174,13 @@ def test_a_table_made_again_takes_over_columns_by_name_and_nothing_else() -> Non
     assert {c.name: c.number for c in found.target.columns} == {"id": 2, "note": 1}
 
 
-def test_another_key_stops_by_name() -> None:
+def test_changed_key_stops_with_an_error_that_names_the_table() -> None:
     """Rows keyed one way cannot be found by another."""
     with pytest.raises(ConfigurationError, match=r"its key was \(id\) and is \(id, note\) now"):
         follow(shape(("id", 1, INT), ("note", 2, TEXT), key=("id", "note")))
 
 
-def test_names_that_differ_only_in_case_stop_by_name() -> None:
+def test_names_that_differ_only_in_case_stop_with_an_error_that_names_them() -> None:
     """Spark would mistake the one for the other."""
     with pytest.raises(ConfigurationError, match="column Note"):
         evolve(None, [shape(("id", 1, INT), ("note", 2, TEXT), ("Note", 3, TEXT))])
@@ -190,7 +192,7 @@ def test_our_own_column_names_are_refused() -> None:
         evolve(None, [shape(("id", 1, INT), ("_missing", 2, TEXT))])
 
 
-def test_the_description_comes_back_as_it_was_written() -> None:
+def test_description_is_read_back_unchanged() -> None:
     """The table's own property is the only memory of its column numbers."""
     target = target_of(FIRST)
     assert Target.from_json(target.to_json()) == target
@@ -216,7 +218,7 @@ def test_columns_that_the_new_table_lacks_get_numbers_that_no_source_has() -> No
     assert numbers(again) == {"id": 1, "a": -2, "b": -3, "c": 2, "x": -4}, "-2 is another's already"
 
 
-def test_a_column_that_a_table_made_again_gets_later_is_not_one_that_it_lacked() -> None:
+def test_column_that_a_recreated_table_gets_later_is_not_one_that_it_lacked() -> None:
     """P25: otherwise the values of two columns would mix, or the types would clash for no reason."""
     before = target_of(shape(("id", 1, INT), ("a", 2, TEXT)))
     made_again = shape(("id", 1, INT), ("b", 2, TEXT), incarnation=2)
@@ -227,7 +229,7 @@ def test_a_column_that_a_table_made_again_gets_later_is_not_one_that_it_lacked()
 
 
 @pytest.mark.parametrize(("key", "key_swapped"), [("id", "id"), ("a", "b")])
-def test_a_table_made_again_is_known_by_the_names_it_began_with(key: str, key_swapped: str) -> None:
+def test_recreated_table_is_known_by_the_names_it_began_with(key: str, key_swapped: str) -> None:
     """Its columns swapped names and swapped them back: the other shape has each name with the other column's number."""
     names = ("id", 1, INT), ("a", 2, TEXT), ("b", 3, TEXT)
     before = evolve(None, [shape(*names, key=(key,))]).target
@@ -253,7 +255,7 @@ def test_a_number_that_an_older_cdcflow_made_up_is_taken_out_of_the_source_s_way
     assert numbers(again.target) == numbers(found.target), "also when the first run that saw it dies"
 
 
-def test_a_name_that_says_dropped_is_not_given_twice() -> None:
+def test_name_of_a_dropped_column_is_not_given_twice() -> None:
     """A recreated table numbers its columns again, so two columns may be dropped under one name and number."""
     target = target_of(shape(("id", 1, INT), ("note", 2, TEXT)))
     for incarnation in (1, 2):
@@ -272,13 +274,13 @@ def test_a_column_that_the_new_table_has_in_other_letters_is_the_same() -> None:
     assert found.steps == (Rename("Note", "__cdcflow_2"), Rename("__cdcflow_2", "NOTE"))
 
 
-def test_a_table_made_again_with_another_key_stops_by_name() -> None:
+def test_recreated_table_with_another_key_stops_with_an_error_that_names_it() -> None:
     """Its old rows are gone, but the table is built for the old key."""
     with pytest.raises(ConfigurationError, match=r"its key was \(id\) and is \(note\) now"):
         evolve(target_of(FIRST), [shape(("id", 1, INT), ("note", 2, TEXT), key=("note",), incarnation=2)])
 
 
-def test_rows_of_a_table_that_was_made_again_since_are_passed_over() -> None:
+def test_rows_of_a_table_that_was_recreated_since_are_passed_over() -> None:
     """Their table is gone, and with it all that its shapes asked for."""
     old = shape(("id", 1, INT), ("note", 2, pa.list_(TEXT), "{a}"))
     new = shape(("id", 1, INT), ("note", 2, TEXT), incarnation=2)
@@ -336,7 +338,7 @@ def test_an_older_cdcflow_that_died_after_a_rename_is_understood() -> None:
     assert evolve(found, [renamed]).steps == ()
 
 
-def test_no_two_columns_of_a_table_that_was_made_again_get_one_number() -> None:
+def test_no_two_columns_of_a_recreated_table_get_one_number() -> None:
     """One was renamed by a run that died, and another column has its name now."""
     target = target_of(shape(("id", 1, INT), ("x", 2, TEXT), ("y", 3, TEXT)))
     id_, x, y = target.columns
@@ -345,7 +347,7 @@ def test_no_two_columns_of_a_table_that_was_made_again_get_one_number() -> None:
     assert len({c.number for c in found.target.columns}) == len(found.target.columns)
 
 
-def test_a_column_that_an_older_cdcflow_added_before_it_died_is_taken_over() -> None:
+def test_column_that_an_older_cdcflow_added_before_it_died_is_adopted() -> None:
     """It did not announce what it added; its default may or may not be in the rows."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
     more = shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7"))
@@ -358,7 +360,7 @@ def test_a_column_that_an_older_cdcflow_added_before_it_died_is_taken_over() -> 
     assert again.steps == found.steps, "and the same when the run that took it over dies"
 
 
-def test_a_column_that_somebody_added_or_removed_in_the_table_is_told_apart_from_ours() -> None:
+def test_column_that_a_user_added_or_removed_in_the_table_is_distinguished_from_cdcflow_s() -> None:
     """cdcflow owns the table, but nothing keeps users from ALTER TABLE: no value may be read from their column."""
     columns = [FormatColumn(n, i, None) for i, n in enumerate(["id", "note", "_offset", "_missing", "mine"])]
     first = seen(target_of(FIRST), columns, FIRST.id, [FIRST])
@@ -372,7 +374,7 @@ def test_a_column_that_somebody_added_or_removed_in_the_table_is_told_apart_from
             seen(described, columns[:1] + columns[2:], FIRST.id, [FIRST])
 
 
-def test_a_column_that_somebody_put_between_ours_is_passed_over() -> None:
+def test_column_that_a_user_inserted_between_cdcflow_s_is_passed_over() -> None:
     """In a table that an older cdcflow described, which only order and names identify."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
     found = seen(old, [FormatColumn(n, i, None) for i, n in enumerate(["id", "mine", "note"])], FIRST.id, [FIRST])
@@ -391,7 +393,7 @@ def test_a_column_that_an_older_cdcflow_knew_keeps_its_number_when_it_is_dropped
     assert {c.name: c.number for c in apart.target.columns} == {"id": 1, "note": 2, "qty": -9}
 
 
-def test_a_column_that_was_taken_over_is_not_filled_in_a_table_that_was_made_again() -> None:
+def test_adopted_column_is_not_filled_in_a_recreated_table() -> None:
     """Its rows are already gone, so a statement for them would be a useless scan and commit."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
     made_again = shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7"), incarnation=2)
@@ -404,7 +406,7 @@ def test_a_column_that_was_taken_over_is_not_filled_in_a_table_that_was_made_aga
 
 
 @pytest.mark.parametrize("columns_there", [0, 1, 2])
-def test_what_was_announced_for_a_table_made_again_is_not_taken_for_the_old_one_s(columns_there: int) -> None:
+def test_numbers_announced_for_a_recreated_table_are_not_taken_for_the_old_one_s(columns_there: int) -> None:
     """A merge of changes that died between two incarnations begins with the older one again. The numbers that it
     announced for the newer one equal those of the older one's columns."""
     old = shape(("id", 1, INT), ("day", 2, pa.date32()), ("price", 3, pa.decimal128(12, 2)), key=())

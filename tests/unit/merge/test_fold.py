@@ -29,13 +29,13 @@ def test_an_insert_then_a_delete_leaves_no_row() -> None:
     assert found == {}
 
 
-def test_unchanged_columns_come_from_the_row_that_was_there() -> None:
+def test_unchanged_columns_are_copied_from_the_existing_row() -> None:
     """G05, G06, P01: an update that does not repeat a wide value must not lose it."""
     changes = [change(1, "c", id=1, a=1, doc="D"), change(2, "u", "doc", id=1, a=2), change(3, "u", "a", id=1, doc="E")]
     assert fold({}, changes, ("id",)) == {(1,): row(3, id=1, a=2, doc="E")}
 
 
-def test_a_column_nobody_sent_is_missing_and_not_null() -> None:
+def test_column_that_was_never_sent_is_missing_and_not_null() -> None:
     """Until the backfill brings it, NULL would be wrong."""
     found = fold({}, [change(1, "u", "doc", id=1, a=2)], ("id",))
     assert found == {(1,): row(1, "doc", id=1, a=2)}
@@ -72,7 +72,7 @@ def test_a_plain_insert_takes_nothing_from_a_delete_before_it() -> None:
     assert found == {(2,): row(3, "doc", id=2)}
 
 
-def test_a_key_change_does_not_miss_a_column_that_is_dropped_by_then() -> None:
+def test_key_change_does_not_miss_a_column_that_is_already_dropped() -> None:
     """It cannot miss what its shape does not have: otherwise the row would count as partial indefinitely."""
     start: Rows = {(1,): row(1, "doc", "note", id=1)}
     found = fold(start, [change(2, "d", id=1), change(3, "c", "doc", before=1, id=2)], ("id",))
@@ -136,14 +136,14 @@ def test_nothing_of_a_deleted_row_is_in_the_next_one_of_its_key() -> None:
     assert softly(there, change(4, "u", "doc", id=1, a=3)) == {(1,): row(4, "doc", id=1, a=3)}
 
 
-def test_a_delete_of_a_row_that_nobody_knows_leaves_its_key() -> None:
+def test_delete_of_an_unknown_row_leaves_its_key() -> None:
     """It was deleted before the backfill reached it; no later change brings its values."""
     found = softly({}, change(1, "d", id=1))
     assert found == {(1,): dead(row(1, "a", "doc", id=1))}
     assert unfinished(found) == []
 
 
-def test_a_truncate_deletes_the_rows_that_live_and_no_others() -> None:
+def test_truncate_deletes_the_live_rows_and_no_others() -> None:
     """A row that was deleted before has the offset of its own delete."""
     there: Rows = {(1,): row(1, id=1, a=1, doc="D"), (2,): dead(row(2, id=2, a=2, doc="E"))}
     found = softly(there, change(3, "c", id=3, a=3, doc="F"), change(4, "t"), change(5, "c", id=4, a=4, doc="G"))

@@ -162,7 +162,7 @@ def test_a_sweep_takes_what_is_older_and_nothing_else(warehouse: EmbeddedWarehou
     assert sorted(rows_of(warehouse)) == sorted(swept(rows, 4)) == [(2,)]
 
 
-def test_a_result_older_than_the_sweep_is_not_put_in(warehouse: EmbeddedWarehouse) -> None:
+def test_result_older_than_the_sweep_is_not_inserted(warehouse: EmbeddedWarehouse) -> None:
     """A row that the range inserts before the backfill began, and that the backfill did not find, is gone."""
     put(warehouse, 1, ("c", {"id": 1, "a": 1, "doc": "x"}))
     found = put(
@@ -171,7 +171,7 @@ def test_a_result_older_than_the_sweep_is_not_put_in(warehouse: EmbeddedWarehous
     assert sorted(found) == [(1,)]
 
 
-def test_a_bag_counts_through_deletes_of_rows_that_are_not_there(warehouse: EmbeddedWarehouse) -> None:
+def test_bag_counts_through_deletes_of_missing_rows(warehouse: EmbeddedWarehouse) -> None:
     """In a table without a key a delete of a missing row does nothing: it must not consume a later insert."""
     bag = make_table("bag", key=(), a="int32")
     histories: list[tuple[list[str], int]] = [
@@ -201,7 +201,7 @@ def test_a_bag_whose_column_was_dropped_counts_rows_that_are_alike_since(warehou
     assert [(r[0], r[3]) for r in rows_of(warehouse, "bag", narrow).values()] == [({"a": 1}, 2)]
 
 
-def test_names_with_quotes_live_through_merge_rename_and_widening(warehouse: EmbeddedWarehouse) -> None:
+def test_names_with_quotes_survive_merge_rename_and_widening(warehouse: EmbeddedWarehouse) -> None:
     """Whatever its name, a column stays that column: in the projection, the moves, the MERGE and the steps."""
     odd = "a`b'c\\d\"e"
     before: dict[str, Any] = {"id": "int64", odd: "int32", "doc": "string"}
@@ -219,7 +219,7 @@ def test_names_with_quotes_live_through_merge_rename_and_widening(warehouse: Emb
     }
 
 
-def test_a_table_made_again_keeps_no_row_of_the_old_one(warehouse: EmbeddedWarehouse) -> None:
+def test_recreated_table_keeps_no_row_of_the_old_one(warehouse: EmbeddedWarehouse) -> None:
     """A new incarnation under the same name begins empty, and its columns carry only their own values."""
     old = make_table("orders", id="int64", a="int32", doc="string")
     new = make_table("orders", id="int64", doc="string", added="int32", incarnation=2, missing={"added": "7"})
@@ -327,7 +327,7 @@ def test_a_row_from_before_a_column_does_not_miss_it_when_an_update_leaves_it_un
 
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("deleted", [False, True])
-def test_an_update_behind_a_dropped_column_does_not_take_its_default_away(
+def test_update_after_a_dropped_column_does_not_remove_its_default(
     warehouse: EmbeddedWarehouse, dropped: bool, deleted: bool
 ) -> None:
     """The column is added and dropped within one range. An update in between left it unchanged, so the row has the
@@ -348,7 +348,7 @@ def test_an_update_behind_a_dropped_column_does_not_take_its_default_away(
     assert (values["added"], missing) == (7, frozenset())
 
 
-def test_a_column_that_was_dropped_is_not_taken_for_one_that_was_not_there_yet(warehouse: EmbeddedWarehouse) -> None:
+def test_dropped_column_is_not_taken_for_one_that_did_not_exist_yet(warehouse: EmbeddedWarehouse) -> None:
     """It was never sent, and nothing shows that it had its default: it is missing."""
     full = make_table("orders", id="int64", a="int32", doc="string")
     less = make_table("orders", id="int64", a="int64")

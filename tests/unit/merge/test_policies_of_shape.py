@@ -74,7 +74,7 @@ CHANGES: dict[str, tuple[Table, set[str], str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_a_policy_does_not_allow_is_refused_by_name_and_comes_once_it_is_another(change: str) -> None:
+def test_change_that_a_policy_forbids_is_refused_and_applied_once_the_policy_is_changed(change: str) -> None:
     """An operator froze a table because its readers would break; the remedy must work, and the policy may then be
     restored."""
     new, refusing, why = CHANGES[change]
@@ -98,7 +98,7 @@ def test_a_dropped_column_of_a_table_without_a_key_is_one_too() -> None:
         allowed(TablePolicy(evolve="add_only"), replace(shape(("amount", 2, INT)), key=()), target=before)
 
 
-def test_a_table_that_is_made_new_is_nobody_s_yet() -> None:
+def test_policy_does_not_apply_to_a_newly_created_table() -> None:
     """Otherwise a log with a rename in it could not be merged into a new warehouse."""
     renamed = shape(("sum", 2, BIG), ("note", 3, TEXT))
     check_allowed(evolve(None, [FIRST, renamed]), TablePolicy(evolve="freeze"))
@@ -112,7 +112,7 @@ KEEPING = TablePolicy(incompatible="new_column")
 RETYPED = shape(("amount", 2, TEXT, "7"), ("note", 3, TEXT))
 
 
-def test_a_type_that_does_not_hold_the_old_values_gets_a_column_of_its_own() -> None:
+def test_type_that_does_not_hold_the_old_values_gets_a_separate_column() -> None:
     """The old values stay for readers that need them; the existing rows get no new value."""
     found = allowed(KEEPING, FIRST, RETYPED)
     assert columns(found.target)[1:] == [("amount", "int"), ("note", "string"), ("amount__2", "string")]
@@ -125,7 +125,7 @@ def test_a_type_that_does_not_hold_the_old_values_gets_a_column_of_its_own() -> 
 
 
 @pytest.mark.parametrize("later", ["stop", "new_column"])
-def test_of_several_versions_the_newest_that_holds_a_type_takes_its_values(later: Any) -> None:
+def test_of_several_versions_the_latest_that_holds_a_type_takes_its_values(later: Any) -> None:
     """Whatever the order: where ranges begin, and whether a run died, must not show. Also with the old policy again."""
     day = shape(("amount", 2, DAY), ("note", 3, TEXT))
     big = shape(("amount", 2, BIG), ("note", 3, TEXT))
@@ -224,7 +224,7 @@ def test_a_run_that_dies_anywhere_gives_the_same_versions() -> None:
             assert [c.name for c in after.columns] == ["id", "amount", "note", "amount__2"], (death, shapes)
 
 
-def test_a_table_made_again_finds_its_versions() -> None:
+def test_recreated_table_finds_its_versions() -> None:
     """By name, as it finds its columns; otherwise each time the source recreates it, it would get a further version."""
     versioned = allowed(KEEPING, RETYPED).target
     again = shape(("note", 5, TEXT), ("amount", 6, TEXT), incarnation=2)

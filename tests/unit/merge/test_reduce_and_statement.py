@@ -199,7 +199,7 @@ def test_spark_holds_every_value_exactly(arrow: pa.DataType, type_: str) -> None
     assert stored(arrow).table == type_
 
 
-def test_a_type_that_spark_cannot_hold_is_refused_by_name() -> None:
+def test_type_that_spark_cannot_hold_is_refused_with_an_error_that_names_it() -> None:
     """Better no table than a wrong one."""
     with pytest.raises(ConfigurationError, match="timestamp"):
         stored(pa.timestamp("ns"))

@@ -23,7 +23,7 @@ def shape(*columns: tuple[str, int, pa.DataType], key: tuple[str, ...] = ("id",)
     return Table(TableId("public", "orders"), incarnation, made, key)
 
 
-def test_columns_behind_a_dropped_one_are_followed_too() -> None:
+def test_columns_after_a_dropped_one_are_followed_too() -> None:
     """A dropped column ends nothing: the columns after it may be renamed, widened and added in the same pass."""
     before = evolve(None, [shape(("id", 1, INT), ("gone", 2, TEXT), ("qty", 3, INT), ("note", 4, TEXT))]).target
     found = evolve(before, [shape(("id", 1, INT), ("qty", 3, BIG), ("remark", 4, TEXT), ("added", 5, TEXT))])
@@ -41,14 +41,14 @@ def test_columns_behind_a_dropped_one_are_followed_too() -> None:
     ]
 
 
-def test_a_key_that_is_written_otherwise_in_the_table_made_again_stops_by_name() -> None:
+def test_key_that_is_spelled_differently_in_the_recreated_table_stops_with_an_error_that_names_it() -> None:
     """What else happened to that table is unknown; its folder is moved away, and nothing is guessed."""
     before = evolve(None, [shape(("Id", 1, INT), key=("Id",))]).target
     with pytest.raises(ConfigurationError, match=r"its key was \(Id\) and is \(id\) now"):
         evolve(before, [shape(("id", 1, INT), incarnation=2)])
 
 
-def test_a_struct_is_kept_only_where_all_of_its_fields_are_kept_as_they_are() -> None:
+def test_struct_is_kept_only_where_all_of_its_fields_are_kept_unchanged() -> None:
     """One field that Spark would change makes the whole value a different one."""
     fine, wide = ("a", pa.int32()), ("b", pa.decimal256(50, 1))
     assert stored(pa.struct([fine])).convert is None
@@ -95,7 +95,7 @@ def test_a_wider_column_is_widened_once_the_table_allows_it() -> None:
     assert describe("t1", target) == f"ALTER TABLE t1 SET TBLPROPERTIES ('cdcflow.table' = '{target.to_json()}')"
 
 
-def test_a_table_is_made_with_what_tells_whose_it_is() -> None:
+def test_table_is_created_with_properties_that_identify_its_source() -> None:
     """These properties identify it for the next merge; tables of older versions have them."""
     target = Target(1, ("id",), (TargetColumn("id", 1, "int"), TargetColumn("it's", 2, "string")))
     described = target.to_json().replace("'", "\\'")

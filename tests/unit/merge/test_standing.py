@@ -89,7 +89,7 @@ def behind_a_gap(state: str, whole_since: int | None = 40, proven: str | None = 
         (behind_a_gap("done", proven="p"), 40, True, "done"),
     ],
 )
-def test_a_table_behind_a_gap_is_not_whole_before_it_is_proven(
+def test_table_after_a_gap_is_not_whole_before_it_is_proven(
     known: Backfill, begun: int, whole: bool, state: str
 ) -> None:
     """Its rows may differ from the source's, and only its state shows that."""
@@ -107,7 +107,7 @@ def test_a_table_behind_a_gap_is_not_whole_before_it_is_proven(
         (backfill("done", 40), (True, "done"), (True, "done")),
     ],
 )
-def test_a_table_to_which_nothing_came_is_in_doubt_and_out_of_it_all_the_same(
+def test_table_without_changes_is_unverified_after_a_gap_and_verified_again_all_the_same(
     known: Backfill, before: tuple[bool, str], now: tuple[bool, str]
 ) -> None:
     """Most tables did not change in a short gap, nor later."""

@@ -39,7 +39,7 @@ AS_IT_IS = {
 
 
 @pytest.mark.parametrize("arrow", AS_IT_IS, ids=str)
-def test_what_spark_has_a_type_for_is_read_and_kept_as_it_is(arrow: pa.DataType) -> None:
+def test_types_that_spark_has_are_read_and_kept_unchanged(arrow: pa.DataType) -> None:
     """Both names are written into every table: a different name would not hold the value, or not be read."""
     assert stored(arrow) == Stored(AS_IT_IS[arrow], AS_IT_IS[arrow])
     assert stored(arrow).sql("x") == "x"

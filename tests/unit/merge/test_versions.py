@@ -60,7 +60,7 @@ def check(seed: int, log: Log) -> None:
     assert found == expected, differs(seed, log, expected, found)
 
 
-def test_versions_say_what_was_so_at_the_source() -> None:
+def test_versions_show_the_rows_of_the_source() -> None:
     """Each version in each of its columns, over all of the time that it names; also while a backfill reads."""
     for seed, log in logs():
         wrong = untrue(log, told([log.pieces]))
@@ -106,7 +106,7 @@ def check_gap(seed: int, log: Log) -> None:
         ("dcd", End(12)),
     ],
 )
-def test_what_a_row_that_is_made_replaces_was_gone_when_the_backfill_began(ops: str, end: End) -> None:
+def test_row_that_an_insert_replaces_was_gone_when_the_backfill_began(ops: str, end: End) -> None:
     """Its delete was never captured. A transaction that deletes the row before it inserts it shows that the row
     existed."""
     open_: dict[Key, Version] = {(1,): Version({"id": 1, "a": 1}, frozenset(), End(2), None, 2)}
@@ -116,7 +116,7 @@ def test_what_a_row_that_is_made_replaces_was_gone_when_the_backfill_began(ops: 
     assert [version.start for version in found.open.values()] == ([] if ops[-1] == "d" else [End(changes[-1].offset)])
 
 
-def test_versions_that_end_behind_a_gap_are_not_exact() -> None:
+def test_versions_that_end_after_a_gap_are_not_exact() -> None:
     """A version that a change after a gap ends may have ended in the gap. The SQL gives the same as the oracle."""
     for seed, log in logs(LOGS_SQL):
         check_gap(seed, log)
@@ -191,7 +191,7 @@ def test_a_planted_bug_is_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> Non
         check_all()
 
 
-def test_a_gap_that_is_not_looked_at_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_gap_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Among logs with these seeds."""
     monkeypatch.setattr(sql, "_across", lambda *_: "false")
     made = [(seed, make(seed)) for seed in range(40)]

@@ -144,7 +144,7 @@ def test_a_part_of_a_batch_is_counted_from_the_part_s_first_row() -> None:
     assert (both.index.tolist(), both.rows.column("id").to_pylist()) == ([1, 3], [3, 5])
 
 
-def test_a_run_says_what_its_last_transaction_is() -> None:
+def test_run_describes_its_last_transaction() -> None:
     """The position to acknowledge and the commit clock are those of the last transaction."""
     run = run_of(T1, T2)
     assert (run.transactions, run.rows, run.last_position, run.last_commit_ts) == (2, 4, "p2", 1002)
@@ -162,7 +162,7 @@ def test_the_first_transaction_that_touches_a_table(tables: tuple[TableId, ...],
     assert run_of(T1, T2, T3, T4).first_touching(frozenset(tables)) == first
 
 
-def test_a_transaction_is_the_one_that_its_rows_lie_in() -> None:
+def test_transaction_is_the_one_that_contains_its_rows() -> None:
     """The first row after another transaction's end belongs to the next one that has rows."""
     assert run_of(T2, T4).first_touching(frozenset({ORDERS.id})) == 1
     assert run_of(T2, T3, T4).first_touching(frozenset({ORDERS.id})) == 2
@@ -274,7 +274,7 @@ def keys(values: list[Any], arrow: pa.DataType = pa.int64()) -> KeySet:  # noqa:
     return KeySet(pa.table({"id": pa.array(values, arrow)}))
 
 
-def test_key_sets_are_put_together_whatever_became_of_the_column_s_type() -> None:
+def test_key_sets_are_combined_whatever_happened_to_the_column_s_type() -> None:
     """A key column may be widened, or changed to text, while its partial rows wait."""
     assert keys_of(keys([1, 2]).union(keys([2, 3]))) == [1, 2, 2, 3]
     wider = keys([1], pa.int32()).union(keys([1 << 40]))
@@ -386,6 +386,6 @@ def test_chunk_rows_are_one_transaction_of_whole_rows() -> None:
         (10, [], []),
     ],
 )
-def test_the_commit_clock_never_stands_still_nor_goes_back(previous: int, stamps: list[int], clock: list[int]) -> None:
+def test_commit_clock_always_advances(previous: int, stamps: list[int], clock: list[int]) -> None:
     """A reader that orders by time gets the commit order, also where the server's clock was set back."""
     assert commit_clock(previous, np.array(stamps, np.int64)).tolist() == clock

@@ -25,7 +25,7 @@ TABLE = Table(
 )
 
 
-def test_a_table_is_read_as_it_was_written() -> None:
+def test_table_is_read_back_unchanged() -> None:
     """Only the schema history defines the log's columns."""
     text = json.dumps(TABLE.to_json())
     assert table_from_json(json.loads(text)) == TABLE
@@ -57,7 +57,7 @@ def test_equal_shapes_that_were_read_twice_are_one_object() -> None:
 
 
 @pytest.mark.parametrize("type_", [NUMERIC, STAMP, ITEMS], ids=lambda t: t.source)
-def test_a_type_is_read_exactly_and_can_be_read_by_people(type_: ColumnType) -> None:
+def test_type_is_read_exactly_and_is_readable(type_: ColumnType) -> None:
     """Arrow's text of a type is incomplete (it misses the name of a list's element)."""
     written = type_.to_json()
     found = ColumnType.from_json(json.loads(json.dumps(written)))
@@ -73,12 +73,12 @@ def test_types_that_differ_in_the_server_s_word_or_in_arrow_s_are_two() -> None:
     assert len({NUMERIC, ColumnType("numeric(10,2)", pa.string()), ColumnType("money", NUMERIC.arrow)}) == 3
 
 
-def test_a_column_is_nullable_and_without_a_default_unless_it_is_said() -> None:
+def test_column_is_nullable_and_without_a_default_unless_specified() -> None:
     """What a source does not know must not be claimed."""
     assert Column("a", 1, NUMERIC) == Column("a", 1, NUMERIC, nullable=True, missing=None)
 
 
-def test_tables_are_sorted_by_schema_and_then_by_name() -> None:
+def test_tables_are_sorted_by_schema_and_table() -> None:
     """Operators read lists of tables."""
     assert sorted([TableId("b", "a"), TableId("a", "z"), TableId("a", "b")])[0] == TableId("a", "b")
     assert str(TableId("public", "orders")) == "public.orders"
@@ -102,7 +102,7 @@ def test_the_old_row_has_the_key_or_under_full_everything(
     assert table.key_columns == (key or ("id", "at", "items"))
 
 
-def test_the_log_s_columns_are_there_in_every_row_and_a_table_s_need_not_be() -> None:
+def test_log_s_columns_are_set_in_every_row_and_a_table_s_need_not_be() -> None:
     """A deleted row has only its key, so a table's own columns may be NULL; offset, transaction, time and op never."""
     log = TABLE.log_schema
     assert log.names == ["_offset", "_txn", "_commit_ts", "id", "at", "items", "_op", "_unchanged", "_before"]
@@ -129,7 +129,7 @@ CHECKPOINT = Checkpoint(
 )
 
 
-def test_a_checkpoint_is_read_as_it_was_written() -> None:
+def test_checkpoint_is_read_back_unchanged() -> None:
     """A restart has nothing else."""
     text = CHECKPOINT.to_json()
     assert Checkpoint.from_json(text) == CHECKPOINT == Checkpoint.from_json(text.encode())
@@ -160,7 +160,7 @@ def test_a_checkpoint_of_a_newer_cdcflow_is_not_guessed_at() -> None:
         Checkpoint.from_json(CHECKPOINT.to_json().replace('"version":1', '"version":2'))
 
 
-def test_an_identity_is_read_as_it_was_written_also_from_before_timelines() -> None:
+def test_identity_is_read_back_unchanged_also_from_before_timelines() -> None:
     """Logs of one database must never be mistaken for another's."""
     identity = SourceIdentity("postgres", "7301", "shop", "3")
     assert SourceIdentity.from_json(identity.to_json()) == identity

@@ -269,7 +269,7 @@ def test_column_that_only_became_wider_keeps_its_values(
     assert widens(redefined, before, now) is harmless
 
 
-def test_every_column_that_is_defined_anew_is_told() -> None:
+def test_every_redefined_column_is_reported() -> None:
     """A column that only became wider does not speak for the other one."""
     assert altered(list(tokens_of("MODIFY v varchar(300) NOT NULL, ADD INDEX (v), CHANGE w W bigint unsigned"))) == (
         Altered(

@@ -39,7 +39,7 @@ def fills(said: str) -> bool:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_an_option_that_is_no_matter_of_values_is_followed_by_one_value(option: str) -> None:
+def test_option_that_does_not_concern_values_is_followed_by_one_value(option: str) -> None:
     """With its equals sign and without; and the clause after the value is examined again."""
     for said in (f"{option} = 1", f"{option} 1", f"{option} = 1 {option} 2", f"{option}=1, ADD INDEX (v)"):
         assert altered(list(tokens_of(said))) == HARMLESS
@@ -49,7 +49,7 @@ def test_an_option_that_is_no_matter_of_values_is_followed_by_one_value(option: 
 
 
 @pytest.mark.parametrize("option", ["FORCE", "NOWAIT", "WAIT 5"])
-def test_a_word_of_its_own_has_no_value(option: str) -> None:
+def test_standalone_word_has_no_value(option: str) -> None:
     """The next word is the next clause's."""
     assert not fills(option)
     assert fills(f"{option} DROP v")
@@ -97,7 +97,7 @@ def test_what_is_dropped_and_is_no_column_fills_nothing(kind: str) -> None:
     "clause",
     ["ADD", "ANALYZE", "CHECK", "COALESCE", "OPTIMIZE", "REBUILD", "REORGANIZE"],
 )
-def test_partitions_may_be_laid_out_anew(clause: str) -> None:
+def test_partitions_may_be_reorganized(clause: str) -> None:
     """Rows stay in the table with their values; the same word without PARTITION is another clause."""
     assert not fills(f"{clause} PARTITION p")
     assert fills(f"{clause} v int NOT NULL" if clause == "ADD" else f"{clause} p")

@@ -30,14 +30,14 @@ from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
-def test_event_of_unknown_type_stops_by_name(flavor: Flavor) -> None:
+def test_event_of_unknown_type_stops_with_an_error_that_names_it(flavor: Flavor) -> None:
     """M01, M02: an unknown event could hold rows; a library that skips it loses them silently."""
     log = Log(flavor)
     log.event(99, b"rows?")
     refused(log, ConfigurationError, "event of type 99")
 
 
-def test_event_of_the_other_kind_of_server_stops_by_name() -> None:
+def test_event_of_the_other_kind_of_server_stops_with_an_error_that_names_it() -> None:
     """A MySQL server writes no MariaDB events; such a number has an unknown meaning there."""
     log = Log("mysql")
     log.event(167, b"x")
@@ -63,7 +63,7 @@ def test_incident_stops(flavor: Flavor) -> None:
     refused(log, HistoryLost, "INCIDENT")
 
 
-def test_fragments_of_row_events_stop_by_name() -> None:
+def test_fragments_of_row_events_stop_with_an_error_that_names_them() -> None:
     """M04: rows in a form that is not read must not be passed over."""
     log = Log("mariadb")
     log.begin()
@@ -73,7 +73,7 @@ def test_fragments_of_row_events_stop_by_name() -> None:
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
-def test_images_are_as_each_event_says_not_as_the_server_is_set(flavor: Flavor) -> None:
+def test_images_are_decoded_as_each_event_specifies_not_as_the_server_is_set(flavor: Flavor) -> None:
     """M08: one session with binlog_row_image=MINIMAL among others; what it did not send is unchanged, not NULL."""
     log = Log(flavor)
     log.begin()
@@ -249,7 +249,7 @@ def test_row_event_with_other_columns_than_the_table_map_stops() -> None:
 
 
 @pytest.mark.parametrize("declared", [50, 1 << 40])
-def test_compressed_transaction_grows_no_further_than_it_says(declared: int) -> None:
+def test_compressed_transaction_grows_no_further_than_its_stated_size(declared: int) -> None:
     """M01: a few bytes can claim to be very many, or be more than they claim."""
     log = Log()
     log.gtid()
@@ -257,7 +257,7 @@ def test_compressed_transaction_grows_no_further_than_it_says(declared: int) -> 
     refused(log, SourceUnavailable if declared == 50 else ConfigurationError, "compressed")
 
 
-def test_compressed_rows_grow_no_further_than_they_say() -> None:
+def test_compressed_rows_grow_no_further_than_their_stated_size() -> None:
     """M02: the same for each of MariaDB's events."""
     log = Log("mariadb")
     log.begin()
@@ -289,7 +289,7 @@ def test_large_compressed_transaction_goes_into_a_spool_in_pieces() -> None:
     assert max(sum(len(b.index) for b in batches) for batches, _ in pieces) < 20_000
 
 
-def test_other_flavor_is_told() -> None:
+def test_other_flavor_is_detected() -> None:
     """A wrong source.kind would decode half of the events and misread the other half."""
     log = Log("mariadb")
     with pytest.raises(ConfigurationError, match=r"set source\.kind"):

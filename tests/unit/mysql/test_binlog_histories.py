@@ -251,7 +251,7 @@ def test_the_position_reaches_the_end_of_the_log(flavor: Flavor, seed: int) -> N
 
 
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
-def test_the_end_of_one_transaction_is_told_by_one_gtid(flavor: Flavor) -> None:
+def test_end_of_one_transaction_is_identified_by_one_gtid(flavor: Flavor) -> None:
     """The lower fence checks which of the delivered transactions a snapshot sees, by coordinate and GTID."""
     made = history(flavor, 5, steps=30)
     found = reading(made)

@@ -79,7 +79,7 @@ def test_garbled_events_end_in_named_errors(flavor: Flavor, compress: bool, seed
 
 @EXAMPLES
 @given(data=st.binary(max_size=200), checksum=st.booleans(), begin=st.integers(0, 20))
-def test_packets_of_any_bytes_are_cut_within_what_is_there(data: bytes, checksum: bool, begin: int) -> None:
+def test_packets_of_any_bytes_are_cut_within_their_data(data: bytes, checksum: bool, begin: int) -> None:
     """What a compiled form must hold, too: places inside the data, and the same reason for stopping."""
     begin = min(begin, len(data))
     found = wire.split(data + bytes(PAD), begin, len(data), checksum)

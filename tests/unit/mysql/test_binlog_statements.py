@@ -47,7 +47,7 @@ def test_rows_changed_by_a_statement_stop(flavor: Flavor, said: str) -> None:
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 @pytest.mark.parametrize("sql_mode", [0, NO_BACKSLASH_ESCAPES])
-def test_sessions_mode_says_where_a_string_ends(flavor: Flavor, sql_mode: int) -> None:
+def test_session_s_mode_defines_where_a_string_ends(flavor: Flavor, sql_mode: int) -> None:
     """The event has the sql_mode of the session that executed it."""
     log = Log(flavor)
     one(log, 1)
@@ -57,7 +57,7 @@ def test_sessions_mode_says_where_a_string_ends(flavor: Flavor, sql_mode: int) -
 
 
 @pytest.mark.parametrize("said", ["INSERT INTO elsewhere.t VALUES (1)", "DELETE FROM elsewhere.t WHERE 1"])
-def test_statement_on_a_table_that_is_not_captured_is_none_of_ours(said: str) -> None:
+def test_statement_on_a_table_that_is_not_captured_is_ignored(said: str) -> None:
     """M07: a checksum tool's own table must not end the capture of all others."""
     log = Log()
     log.begin()
@@ -82,7 +82,7 @@ def test_table_whose_shape_changes_within_a_batch_has_each_rows_shape() -> None:
 @pytest.mark.parametrize(
     "said", ["RENAME TABLE t TO _t_del, _t_gho TO t", "rename table `shop`.`t` to `shop`.`_t_old`, `_t_new` to `t`"]
 )
-def test_swap_by_a_schema_change_tool_goes_on_under_the_name(said: str) -> None:
+def test_swap_by_a_schema_change_tool_continues_under_the_name(said: str) -> None:
     """M37: the shadow table's rows were never captured; after the swap the same table has another shape."""
     log = Log()
     one(log, 1)
@@ -146,7 +146,7 @@ def test_names_that_got_another_tables_rows_are_emptied_and_read(
     assert filled(found) == read
 
 
-def test_table_that_is_renamed_away_has_no_rows_any_more() -> None:
+def test_table_that_is_renamed_away_no_longer_has_rows() -> None:
     """M38: under its old name it is gone; under the new one it is a new table."""
     log = Log()
     one(log, 1)
@@ -169,7 +169,7 @@ def test_table_that_is_renamed_away_has_no_rows_any_more() -> None:
         ("/*!50100 TRUNCATE */ /*!50100 TABLE */ t", "t"),
     ],
 )
-def test_emptied_tables_are_told(said: str, ops: str) -> None:
+def test_emptied_tables_are_reported(said: str, ops: str) -> None:
     """M40, M39: rows that are all removed at once have no row events."""
     log = Log("mariadb")
     one(log, 1)
@@ -253,7 +253,7 @@ def test_history_that_was_ended_since_stops_nothing() -> None:
     assert filled(whole(log)) == ["t"]
 
 
-def test_other_ddl_is_told_and_asks_for_the_shape_anew() -> None:
+def test_other_ddl_is_reported_and_requests_the_shape_again() -> None:
     """M35: nothing depends on what a statement means; the next table map is described again."""
     log = Log()
     one(log, 1)
@@ -344,7 +344,7 @@ def test_statement_about_no_captured_rows_is_passed_over(said: str) -> None:
         ("ALTER TABLE elsewhere.t ADD COLUMN w int DEFAULT 7", False),
     ],
 )
-def test_statement_that_gives_old_rows_values_is_told_before_anything_behind_it(said: str, filled: bool) -> None:
+def test_statement_that_gives_old_rows_values_is_reported_before_anything_after_it(said: str, filled: bool) -> None:
     """P18: what the log does not contain has to be read; the request precedes it, so a crash cannot lose it."""
     log = Log()
     one(log, 1)
@@ -410,7 +410,7 @@ def test_table_is_the_tools_only_by_the_names_that_it_gives(said: str, emptied: 
     assert filled(found) == read
 
 
-def test_definition_is_compared_with_what_the_log_last_told() -> None:
+def test_definition_is_compared_with_the_last_one_in_the_log() -> None:
     """A shape from before another statement, or from today's catalog, does not show what the column was."""
     log = Log()
     log.standalone("ALTER TABLE t MODIFY v varchar(300)")
@@ -418,7 +418,7 @@ def test_definition_is_compared_with_what_the_log_last_told() -> None:
     assert filled(found) == ["t"]
 
 
-def test_shape_of_a_table_that_was_never_seen_comes_from_the_catalog() -> None:
+def test_shape_of_a_table_that_was_never_seen_is_read_from_the_catalog() -> None:
     """A table may be truncated before the stream has seen a row of it."""
     log = Log()
     log.standalone("TRUNCATE TABLE t")
@@ -452,7 +452,7 @@ def test_shape_of_a_table_that_was_never_seen_comes_from_the_catalog() -> None:
         ("CREATE TEMPORARY TABLE t (id int)", []),
     ],
 )
-def test_tables_that_a_statement_named_are_looked_up_anew(said: str, changed: list[str | None]) -> None:
+def test_tables_that_a_statement_named_are_looked_up_again(said: str, changed: list[str | None]) -> None:
     """M33: their shapes, and whether they are captured, may differ after the statement; the other tables are not
     queried."""
     log = Log("mariadb")
@@ -507,7 +507,7 @@ def test_which_tables_hold_the_rows_of_the_one_whose_place_they_take(name: str, 
         ("elsewhere._t_del", False),
     ],
 )
-def test_which_name_a_table_gets_that_was_only_put_aside(name: str, is_left_over: bool) -> None:
+def test_which_name_a_table_gets_that_was_only_renamed_temporarily(name: str, is_left_over: bool) -> None:
     """M37: another table takes its place immediately afterwards; a table that got any other name is gone."""
     log = Log()
     one(log, 1)

@@ -16,7 +16,7 @@ from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 
 
-def test_transactions_without_gtid_stand_between_those_with() -> None:
+def test_transactions_without_gtid_are_placed_between_those_with() -> None:
     """M24: during a switch-over the server sends both kinds; file and byte carry the position, the set stays."""
     log = Log("mysql", gtids=False)
     one(log, 1)
@@ -137,7 +137,7 @@ def test_xa_commit_in_one_phase_is_an_ordinary_transaction() -> None:
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
-def test_marks_stand_exactly_between_transactions(flavor: Flavor) -> None:
+def test_marks_are_placed_exactly_between_transactions(flavor: Flavor) -> None:
     """A mark is where its transaction is, whatever else is in the same batch; marks of another capture do not count."""
     log = Log(flavor)
     one(log, 1)
@@ -171,7 +171,7 @@ def test_expected_marks_are_answered_at_their_place() -> None:
     assert not found.decoder.progress.due
 
 
-def test_expected_marks_of_one_place_come_in_the_order_they_were_asked_for() -> None:
+def test_expected_marks_of_one_place_are_delivered_in_the_order_of_their_requests() -> None:
     """On a quiet server a window's low and high mark are at the same position, and the stream reaches both at once."""
     log = Log()
     one(log, 1)

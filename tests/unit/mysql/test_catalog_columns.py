@@ -126,7 +126,7 @@ def test_types_of_the_change_log_tell_what_a_column_was_that_is_gone() -> None:
     assert extra_of(bytes_of_16, "binary(16)") == ""
 
 
-def test_column_that_takes_no_null_says_so() -> None:
+def test_column_that_takes_no_null_is_marked_not_null() -> None:
     """The key of a table is found by it."""
     column = CatalogColumn("id", "NO", "int", "int", None, 10, 0, None, None, "auto_increment")
     assert server_column(column, {}) == ServerColumn("id", TypeCode.LONG, 0, False)
@@ -139,7 +139,7 @@ def test_column_that_takes_no_null_says_so() -> None:
         (asked("char(1)", octets=4, collation="klingon_ci"), "has the collation klingon_ci, which the server does not"),
     ],
 )
-def test_column_that_is_not_understood_is_refused_by_name(column: CatalogColumn, why: str) -> None:
+def test_unsupported_column_is_refused_with_an_error_that_names_it(column: CatalogColumn, why: str) -> None:
     """M35: unknown means stop."""
     with pytest.raises(ConfigurationError, match=why) as caught:
         server_column(column, COLLATIONS)

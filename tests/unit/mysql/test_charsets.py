@@ -130,7 +130,7 @@ def test_latin1_is_what_the_servers_mean_by_it(way: Any) -> None:
         (97, b"\xad\xbfa", "�a"),
     ],
 )
-def test_bytes_that_are_no_text_are_told_by_policy(way: Any, collation: int, raw: bytes, replaced: str) -> None:
+def test_bytes_that_are_not_text_are_handled_by_policy(way: Any, collation: int, raw: bytes, replaced: str) -> None:
     """N15: never dropped, never guessed: an error that names the column, or a replacement character."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.name(.|\n)*name: replace"):
         both(way, collation, [b"fine", raw])

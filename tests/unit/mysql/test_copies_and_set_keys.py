@@ -64,7 +64,7 @@ def test_a_time_in_a_key_is_the_server_s_text_of_it(time: dict[str, int], sql: s
     assert value_literal(column, datetime.timedelta(**time)) == sql
 
 
-def test_history_of_a_table_that_is_not_captured_is_nobody_s_matter() -> None:
+def test_history_of_a_table_that_is_not_captured_is_ignored() -> None:
     """Only rows of captured tables are mixed with it."""
     log = Log("mariadb")
     one(log, 1)
@@ -85,7 +85,7 @@ def test_keys_of_one_column_are_looked_for_without_parentheses() -> None:
 
 
 @pytest.mark.parametrize("said", ["ALTER TABLE t MODIFY w bigint", "ALTER TABLE t MODIFY IF EXISTS gone bigint"])
-def test_a_column_of_which_the_log_never_told_is_not_taken_for_wider(said: str) -> None:
+def test_column_that_the_log_never_described_is_not_taken_for_wider(said: str) -> None:
     """Its previous type is unknown: the table is read again."""
     log = Log()
     one(log, 1)

@@ -71,7 +71,7 @@ def test_fence_that_comes_after_one_with_more_misses_nothing() -> None:
     assert not len(latest.hidden(ids(10, 20)))
 
 
-def test_snapshot_of_another_process_is_told_where_the_stream_is() -> None:
+def test_snapshot_of_another_process_reports_where_the_stream_is() -> None:
     """W03: it is sent as a set; what it does not see is remembered until then, whatever later snapshots see."""
     delivered = DeliveredGtids()
     there, here = (
@@ -145,7 +145,7 @@ SOURCES = (ONE, f"{ONE}:tag", TWO)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_fences_hide_what_their_sets_lack_whatever_else_is_looked_at(seed: int) -> None:
+def test_fences_hide_what_their_sets_lack_whatever_else_is_checked(seed: int) -> None:
     """W03: compared with plain Python sets. Sets grow, fences open and close, checks begin before others end."""
     chance = random.Random(seed)
     delivered, executed = DeliveredGtids(), MysqlGtids()
@@ -176,7 +176,7 @@ def test_fences_hide_what_their_sets_lack_whatever_else_is_looked_at(seed: int) 
             assert fence.hidden(asked).tolist() == hidden
 
 
-def test_a_look_that_ends_forgets_only_what_every_fence_sees() -> None:
+def test_check_that_ends_forgets_only_what_every_fence_sees() -> None:
     """Not while another check is in progress, whose set may be older; and without a fence nothing is known to be
     seen."""
     delivered = DeliveredGtids()
@@ -200,7 +200,7 @@ def test_a_look_that_ends_forgets_only_what_every_fence_sees() -> None:
     assert later.hidden(ids(10, 20)).tolist() == []
 
 
-def test_a_transaction_that_nobody_remembers_is_seen() -> None:
+def test_unknown_transaction_counts_as_seen() -> None:
     """It was waited for before this run, or every fence in use sees it."""
     delivered = DeliveredGtids()
     fence = delivered.fence(MysqlGtids.parse(""))

@@ -128,7 +128,7 @@ def test_set_in_a_command_has_exclusive_ends_and_tags_only_where_there_are_any()
         "b.000001:4;0-1-2;xa=x.000001:5;0-1-1;began=1764241200",
     ],
 )
-def test_positions_come_back_as_they_were_written(text: str) -> None:
+def test_positions_are_read_back_unchanged(text: str) -> None:
     """Checkpoints contain them for years."""
     assert BinlogPosition.parse(text).text == text
 

@@ -18,7 +18,7 @@ def columns(*which: int, number: list[int] | None = None, sources: tuple[str, ..
     return Gtids(sources, np.array(which, np.int64), np.array(numbers, np.int64))
 
 
-def test_gtids_in_columns_are_told_by_their_place() -> None:
+def test_gtids_in_columns_are_identified_by_their_place() -> None:
     """-1 has none; the first source is one like the others."""
     found = columns(0, -1, 1, 0)
     assert len(found) == 4
@@ -143,7 +143,7 @@ def test_a_mariadb_set_is_read_in_whatever_way_it_is_written() -> None:
             gtid_set("mariadb", text)
 
 
-def test_what_comes_before_the_last_of_a_mariadb_domain_is_in_the_set() -> None:
+def test_transactions_before_the_last_of_a_mariadb_domain_are_in_the_set() -> None:
     """And the last one itself."""
     mine = MariadbGtids.parse("0-1-7,3-2-9")
     assert [n for n in (6, 7, 8) if mine.contains("0-9", n)] == [6, 7]
@@ -154,7 +154,7 @@ def test_what_comes_before_the_last_of_a_mariadb_domain_is_in_the_set() -> None:
     assert mine.domains() == {0: (1, 7), 3: (2, 9)}, "what was handed out is its owner's"
 
 
-def test_texts_of_a_mariadb_run_stand_in_their_domain_s_place() -> None:
+def test_texts_of_a_mariadb_run_are_in_their_domain_s_place() -> None:
     """Domains before and after it stay; the run's server is the last one of its domain."""
     run = columns(0, 0, number=[8, 9], sources=("2-5", "0-1"))
     for before, expected in (

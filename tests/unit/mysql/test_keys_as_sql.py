@@ -53,7 +53,7 @@ def test_cell_becomes_the_literal_of_its_value(column: ServerColumn, cell: bytes
 
 
 @pytest.mark.parametrize(("column", "cell"), [(INT, b"1 OR 1=1"), (MOMENT, b"'; DROP"), (FLOAT, b"nan()")])
-def test_cell_that_is_no_value_of_its_type_goes_into_no_statement(column: ServerColumn, cell: bytes) -> None:
+def test_cell_that_is_not_a_value_of_its_type_is_written_into_no_statement(column: ServerColumn, cell: bytes) -> None:
     """S01: a party between cdcflow and the server may send anything."""
     with pytest.raises(SourceUnavailable):
         literal_of(column, cell)
@@ -117,7 +117,7 @@ def test_composite_key_is_followed_column_by_column() -> None:
         ((ServerColumn("d", TypeCode.DECIMAL, 10, False),), "`d`", True, False),
     ],
 )
-def test_what_is_asked_of_a_key_s_columns(
+def test_what_is_queried_of_a_key_s_columns(
     columns: tuple[ServerColumn, ...], selected: str, sought: bool, whole: bool
 ) -> None:
     """Every bit of their values; and an index is used only for a column that is compared unchanged."""
@@ -173,7 +173,7 @@ def test_labels_are_read_as_the_server_writes_them(full_type: str, labels: tuple
     assert server_column(column, {"utf8mb4_bin": 46}).labels == labels
 
 
-def test_unknown_type_is_refused_by_name() -> None:
+def test_unknown_type_is_refused_with_an_error_that_names_it() -> None:
     """M35: a type of a newer server is not guessed at."""
     column = CatalogColumn("x", "YES", "tensor", "tensor(3)", None, None, None, None, None, "")
     with pytest.raises(ConfigurationError, match="column x has the type tensor"):

@@ -24,7 +24,7 @@ def test_captured_table_that_is_gone_stays_until_its_end_is_in_the_log() -> None
     assert ended(Lives(first), {A, B}, {B}, position=50, end=90, is_kept=lambda table: False) == {}
 
 
-def test_table_with_a_name_of_its_own_in_the_settings_stays_on_the_list() -> None:
+def test_table_named_explicitly_in_the_settings_stays_on_the_list() -> None:
     """It was captured, so its name is not a mistake; and where all tables are gone, the capture waits for others."""
     before = Lives({A: 50, C: 50})
     assert ended(before, {A, B, C}, {B}, position=60, end=90, is_kept=lambda table: table == A) == {A: 50}
@@ -49,14 +49,14 @@ def test_new_table_counts_from_the_place_that_every_snapshot_sees() -> None:
     assert begun(Lives(), {A}, {A, B}, position=10, visible=None) == {}
 
 
-def test_lives_are_kept_in_the_checkpoint() -> None:
+def test_incarnations_are_kept_in_the_checkpoint() -> None:
     lives = Lives({A: 50}, {TableId('a"b', "ü"): 1 << 45})
     assert Lives.from_json(lives.to_json()) == lives
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 @pytest.mark.parametrize("pieces", [False, True])
-def test_what_cannot_be_read_of_a_new_table_stops_from_its_place_on(flavor: Flavor, pieces: bool) -> None:
+def test_unreadable_names_of_a_new_table_stop_the_stream_after_its_position(flavor: Flavor, pieces: bool) -> None:
     """A backfill has the rows before that position: there, a table map without names is skipped and the others are
     used."""
     log = Log(flavor)

@@ -172,7 +172,7 @@ def test_silence_is_noticed_and_heartbeats_are_not_silence(ends: Ends, monkeypat
         ends.poll()
 
 
-def test_closed_connection_is_told_after_what_came_before_it(ends: Ends) -> None:
+def test_closed_connection_is_reported_after_the_events_before_it(ends: Ends) -> None:
     """Everything that arrived before the error is delivered first."""
     ends.server.sendall(many(3).dump())
     ends.server.close()
@@ -204,7 +204,7 @@ def test_refusals_are_sorted_by_what_to_do(
     assert ends.ids() == [0]
 
 
-def test_end_of_the_log_is_a_server_that_goes_away(ends: Ends) -> None:
+def test_end_of_the_log_is_a_server_shutdown(ends: Ends) -> None:
     """The server sends it only on shutdown: cdcflow requested a dump that waits for more."""
     ends.server.sendall(b"\5\0\0\1\xfe\0\0\2\0")
     ends.fails(SourceUnavailable, "shuts down")
@@ -255,7 +255,7 @@ def test_a_backlog_is_decoded_in_another_thread_in_order(ends: Ends, monkeypatch
     assert ends.stream.fileno() == ends.stream._socket.fileno()
 
 
-def test_a_connection_lost_in_a_backlog_is_told_after_what_came_before(
+def test_connection_lost_in_a_backlog_is_reported_after_the_transactions_before_it(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole transactions that were received count, in whichever thread they were decoded."""

@@ -131,7 +131,7 @@ def test_what_is_compressed_in_another_way_is_refused(value: bytes) -> None:
 POINT = struct.pack("<BIdd", 1, 1, 1.5, -2.5)
 
 
-def test_a_geometry_with_a_reference_system_says_so_behind_its_type() -> None:
+def test_geometry_with_a_reference_system_is_flagged_after_its_type() -> None:
     """Its flag is one bit of the type, and the rest of the type stays."""
     for srid in (1, 255, 256, 65_536, 1 << 24, 2**32 - 1):
         for kind in (1, 2, 7):

@@ -245,7 +245,7 @@ def test_key_change_with_a_part_of_a_document_is_incomplete_under_its_new_key(wa
     assert found.incomplete.tolist() == [False, False, True]
 
 
-def test_unknown_options_of_values_stop_by_name(way: Any) -> None:
+def test_unknown_options_of_values_stop_with_an_error_that_names_them(way: Any) -> None:
     """Another option means bytes that cdcflow cannot read."""
     with pytest.raises(ConfigurationError, match="binlog_row_value_options"):
         of_documents(way, updated([key(1), DIFF, b"\2", DOCUMENT], b"\3\1"))
@@ -264,7 +264,7 @@ def test_more_than_eight_columns_have_more_bytes_of_nulls(way: Any) -> None:
         ]
 
 
-def test_lengths_take_as_many_bytes_as_the_column_says(way: Any) -> None:
+def test_lengths_take_as_many_bytes_as_the_column_specifies(way: Any) -> None:
     """N17: up to 255 bytes one, up to 65,535 two, and one to four for the kinds of TEXT."""
     kinds = [
         column("c255", TypeCode.VARCHAR, 255, collation=8),
@@ -317,7 +317,7 @@ def test_buffer_without_padding_is_read_all_the_same(way: Any) -> None:
     assert found.rows.num_rows == 1
 
 
-def test_truncation_says_nothing_but_itself() -> None:
+def test_truncation_contains_no_values() -> None:
     """M40: all columns are NULL, and none is unchanged."""
     found = truncation(ORDERS.table)
     assert found.schema.equals(ORDERS.table.change_schema)

@@ -149,7 +149,7 @@ def test_a_quiet_table_has_its_turn_next_to_a_busy_one() -> None:
     assert samples.take() is None
 
 
-def test_nothing_is_kept_unless_it_is_wanted_and_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_requested_and_readable_second_opinions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hot path pays nothing for what is switched off, and memory has a bound."""
     samples = EventSamples(lambda described: described.table.id.name != "u")
     offering(samples, T)
@@ -173,7 +173,7 @@ def test_of_an_event_with_many_rows_the_first_ones_are_compared() -> None:
     assert compare(sample, "mysql").is_equal
 
 
-def test_without_the_library_nothing_is_kept_and_the_status_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_nothing_is_kept_and_the_status_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shadow check continues with reads by key alone."""
     settings = MySQL.model_validate({"kind": "mysql", "url": "mysql://root@127.0.0.1:1/", "tables": ["x.*"]})
     source = MySQLSource(settings, lambda: None)
@@ -307,7 +307,7 @@ def test_documents_with_values_that_json_does_not_have_are_no_difference(cell: b
 
 
 @pytest.mark.parametrize("name", UNKNOWN_TYPES)
-def test_rows_with_a_type_that_the_library_does_not_know_are_left_out(
+def test_rows_with_a_type_that_the_library_does_not_support_are_skipped(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot locate the columns after such a column."""

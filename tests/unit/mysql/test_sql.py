@@ -35,7 +35,7 @@ def names(text: str, sql_mode: int = 0) -> list[str]:
 @pytest.mark.parametrize("sql_mode", MODES)
 @settings(max_examples=30)
 @given(st.text(min_size=1))
-def test_a_name_that_is_quoted_is_read_as_it_was(sql_mode: int, name: str) -> None:
+def test_quoted_name_is_read_back_unchanged(sql_mode: int, name: str) -> None:
     """S01: whatever it has in it, it stays one name."""
     assert tokens(quoted(name), sql_mode) == [Token("", name, True)]
 
@@ -43,7 +43,7 @@ def test_a_name_that_is_quoted_is_read_as_it_was(sql_mode: int, name: str) -> No
 @pytest.mark.parametrize("sql_mode", MODES)
 @settings(max_examples=30)
 @given(st.text())
-def test_a_string_is_written_without_a_character_of_its_own(sql_mode: int, text: str) -> None:
+def test_string_literal_contains_none_of_its_characters(sql_mode: int, text: str) -> None:
     """S01: nothing in it can end it, in any session."""
     written = literal(text)
     if not text:
@@ -156,7 +156,7 @@ def test_a_table_is_named_with_its_schema_or_without(text: str, at: int, table: 
     assert table_at(tokens(text), at, "shop") == (table, behind)
 
 
-def test_behind_the_end_stands_nothing() -> None:
+def test_tokens_end_at_the_end_of_the_text() -> None:
     """The text of a statement may end anywhere."""
     found = tokens("Drop `Table`")
     assert [word_at(found, at) for at in range(4)] == ["DROP", "", "", ""]
@@ -175,8 +175,6 @@ def test_behind_the_end_stands_nothing() -> None:
         ("TABLE", 1, 1),
     ],
 )
-def test_what_is_done_only_if_something_is_there_is_done_to_what_is_named_behind(
-    text: str, at: int, behind: int
-) -> None:
+def test_words_between_if_exists_and_a_name_name_nothing(text: str, at: int, behind: int) -> None:
     """The words in between name nothing."""
     assert behind_if(tokens(text), at) == behind

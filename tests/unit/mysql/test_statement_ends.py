@@ -41,7 +41,7 @@ from cdcflow.sources.mysql.statements import (
         ("OPTIMIZE TABLE a, b, c, d;", Harmless()),
     ],
 )
-def test_what_stands_behind_a_statement_makes_no_other_one_of_it(text: str, statement: Statement) -> None:
+def test_text_after_a_statement_does_not_change_its_meaning(text: str, statement: Statement) -> None:
     """Clients leave a semicolon there, and the server logs the text unchanged."""
     assert statement_of(Query("shop", text)) == statement
 
@@ -146,7 +146,7 @@ def test_what_only_begins_like_a_part_is_a_clause_like_others(text: str) -> None
         ("ALTER TABLE `ignore` ADD INDEX (v)", OtherDdl(TableId("shop", "ignore"), Altered(fills=False))),
     ],
 )
-def test_how_a_table_was_made_and_what_its_rows_are(text: str, statement: Statement) -> None:
+def test_how_a_table_was_created_and_which_rows_it_has(text: str, statement: Statement) -> None:
     """P18: with another table's columns, with the history of its rows, or with rows that are not in the log."""
     assert statement_of(Query("shop", text)) == statement
 

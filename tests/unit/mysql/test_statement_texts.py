@@ -84,7 +84,7 @@ def test_charset_is_found_whatever_comes_before_it(first: bytes) -> None:
         (b"\x82", True),
     ],
 )
-def test_phase_of_an_alter_is_told(variable: bytes, is_done: bool) -> None:
+def test_phase_of_an_alter_is_recognized(variable: bytes, is_done: bool) -> None:
     """MariaDB logs that an ALTER began, and how it ended."""
     assert status_variables(charset(LATIN1) + variable) == StatusVariables(0, LATIN1, is_done)
 
@@ -112,7 +112,7 @@ def test_text_is_read_in_the_set_of_the_client(raw: bytes, client: int | None, t
     assert (found.text, found.is_readable) == (text, True)
 
 
-def test_bytes_that_no_named_set_has_are_told() -> None:
+def test_bytes_that_no_named_set_has_are_detected() -> None:
     """They are in some other set, and U+FFFD where it matters not."""
     found = statement_text(NAME.encode("cp1251"), 255)
     assert not found.is_readable
@@ -143,7 +143,7 @@ def test_statement_of_a_client_is_followed(flavor: str, said: str, emptied_table
 
 
 @pytest.mark.parametrize(("gone", "filled"), [((), {NAME}), ((NAME,), set())])
-def test_table_that_the_server_left_behind_is_read_again(gone: tuple[str, ...], filled: set[str]) -> None:
+def test_table_that_the_server_did_not_remove_is_read_again(gone: tuple[str, ...], filled: set[str]) -> None:
     """MariaDB copies a table to its new name and may leave the old one, with its rows, where that is not ASCII."""
     log = Log("mariadb")
     log.standalone(f"ALTER TABLE {NAME} RENAME x, ORDER BY id")
@@ -160,7 +160,7 @@ def test_table_that_the_server_left_behind_is_read_again(gone: tuple[str, ...], 
         "ALTER TABLE {} ADD d int NOT NULL",
     ],
 )
-def test_table_named_in_another_set_than_the_event_says_is_read_again(client: int, said: str) -> None:
+def test_table_named_in_another_set_than_the_event_specifies_is_read_again(client: int, said: str) -> None:
     """A prepared statement, or a routine that calls SET NAMES, is logged with the character set in force when it
     runs."""
     log = Log()

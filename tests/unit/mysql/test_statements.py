@@ -131,7 +131,7 @@ def test_which_table_a_statement_changes_rows_of(text: str, changed: list[str]) 
         "CREATE TABLE t AS WITH w AS (TABLE u) TABLE w",
     ],
 )
-def test_table_made_of_a_query_is_a_change_of_its_rows(text: str) -> None:
+def test_table_created_from_a_query_is_a_change_of_its_rows(text: str) -> None:
     """Logged as a statement, its rows are nowhere in the log. Logged as rows, it is an empty table."""
     assert said(text) == RowChange(tables("t"), "CREATE TABLE … SELECT")
 
@@ -195,7 +195,7 @@ def test_a_row_statement_is_called_by_its_word() -> None:
         ("CREATE OR REPLACE TABLE t (id int)", ["t"], True),
     ],
 )
-def test_which_tables_have_no_rows_any_more(text: str, emptied: list[str], dropped: bool) -> None:
+def test_which_tables_no_longer_have_rows(text: str, emptied: list[str], dropped: bool) -> None:
     """Rows that are all removed at once have no row events."""
     assert said(text) == Emptied(tables(*emptied), dropped)
 

@@ -23,7 +23,7 @@ from cdcflow.sources.mysql.position import BinlogPosition
         (["DROP DATABASE shop"], False),
     ],
 )
-def test_what_was_told_before_a_restart_is_not_told_behind_it(said: list[str], filled: bool) -> None:
+def test_statement_reported_before_a_restart_is_not_reported_after_it(said: list[str], filled: bool) -> None:
     """M45: a table would be read again, or emptied, for what happened before its rows were read."""
     log = Log()
     one(log, 1)

@@ -24,7 +24,7 @@ def advanced(progress: StreamProgress, pos: int) -> list[object]:
     return [*progress.advanced(pos, "0-1-5", "", known=True)]
 
 
-def test_mark_at_a_byte_is_seen_once_the_log_is_there_without_a_row_of_ours() -> None:
+def test_mark_at_a_byte_is_seen_once_the_log_reaches_it_without_a_captured_row() -> None:
     """W03: where cdcflow writes nothing into the source, only other clients' transactions move the log past the
     mark."""
     progress = stream()
@@ -46,7 +46,7 @@ def test_mark_at_a_byte_that_the_log_is_past_already_is_due_at_once() -> None:
     assert not progress.due
 
 
-def test_a_time_is_told_once_the_log_is_where_it_ended_then_and_never_before() -> None:
+def test_time_is_reported_once_the_log_is_where_it_ended_at_that_time_and_never_before() -> None:
     """G34: reported earlier, a commit in between would follow a time later than its own."""
     progress = stream()
     for commit_ts, pos in ((5, 300), (7, 300), (9, 302)):
@@ -64,7 +64,7 @@ def test_a_time_is_told_once_the_log_is_where_it_ended_then_and_never_before() -
     ], "the transaction that ends there has a time of its own"
 
 
-def test_a_stream_begins_where_the_held_transactions_do_and_leaves_out_what_was_delivered() -> None:
+def test_stream_begins_where_the_held_transactions_do_and_skips_what_was_delivered() -> None:
     """M45: an undecided XA transaction is stored before it."""
     begun = BinlogPosition.parse(f"{FILE}:100;0-1-5;xa=binlog.000001:50;0-1-3")
     progress = StreamProgress(begun, by_gtid=False)
@@ -76,7 +76,7 @@ def test_a_stream_begins_where_the_held_transactions_do_and_leaves_out_what_was_
     assert advanced(progress, 101) == [Advanced(at(101))]
 
 
-def test_nothing_is_said_of_bytes_before_the_first_known_one_when_gtids_say_where_it_begins() -> None:
+def test_nothing_is_reported_about_bytes_before_the_first_known_one_when_gtids_give_the_start() -> None:
     """Another server's coordinates mean other bytes; a position there would be one that was never reached."""
     progress = StreamProgress(BinlogPosition.parse(f"{FILE}:100;0-1-5"), by_gtid=True)
     assert progress.skip_until == -1
@@ -106,7 +106,7 @@ def test_a_transaction_that_was_delivered_ends_the_silence() -> None:
 
 
 @pytest.mark.parametrize(("upto", "found"), [(9, []), (10, [LOW]), (19, [LOW]), (20, [LOW, HIGH]), (21, [LOW, HIGH])])
-def test_marks_are_taken_up_to_a_coordinate_and_once(upto: int, found: list[Token]) -> None:
+def test_marks_are_taken_through_a_coordinate_and_once(upto: int, found: list[Token]) -> None:
     """The caller that takes them answers them; the others keep waiting."""
     progress = stream()
     progress.expect(LOW, 10)

@@ -101,7 +101,7 @@ def test_char_longer_than_255_bytes_hides_its_length_in_its_type() -> None:
     assert (found.columns[0].type_code, found.columns[0].metadata) == (TypeCode.CHAR, 1020)
 
 
-def test_unknown_type_is_refused_by_name() -> None:
+def test_unknown_type_is_refused_with_an_error_that_names_it() -> None:
     """The remedy is to exclude the table, so it must be named."""
     with pytest.raises(ConfigurationError, match=r"column number 2 of table shop\.täbl has type 77"):
         of(LONG, (77, b""))

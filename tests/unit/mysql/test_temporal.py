@@ -58,7 +58,9 @@ def test_dates_from_the_first_to_the_last(way: Any) -> None:
 
 
 @pytest.mark.parametrize("day", [(0, 0, 0), (2000, 0, 0), (2000, 1, 0), (0, 1, 1), (1900, 2, 29), (2001, 4, 31)])
-def test_date_in_no_calendar_stops_the_capture_by_name(way: Any, day: tuple[int, int, int]) -> None:
+def test_date_in_no_calendar_stops_the_capture_with_an_error_that_names_the_column(
+    way: Any, day: tuple[int, int, int]
+) -> None:
     """N02: a zero date is not NULL, and cannot be a date."""
     cells: list[tuple[bytes, bytes] | None] = [(date(*day), b"%04d-%02d-%02d" % day)]
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.moment \(date\)(.|\n)*moment: text"):
@@ -84,7 +86,7 @@ def test_date_in_no_calendar_stops_the_capture_by_name(way: Any, day: tuple[int,
         (6, b"\x0f\x42\x3f", b".999999"),
     ],
 )
-def test_moments_have_their_fraction(way: Any, digits: int, fraction: bytes, text: bytes) -> None:
+def test_timestamps_have_their_fraction(way: Any, digits: int, fraction: bytes, text: bytes) -> None:
     """N06: each number of digits is stored in another way."""
     us = int(text[1:].ljust(6, b"0") or 0)
     cells: list[tuple[bytes, bytes] | None] = [
@@ -107,7 +109,7 @@ def test_moments_have_their_fraction(way: Any, digits: int, fraction: bytes, tex
 
 @pytest.mark.parametrize("digits", [0, 3, 6])
 @pytest.mark.parametrize("code", [TypeCode.DATETIME, TypeCode.TIMESTAMP])
-def test_zero_moment_is_told_by_policy(way: Any, code: TypeCode, digits: int) -> None:
+def test_zero_timestamp_is_handled_by_policy(way: Any, code: TypeCode, digits: int) -> None:
     """N02: in a TIMESTAMP all zero means no date at all, not 1970."""
     tail = "." + "0" * digits if digits else ""
     zero = bytes((digits + 1) // 2)

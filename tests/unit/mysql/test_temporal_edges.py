@@ -90,7 +90,7 @@ def text_of(moment: dt.datetime, digits: int) -> str:
 
 
 @pytest.mark.parametrize("digits", DIGITS)
-def test_moments_of_every_year_are_python_s(digits: int) -> None:
+def test_timestamps_of_every_year_equal_python_s(digits: int) -> None:
     """N06: from the image, from the server's text, and as text; NULL in between."""
     given = [*moments(digits, dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 31)), None]
     expected = [None if m is None else (m - EPOCH) // dt.timedelta(microseconds=1) for m in given]

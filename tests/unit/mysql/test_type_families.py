@@ -34,7 +34,7 @@ def test_what_a_family_counts_in_a_table_map_are_its_own_codes(code: TypeCode) -
     assert family.signed | family.collated <= family.codes.keys()
 
 
-def test_type_without_a_family_is_refused_by_name() -> None:
+def test_type_without_a_family_is_refused_with_an_error_that_names_it() -> None:
     """M35: unknown means stop."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.c has the type number 253"):
         table(ServerColumn("c", 253, 4, True))

@@ -185,7 +185,7 @@ def test_geometry_is_well_known_binary_with_its_srid(way: Any) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"\xe6\x10\0\0", b"\xe6\x10\0\0\1\1\0\0", b"\xe6\x10\0\0\0\0\0\0\1" + bytes(16)])
-def test_bytes_that_are_no_geometry_stop_by_name(way: Any, raw: bytes) -> None:
+def test_bytes_that_are_not_a_geometry_stop_with_an_error_that_names_the_column(way: Any, raw: bytes) -> None:
     """Short, cut off inside its type, or of another byte order than the servers store."""
     with pytest.raises(SourceUnavailable, match="geometry"):
         both(way, column("g", TypeCode.GEOMETRY, 4), [(raw, raw)])
@@ -205,7 +205,7 @@ def test_vector_is_a_list_of_floats(way: Any) -> None:
         assert found.type.value_field.name == "element"  # what Spark calls it, too
 
 
-def test_uuid_is_printed_as_people_write_it(way: Any) -> None:
+def test_uuid_is_printed_in_its_usual_form(way: Any) -> None:
     """N26: the server stores the groups of older versions in reverse order; zeros at the end are omitted."""
     of = column("u", TypeCode.CHAR, 16, collation=63, extra="uuid")
     text = "6ccd780c-baba-1026-9564-5b8c656024db"
@@ -313,13 +313,13 @@ def test_type_is_named_as_in_sql(of: ServerColumn, text: str) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 7, 11, 12])
-def test_formats_of_old_servers_are_refused_by_name(code: int) -> None:
+def test_formats_of_old_servers_are_refused_with_an_error_that_names_them(code: int) -> None:
     """N28: they are as long as other types, so guessing would give other values."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.old(.|\n)*ALTER TABLE shop\.orders FORCE"):
         table(ServerColumn("id", 3, 0, False), ServerColumn("old", code, 0, True))
 
 
-def test_unknown_type_is_refused_by_name() -> None:
+def test_unknown_type_is_refused_with_an_error_that_names_it() -> None:
     """A type of a newer server must not be taken for another."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.new has the type number 243"):
         table(ServerColumn("id", 3, 0, False), ServerColumn("new", 243, 0, True))

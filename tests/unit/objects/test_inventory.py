@@ -69,7 +69,7 @@ def test_exactly_what_a_listing_lacks_is_suspected(log: tuple[Layout, list[tuple
     assert suspects(cast(Bucket, Listing(listed)), layout, SEGMENTS) == []
 
 
-def test_neighbours_are_told_as_one_range() -> None:
+def test_neighbours_are_reported_as_one_range() -> None:
     """An emptied bucket of fifty thousand segments is one range, not fifty thousand."""
     assert together([(5, 6), (1, 2), (3, 4), (9, 9)]) == [(1, 6), (9, 9)]
 
@@ -123,7 +123,7 @@ def test_refusals_name_the_setting(code: str, setting: str) -> None:
     assert "secret-row" not in str(found)
 
 
-def test_machine_without_keys_is_told_where_to_put_them() -> None:
+def test_error_of_a_machine_without_keys_names_the_settings_for_them() -> None:
     """The role's service may be late at a machine's start, so it is waited for; but the settings are named."""
     text = "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token - status code: 403 Forbidden"
     found = refusals.refused_or_away("reading x", GenericError(text))

@@ -27,7 +27,7 @@ def _unit() -> str:
     return done.stdout
 
 
-def test_it_is_not_started_again_where_an_operator_must_look() -> None:
+def test_daemon_that_needs_an_operator_is_not_restarted() -> None:
     """A restart every five seconds would bury the reason, and read everything again where a flag was left in place."""
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case

@@ -174,7 +174,7 @@ def test_a_loop_with_nothing_to_read_waits_for_the_stream_s_socket(monkeypatch: 
     assert on.waker.waits[1:] == [(None, 0.1)], "the disk sets the pace, so the stream's socket does not count"
 
 
-def test_the_source_hears_a_heartbeat_whenever_its_time_has_come() -> None:
+def test_source_gets_a_heartbeat_whenever_its_time_is_reached() -> None:
     """On an idle database nothing else moves the position, so the server keeps its log. Each heartbeat also checks
     which transactions are visible."""
     on = Stage(heartbeat_s=10.0)
@@ -212,7 +212,7 @@ def test_a_heartbeat_without_an_answer_is_the_stream_s_to_tell(error: Exception)
     assert on.attempt._tasks.answers() == []
 
 
-def test_the_list_of_tables_is_looked_at_whenever_its_time_has_come() -> None:
+def test_list_of_tables_is_checked_whenever_its_time_is_reached() -> None:
     """The row versions are read along with it: a statement may have changed rows without a record in the source's
     log."""
     on = Stage(tables_look_s=30.0)
@@ -320,7 +320,7 @@ def test_status_says_all_that_is_known_by_its_names() -> None:
     assert read == {"table": "public.orders", "number": 1, "rows": 1, "seconds": 0.123}
 
 
-def test_a_chunk_of_a_table_that_was_rewritten_is_told_as_that() -> None:
+def test_chunk_of_a_rewritten_table_is_reported_as_one() -> None:
     """No rows were read; the table is planned again."""
     on = Stage(progress=Progress())
     on.begin()
@@ -342,7 +342,7 @@ def test_a_chunk_of_a_table_that_was_rewritten_is_told_as_that() -> None:
 # ── making it durable ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_large_cut_is_synced_beside_the_rest_of_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_cut_is_synced_concurrently_with_the_rest_of_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writing begins while the loop still decodes; a small cut waits for the end of the turn."""
     size = committed(1).run.bytes
     monkeypatch.setattr(recording, "SMALL_BYTES_MAX", size)
@@ -360,7 +360,7 @@ def test_a_large_cut_is_synced_beside_the_rest_of_the_turn(monkeypatch: pytest.M
     assert asked == [0, 1], "together with what is not durable yet it is large"
 
 
-def test_one_sync_is_asked_for_each_turn_that_cut_something() -> None:
+def test_one_sync_is_requested_for_each_turn_with_a_cut() -> None:
     """Each unnecessary request is one more fsync."""
     on = Stage()
     on.source.is_ready = True
@@ -372,7 +372,7 @@ def test_one_sync_is_asked_for_each_turn_that_cut_something() -> None:
         assert on.steps.workers[SYNC].behind == count, "nothing was cut in that turn"
 
 
-def test_a_cut_that_was_handed_over_is_not_synced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cut_that_the_thread_already_has_is_not_synced_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was large: the thread has it already."""
     monkeypatch.setattr(recording, "SMALL_BYTES_MAX", 0)
     on = Stage()
@@ -416,7 +416,7 @@ def test_an_error_of_a_thread_ends_the_attempt_in_its_next_turn(worker: str) -> 
 # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_attempt_that_is_stopped_makes_its_last_cut_durable_and_tells_the_source() -> None:
+def test_stopped_attempt_makes_its_last_cut_durable_and_acknowledges_it() -> None:
     """Otherwise the next start would read again what is already in the log."""
     on = Stage()
     on.source.is_ready = True
@@ -429,7 +429,7 @@ def test_an_attempt_that_is_stopped_makes_its_last_cut_durable_and_tells_the_sou
     assert on.told[-1] == ("capture stopped", {"cut": on.memory.checkpoint.cut, "next_offset": 2})
 
 
-def test_an_attempt_whose_last_sync_fails_says_so() -> None:
+def test_attempt_whose_last_sync_fails_reports_it() -> None:
     """It must not end as if all were durable."""
     on = Stage()
     on.source.is_ready = True
@@ -442,7 +442,7 @@ def test_an_attempt_whose_last_sync_fails_says_so() -> None:
     assert "capture stopped" not in on.events()
 
 
-def test_closing_lets_go_of_everything_although_the_connection_is_gone() -> None:
+def test_closing_releases_everything_although_the_connection_is_gone() -> None:
     """Most attempts end because it is."""
     on = Stage()
     closed = []
@@ -458,7 +458,7 @@ def test_closing_lets_go_of_everything_although_the_connection_is_gone() -> None
     assert closed == [1, 1, 2]
 
 
-def test_what_other_logs_left_at_the_source_is_told_when_a_log_begins() -> None:
+def test_slots_of_other_logs_are_reported_when_a_log_begins() -> None:
     """A slot without a reader fills the server's disk. A log that continues reports nothing, but the status does."""
     for begins in (True, False):
         source = Source()

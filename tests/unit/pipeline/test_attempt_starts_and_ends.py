@@ -121,7 +121,7 @@ def test_a_first_place_is_durable_before_anything_is_read_from_there(stage: Stag
     assert source.streamed_from == [stage.memory.checkpoint]
 
 
-def test_a_start_that_finds_everything_as_it_was_writes_nothing(stage: Stage) -> None:
+def test_start_that_finds_everything_unchanged_writes_nothing(stage: Stage) -> None:
     """A restart is not an event: the log's last cut stays the last one, only the epoch is the new attempt's."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}))
     source = Small()
@@ -145,7 +145,7 @@ def test_what_the_source_makes_of_the_checkpoint_is_kept(stage: Stage, changed: 
     )
 
 
-def test_an_operator_s_word_is_told_to_the_source_and_never_kept(stage: Stage) -> None:
+def test_accepted_loss_is_passed_to_the_source_and_never_kept(stage: Stage) -> None:
     """If it were kept, it would also accept the next loss, which no operator has seen yet."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}))
     source = Small()
@@ -189,7 +189,7 @@ def test_a_crash_between_the_hole_and_the_order_to_read_again_forgets_neither(st
     assert stage.memory.checkpoint.source == {"slot": "new"}
 
 
-def test_an_order_that_the_log_has_is_no_mistake_when_its_table_is_gone(stage: Stage) -> None:
+def test_command_for_a_dropped_table_is_no_mistake_when_the_log_has_it(stage: Stage) -> None:
     """The daemon was started with this command, reconnects a week later, and continues without a table that was dropped
     since."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=DONE.to_json()))
@@ -215,7 +215,7 @@ def read_once(*others: TableProgress) -> Progress:
     return Progress(dict(zip(tables, (done, *others), strict=False)))
 
 
-def test_after_a_hole_rows_can_be_kept_in_doubt(stage: Stage) -> None:
+def test_rows_can_be_kept_unverified_after_a_hole(stage: Stage) -> None:
     """They are compared with the source instead of being read; the log records in which range nothing is known."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=read_once().to_json()))
     source = Small()
@@ -229,7 +229,7 @@ def test_after_a_hole_rows_can_be_kept_in_doubt(stage: Stage) -> None:
     assert in_doubt(stage) == {"public.orders": True}
 
 
-def test_tables_that_cannot_be_compared_are_read_anew_all_the_same(stage: Stage) -> None:
+def test_tables_that_cannot_be_compared_are_read_again_all_the_same(stage: Stage) -> None:
     """One without a key, and one of which not all rows were read."""
     items = TableProgress("done", 1, Offset(1), incarnation=ITEMS.incarnation, whole_since=Offset(1))
     before = read_once(replace(items, state="waiting", keys_since=Offset(1)))
@@ -245,7 +245,7 @@ def test_tables_that_cannot_be_compared_are_read_anew_all_the_same(stage: Stage)
     assert in_doubt(stage) == {"public.orders": False, "public.items": True}
 
 
-def test_a_crash_right_behind_the_hole_leaves_the_rows_in_doubt(stage: Stage) -> None:
+def test_crash_directly_after_the_hole_leaves_the_rows_unverified(stage: Stage) -> None:
     """The source does not report it to the next attempt again: the log records which tables are read again and which
     are not."""
     items = TableProgress("reading", 1, Offset(1), incarnation=ITEMS.incarnation)
@@ -272,7 +272,7 @@ def test_a_second_hole_begins_where_the_first_did(stage: Stage) -> None:
     assert (known.gap.before, known.gap.after, known.gap.epoch) == (AT, "0200", 3)
 
 
-def test_rows_in_doubt_are_read_anew_if_the_next_hole_is_accepted_so(stage: Stage) -> None:
+def test_unverified_rows_are_read_again_if_the_next_hole_is_accepted_so(stage: Stage) -> None:
     """The operator's word counts each time."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=read_once().to_json()))
     source = Small()
@@ -498,7 +498,7 @@ def test_ids_that_an_earlier_epoch_may_have_delivered_unseen() -> None:
     assert maybe_hidden(not_xids).tolist() == []
 
 
-def test_status_counts_rows_by_where_they_came_from(stage: Stage) -> None:
+def test_status_counts_rows_by_their_origin(stage: Stage) -> None:
     """Rows that were read are not rows that were captured."""
     source = Small()
     source.coming = [committed(1), committed(2), committed(3)]

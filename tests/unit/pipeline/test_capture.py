@@ -83,7 +83,7 @@ def pauses(stage: Stage) -> list[object]:
     return [fields["next_try_s"] for event, fields in stage.told if event == "capture interrupted"]
 
 
-def test_what_is_not_there_is_tried_again_after_growing_pauses() -> None:
+def test_unavailable_source_is_tried_again_after_growing_pauses() -> None:
     """A server that restarts needs seconds; a server that is down for the night must not be queried all the time."""
     gone = [SourceUnavailable(f"no answer {n}") for n in range(9)]
     stage = Stage(*gone, Small(), orders=Orders(once=True))
@@ -144,7 +144,7 @@ def test_what_trying_again_would_not_change_ends_the_capture(error: Exception) -
     assert len(stage.sources) == 1
 
 
-def test_other_tables_are_taken_up_at_once() -> None:
+def test_change_of_the_tables_is_applied_at_once() -> None:
     """Nothing is broken: no pause, and no report of an interruption."""
     first, second = Small(), Small(ITEMS, ORDERS)
     stage = Stage(first, second, tables_look_s=0.0)
@@ -243,7 +243,7 @@ def test_an_order_reaches_the_machine_for_each_of_its_tables(
     assert given == inputs
 
 
-def test_an_unknown_order_or_table_is_refused_by_name() -> None:
+def test_unknown_command_or_table_is_refused_with_an_error_that_names_it() -> None:
     """No command is executed either."""
     source = Small()
     stage = Stage(source)
@@ -257,7 +257,7 @@ def test_an_unknown_order_or_table_is_refused_by_name() -> None:
     running(stage, source, during)
 
 
-def test_status_says_what_it_is_doing() -> None:
+def test_status_reports_the_current_activity() -> None:
     """`cdcflow status` shows these values under these names."""
     source = Small()
     stage = Stage(source)
@@ -307,7 +307,7 @@ def test_a_capture_that_was_halted_does_not_show_as_one_that_waits() -> None:
     assert counts["errors"] == {"SourceUnavailable": 2, "InvariantViolated": 1}
 
 
-def test_a_fault_that_nobody_foresaw_halts_without_its_text() -> None:
+def test_unforeseen_fault_halts_without_its_text() -> None:
     """Its text may hold a row's values, and many users see the status. An error that may pass by itself does not halt
     the capture."""
     stage = Stage(ValueError("canary"))
@@ -344,7 +344,7 @@ def test_what_was_known_before_an_outage_stays_known() -> None:
         assert found > 0, name
 
 
-def test_a_capture_that_is_told_to_stop_while_it_waits_ends() -> None:
+def test_capture_that_is_stopped_while_it_waits_ends() -> None:
     """Without half a minute's delay and without an error: a requested stop is not a failure, whatever the capture
     waited for."""
     for wait in (True, False):
@@ -382,7 +382,7 @@ def test_a_log_that_never_answered_ends_the_start_too() -> None:
     assert (len(stage.sources), stage.capture.has_begun) == (1, False)
 
 
-def test_what_is_lost_once_it_was_reached_is_tried_again_without_being_told_to_wait() -> None:
+def test_source_or_log_that_was_reached_once_is_tried_again_without_the_wait_option() -> None:
     """Source and log were both reached once: if one is unavailable later it will return, also before the first row (a
     slot that waits)."""
     waiting, away = Small(), SourceUnavailable("restarting")
@@ -400,7 +400,9 @@ def test_what_is_lost_once_it_was_reached_is_tried_again_without_being_told_to_w
     assert stage.states == {"public.orders": "done"}
 
 
-def test_what_the_log_could_not_take_at_the_stop_is_told_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_the_log_could_not_take_at_the_stop_are_reported_as_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An operator who stops a daemon whose disk is full must not read that all is well. An unavailable source is not a
     failure."""
     for error, is_told in ((SinkUnavailable("no room"), True), (SourceUnavailable("gone"), False)):
@@ -449,7 +451,7 @@ def test_stop_ends_a_start_that_waits_for_the_server() -> None:
     assert len(stage.sources) == 1
 
 
-def test_stop_that_comes_before_the_source_is_asked_is_heard() -> None:
+def test_stop_before_the_source_is_queried_takes_effect() -> None:
     """Between two attempts there is no source whose call could be interrupted."""
     source = Slow()
     stage = Stage(source)
@@ -485,7 +487,7 @@ def test_stop_while_the_list_of_tables_changes_ends_in_good_order(monkeypatch: p
     assert len(attempts) == 2
 
 
-def test_tables_that_are_made_one_after_another_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_are_created_one_after_another_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause before the next attempt grew with each of them, so that one race with DDL cost all tables half a
     minute."""
     capture = Stage(Small()).capture

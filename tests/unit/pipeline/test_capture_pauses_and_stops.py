@@ -62,7 +62,7 @@ def gone(count: int) -> list[Exception]:
     return [SourceUnavailable("no answer") for _ in range(count)]
 
 
-def test_a_try_that_ran_for_a_while_starts_the_pauses_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempt_that_ran_for_a_while_resets_the_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that restarts once a night must not be waited for half a minute after a week."""
     stage = Stage(monkeypatch, *gone(5), Small())
     waits = iter([0.0, 0.0, HEALTHY_AFTER_S, HEALTHY_AFTER_S + 0.1, 0.0])
@@ -77,7 +77,7 @@ def test_a_try_that_ran_for_a_while_starts_the_pauses_anew(monkeypatch: pytest.M
     assert stage.pauses == [0.2, 0.4, 0.8, 0.2, 0.4]
 
 
-def test_a_pause_is_told_as_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_is_reported_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the first line of the reason, and the remedy where there is one."""
     error: Any = SourceUnavailable("no answer\nfrom anywhere", remedy="start it")
     stage = Stage(monkeypatch, error, *gone(2), Small())

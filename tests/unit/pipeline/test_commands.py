@@ -36,7 +36,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
         yield start
 
 
-def test_an_order_that_does_not_fit_is_answered_with_the_reason(stage: Callable[..., Stage]) -> None:
+def test_command_that_does_not_fit_is_answered_with_the_reason(stage: Callable[..., Stage]) -> None:
     """An `ordered` for a done table that nothing follows is worse than no answer."""
     on = stage()
     on.until_done("public.items")
@@ -56,7 +56,7 @@ def test_an_order_to_adjust_nothing_is_refused(stage: Callable[..., Stage]) -> N
         on.capture.request("adjust", ["public.orders"])
 
 
-def test_an_answer_comes_when_its_trace_is_durable(stage: Callable[..., Stage]) -> None:
+def test_answer_is_sent_when_its_audit_record_is_durable(stage: Callable[..., Stage]) -> None:
     """What a crash could still undo is not reported as done: the log has the audit record when the answer is sent."""
     on = stage()
     on.until_done()
@@ -125,7 +125,7 @@ def test_a_pause_outlives_the_process(stage: Callable[..., Stage]) -> None:
     assert on.opened.get(timeout=30)
 
 
-def test_settings_given_to_a_paused_capture_are_taken_up_when_it_is_resumed(stage: Callable[..., Stage]) -> None:
+def test_settings_given_to_a_paused_capture_are_applied_when_it_is_resumed(stage: Callable[..., Stage]) -> None:
     """An operator who corrects settings during a pause must neither end the pause nor lose the correction."""
     on = stage(paused(stage))
     on.until("capture is paused")
@@ -163,7 +163,7 @@ def test_an_order_to_resume_that_overtakes_the_pause_is_not_lost(stage: Callable
     on.until("capture resumed")
 
 
-def test_an_order_to_resume_may_come_before_the_log_is_looked_at(stage: Callable[..., Stage]) -> None:
+def test_resume_command_may_arrive_before_the_log_is_read(stage: Callable[..., Stage]) -> None:
     """A script starts the daemon and resumes it in the next line."""
     memory = paused(stage)
     on = Stage(memory)
@@ -178,7 +178,7 @@ def test_an_order_to_resume_may_come_before_the_log_is_looked_at(stage: Callable
     assert [found["capture"] for found in on.answers] == [{"outcome": "resumed"}]
 
 
-def test_a_resumed_capture_tries_on_until_its_source_is_there(stage: Callable[..., Stage]) -> None:
+def test_resumed_capture_retries_until_its_source_is_available(stage: Callable[..., Stage]) -> None:
     """The command stays in force although the first attempts fail; only its record in the log ends the pause."""
     on = stage(paused(stage))
     on.until("capture is paused")
@@ -196,7 +196,7 @@ def test_a_backfill_by_itself_does_not_wait_for_a_paused_capture(stage: Callable
         raise on.failures[0]
 
 
-def test_a_stop_by_order_leaves_its_trace(stage: Callable[..., Stage]) -> None:
+def test_stop_by_a_command_leaves_its_audit_record(stage: Callable[..., Stage]) -> None:
     """Who ended the daemon is the first question of the next morning."""
     on = stage()
     on.until_done()
@@ -286,7 +286,7 @@ def taken_up(progress: TableProgress) -> tuple[int, KeySet | None]:
         return found.tables[ORDERS.id].generation, attempt._partial_keys.of(ORDERS.id, found)
 
 
-def test_a_command_is_kept_when_a_durable_checkpoint_has_its_trace() -> None:
+def test_command_is_kept_when_a_durable_checkpoint_has_its_audit_record() -> None:
     """Not when the machine knows it, and not when the disk has written only the earlier cuts."""
     told: list[bool] = []
     with beginning(TableProgress("done", 1, Offset(1), 1), lambda answer, durable: told.append(durable)) as attempt:
@@ -354,7 +354,7 @@ def test_rows_that_cannot_be_repaired_are_refused(
     assert on.commands() == []
 
 
-def test_orders_to_repair_are_known_after_a_crash() -> None:
+def test_repair_commands_survive_a_crash() -> None:
     """The checkpoint has them. If the key has changed since, the whole table is read again, which repairs it too."""
     keys = KeySet(pa.table({"id": pa.array([3, 5], pa.int64())}))
     order = RepairOrder(4, keys.to_text(), "0/9")

@@ -51,7 +51,7 @@ def test_failed_sync_ends_the_capture_with_the_code_that_has_it_started_again(tm
     assert exit_code(error.value) == 74
 
 
-def test_log_folder_that_vanishes_stops_the_capture_by_name(tmp_path: Path) -> None:
+def test_log_folder_that_vanishes_stops_the_capture_with_an_error_that_names_it(tmp_path: Path) -> None:
     """It was reported as another process, or retried with a new log in its place, and the loss was not reported."""
     of, log = OrdersSource(1), tmp_path / "log"
     with pytest.raises(LogGone, match=r"log's folder.*is gone.*\n.*put the folder back") as error:
@@ -60,7 +60,7 @@ def test_log_folder_that_vanishes_stops_the_capture_by_name(tmp_path: Path) -> N
     assert not log.exists()
 
 
-def test_log_folder_that_was_put_back_goes_on(tmp_path: Path) -> None:
+def test_capture_continues_when_the_log_folder_is_restored(tmp_path: Path) -> None:
     """The remedy of the test above, to the letter."""
     of, log, away = OrdersSource(1), tmp_path / "log", tmp_path / "away"
     with pytest.raises(LogGone):

@@ -63,7 +63,7 @@ def test_quick_disk_is_synced_by_the_loop(disk: Disk, durable: Durability) -> No
     assert durable.syncs == 2
 
 
-def test_slow_disk_is_synced_beside_the_loop_until_it_is_quick_again(disk: Disk, durable: Durability) -> None:
+def test_slow_disk_is_synced_next_to_the_loop_until_it_is_quick_again(disk: Disk, durable: Durability) -> None:
     disk.takes = QUICK_S * 2
     synced_beside(durable)
     assert not durable.sync_now()
@@ -75,7 +75,7 @@ def test_slow_disk_is_synced_beside_the_loop_until_it_is_quick_again(disk: Disk,
     assert not durable.sync_now()
 
 
-def test_what_a_sync_raises_is_heard_at_once_and_nothing_counts(disk: Disk, durable: Durability) -> None:
+def test_error_of_a_sync_is_raised_at_once_and_nothing_counts(disk: Disk, durable: Durability) -> None:
     """L08: the loop must not continue after a sync that failed."""
     synced_beside(durable)
     disk.error = SinkUnavailable("no room")
@@ -84,7 +84,7 @@ def test_what_a_sync_raises_is_heard_at_once_and_nothing_counts(disk: Disk, dura
     assert durable.durable.cut == 1
 
 
-def test_the_loop_does_not_sync_beside_the_thread_that_does(disk: Disk, durable: Durability) -> None:
+def test_loop_does_not_sync_concurrently_with_the_thread_that_does(disk: Disk, durable: Durability) -> None:
     """Two concurrent syncs would return in any order, and the older checkpoint could be acknowledged last."""
     synced_beside(durable)
     held, begun = threading.Event(), threading.Event()
@@ -104,7 +104,7 @@ def test_the_loop_does_not_sync_beside_the_thread_that_does(disk: Disk, durable:
     assert durable.durable.cut == 2
 
 
-def test_sealing_that_was_asked_for_and_is_not_done_is_counted(disk: Disk, durable: Durability) -> None:
+def test_requested_sealing_that_is_not_done_is_counted(disk: Disk, durable: Durability) -> None:
     """The loop stops reading when too many journals wait for sealing: it must see that some wait, and later that none
     does."""
     held, begun = threading.Event(), threading.Event()
@@ -125,7 +125,7 @@ def test_sealing_that_was_asked_for_and_is_not_done_is_counted(disk: Disk, durab
         begun.wait(0.01)
 
 
-def test_sealing_stands_back_for_the_loop(disk: Disk, durable: Durability) -> None:
+def test_sealing_yields_to_the_loop(disk: Disk, durable: Durability) -> None:
     """It is work for idle processors: the loop must not lose its own to it (Linux)."""
     seen: list[int] = []
     done = threading.Event()

@@ -69,7 +69,7 @@ class Stage:
         return self.freshness.states(BOTH)[table]["fresh_as_of"]
 
 
-def test_a_table_is_fresh_as_of_the_moment_before_its_mark_was_sent() -> None:
+def test_table_is_fresh_as_of_the_time_before_its_mark_was_sent() -> None:
     """Not as of the time when the mark arrived: changes committed in between may still be on their way."""
     on = Stage()
     on.look()
@@ -131,7 +131,7 @@ def test_a_table_that_left_while_the_mark_was_on_its_way_is_not_proven_by_it() -
     assert on.as_of("public.items") == 1000.0
 
 
-def test_a_mark_that_does_not_come_back_is_told() -> None:
+def test_mark_that_does_not_return_is_reported() -> None:
     """A filter between the source and the stream, or a server that sends nothing: no other check would report it."""
     on = Stage()
     on.look()
@@ -170,7 +170,7 @@ def test_an_outage_keeps_what_was_proven_and_calls_nothing_fresh() -> None:
     assert on.as_of() == 1000.0
 
 
-def test_a_source_that_cannot_be_asked_ends_no_attempt() -> None:
+def test_source_that_does_not_answer_the_check_ends_no_attempt() -> None:
     """The stream meets the same trouble, and has the better words for it."""
     on = Stage()
     on.source.broken = True

@@ -94,7 +94,7 @@ def once_then(first: Callable[[], Any], rest: Callable[[], Any]) -> Callable[[],
     return lambda: (left.pop() if left else rest)()
 
 
-def test_a_trace_that_the_log_has_is_not_written_again() -> None:
+def test_audit_record_that_the_log_has_is_not_written_again() -> None:
     """A crash between the cut and the notes leaves both; nor does a second attempt find it twice in its queue."""
     notes: list[Any] = []
     late = LateTraces(lambda: notes, lambda now: notes.__setitem__(slice(None), now))
@@ -114,7 +114,7 @@ def test_a_trace_that_the_log_has_is_not_written_again() -> None:
     assert notes == []
 
 
-def test_only_the_newest_of_many_are_kept() -> None:
+def test_only_the_latest_of_many_are_kept() -> None:
     """A service manager that restarts a halted daemon indefinitely must not fill the log with its ends."""
     notes: list[Any] = []
     late = LateTraces(lambda: notes, lambda now: notes.__setitem__(slice(None), now))
@@ -123,7 +123,7 @@ def test_only_the_newest_of_many_are_kept() -> None:
     assert [note["reason"] for note in notes] == [str(number) for number in range(2, KEPT_MAX + 2)]
 
 
-def test_notes_that_nobody_can_read_are_none(tmp_path: Path) -> None:
+def test_unreadable_notes_count_as_absent(tmp_path: Path) -> None:
     """The notes are not state of the log: a process that cannot read them continues without them."""
     last_words.write_late(tmp_path, [{"op": "stop"}])
     assert last_words.of_late(tmp_path) == []

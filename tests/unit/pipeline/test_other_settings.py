@@ -79,7 +79,7 @@ def once(*acts: Callable[[], object]) -> Callable[[], None]:
     return act
 
 
-def test_other_settings_are_taken_up_at_a_cut_in_the_same_process() -> None:
+def test_other_settings_are_applied_at_a_cut_in_the_same_process() -> None:
     """No interruption, no pause: the next attempt begins after the last cut, with the other tables."""
     first, second = Small(ORDERS), Small(ITEMS, ORDERS)
     stage = Stage(first, second)
@@ -97,7 +97,7 @@ def test_other_settings_are_taken_up_at_a_cut_in_the_same_process() -> None:
     "error",
     [ConfigurationError("no such table", remedy="mend it"), HistoryLost("gone"), SourceUnavailable("no answer")],
 )
-def test_settings_that_cannot_be_captured_with_are_given_up(error: CdcflowError) -> None:
+def test_settings_that_cannot_be_captured_with_are_abandoned(error: CdcflowError) -> None:
     """A running capture must not end because of a typing mistake: it continues with its old settings and reports
     why."""
     first = Small(ORDERS)

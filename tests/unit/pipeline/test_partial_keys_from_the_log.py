@@ -116,7 +116,7 @@ def test_table_whose_partial_rows_have_expired_is_read_again_from_the_start() ->
     assert "expired" in reason
 
 
-def test_resumed_table_asks_the_log_for_its_partial_rows() -> None:
+def test_resumed_table_requests_its_partial_rows_from_the_log() -> None:
     """A paused table's keys are kept nowhere in memory, however long the pause is; the log has them."""
     of, kept = left(7, 8, state="paused", exhausted=True)
     attempt, _ = captured(of, kept, is_done, requests=(Resume(ORDERS.id),))
@@ -126,7 +126,7 @@ def test_resumed_table_asks_the_log_for_its_partial_rows() -> None:
     assert state(attempt).generation == 1
 
 
-def test_resumed_table_whose_partial_rows_have_expired_starts_anew() -> None:
+def test_resumed_table_whose_partial_rows_have_expired_is_read_from_scratch() -> None:
     """A pause may be longer than the log is kept."""
     of, kept = left(7, state="paused")
     kept.expire()

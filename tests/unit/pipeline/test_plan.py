@@ -54,19 +54,19 @@ def test_a_table_that_stays_costs_nothing() -> None:
         (None, DONE, "left out"),
     ],
 )
-def test_each_table_is_told_by_what_becomes_of_it(
+def test_each_table_is_reported_with_what_happens_to_it(
     preview: TablePreview | None, known: TableProgress, expected: str
 ) -> None:
     """The daemon decides by the same facts (`Backlog`, `reread`)."""
     assert action(preview, known) == expected
 
 
-def test_a_table_that_was_left_out_before_is_none_of_the_plan() -> None:
+def test_table_that_was_excluded_before_is_not_in_the_plan() -> None:
     """It stays unchanged, and the request did not concern it."""
     assert planned(None, TableProgress("forgotten", 1, Offset(1))).tables == ()
 
 
-def test_more_than_was_asked_is_warned_of() -> None:
+def test_effects_beyond_the_request_are_warned_of() -> None:
     """One column's policy has the whole table read; another type stops the merge of it, unless there is none."""
     again = TablePreview(A, 1, reread="due: stop → as text")
     whole, merge = planned(again, DONE).warnings
@@ -116,7 +116,7 @@ def test_a_limit_for_each_table_makes_the_largest_last_longer() -> None:
     assert cost([reading(1000), reading(3000)], Rates(1000.0, rows_per_second_max=100)).seconds == 30.0
 
 
-def test_unknown_is_said_as_unknown() -> None:
+def test_unknown_row_count_is_reported_as_unknown() -> None:
     """A table that was never analyzed has no row count, and none is invented."""
     found = cost([reading(1000, 5), reading(None, None)], Rates(100.0, log_bytes_per_second=5.0))
     assert (found.rows, found.bytes, found.seconds, found.log_bytes) == (None, None, None, None)

@@ -15,7 +15,7 @@ def test_only_the_time_of_reading_counts() -> None:
     assert rate.rows_per_second == 500.0
 
 
-def test_too_little_tells_nothing() -> None:
+def test_too_short_a_time_gives_no_rate() -> None:
     """One second is the minimum; before it is over the rate is unknown."""
     rate = ReadingRate()
     assert rate.rows_per_second is None

@@ -195,7 +195,7 @@ def test_a_decoder_that_errs_in_one_column_is_found(
     assert "0.1" not in said
 
 
-def test_a_key_that_is_decoded_wrong_is_a_row_that_is_not_there(on: Stage) -> None:
+def test_wrongly_decoded_key_is_a_missing_row(on: Stage) -> None:
     """The source has no such row."""
     on.decode = wrong_in("id", lambda values: pa.array([v + 7 for v in values.to_pylist()], pa.int32()))
     on.change((1, "a", 1.0))
@@ -204,7 +204,7 @@ def test_a_key_that_is_decoded_wrong_is_a_row_that_is_not_there(on: Stage) -> No
     assert on.told[0][1]["row"] == "is not there"
 
 
-def test_a_difference_stays_in_the_status_until_the_table_is_read_anew(on: Stage) -> None:
+def test_difference_stays_in_the_status_until_the_table_is_read_again(on: Stage) -> None:
     """It outlives attempts; a backfill makes up for what was decoded wrong."""
     on.decode = wrong_in("price", last_bit)
     on.change((1, "a", 1.0))
@@ -391,7 +391,7 @@ def test_a_row_is_taken_only_while_it_is_known_that_its_table_is_done(on: Stage)
     assert on.shadow._sample is None
 
 
-def test_a_table_that_is_read_anew_meanwhile_is_not_compared(on: Stage) -> None:
+def test_table_that_is_read_again_during_the_check_is_not_compared(on: Stage) -> None:
     """Why it is may be that its rows changed unlogged."""
     on.change((1, "a", 1.0))
     on.taken()
@@ -401,7 +401,7 @@ def test_a_table_that_is_read_anew_meanwhile_is_not_compared(on: Stage) -> None:
     assert on.counts == (0, 0, 1)
 
 
-def test_a_table_that_was_rewritten_just_now_is_read_again(on: Stage) -> None:
+def test_table_that_was_rewritten_between_plan_and_read_is_read_again(on: Stage) -> None:
     """VACUUM FULL between plan and read: the same rows elsewhere."""
     read, given = on.chunks.read_chunk, []
 
@@ -546,7 +546,7 @@ def test_in_whatever_order_things_happen_nothing_is_blamed(seed: int, known_by: 
 # ── the order of the checks ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nothing_is_read_unless_it_is_asked_for() -> None:
+def test_nothing_is_read_unless_the_check_is_switched_on() -> None:
     """Off by default; switched on and off while it runs."""
     with staged(every_s=None) as on:
         on.change((1, "a", 1.0))
@@ -563,7 +563,7 @@ def test_nothing_is_read_unless_it_is_asked_for() -> None:
         assert on.tasks.given == []
 
 
-def test_no_more_is_read_than_was_asked_for(on: Stage) -> None:
+def test_no_more_is_read_than_the_setting_allows(on: Stage) -> None:
     """One read by key each time, however many changes come, and of however many tables."""
     for number in range(20):
         on.change((1, "a", 1.0), table=(ITEMS, OTHERS)[number % 2])
@@ -859,7 +859,7 @@ def test_row_events_are_compared_one_each_interval_while_it_is_on(on: Stage, dou
     assert (doubted.wanted, on.shadow.counts["shadow_events"]) == ([True, False, True], 1)
 
 
-def test_each_source_is_told_whether_events_are_wanted(on: Stage, doubted: Doubted) -> None:
+def test_each_source_learns_whether_events_are_needed(on: Stage, doubted: Doubted) -> None:
     """A capture that continues with other settings has another source."""
     doubted.found = [EQUAL]
     on.look(10.0)

@@ -76,7 +76,7 @@ def answers_of(source: Recording, task: WriteMark, count: int) -> list[Input]:
         return answers
 
 
-def test_chunks_are_read_once_their_mark_is_written_and_answered_behind_it() -> None:
+def test_chunks_are_read_once_their_mark_is_written_and_answered_after_it() -> None:
     """W01: a snapshot from before its low mark could miss a change that is held nowhere."""
     source = Recording()
     names = ["items", "orders", "people"]

@@ -63,7 +63,7 @@ class Stage:
 @pytest.mark.parametrize(
     ("task", "table"), [(PlanTable(ORDERS, 1), ORDERS), (ReadChunk(CHUNK), ORDERS), (TakeSnapshot(), None)]
 )
-def test_what_may_come_back_is_tried_again(error: Exception, task: SourceTask, table: TableId | None) -> None:
+def test_temporary_failure_is_tried_again(error: Exception, task: SourceTask, table: TableId | None) -> None:
     """A window is cancelled and the capture continues; the machine learns which table it was."""
     stage = Stage(error)
     stage.tasks.send(task)
@@ -80,7 +80,7 @@ def test_a_table_that_cannot_be_read_fails_alone() -> None:
     stage.tasks.close()
 
 
-def test_a_backfill_that_failed_is_told_what_reads_the_table_again() -> None:
+def test_failed_backfill_names_what_reads_the_table_again() -> None:
     """The stream may raise its error as well, where a restart is enough; here only a setting helps."""
     remedy = "fix the rows, then start again"
     stage = Stage(ConfigurationError("bytes that are no text", remedy=remedy))

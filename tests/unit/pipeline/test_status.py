@@ -14,7 +14,7 @@ from cdcflow.sinks.files import FileLog
 from cdcflow.testing.sinks import ORDERS
 
 
-def test_what_a_window_holds_back_is_told(tmp_path: Path) -> None:
+def test_rows_that_a_window_holds_back_are_reported(tmp_path: Path) -> None:
     """Metrics and status have names for it: live changes that wait for a backfill must be visible as waiting."""
     of = OrdersSource(1)
     looked: list[dict[str, object]] = []

@@ -40,7 +40,7 @@ def worker(held: Held) -> Iterator[Worker]:
     made.stop()
 
 
-def test_asking_while_it_works_is_one_more_turn_however_often_it_was_asked(worker: Worker, held: Held) -> None:
+def test_requests_during_the_work_give_one_more_turn_whatever_their_number(worker: Worker, held: Held) -> None:
     """Group commit: what was cut before a sync begins is in it, what is cut while it runs is in the next one."""
     assert (worker.idle, worker.behind) == (True, 0)
     worker.ask()
@@ -57,7 +57,7 @@ def test_asking_while_it_works_is_one_more_turn_however_often_it_was_asked(worke
     assert (worker.idle, worker.behind, held.done) == (True, 0, 2)
 
 
-def test_settling_waits_for_what_was_asked_and_says_when_it_took_too_long(worker: Worker, held: Held) -> None:
+def test_settling_waits_for_the_requests_and_reports_when_it_took_too_long(worker: Worker, held: Held) -> None:
     """False: what was cut may not be durable."""
     assert worker.settle(0), "nothing was asked for"
     worker.ask()
@@ -66,7 +66,7 @@ def test_settling_waits_for_what_was_asked_and_says_when_it_took_too_long(worker
     assert worker.settle(30)
 
 
-def test_an_error_ends_the_thread_and_waits_for_whoever_looks() -> None:
+def test_error_ends_the_thread_and_waits_for_the_next_caller() -> None:
     """The loop must not continue after a sync that failed in its thread, and settling must not wait for a dead
     thread."""
 
@@ -175,7 +175,7 @@ def test_the_stream_s_socket_ends_the_wait_as_long_as_it_is_the_stream_s(waker: 
         assert near.recv(9) == b"y", "and it can be watched again"
 
 
-def test_a_stream_whose_socket_has_the_number_0_is_heard_and_forgotten_like_any_other(waker: Waker) -> None:
+def test_stream_whose_socket_has_the_number_0_is_read_and_forgotten_like_any_other(waker: Waker) -> None:
     """A daemon that was started with its input closed gets such a socket."""
     near, far = socket.socketpair()
     kept = os.dup(0)
@@ -200,7 +200,7 @@ def test_a_wake_never_waits_for_the_loop(waker: Waker) -> None:
     waker.wake()
 
 
-def test_a_wait_is_as_long_as_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_is_as_long_as_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds in, milliseconds for the system."""
     asked: list[float] = []
 

@@ -68,7 +68,7 @@ class Stage:
         return Progress.from_json(self.memory.checkpoint.progress)
 
 
-def test_table_is_read_anew_and_the_order_goes_with_its_cut() -> None:
+def test_table_is_read_again_and_the_request_is_removed_by_its_cut() -> None:
     """The next start finds no order and reads nothing; a table that is not captured is not asked for."""
     stage = Stage("done")
     assert stage.run(500).tables[ORDERS.id].generation == 2
@@ -78,7 +78,7 @@ def test_table_is_read_anew_and_the_order_goes_with_its_cut() -> None:
     assert stage.run(50, noted=False).tables[ORDERS.id].generation == 2
 
 
-def test_order_that_no_cut_has_is_still_there() -> None:
+def test_request_that_no_cut_has_is_still_stored() -> None:
     """Killed right after the settings were noted: the next start finds the command next to them."""
     stage = Stage("done")
     assert stage.run(None).tables[ORDERS.id].generation == 1

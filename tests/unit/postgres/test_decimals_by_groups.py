@@ -81,7 +81,7 @@ def test_a_decimal_is_the_number_that_was_sent(precision: int, scale: int) -> No
 
 @pytest.mark.parametrize(("precision", "scale"), ARROWS)
 @pytest.mark.parametrize("special", ["null", "clamp", "stop"])
-def test_special_values_among_numbers_are_what_the_policy_says(precision: int, scale: int, special: Any) -> None:
+def test_special_values_among_numbers_follow_the_policy(precision: int, scale: int, special: Any) -> None:
     """The numbers next to them keep their values, and NULL stays NULL."""
     arrow = pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
     where = Where("public.t.v", "numeric", special)
@@ -138,7 +138,7 @@ def test_a_text_cannot_begin_with_a_group_of_zeros(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [of([1], count=2), of([1], count=0), of([], count=1), of([1])[:-1], of([1]) + b"\0"])
-def test_a_number_of_another_length_than_it_says_renews_the_connection(value: bytes) -> None:
+def test_number_with_a_wrong_stated_length_renews_the_connection(value: bytes) -> None:
     """O10: the stated length is wrong."""
     for given in ([value], [of([1]), value, None]):
         with pytest.raises(SourceUnavailable, match="wrong length"):

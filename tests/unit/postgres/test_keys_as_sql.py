@@ -30,7 +30,7 @@ def where(*columns: tuple[str, str, pa.Array]) -> str:
     return condition(keys, DescribedTable(table, (), has_binary=True, copy_expressions=()))
 
 
-def test_keys_are_looked_up_as_rows_of_their_own_types() -> None:
+def test_keys_are_looked_up_as_rows_of_their_types() -> None:
     """W16: equality is the server's: its collation, its type."""
     found = where(("id", "bigint", pa.array([1, 2])), ('o"k', "citext", pa.array(["a", "b"])))
     assert found == (

@@ -43,7 +43,7 @@ def test_name_without_wildcards_stays_until_a_table_has_it_again() -> None:
     assert ended(before, {}, {7: A}, position=60, end=90, is_kept=lambda t: t == A) == ()
 
 
-def test_message_tells_which_name_of_a_table_it_is_of() -> None:
+def test_message_identifies_which_name_of_a_table_it_is_of() -> None:
     """Its name at that time, then the current one; for a dropped table the last one, never a name that the settings
     exclude."""
     lives = Lives({1: C, 5: A}, (Life(1, A, 50), Life(1, B, 60), Life(2, B, 60)), lambda table: table != AWAY)

@@ -326,7 +326,7 @@ def test_many_rows_of_one_key_change_number_as_they_must(compiled: Compiled | No
         ([begin(1, 8), relation(KEYED)[:-3], commit(16)], SourceUnavailable, "wrong length"),
     ],
 )
-def test_what_the_protocol_does_not_allow_is_refused_by_name(
+def test_messages_that_the_protocol_does_not_allow_are_refused_with_an_error_that_names_them(
     compiled: Compiled | None, messages: list[bytes], kind: type, says: str
 ) -> None:
     """Skipping what cdcflow does not understand would lose data, and the loss would go unnoticed until much later
@@ -360,7 +360,7 @@ def test_the_shape_of_a_rolled_back_transaction_is_in_force_nowhere(compiled: Co
         decoder.decode([xlog(m) for m in (*block, stream_abort(5, aborted), *after)])
 
 
-def test_a_shape_without_binary_decoders_asks_for_a_new_connection(compiled: Compiled | None) -> None:
+def test_shape_without_binary_decoders_requests_a_new_connection(compiled: Compiled | None) -> None:
     """A column of another type may be added while a binary stream runs; guessing at its bytes would be wrong (T36)."""
     odd = table("keyed", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 869)])
     decoder, _ = decoder_of({1: odd}, compiled=compiled, binary=True)
@@ -395,7 +395,7 @@ def test_a_row_of_1600_columns_is_decoded_in_bounded_pieces(
     assert batch.rows.column("c1598").null_count == 25
 
 
-def test_a_shape_that_changes_between_two_rows_holds_from_its_place_on(compiled: Compiled | None) -> None:
+def test_shape_that_changes_between_two_rows_applies_after_its_place(compiled: Compiled | None) -> None:
     """ALTER COLUMN TYPE between two rows of one transaction; the bytes alone do not show their shape (P22)."""
     texts = table("keyed", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 25)])
     shapes = iter([KEYED, texts])
@@ -419,7 +419,7 @@ def test_a_shape_that_changes_between_two_rows_holds_from_its_place_on(compiled:
     ]
 
 
-def test_a_name_that_is_not_captured_brings_nothing_from_its_place_on(compiled: Compiled | None) -> None:
+def test_name_that_is_not_captured_brings_no_rows_after_its_place(compiled: Compiled | None) -> None:
     """RENAME of a captured table to a name that the settings exclude, and back: rows and truncates in between are not
     in the log, in one transaction or in a streamed one."""
     away = table("_away", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 23)])
@@ -446,7 +446,7 @@ def test_a_name_that_is_not_captured_brings_nothing_from_its_place_on(compiled: 
     assert found == [[1, 3], [1, 3]]
 
 
-def test_a_closed_decoder_leaves_no_spool_behind(compiled: Compiled | None) -> None:
+def test_closed_decoder_removes_its_spools(compiled: Compiled | None) -> None:
     """A connection that breaks in the middle of a large transaction must not leave its rows on disk."""
     decoder, spools = decoder_of(compiled=compiled, spool_bytes_max=100)
     decoder.decode(
@@ -461,7 +461,7 @@ def test_a_closed_decoder_leaves_no_spool_behind(compiled: Compiled | None) -> N
     assert all(spool.discarded for spool in spools.all.values())
 
 
-def test_a_large_transaction_that_widens_its_key_tells_all_its_partial_keys(compiled: Compiled | None) -> None:
+def test_large_transaction_that_widens_its_key_reports_all_its_partial_keys(compiled: Compiled | None) -> None:
     """ALTER COLUMN TYPE in the middle of a streamed transaction; its partial rows are read again all the same (P22)."""
     wider = table("keyed", 1, [attribute("id", 20, key=True), attribute("v", 25), attribute("w", 23)])
     shapes = iter([KEYED, wider])
@@ -484,7 +484,7 @@ def test_a_large_transaction_that_widens_its_key_tells_all_its_partial_keys(comp
     assert event.run.partial[TableId("public", "keyed")].keys.to_pydict() == {"id": [1, 9_000_000_000]}
 
 
-def test_rows_that_a_statement_changed_are_told_before_a_row_in_the_new_shape() -> None:
+def test_rows_that_a_statement_changed_are_reported_before_a_row_in_the_new_shape() -> None:
     """No position after that row may become durable without the request to read the table again."""
     version = RowVersion(KEYED.table.id, "1", "2", changed=True)
     decoder, _ = decoder_of(changed=lambda oid, _: version if oid == 1 else None)
@@ -495,7 +495,7 @@ def test_rows_that_a_statement_changed_are_told_before_a_row_in_the_new_shape() 
     assert isinstance(committed, Committed)
 
 
-def test_partition_is_told_with_the_table_that_publishes_its_rows() -> None:
+def test_partition_is_reported_with_the_table_that_publishes_its_rows() -> None:
     """A partition that was dropped since is in no catalog: only an earlier message shows to which table its rows
     belong."""
     asked: list[tuple[int, int]] = []
@@ -507,7 +507,7 @@ def test_partition_is_told_with_the_table_that_publishes_its_rows() -> None:
     assert asked == [(2, 0), (1, 0), (2, 1), (2, 0), (1, 2), (3, 0), (2, 3)]
 
 
-def test_statement_of_a_streamed_transaction_is_told_with_its_commit() -> None:
+def test_statement_of_a_streamed_transaction_is_reported_with_its_commit() -> None:
     """Before a transaction is committed, no catalog shows what it did to a table's rows."""
     found: list[RowVersion] = []
     decoder, _ = decoder_of(changed=lambda oid, _: found.pop() if oid == 1 and found else None)

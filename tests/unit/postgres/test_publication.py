@@ -132,7 +132,7 @@ def test_a_table_that_was_dropped_has_lost_nothing() -> None:
     unbroken(found(entry(101, ORDERS)), there=False)
 
 
-def test_a_table_that_was_taken_out_and_put_in_again_lost_changes_even_if_it_is_looked_for_by_number() -> None:
+def test_table_that_was_removed_and_added_again_lost_changes_even_if_it_is_looked_up_by_number() -> None:
     """A new entry means a time without one, whether the table still exists or not."""
     with pytest.raises(HistoryLost, match="taken out"):
         unbroken(found(entry(101, ORDERS), entry(202, ITEMS)), there=False)
@@ -199,7 +199,7 @@ def test_all_tables_and_whole_schemas_are_broad(all_tables: bool, schemas: bool)
 # ── what is done about it ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_publication_that_is_not_there_is_made_for_exactly_these_tables() -> None:
+def test_missing_publication_is_created_for_exactly_these_tables() -> None:
     """A parent of a partitioned table with its partitions, any other without its children."""
     server = Server(
         row=None, after=lambda s: setattr(s, "row", (70, WRITTEN, False, True, True, True, True, True, "s"))
@@ -216,7 +216,7 @@ def test_a_publication_that_is_right_is_left_alone() -> None:
     assert server.told == []
 
 
-def test_tables_are_added_and_dropped_until_it_has_exactly_ours() -> None:
+def test_tables_are_added_and_dropped_until_it_has_exactly_the_captured_ones() -> None:
     """They are added first: then no captured table is ever missing from it."""
     server = Server(entries=listed(ORDERS, PARTED))
     ensured(server, ORDERS, ITEMS)
@@ -226,7 +226,7 @@ def test_tables_are_added_and_dropped_until_it_has_exactly_ours() -> None:
     ]
 
 
-def test_what_somebody_dropped_meanwhile_need_not_be_dropped_again() -> None:
+def test_table_that_another_process_dropped_need_not_be_dropped_again() -> None:
     """Two processes check at the same time; the result is what both need."""
     ensured(Server(entries=listed(ORDERS, PARTED), refuses=psycopg.errors.UndefinedObject), ORDERS)
     with pytest.raises(Exception, match="changing publication p"):
@@ -241,14 +241,14 @@ def test_a_captured_table_with_a_filter_or_a_column_list_is_refused(filters: boo
     assert 'ALTER PUBLICATION "p" DROP TABLE "shop"."orders"' in str(refused.value)
 
 
-def test_somebody_else_s_filtered_table_is_none_of_ours() -> None:
+def test_another_owner_s_filtered_table_is_dropped_not_refused() -> None:
     """It is dropped from cdcflow's publication, and not refused."""
     server = Server(entries=[*listed(ORDERS), *listed(ITEMS, filters=True)])
     ensured(server, ORDERS)
     assert server.told == ['ALTER PUBLICATION "p" DROP TABLE "shop"."it""ems"']
 
 
-def test_ours_is_mended_and_somebody_else_s_is_only_checked() -> None:
+def test_cdcflow_s_publication_is_repaired_and_another_owner_s_is_only_checked() -> None:
     """cdcflow does not change another owner's publication; the message contains the statement that corrects it."""
     wrong = (70, WRITTEN, False, True, False, True, True, True, "s")
     server = Server(row=wrong, entries=listed(ORDERS))
@@ -272,7 +272,7 @@ def test_a_broad_publication_must_have_every_table_and_is_not_changed() -> None:
     assert server.told == []
 
 
-def test_tables_that_are_locked_are_told_with_who_holds_them() -> None:
+def test_locked_tables_are_reported_with_the_sessions_that_hold_them() -> None:
     """Those that the publication has already need no lock, and one of all tables of a schema needs none at all."""
     locks: list[tuple[int, str, int | None, str | None, int | None]] = [
         (1, "ShareLock", 7, "bob", 90),
@@ -299,7 +299,7 @@ def excepting(*tables: CatalogTable) -> Server:
     return Server(version=190000, row=ALL_BUT_SOME, entries=entries, covered=covered)
 
 
-def test_an_excepted_table_is_no_entry_of_the_publication() -> None:
+def test_excepted_table_is_not_an_entry_of_the_publication() -> None:
     """The catalog keeps both in one place: taken as published, its changes would be waited for in vain."""
     server = excepting(ITEMS)
     have = read(server, "p")  # type: ignore[arg-type]
@@ -329,7 +329,7 @@ def test_a_table_that_was_excepted_since_is_a_loss() -> None:
     assert "all" not in older.fingerprint([ORDERS]), "a server without the list has a fingerprint as before"
 
 
-def test_who_may_not_change_it_is_told_the_statement() -> None:
+def test_role_that_may_not_change_it_gets_the_statement() -> None:
     """A capture's role need not own the tables: then an owner runs it."""
     server = Server(entries=[], refuses=psycopg.errors.InsufficientPrivilege)
     with pytest.raises(ConfigurationError, match="may not make or change publication p") as refused:

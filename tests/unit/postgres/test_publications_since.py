@@ -81,7 +81,7 @@ WHOLE = found(schemas=SCHEMAS, members=MEMBERS)
 LISTED = found(A, B, C)
 
 
-def test_what_was_altered_and_put_right_again_is_a_loss() -> None:
+def test_altered_and_restored_publication_is_a_loss() -> None:
     """Only the transaction that wrote its row shows it."""
     before = state(LISTED, A, B)
     with pytest.raises(HistoryLost, match="publication p was altered"):
@@ -169,7 +169,7 @@ def test_a_table_that_is_carried_as_part_of_a_whole_needs_no_entry() -> None:
         unbroken(replace(nothing, schemas=SCHEMAS), {**before, "schemas": {"far": [9, 90, 501]}})
 
 
-def test_newcomers_are_told_by_their_numbers() -> None:
+def test_new_tables_are_reported_with_their_numbers() -> None:
     """Their older rows may belong to running transactions: a backfill has to wait for those. A rename adds no
     newcomer."""
 
@@ -263,7 +263,7 @@ def test_a_publication_is_read_with_its_tables_and_schemas() -> None:
     assert publication_of(Server(row=None)) is None
 
 
-def test_what_a_publication_has_as_a_whole_is_asked_only_where_it_can_be() -> None:
+def test_publications_of_schemas_are_queried_only_where_they_exist() -> None:
     """PostgreSQL 14 has no schemas in publications; one of all tables has no members to lose."""
     old = Server(149999)
     seen = publication_of(old)
@@ -284,7 +284,7 @@ def test_what_a_publication_has_as_a_whole_is_asked_only_where_it_can_be() -> No
     assert "pg_depend" not in [word for word, _ in none.asked]
 
 
-def test_who_holds_things_up_is_told_as_far_as_it_may_be_seen() -> None:
+def test_blocking_session_is_reported_as_far_as_it_is_visible() -> None:
     """The operator who is woken has to know whom to contact."""
     given: Any = Server(pg_stat_activity=[("pid 7 of bob, for 90 s",)])
     assert blocker(given) == "the oldest is pid 7 of bob, for 90 s"
@@ -294,7 +294,7 @@ def test_who_holds_things_up_is_told_as_far_as_it_may_be_seen() -> None:
     assert "GRANT pg_read_all_stats" in blocker(given)
 
 
-def test_a_wait_for_older_transactions_looks_until_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_older_transactions_checks_until_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """It checks at least once, also with a timeout of zero; the error names what it waited for and which session holds
     it up."""
     now = [100.0]
@@ -338,7 +338,7 @@ def refused(error: Callable[[], psycopg.Error]) -> Exception:
     return caught.value
 
 
-def test_a_right_on_the_database_is_told_with_its_grant() -> None:
+def test_missing_right_on_the_database_is_reported_with_its_grant() -> None:
     """Only where that is what is missing."""
     error = refused(lambda: NoDatabase("no"))
     assert isinstance(error, ConfigurationError)
@@ -351,14 +351,14 @@ def test_a_right_on_the_database_is_told_with_its_grant() -> None:
     assert other.remedy == f"run as an owner: {statement}"
 
 
-def test_what_else_the_server_refuses_is_told_as_what_it_is() -> None:
+def test_other_refusals_of_the_server_keep_their_kind() -> None:
     """A missing table is queried again; an unknown refusal stops."""
     assert "changing publication p" in str(refused(lambda: psycopg.errors.UndefinedObject("gone")))
     assert "changing publication p" in str(refused(lambda: psycopg.errors.SyntaxError("no")))
     assert isinstance(refused(lambda: psycopg.errors.AdminShutdown("bye")), SourceUnavailable)
 
 
-def test_a_publication_of_ours_keeps_what_it_has_to_and_loses_the_rest_in_one_statement_each() -> None:
+def test_publication_of_cdcflow_keeps_its_tables_and_loses_the_rest_in_one_statement_each() -> None:
     """Each ALTER rewrites only the entries that it names."""
     rel = [(100 + n, 500, n, "shop", name, False, False, False) for n, name in ((1, "a"), (8, "x"), (9, "y"))]
     server = Server(pg_publication_rel=rel, pg_publication_namespace=[])

@@ -73,7 +73,7 @@ def relation(columns: int = 2, namespace: bytes = b"shop") -> bytes:
     return body
 
 
-def test_a_relation_says_what_its_columns_are() -> None:
+def test_relation_describes_its_columns() -> None:
     """Only the lowest bit of a column's flags means anything; no namespace is pg_catalog's."""
     columns = (RelationColumn("c0", 23, -1, True), RelationColumn("c1", 24, 0, False))
     assert relation_of(relation()) == Relation(16384, "shop", "orders", "f", columns)

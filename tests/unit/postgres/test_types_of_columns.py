@@ -127,7 +127,7 @@ def test_a_table_has_binary_only_where_all_its_columns_have() -> None:
     assert [c.binary is None for c in described(known, unknown).codecs] == [False, True]
 
 
-def test_a_column_keeps_what_the_catalog_says_of_it() -> None:
+def test_column_keeps_its_description_in_the_catalog() -> None:
     """Its number survives a rename; no other place records what rows from before it have."""
     key = AttributeInfo("id", 1, 20, -1, "bigint", not_null=True, in_key=True)
     late = AttributeInfo("v", 7, INT4, -1, "integer", missing="5")
@@ -145,7 +145,7 @@ def test_a_column_keeps_what_the_catalog_says_of_it() -> None:
     )
 
 
-def test_a_domain_is_what_lies_under_it() -> None:
+def test_domain_is_decoded_as_its_base_type() -> None:
     """An enum is its label whatever its oid."""
     assert arrow_of(column(17000, base_oid=INT4)) == pa.int32()
     assert arrow_of(column(17000, numeric(5, 2), base_oid=NUMERIC)) == pa.decimal128(5, 2)
@@ -211,7 +211,7 @@ def test_an_array_is_a_list_of_what_its_elements_become(element: int, arrow: pa.
     assert arrow_of(attribute, columns={"public.t.v": "text"}) == pa.string()
 
 
-def test_elements_of_an_array_have_modifiers_of_their_own() -> None:
+def test_elements_of_an_array_have_separate_modifiers() -> None:
     """numeric(5,2)[] is a list of such decimals, numeric[] one of texts unless the settings say otherwise."""
     fixed = column(1231, element_oid=NUMERIC, element_modifier=numeric(5, 2))
     free = column(1231, element_oid=NUMERIC)

@@ -118,7 +118,7 @@ def _value(array: pa.Array) -> object:
 @pytest.mark.parametrize("special", get_args(Special))
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 @pytest.mark.parametrize("name", CASES)
-def test_the_policy_says_what_becomes_of_it(
+def test_policy_decides_about_unsupported_values(
     compiled: Compiled | None, name: str, binary: bool, special: Special
 ) -> None:
     """T04: an error that names it, NULL, the type's limit, or the server's text; never silently something else."""

@@ -134,7 +134,7 @@ def test_a_version_is_taken_when_a_table_is_planned() -> None:
     assert on.versions.changed(30, 0) is None
 
 
-def test_tables_whose_rows_changed_are_told_and_those_with_a_new_version_too() -> None:
+def test_tables_whose_rows_changed_are_reported_and_those_with_a_new_version_too() -> None:
     """The first are read again, for the others the new version is stored; an unchanged version is not reported."""
     on = Stage()
     t, u = (found(on.server, oid)[oid].to_json() for oid in (10, 20))
@@ -184,7 +184,7 @@ def test_what_was_compared_is_what_the_stream_is_compared_with() -> None:
     assert on.versions.changed(10, 0) is None, "nor is the next statement: all of it is still to be read"
 
 
-def test_a_table_that_nobody_read_or_that_is_gone_has_nothing_to_say() -> None:
+def test_table_that_was_never_read_or_is_gone_is_not_reported() -> None:
     """The stream describes every table that it sends a row of."""
     on = Stage()
     assert on.versions.changed(10, 0) is None
@@ -225,7 +225,7 @@ def test_a_column_that_is_dropped_is_remembered_for_messages_from_before() -> No
     assert len(later.catalog.columns_before(10)) == 5
 
 
-def test_a_message_whose_columns_nobody_can_tell_has_the_table_read_again() -> None:
+def test_message_with_unknown_columns_has_the_table_read_again() -> None:
     """Once, and nothing else is needed for it."""
     on = Stage()
     before = on.take(10, T)
@@ -252,7 +252,7 @@ def test_another_file_alone_is_no_reason_and_is_not_remembered() -> None:
     assert changed.known == before
 
 
-def test_a_new_partition_is_told_with_the_version_that_has_it() -> None:
+def test_new_partition_is_reported_with_the_version_that_has_it() -> None:
     """The version was empty, so nothing is read again; the next one is compared with this version."""
     on = Stage()
     before = on.take(20, U)
@@ -265,7 +265,7 @@ def test_a_new_partition_is_told_with_the_version_that_has_it() -> None:
     assert len(on.catalog.asked) == asked, "known partitions need no question"
 
 
-def test_a_partition_that_came_and_went_left_rows_that_no_catalog_tells_of() -> None:
+def test_partition_that_was_added_and_dropped_left_rows_that_no_catalog_shows() -> None:
     """The stream described it; it is in neither version."""
     on = Stage()
     before = on.take(20, U)
@@ -273,7 +273,7 @@ def test_a_partition_that_came_and_went_left_rows_that_no_catalog_tells_of() -> 
     assert on.versions.changed(20, 29) == RowVersion(U, before, now, True)
 
 
-def test_a_table_without_partitions_is_none_of_its_own() -> None:
+def test_table_without_partitions_is_not_its_own_partition() -> None:
     """Its own number is in its version: a partition with that number in the stream is not new."""
     on = Stage()
     on.take(10, T)
@@ -281,7 +281,7 @@ def test_a_table_without_partitions_is_none_of_its_own() -> None:
     assert on.catalog.asked == []
 
 
-def test_a_version_that_was_taken_meanwhile_is_kept() -> None:
+def test_version_that_was_taken_in_between_is_kept() -> None:
     """A plan between the query and its answer has pinned newer rows; the answer concerns the older ones."""
     on = Stage()
     before = on.take(10, T)
@@ -299,7 +299,7 @@ def test_a_version_that_was_taken_meanwhile_is_kept() -> None:
     assert on.versions.changed(10, 0) is not None
 
 
-def test_another_key_is_a_reason_once_a_message_has_come_that_does_not_tell_its_own() -> None:
+def test_changed_key_is_a_reason_once_a_message_does_not_describe_its_columns() -> None:
     """By the stream, by a check, and by a process that has only what the log keeps. Until then the new key is
     remembered."""
     on = Stage()

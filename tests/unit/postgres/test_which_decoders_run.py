@@ -6,7 +6,7 @@ from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.doctor import decoders
 
 
-def test_doctor_says_which_decoders_run_and_how_to_get_the_fast_ones(compiled: Compiled | None) -> None:
+def test_doctor_reports_which_decoders_run_and_how_to_get_the_fast_ones(compiled: Compiled | None) -> None:
     """An install without a compiler works but is slow, and an operator would not connect that with a months-old
     warning."""
     found = decoders(compiled)

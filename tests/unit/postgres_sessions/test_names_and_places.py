@@ -46,7 +46,7 @@ def column(name: str, type_oid: int = INT) -> RelationColumn:
         (["public.orders"], ("public", "Orders"), False),
     ],
 )
-def test_pattern_means_just_what_it_says(patterns: list[str], table: tuple[str, str], selected: bool) -> None:
+def test_pattern_means_exactly_its_text(patterns: list[str], table: tuple[str, str], selected: bool) -> None:
     """One table too many is data where it should not be; one too few is a silent hole (S01: odd names are names)."""
     assert Selection.parse(patterns).selects(TableId(*table)) is selected
 
@@ -71,7 +71,7 @@ def test_column_that_was_dropped_before_is_passed_over() -> None:
     assert placed([column("id"), column("a", INT)], now) == [1, 3]
 
 
-def test_column_that_nothing_knows_gets_a_number_of_its_own() -> None:
+def test_unknown_column_gets_a_separate_number() -> None:
     """A dropped table has no columns to compare with, and still must be described."""
     assert placed([column("a"), column("b")], []) == [UNKNOWN_NUMBER, UNKNOWN_NUMBER + 1]
 
@@ -97,7 +97,7 @@ MADE_AGAIN = [attribute(1, "id"), dropped(2), attribute(3, "v")]
         ((INT, 1043), [V1], [1, 2], True),  # character types are one type
     ],
 )
-def test_column_that_took_a_dropped_ones_name_is_told_from_it(
+def test_column_that_took_a_dropped_ones_name_is_distinguished_from_it(
     types: tuple[int, ...], before: list[tuple[str, ...]], numbers: list[int], is_certain: bool
 ) -> None:
     """P19: the dropped column's values would permanently appear under the name of the present one."""
@@ -144,7 +144,7 @@ def test_address_never_repeats_a_secret(url: str) -> None:
     assert refused.value.__cause__ is None
 
 
-def test_local_address_is_told_from_a_remote_one() -> None:
+def test_local_address_is_distinguished_from_a_remote_one() -> None:
     """S02: only what leaves the machine must be encrypted."""
     assert Address.parse("postgresql://u@127.0.0.1:5/db").is_local
     assert Address.parse("postgresql:///db?host=/run/pg").is_local

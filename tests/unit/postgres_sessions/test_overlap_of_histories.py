@@ -54,7 +54,7 @@ def read(captured: list[int] | None, *ends: int) -> tuple[list[tuple[int, str, i
 
 
 @pytest.mark.parametrize("captured", [None, [ORDERS], [ORDERS, OTHER], [7]])
-def test_each_transaction_with_rows_is_told_wherever_the_pieces_end(captured: list[int] | None) -> None:
+def test_each_transaction_with_rows_is_reported_wherever_the_pieces_end(captured: list[int] | None) -> None:
     """The server's messages are cut anywhere; a transaction that has half arrived is neither lost nor reported
     twice."""
     touched = {101: [ORDERS], 102: [OTHER], 104: [ORDERS, OTHER], 105: [OTHER], 4_000_000_000: [ORDERS, OTHER]}
@@ -235,7 +235,7 @@ def test_a_slot_is_read_up_to_our_position_and_no_further(stream: type[Stream]) 
     given(0x100, 0x200)
 
 
-def test_where_the_slot_stands_at_our_position_nothing_is_read(stream: type[Stream]) -> None:
+def test_nothing_is_read_where_the_slot_is_at_the_log_s_position(stream: type[Stream]) -> None:
     """There is nothing to compare."""
     assert given(0x200, 0x200).num_rows == 0
     assert all(made.closed for made in stream.made)

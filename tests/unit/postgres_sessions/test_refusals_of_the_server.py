@@ -47,7 +47,7 @@ def test_no_class_is_forgotten() -> None:
     assert len(STATES) > 200
 
 
-def test_code_of_an_extension_stops_by_name() -> None:
+def test_code_of_an_extension_stops_with_an_error_that_names_it() -> None:
     """Unknown means stop: the result of the next attempt is unknown."""
 
     class Own(psycopg.Error):
@@ -58,7 +58,7 @@ def test_code_of_an_extension_stops_by_name() -> None:
     assert "reading slot x: something new (SQLSTATE Q1234)" in str(error)
 
 
-def test_limits_are_told_with_the_setting_that_raises_them() -> None:
+def test_limits_are_reported_with_the_setting_that_raises_them() -> None:
     """One SQLSTATE is used for every limit of the server; the remedy must be that of the limit that was reached."""
     full = STATES["53400"]("all replication slots are in use")
     assert "drop an unused replication slot" in str(map_error(full, "asking").remedy)

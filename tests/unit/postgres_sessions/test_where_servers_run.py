@@ -25,7 +25,7 @@ from cdcflow.sources.postgres.poolers import pooler_of
         ("127.0.0.1", "6432", "a connection pooler"),
     ],
 )
-def test_a_pooler_is_called_by_its_name_where_the_host_tells(host: str, port: str, name: str) -> None:
+def test_pooler_is_named_where_the_host_shows_it(host: str, port: str, name: str) -> None:
     """The remedy of one service is wrong at another."""
     assert name in pooler_of(host, port)[0]
 

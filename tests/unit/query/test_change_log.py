@@ -78,7 +78,7 @@ def moved(key: int, before: int) -> list[dict[str, Any]]:
     return [delete(before), {"id": key, OP: "c", UNCHANGED: ["note"], BEFORE: {"id": before}}]
 
 
-def test_row_at_each_moment_and_what_made_it_so(shop: Shop) -> None:
+def test_row_at_each_point_in_time_and_the_change_that_produced_it(shop: Shop) -> None:
     """An insert, an update that leaves a column out, another key, a delete, and the same key again."""
     first = shop.commit(insert(1, "a"), insert(2, "b"))
     left = shop.commit(update(1, unchanged=True))
@@ -100,7 +100,7 @@ def test_row_at_each_moment_and_what_made_it_so(shop: Shop) -> None:
     assert log.get(NAME, 2).moment.offset == again
 
 
-def test_row_that_was_emptied_away_is_told_from_one_that_was_deleted(shop: Shop) -> None:
+def test_emptied_row_is_distinguished_from_a_deleted_one(shop: Shop) -> None:
     shop.commit(insert(1, "a"))
     at = shop.commit({OP: "t"})
     found = shop.ask().get(NAME, 1)
@@ -117,7 +117,7 @@ def test_row_that_only_follows_a_delete_is_not_the_same_row(shop: Shop) -> None:
     assert [(c.op, c.values.get("id")) for c in watched] == [("d", 1)]
 
 
-def test_history_of_a_row_is_newest_first_and_goes_on_where_it_stopped(shop: Shop) -> None:
+def test_history_of_a_row_is_latest_first_and_continues_where_it_stopped(shop: Shop) -> None:
     """Including the row that it became when its key changed."""
     shop.commit(insert(1, "a"), insert(2, "x"))
     for note in "bcd":
@@ -150,7 +150,7 @@ def test_transaction_has_everything_that_was_in_it(shop: Shop) -> None:
         log.transaction(99)
 
 
-def test_difference_between_two_moments(shop: Shop) -> None:
+def test_difference_between_two_points_in_time(shop: Shop) -> None:
     """Inserted, deleted and changed rows; a row that was inserted and deleted in between, and an unchanged one, are not
     in it."""
     then = shop.commit(*(insert(n, "a") for n in range(1, 5)))
@@ -170,7 +170,7 @@ def test_difference_between_two_moments(shop: Shop) -> None:
         shop.ask().diff(NAME, then, 0)
 
 
-def test_whole_table_and_a_range_of_it_at_a_moment(shop: Shop) -> None:
+def test_whole_table_and_a_range_of_it_at_a_point_in_time(shop: Shop) -> None:
     then = shop.commit(*(insert(n, f"n{n}") for n in range(1, 9)))
     shop.commit(delete(3), update(4, "later"))
     log = shop.ask()
@@ -185,7 +185,7 @@ def test_whole_table_and_a_range_of_it_at_a_moment(shop: Shop) -> None:
     assert log.range(NAME, 1, 8, limit=2).column("id").to_pylist() == [1, 2]
 
 
-def test_moments_are_offsets_cuts_positions_and_times(shop: Shop) -> None:
+def test_points_in_time_are_offsets_cuts_positions_and_times(shop: Shop) -> None:
     """The transactions' clocks are a microsecond apart."""
     offsets = [shop.commit(insert(1, "a"))] + [shop.commit(update(1, note)) for note in "bcd"]
     log = shop.ask()
@@ -210,13 +210,13 @@ def test_moments_are_offsets_cuts_positions_and_times(shop: Shop) -> None:
         (NAME, ["x"], r"(?s)is no value of its column.*id \(int64\)"),
     ],
 )
-def test_questions_that_cannot_be_answered_say_why(shop: Shop, table: str, key: list[str], says: str) -> None:
+def test_unanswerable_queries_are_refused_with_the_reason(shop: Shop, table: str, key: list[str], says: str) -> None:
     shop.commit(insert(1, "a"))
     with pytest.raises(ConfigurationError, match=says):
         shop.ask().get(table, *key)
 
 
-def test_answer_says_what_it_does_not_cover(tmp_path: Path) -> None:
+def test_answer_reports_what_it_does_not_cover(tmp_path: Path) -> None:
     """Expired history, and a table with missing rows: "never existed" would be a guess."""
     shop = Shop(tmp_path / "log", sealing=True, indexing=True)
     shop.commit(insert(1, "a"))

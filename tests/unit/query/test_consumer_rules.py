@@ -142,7 +142,7 @@ def test_where_it_begins(log: HandLog, start: Any, expected: list[int]) -> None:
     assert ids(read(log, tables=[NAME], start=start)) == expected
 
 
-def test_table_that_comes_later_is_delivered_from_its_first_change_on(log: HandLog) -> None:
+def test_table_that_is_created_later_is_delivered_since_its_first_change(log: HandLog) -> None:
     """Its backfill at the source is in the log as changes; the consumer needs no change of its settings."""
     read(log)
     late = make_table("late", id="int64", v="string")
@@ -327,7 +327,7 @@ HOLDS = (
 )
 
 
-def test_second_reader_is_refused_and_told_who_reads_until_that_one_dies(log: HandLog) -> None:
+def test_second_reader_is_refused_with_the_name_of_the_first_until_that_one_dies(log: HandLog) -> None:
     """Two readers under one name would share one position, and commit for each other."""
     other = subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(log.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -373,7 +373,7 @@ def test_expiry_waits_for_consumers_and_says_for_which(log: HandLog) -> None:
     assert [event for event, _ in expire(log)] == ["log expired"]
 
 
-def test_expiry_that_does_not_wait_names_who_is_behind_and_the_way_back_works(log: HandLog) -> None:
+def test_expiry_that_does_not_wait_names_the_late_consumer_and_its_remedy_works(log: HandLog) -> None:
     """`keep_for` without consumer is the operator's decision; the reader gets an error, and its remedy works."""
     read(log, tables=[NAME])
     for n in range(7, 10):

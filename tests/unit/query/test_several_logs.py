@@ -65,7 +65,7 @@ def expected(transactions: list[Logged], tables: frozenset[str] | None = None, o
 
 
 @pytest.mark.parametrize("seed", [*range(ROUNDS), *(pytest.param(n, marks=pytest.mark.long) for n in range(50, 350))])
-def test_changes_come_in_the_order_of_commit_clocks_and_go_on_from_every_cursor(
+def test_changes_are_in_the_order_of_commit_clocks_and_resume_at_every_cursor(
     made: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G34: by position within a source, by the rule across sources, whatever their wall clocks showed. Another log's
@@ -111,7 +111,7 @@ def test_following_gives_what_reading_at_the_end_gives(made: Any, seed: int) -> 
     assert seen == expected(in_order(branches)), f"seed {seed}"
 
 
-def test_a_source_that_is_idle_lets_the_others_go_on_by_its_heartbeats(made: Any) -> None:
+def test_idle_source_lets_the_others_continue_by_its_heartbeats(made: Any) -> None:
     """Without them a shop that sells nothing would hold back every log's changes indefinitely."""
     busy, idle = made("busy"), made("idle")
     idle.insert(10)
@@ -159,7 +159,7 @@ def test_a_log_that_is_silent_is_named_with_since_when_and_how_far_behind(made: 
     assert [one.log for one in later.silent] == ["crm", "shop"]
 
 
-def test_follow_tells_of_a_log_that_falls_silent_once(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_reports_a_log_that_falls_silent_once(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And again if it has reported progress in between."""
     crm, shop = made("crm"), made("shop")
     for branch in (crm, shop):
@@ -189,7 +189,7 @@ def test_a_log_without_a_cut_holds_all_back(made: Any) -> None:
     assert "log new holds the others back: it has come to no time yet" in logs.common().text
 
 
-def test_tables_as_of_one_time_and_what_comes_behind_it(made: Any) -> None:
+def test_tables_as_of_one_time_and_the_changes_after_it(made: Any) -> None:
     """The rows of a customer and of her orders, as of the same time; then exactly what changed since."""
     crm, shop = made("crm"), made("shop")
     for ts in (10, 20, 30):
@@ -287,7 +287,7 @@ def test_bug_order_by_the_sources_commit_times_is_found(made: Any, monkeypatch: 
     assert rows_of(list(opened(crm, shop).changes())) != right
 
 
-def test_bug_reading_on_behind_the_slowest_log_is_found(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_reading_past_the_slowest_log_is_found(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle can fail: what was returned should have followed what the slow log brings later."""
     crm, shop = made("crm"), made("shop")
     crm.insert(10)

@@ -111,7 +111,7 @@ def test_a_part_is_read_and_its_rows_are_written_with_their_offsets(processes: P
     assert file.synced
 
 
-def test_a_table_that_was_rewritten_is_said_so(processes: Processes) -> None:
+def test_rewritten_table_is_reported_as_one(processes: Processes) -> None:
     """The dialect's own error arrives, and the table is planned again."""
     begin(processes, Numbers())
     with pytest.raises(Gone):
@@ -127,7 +127,7 @@ def test_an_error_of_a_source_keeps_its_kind_and_remedy(processes: Processes) ->
     assert (refused.value.remedy, refused.value.runbook) == ("grant it", "right-missing")
 
 
-def test_what_nobody_foresaw_stops_without_a_value(processes: Processes) -> None:
+def test_unforeseen_error_stops_without_a_value(processes: Processes) -> None:
     """S01: an unknown error's text may quote a row."""
     begin(processes, Numbers())
     with pytest.raises(InvariantViolated, match="ValueError") as stopped:
@@ -201,7 +201,7 @@ def test_an_answer_to_something_else_is_none(processes: Processes) -> None:
         read(processes, 5)
 
 
-def test_a_process_that_says_nothing_is_lost(tmp_path: Path) -> None:
+def test_silent_process_is_lost(tmp_path: Path) -> None:
     """A machine that loses power does not close its connections."""
     with Processes(1, "127.0.0.1", tmp_path, lost_after_s=0.01) as processes:
         silent = stub(processes)
@@ -210,7 +210,7 @@ def test_a_process_that_says_nothing_is_lost(tmp_path: Path) -> None:
         silent.close()
 
 
-def test_what_a_file_is_said_to_be_is_compared(processes: Processes, tmp_path: Path) -> None:
+def test_reported_file_is_compared_with_the_real_one(processes: Processes, tmp_path: Path) -> None:
     """Another process's report proves nothing: a file that is missing, or has other rows, is not named."""
     liar = stub(processes)
     asked = processes.read(chunk(), 3)
@@ -277,7 +277,7 @@ def test_a_file_is_durable_before_it_counts(
     assert synced == [str(path)]
 
 
-def test_a_file_that_cannot_be_written_is_told_and_the_process_stays(processes: Processes, tmp_path: Path) -> None:
+def test_file_that_cannot_be_written_is_reported_and_the_process_stays(processes: Processes, tmp_path: Path) -> None:
     """A full disk here does not concern the executor; what it still sends is not taken for its next answer."""
     away(processes)
     with pytest.raises(SinkUnavailable, match=r"writing rows of a chunk to .*No such file"):
@@ -322,7 +322,7 @@ def test_a_process_that_dies_or_falls_silent_within_a_file_ends_the_attempt(tmp_
 # ── which processes are connected ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_stranger_is_asked_nothing(processes: Processes) -> None:
+def test_stranger_gets_no_request(processes: Processes) -> None:
     """S12: what a stranger sends would be unpickled."""
     invitation = processes.invitation(partial(_same, Numbers()))
     with pytest.raises(Exception, match=r"digest|rejected|EOF|reset"):
@@ -339,7 +339,7 @@ def test_an_invitation_does_not_show_its_secrets(processes: Processes) -> None:
     assert "open_reader" not in repr(invitation)
 
 
-def test_nobody_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absence_of_executors_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster without a free core would have the capture wait indefinitely."""
     monkeypatch.setattr(readers, "ABSENT_S", 0.01)
     with Processes(1, "127.0.0.1", tmp_path) as processes:
@@ -366,7 +366,7 @@ def test_processes_end_with_the_capture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("windows", "kept"), [((1, 2), [1, 2]), ((1, 2, 3), [2, 3]), ((1, 2, 5), [3])])
-def test_rows_that_nobody_wants_written_go_with_the_window_after_the_next(
+def test_rows_without_a_request_are_dropped_with_the_window_after_the_next(
     windows: tuple[int, ...], kept: list[int]
 ) -> None:
     """A cancelled window sends no message, and an executor's memory is bounded all the same."""

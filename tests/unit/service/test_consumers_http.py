@@ -87,7 +87,7 @@ def test_poll_gives_rows_then_changes_and_a_commit_moves_on(server: HttpServer, 
     assert [(one["name"], one["state"], one["behind_rows"]) for one in listed] == [("shop", "changes", 1)]
 
 
-def test_rows_of_a_table_are_made_once_for_all_polls(
+def test_rows_of_a_table_are_folded_once_for_all_polls(
     server: HttpServer, log: HandLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large table in answers of 500 rows must not be folded again for each answer; nor be kept when no client
@@ -121,7 +121,7 @@ def test_answer_ends_where_a_transaction_ends(server: HttpServer, log: HandLog) 
     assert [c["values"]["id"] for c in polled(server, f"?limit=2&after={found['cursor']}")["changes"]] == [6]
 
 
-def test_poll_waits_for_what_comes(server: HttpServer, log: HandLog) -> None:
+def test_poll_waits_for_the_next_changes(server: HttpServer, log: HandLog) -> None:
     """A long poll: no request every second for changes that arrive once an hour."""
     create(server, **{"from": "now"})
     writer = threading.Timer(0.5, lambda: written(log, 3, number=2))
@@ -131,7 +131,7 @@ def test_poll_waits_for_what_comes(server: HttpServer, log: HandLog) -> None:
     assert ask(server, "GET", CHANGES + "?wait=61", token=READ).code == 400
 
 
-def test_stream_has_cursors_as_event_ids_and_goes_on_behind_one(server: HttpServer, log: HandLog) -> None:
+def test_stream_has_cursors_as_event_ids_and_resumes_after_one(server: HttpServer, log: HandLog) -> None:
     """A browser's EventSource reconnects by itself with Last-Event-ID; commits are sent in separate requests."""
     create(server)
     events = Stream(server)
@@ -177,7 +177,7 @@ def test_without_tokens_nothing_can_be_committed_or_made(log: HandLog) -> None:
 @pytest.mark.parametrize(
     "asked", [{"name": 1}, {"name": "a/b"}, {"tables": "public.orders"}, {"where": "x"}, {"ops": "cx"}, {"tables": []}]
 )
-def test_what_cannot_be_made_is_refused(server: HttpServer, asked: Any) -> None:
+def test_invalid_consumer_request_is_refused(server: HttpServer, asked: Any) -> None:
     """By what is wrong with it, and with what to send."""
     answer = ask(server, "POST", "/api/v1/consumers", {"name": "shop", **asked}, token=OPERATE, headers=JSON)
     assert answer.code == 400

@@ -113,7 +113,7 @@ def test_rows_that_change_nothing_are_refused_with_the_reason(operation: str, ar
     assert "secret" not in rows.answers[1]
 
 
-def test_a_row_that_somebody_else_claims_is_not_executed() -> None:
+def test_row_that_another_daemon_claimed_is_not_executed() -> None:
     """Two daemons read the same table for a short time."""
     rows, asked = Rows(("stop", None)), Asked()
     rows.claim = lambda number: False  # type: ignore[method-assign]
@@ -134,7 +134,7 @@ def test_an_answer_that_could_not_be_written_is_written_later_and_the_order_is_n
     assert [request["op"] for request, _ in asked.requests] == ["stop", "status"]
 
 
-def test_rows_that_a_dead_process_left_claimed_are_told_and_left() -> None:
+def test_rows_that_a_dead_process_left_claimed_are_reported_and_not_executed() -> None:
     """It is unknown whether they were executed; executing them again might be worse than not."""
     rows, asked = Rows(("stop", None)), Asked()
     rows.claim(1)
@@ -146,7 +146,7 @@ def test_rows_that_a_dead_process_left_claimed_are_told_and_left() -> None:
     assert (asked.requests, rows.states) == ([], {1: "claimed"})
 
 
-def test_a_table_that_is_not_there_is_told_once_and_looked_for_again() -> None:
+def test_missing_control_table_is_reported_once_and_checked_again() -> None:
     """The capture continues, and the statement that creates it is in the log."""
     rows, asked = Rows(("status", None)), Asked()
     waiting, missing = rows.waiting, [ConfigurationError("it is not there", remedy="run CREATE TABLE"), None]

@@ -59,7 +59,7 @@ def found(explorer: Explorer, table: str | None = "shop.orders", **asked: object
     return [(change["offset"], change["op"]) for change in answer["changes"]]
 
 
-def test_last_changes_come_newest_first_from_journal_and_segments(explorer: Explorer) -> None:
+def test_last_changes_are_read_latest_first_from_journal_and_segments(explorer: Explorer) -> None:
     """The latest changes are in no segment yet, and are the ones that an operator searches for."""
     assert found(explorer) == [
         (10, "c"),
@@ -76,7 +76,7 @@ def test_last_changes_come_newest_first_from_journal_and_segments(explorer: Expl
     assert [offset for offset, _ in found(explorer, None)] == list(range(10, 0, -1))
 
 
-def test_search_goes_on_where_the_answer_says(explorer: Explorer) -> None:
+def test_search_continues_where_the_answer_specifies(explorer: Explorer) -> None:
     """Page after page: no change appears twice, none is missing."""
     seen: list[int] = []
     before: int | None = None
@@ -89,14 +89,14 @@ def test_search_goes_on_where_the_answer_says(explorer: Explorer) -> None:
     assert seen == [10, 9, 8, 7, 6, 5, 4, 2, 1]
 
 
-def test_history_of_a_key_has_what_became_of_it(explorer: Explorer) -> None:
+def test_history_of_a_key_has_what_happened_to_it(explorer: Explorer) -> None:
     """A row whose key was changed is found by the old key and by the new one."""
     assert found(explorer, key=["2"]) == [(6, "c"), (5, "d"), (4, "u"), (2, "c")]
     assert found(explorer, key=["22"]) == [(8, "d"), (6, "c")]
     assert found(explorer, key=["99"]) == []
 
 
-def test_values_are_shown_only_where_they_are_asked_for(explorer: Explorer) -> None:
+def test_values_are_shown_only_where_they_are_requested(explorer: Explorer) -> None:
     """S03: a reader who checks which tables change need not see the values."""
     assert "new" not in str(explorer.changes("shop.orders"))
     (change,) = explorer.changes("shop.orders", values=True, before=5, limit=1)["changes"]
@@ -132,7 +132,7 @@ def test_transaction_is_shown_whole(explorer: Explorer) -> None:
         explorer.transaction(99)
 
 
-def test_large_transaction_is_cut_off_and_says_so(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_transaction_is_cut_off_and_reported_as_such(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction of a million rows must not become one answer."""
     monkeypatch.setattr(module, "ROWS_MAX", 1)
     shown = explorer.transaction(4)
@@ -157,7 +157,7 @@ def test_question_that_makes_no_sense_is_answered_with_what_would(
     assert "s3cr3t" not in str(refused.value)
 
 
-def test_search_without_time_stops_and_says_where(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_without_time_stops_and_reports_where(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that is nowhere in a log of years must not keep the daemon's processors busy."""
     monkeypatch.setattr(module, "FIRST_STRETCH", 4)
     ticks = iter(range(0, 10_000, 2))
@@ -202,14 +202,14 @@ def test_log_whose_beginning_has_expired_is_shown_from_there(path: Path, tmp_pat
         explorer.transaction(1)
 
 
-def test_log_that_is_not_there_yet_is_no_fault(tmp_path: Path) -> None:
+def test_missing_log_is_no_fault(tmp_path: Path) -> None:
     """The page is open before the first capture has begun."""
     ask: Callable[[], object] = lambda: Explorer(lambda: FolderReader(tmp_path / "none")).changes(None)  # noqa: E731
     with pytest.raises(ConfigurationError, match="no change log"):
         ask()
 
 
-def test_row_at_a_moment_is_told_as_texts_and_only_so_many_files_are_read(path: Path) -> None:
+def test_row_at_a_point_in_time_is_shown_as_texts_and_the_files_read_are_limited(path: Path) -> None:
     """The page and programs ask for one row; a log without an index must not keep the capture's processors."""
     explorer = Explorer(lambda: FolderReader(path), asked=lambda: cdcflow.open(path))
     last = found(explorer)[0][0]
@@ -226,7 +226,7 @@ def test_row_at_a_moment_is_told_as_texts_and_only_so_many_files_are_read(path: 
         Explorer(lambda: FolderReader(path)).row("shop.orders", ["1"])
 
 
-def test_history_and_differences_of_rows_are_told_as_texts(path: Path) -> None:
+def test_history_and_differences_of_rows_are_shown_as_texts(path: Path) -> None:
     explorer = Explorer(lambda: FolderReader(path), asked=lambda: cdcflow.open(path))
     told = explorer.row_history("shop.orders", ["2"])
     assert [(c["op"], c["values"]["id"]) for c in told["changes"]] == [("c", "22"), ("d", "2"), ("u", "2"), ("c", "2")]

@@ -91,7 +91,7 @@ def test_an_outage_is_one_finding_whatever_tables_there_are() -> None:
     }
 
 
-def test_full_disk_is_said_before_it_is_full() -> None:
+def test_full_disk_is_reported_before_it_is_full() -> None:
     """A log that cannot be written stops the capture, and the source keeps its own log until then."""
     assert [one.level for one in said({**ROOM, "free_bytes": 5 << 30})] == ["warning"]
     assert [one.level for one in said({**ROOM, "free_bytes": 1 << 20})] == ["error"]
@@ -105,13 +105,13 @@ def test_worst_comes_first() -> None:
     assert [one.operation for one in said(tables=tables)] == ["backfill", "backfill", "resume"]
 
 
-def test_table_that_a_merge_left_out_is_named() -> None:
+def test_table_that_a_merge_skipped_is_named() -> None:
     """The cut of the other tables advances, so it would go unnoticed."""
     (one,) = said(merges=[{"left_out": {"public.a": "its type is unknown"}}, {"left_out": {"public.b": "long ago"}}])
     assert one.text == "The newest merge left public.a out: its type is unknown."
 
 
-def test_room_of_the_disk_is_told(tmp_path: Path) -> None:
+def test_room_of_the_disk_is_reported(tmp_path: Path) -> None:
     """A folder that does not exist yet is not an error."""
     found = facts.disk(tmp_path)
     assert 0 < found["free_bytes"] <= found["total_bytes"]

@@ -15,7 +15,7 @@ def taken(*samples: dict[str, Any], every_s: float = 10, hours: float = 1) -> Hi
     return history
 
 
-def test_numbers_come_back_in_their_order_with_their_time() -> None:
+def test_numbers_are_read_back_in_their_order_with_their_time() -> None:
     """A plot is read from left to right."""
     points = taken({"lag_bytes": 5}, {"lag_bytes": 7, "lag_seconds": 1.5}).points()
     assert points["time"] == [1000.0, 1010.0]
@@ -46,7 +46,7 @@ def test_peak_is_kept_when_points_are_drawn_together() -> None:
     assert min(p or 0 for p in points["disk_free_bytes"]) == 1
 
 
-def test_memory_is_bounded_and_the_newest_stay() -> None:
+def test_memory_is_bounded_and_the_latest_stay() -> None:
     """A daemon that runs for a year holds as much as one that runs for an hour."""
     points = taken(*({"lag_bytes": n} for n in range(1000))).points(points_max=1000)
     assert len(points["time"]) == 360

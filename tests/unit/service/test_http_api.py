@@ -141,7 +141,7 @@ def test_operation_is_carried_out_for_who_may_operate(guarded: HttpServer, captu
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", OPERATE + "x", OPERATE[:-1], "Bearer"])
-def test_who_has_no_token_of_ours_does_and_sees_nothing(
+def test_client_without_a_valid_token_does_and_sees_nothing(
     guarded: HttpServer, capture: Capture, token: str | None
 ) -> None:
     """S07: neither status nor operations; the answer explains how to send a token."""
@@ -307,7 +307,7 @@ def test_both_words_of_the_browser_must_be_for_us() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/v1/overview", "/nothing", "/healthz"])
-def test_browser_is_told_what_the_page_must_not_do(guarded: HttpServer, path: str) -> None:
+def test_headers_forbid_the_browser_what_the_page_must_not_do(guarded: HttpServer, path: str) -> None:
     """Nothing is fetched from elsewhere, no site frames the page, and only its own scripts run, whatever a row
     holds."""
     headers = ask(guarded, "GET", path).headers
@@ -357,7 +357,7 @@ def test_body_without_end_is_refused(guarded: HttpServer) -> None:
     assert ask(guarded, "POST", "/api/v1/operations/pause", tables, token=OPERATE, headers=JSON).code == 413
 
 
-def test_every_operation_can_be_asked_for_and_is_described(guarded: HttpServer, capture: Capture) -> None:
+def test_every_operation_can_be_requested_and_is_described(guarded: HttpServer, capture: Capture) -> None:
     """All interfaces share one list: an operation that is added to it is in the API and in its description."""
     described = ask(guarded, "GET", "/api/v1/openapi.json", token=READ).json
     for name, operation in OPERATIONS.items():

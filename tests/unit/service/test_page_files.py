@@ -55,7 +55,7 @@ def test_page_is_small() -> None:
     assert sum(path.stat().st_size for path in PAGE.iterdir()) < WEIGHT_MAX
 
 
-def test_every_file_is_served_and_every_file_that_is_named_is_there() -> None:
+def test_every_file_is_served_and_every_named_file_exists() -> None:
     """A file that is missing from the list is a page with a missing part, and the reason is invisible."""
     assert set(web._FILES) == {path.name for path in PAGE.iterdir()}
     text = "".join(path.read_text() for path in PAGE.iterdir())
@@ -63,7 +63,7 @@ def test_every_file_is_served_and_every_file_that_is_named_is_there() -> None:
     assert {a or b for a, b in named} <= set(web._FILES)
 
 
-def test_page_asks_only_for_what_the_api_describes() -> None:
+def test_page_requests_only_what_the_api_describes() -> None:
     """A path that is renamed on one side only is a page that stays empty."""
     text = "".join(path.read_text() for path in PAGE.glob("*.js"))
     asked = {path.rstrip("/") for path in re.findall(r"[\"`](api/v1/[a-z./]+)", text)}

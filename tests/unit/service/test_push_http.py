@@ -117,7 +117,7 @@ def test_what_was_answered_is_read_back(api: Api) -> None:
     assert listed["offset"] == 2
 
 
-def test_what_was_written_is_asked_as_any_log(api: Api) -> None:
+def test_pushed_rows_are_queried_like_any_log(api: Api) -> None:
     """The history of a row, the difference between two points in time, and the other rows of a transaction."""
     api.ask("POST", ORDERS, PUT)
     _, second, _ = api.ask("POST", ORDERS, [{"op": "delete", "key": 1}, {"op": "put", "value": {"id": 2}}])
@@ -130,7 +130,7 @@ def test_what_was_written_is_asked_as_any_log(api: Api) -> None:
     assert api.ask("GET", "/api/v1/row?key=1", token=READ)[0] == 400
 
 
-def test_a_consumer_hears_what_is_written(api: Api) -> None:
+def test_consumer_gets_the_pushed_rows(api: Api) -> None:
     """Long polls with a cursor; only a token that may operate creates a consumer."""
     api.ask("POST", ORDERS, PUT)
     wanted = {"name": "search", "tables": ["push.orders"]}
@@ -203,7 +203,7 @@ def test_only_who_may_operate_writes(api: Api, token: str | None, code: int, sai
     assert (found, said in problem["detail"]) == (code, True)
 
 
-def test_without_tokens_nobody_writes(pushed: Pushed) -> None:
+def test_without_tokens_no_client_writes(pushed: Pushed) -> None:
     """Otherwise every page in a browser on this machine could; and the remedy names the setting."""
     server = serving(pushed, Access(setting="serve.tokens"))
     code, problem, _ = Api(server.port).ask("POST", ORDERS, PUT, token=None)

@@ -56,7 +56,7 @@ def reasons(*given: Any) -> list[str]:
         (HIDDEN, "op: must be one of"),
     ],
 )
-def test_wrong_operation_is_told_without_its_values(given: Any, said: str) -> None:
+def test_wrong_operation_is_reported_without_its_values(given: Any, said: str) -> None:
     """The reason goes to logs of programs: it names the property, and nothing that was in it."""
     [reason] = reasons(given)
     assert said in reason
@@ -131,7 +131,7 @@ def test_incompatible_change_is_refused_and_its_remedy_works(now: Shape, said: s
     assert continued(mended, [BEFORE.table]).table.key == ("id",)
 
 
-def test_schema_may_be_in_a_file_that_must_be_there(tmp_path: Path) -> None:
+def test_schema_may_be_in_a_file_that_must_exist(tmp_path: Path) -> None:
     """And the error names the file."""
     path = tmp_path / "orders.json"
     with pytest.raises(ConfigurationError, match=r"orders\.json: No such file"):
@@ -150,7 +150,7 @@ def stream(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def test_columns_are_widened_and_what_is_left_out_is_null() -> None:
+def test_columns_are_widened_and_omitted_ones_are_null() -> None:
     """A program need not know cdcflow's types, if it loses nothing."""
     given = pa.table({"id": pa.array([1, 2], pa.int16()), "note": pa.array(["a", None]).dictionary_encode()})
     rows, failures = columns.read(ORDERS, stream(given))
@@ -160,7 +160,7 @@ def test_columns_are_widened_and_what_is_left_out_is_null() -> None:
     assert rows.column("hits").null_count == 2
 
 
-def test_wrong_rows_of_a_stream_are_told_by_number() -> None:
+def test_wrong_rows_of_a_stream_are_reported_by_number() -> None:
     """As those of JSON, without their values."""
     given = pa.table({"id": pa.array([1, None, 3]), "note": ["x" * 21, "", "x" * 30], "hits": [1001, 1, 1]})
     _, failures = columns.read(ORDERS, stream(given))

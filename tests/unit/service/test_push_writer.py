@@ -55,7 +55,7 @@ def test_row_is_inserted_then_updated_then_deleted(pushed: Pushed) -> None:
     assert table(pushed.folder)[1] == {"id": 1, "note": None, "hits": None, "at": None, "tags": None}
 
 
-def test_delete_of_an_absent_key_is_told_and_writes_nothing(pushed: Pushed) -> None:
+def test_delete_of_an_absent_key_is_reported_and_writes_nothing(pushed: Pushed) -> None:
     """A program that expected a row learns that it did not exist."""
     found = told(pushed.send({"op": "delete", "key": 9}))
     assert found["results"] == [{"number": 1, "op": None, "absent": True}]
@@ -229,7 +229,7 @@ def test_tables_are_whole_from_the_beginning(pushed: Pushed) -> None:
     }
 
 
-def test_sync_that_fails_answers_nobody_and_ends_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sync_answers_no_request_and_ends_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer promises durability: without it none is sent, and no further request is accepted."""
     pushed = Pushed(tmp_path / "log")
 

@@ -10,7 +10,7 @@ from cdcflow.service.recent import EVENTS_MAX, Recent
 INTERRUPTED = {"kind": "SourceUnavailable", "reason": "asking db: refused", "remedy": "start it", "next_try_s": 3}
 
 
-def test_events_go_on_and_those_with_a_reason_are_kept_newest_first() -> None:
+def test_events_are_passed_on_and_those_with_a_reason_are_kept_latest_first() -> None:
     """The output stays unchanged; the page shows the events that need an operator, with the remedy."""
     told: list[tuple[str, Mapping[str, object]]] = []
     recent = Recent(lambda event, fields: told.append((event, fields)), clock=itertools.count(100.0).__next__)

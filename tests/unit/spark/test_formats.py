@@ -34,7 +34,7 @@ class Session:
         self.conf = Conf(extensions)
 
 
-def test_a_warehouse_tells_its_format(tmp_path: Path) -> None:
+def test_warehouse_s_format_is_detected(tmp_path: Path) -> None:
     """A first merge may have died before its cut; and a user's Delta table may be in an Iceberg warehouse."""
     assert format_in(tmp_path) is None
     assert format_for(tmp_path, None) == "delta"
@@ -47,14 +47,14 @@ def test_a_warehouse_tells_its_format(tmp_path: Path) -> None:
     assert format_for(tmp_path, None) == "iceberg"
 
 
-def test_a_format_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_unknown_format_is_named_with_the_supported_ones() -> None:
     with pytest.raises(ConfigurationError, match="to one of: delta, iceberg"):
         table_format("hudi")
     assert [rules_of(name).name for name in FORMATS] == list(FORMATS)
 
 
 @pytest.mark.parametrize("extensions", [None, "io.delta.sql.DeltaSparkSessionExtension"])
-def test_a_session_without_iceberg_is_told_what_it_needs(tmp_path: Path, extensions: str | None) -> None:
+def test_session_without_iceberg_gets_an_error_that_names_what_it_needs(tmp_path: Path, extensions: str | None) -> None:
     """Spark's own message is a class that is not found."""
     given: Any = Session(extensions)
     with pytest.raises(ConfigurationError, match=r"without Iceberg(?s:.*)table_formats=\['iceberg'\]"):
@@ -88,7 +88,7 @@ def test_iceberg_widens_what_its_specification_names(old: str, new: str, holds: 
     assert RULES.widens(old, new) is holds
 
 
-def test_what_iceberg_cannot_widen_is_left_out_by_name_and_small_integers_fit_into_its_own() -> None:
+def test_types_that_iceberg_cannot_widen_are_skipped_and_small_integers_fit_into_its_own_types() -> None:
     def shape(arrow: pa.DataType) -> Table:
         columns = (Column("id", 1, ColumnType("x", pa.int64())), Column("v", 2, ColumnType("x", arrow)))
         return Table(TableId("public", "t"), 1, columns, ("id",))

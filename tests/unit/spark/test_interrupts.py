@@ -11,7 +11,7 @@ import pytest
 from cdcflow.spark.session import holding_interrupts
 
 
-def test_interrupt_is_heard_when_spark_has_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt_takes_effect_when_spark_has_started(capsys: pytest.CaptureFixture[str]) -> None:
     """A JVM whose start was cut off kept running with the memory that it took, and nothing ended it."""
     started = []
     before = signal.getsignal(signal.SIGINT)

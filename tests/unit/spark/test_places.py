@@ -46,7 +46,7 @@ def test_a_url_that_lost_a_slash_is_refused(given: Path | str) -> None:
         Warehouse.of(given)
 
 
-def test_what_lies_in_a_warehouse_has_a_whole_path(tmp_path: Path) -> None:
+def test_contents_of_a_warehouse_have_a_whole_path(tmp_path: Path) -> None:
     assert Warehouse(tmp_path).at(("public", "orders")) == f"{tmp_path}/public/orders"
     assert Warehouse("s3a://shop/lake").at(("public", "orders")) == "s3a://shop/lake/public/orders"
     assert Warehouse("s3a://shop/lake").bucket == "shop"
@@ -55,7 +55,7 @@ def test_what_lies_in_a_warehouse_has_a_whole_path(tmp_path: Path) -> None:
         _ = Warehouse("s3a://shop/lake").folder
 
 
-def test_the_format_of_a_place_that_is_no_folder_is_told_by_its_catalog(tmp_path: Path) -> None:
+def test_format_of_a_place_that_is_no_folder_is_known_from_its_catalog(tmp_path: Path) -> None:
     lake = Warehouse("s3a://shop/lake")
     known = Warehouse("s3a://shop/lake", catalog={"type": "rest", "uri": "http://127.0.0.1"})
     assert format_for(lake, None) == "delta"

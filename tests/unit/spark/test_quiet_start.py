@@ -73,7 +73,7 @@ def test_a_start_that_fails_prints_all_that_was_held_back() -> None:
     assert out.getvalue() == b"".join(PAGE[:5])
 
 
-def test_a_failed_fetch_is_told_in_a_line_without_its_password() -> None:
+def test_failed_fetch_is_reported_in_a_line_without_its_password() -> None:
     """Ivy prints a page, with the password of the mirror in each address of it."""
     assert resolver.reason(REFUSED) == (
         "io.delta:delta-spark_4.1_2.13:4.4.0 was not found;"
@@ -92,5 +92,5 @@ def test_a_failed_fetch_is_told_in_a_line_without_its_password() -> None:
         ("\tHost repo.example.org not found. url=https://repo.example.org/x\n", "no address of repo.example.org"),
     ],
 )
-def test_a_failure_of_another_kind_is_told_by_its_last_words(said: str, told: str) -> None:
+def test_failure_of_another_kind_is_reported_with_its_last_words(said: str, told: str) -> None:
     assert resolver.reason(said) == told

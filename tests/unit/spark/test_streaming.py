@@ -65,7 +65,7 @@ def test_pauses_grow_and_end(clock: Clock) -> None:
     assert [at - never.asked[0] for at in never.asked] == [0, 1, 3, 7]
 
 
-def test_nobody_waits_for_a_query_that_was_stopped(clock: Clock) -> None:
+def test_process_does_not_wait_for_a_query_that_was_stopped(clock: Clock) -> None:
     """Spark waits for a batch that is at work when a query is stopped."""
     attempt = Unavailable(clock, 10**9)
     with pytest.raises(SinkUnavailable):
@@ -83,7 +83,7 @@ def test_other_errors_are_not_tried_again(clock: Clock) -> None:
     assert clock.now_s == 100
 
 
-def test_a_look_takes_names_alone_and_not_a_hundred_in_a_second(clock: Clock, tmp_path: Path) -> None:
+def test_check_takes_names_alone_and_not_a_hundred_in_a_second(clock: Clock, tmp_path: Path) -> None:
     """Spark queries without a pause where a query has no trigger; the log may have tens of thousands of segments."""
     log = HandLog(tmp_path / "log")
     looks = streaming._Looks(Layout(log.root))
@@ -120,7 +120,7 @@ except RuntimeError as error:
 """
 
 
-def test_the_other_process_needs_nothing_of_ours(tmp_path: Path) -> None:
+def test_other_process_needs_nothing_of_cdcflow(tmp_path: Path) -> None:
     """Spark's Python may differ from the driver's. An error of the driver's ends the query with its text."""
     answers = iter([7, 9])
 
@@ -141,7 +141,7 @@ def test_the_other_process_needs_nothing_of_ours(tmp_path: Path) -> None:
     assert not Path(server.path).parent.exists()
 
 
-def test_each_query_begins_with_a_batch_and_none_is_answered_for_ever() -> None:
+def test_each_query_begins_with_a_batch_and_is_not_answered_indefinitely() -> None:
     """A checkpoint's value of an earlier run never equals it; a query that never requests a batch leaves nothing."""
     servers = [OffsetServer(lambda: 5), OffsetServer(lambda: 5)]
     first, second = (server._answer() for server in servers)

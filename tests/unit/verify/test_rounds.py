@@ -17,7 +17,7 @@ def rounds_until_exhausted(moves: Iterable[bool]) -> int:
     return rounds.done
 
 
-def test_row_that_changes_whenever_the_copy_has_moved_on_is_given_up() -> None:
+def test_row_that_changes_whenever_the_copy_has_advanced_is_abandoned() -> None:
     """A counter that is written all the time must not hold up the comparison indefinitely."""
     assert rounds_until_exhausted([True] * 100) == 12
 
@@ -30,7 +30,7 @@ def test_copy_that_moves_on_seldom_is_waited_for() -> None:
         rounds.count(moved=number % 8 == 7)
 
 
-def test_copy_that_does_not_move_at_all_is_given_up() -> None:
+def test_copy_that_does_not_advance_is_abandoned() -> None:
     """No merge runs: the report states so, instead of nothing."""
     assert rounds_until_exhausted([False] * 100) == 31
 

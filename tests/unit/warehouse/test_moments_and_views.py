@@ -48,7 +48,7 @@ BINLOGS = listed("binlog.000002:900;u:1-5", "binlog.000010:4;u:1-9", "binlog.000
         (LSNS, datetime(2026, 1, 1), 30),
     ],
 )
-def test_the_newest_cut_at_or_before_a_moment_is_taken(cuts: list[ListedCut], as_of: AsOf, expected: int) -> None:
+def test_latest_cut_at_or_before_a_point_in_time_is_taken(cuts: list[ListedCut], as_of: AsOf, expected: int) -> None:
     """A cut one step too late shows what had not happened yet; compared as text, file 9 would follow file 10."""
     assert chosen(cuts, as_of, "w").cut == expected
 
@@ -67,7 +67,7 @@ def test_the_newest_cut_at_or_before_a_moment_is_taken(cuts: list[ListedCut], as
         (BINLOGS, "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5", "neither"),
     ],
 )
-def test_a_moment_that_cannot_be_told_is_refused(cuts: list[ListedCut], as_of: AsOf, said: str) -> None:
+def test_unresolvable_point_in_time_is_refused(cuts: list[ListedCut], as_of: AsOf, said: str) -> None:
     """After a failover the same text names another position; a guess would silently show the wrong one."""
     with pytest.raises(ConfigurationError, match=said):
         chosen(cuts, as_of, "w")

@@ -27,7 +27,7 @@ def listed(*published: float) -> list[ListedCut]:
     ("keep_s", "now", "oldest"),
     [(None, 1e9, 10), (100, 150, 10), (100, 150.5, 20), (100, 201, 30), (100, 10_000, 30), (1, 301, 30)],
 )
-def test_cuts_as_young_as_keep_stay_and_always_the_newest(keep_s: float | None, now: float, oldest: int) -> None:
+def test_cuts_as_young_as_keep_stay_and_always_the_latest(keep_s: float | None, now: float, oldest: int) -> None:
     """Without the latest one, no reader could read the tables as of one cut until the next merge."""
     assert first_kept(listed(50, 100, 200), keep_s, now) == oldest
 
@@ -64,7 +64,7 @@ def test_snapshots_that_tell_where_a_table_is_stay(
     assert expired_snapshots(chain(*tells), 5, referred, kept, since) == gone
 
 
-def test_branches_go_that_nobody_works_on_any_more() -> None:
+def test_branches_that_no_process_uses_are_removed() -> None:
     """Only cdcflow's, and only a day after their creation: until then a merge may be using them."""
     now = 1e9
     old, young = branch(now - BRANCH_S - 1), branch(now - BRANCH_S + 1)
@@ -88,7 +88,7 @@ KNOWN = "cdcflow.removals_known_since"
         (7 * DAY, {FILES: "INTERVAL '1' MONTH"}, {}),
     ],
 )
-def test_a_table_remembers_what_it_let_go_of_for_longer_than_cuts_are_kept(
+def test_table_remembers_removed_files_for_longer_than_cuts_are_kept(
     keep_s: float, settings: dict[str, str], set_to: dict[str, str]
 ) -> None:
     """A VACUUM removes files that Delta's log has forgotten as unreferenced. A user's longer setting stays; a setting

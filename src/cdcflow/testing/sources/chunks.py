@@ -174,7 +174,7 @@ class ChunkScenarios(Scenarios):
         assert len(source_kit.rows("items")) == 2
 
     @needs("tables without key")
-    def test_table_without_a_key_is_read_whole_behind_a_truncate(self, source_kit: SourceKit) -> None:
+    def test_table_without_a_key_is_read_whole_after_a_truncate(self, source_kit: SourceKit) -> None:
         """P18: its rows cannot be replayed over each other, so they replace the existing ones; equal rows stay."""
         source_kit.create("bare", keyed=False)
         source_kit.execute("INSERT INTO bare VALUES (1, 'a'), (1, 'a'), (2, 'b')")
