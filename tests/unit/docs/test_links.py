@@ -91,3 +91,12 @@ def test_pages_load_nothing_from_elsewhere() -> None:
     assert "extra_css" not in text
     pictures = [link for page in pages() for link in re.findall(r"!\[[^\]]*\]\((https?:[^)]+)\)", prose(page))]
     assert pictures == []
+
+
+def test_the_readme_leads_to_few_pages_and_the_index_to_all() -> None:
+    """A wall of links is no answer to where to begin; a page that no list names is not found."""
+    assert len(set(links(ROOT / "README.md"))) <= 10
+    assert len(set(links(ROOT / "README.md"))) > 5, "the check can fail"
+    listed_pages = {link.partition("#")[0] for link in links(DOCS / "index.md")}
+    pages_of_users = {p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md")} - {"index.md"}
+    assert {p for p in pages_of_users - listed_pages if not p.startswith("decisions/0")} == set()
