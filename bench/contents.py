@@ -16,9 +16,9 @@ from pyarrow import csv
 from bench.harness import Failed
 from bench.server import Server
 from bench.shapes import Shape
-from cdcflow.changelog.folder import FolderReader
+from cdcflow.log.read.folder import FolderReader
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import OFFSET, OP
-from cdcflow.ports.reader import LogReader
 
 _ARROW = {
     "bigint": pa.int64(),

@@ -21,8 +21,8 @@ from bench.latency import insert
 from bench.results import Line, alone, at_most, compared
 from bench.server import Server, fresh_log, settings
 from bench.shapes import NARROW
-from cdcflow.changelog.checking import check
-from cdcflow.changelog.reader import newest_checkpoint
+from cdcflow.log.read.check import check
+from cdcflow.log.read.reader import newest_checkpoint
 
 ROWS = 10_000
 """The most segments; a tenth as many tables."""

@@ -23,7 +23,7 @@ from bench.parties import DEBEZIUM
 from bench.results import Line, alone, at_most, compared
 from bench.server import PUBLICATION, SLOT, Server, fresh_log, settings
 from bench.shapes import NARROW, Shape
-from cdcflow.changelog.reader import read_rows
+from cdcflow.log.read.reader import read_rows
 from cdcflow.model.table import OFFSET, TableId
 
 ROWS = 100_000

@@ -23,7 +23,7 @@ from bench.latency import Times, durable_times, insert, pairs
 from bench.results import Line, alone, at_most, compared
 from bench.server import SLOT, Server, fresh_log, settings
 from bench.shapes import NARROW, Shape
-from cdcflow.changelog.reader import newest_checkpoint
+from cdcflow.log.read.reader import newest_checkpoint
 
 ROWS = 5_000_000
 LIVE = Shape("live", NARROW.columns)

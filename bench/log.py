@@ -29,13 +29,13 @@ from bench import logpeers
 from bench.harness import Budget, Failed, tell
 from bench.mergelog import SealedLog, rows, table
 from bench.results import Line, alone, at_most, compared
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import list_segments
-from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format.schema_history import SchemaHistory
+from cdcflow.log.maintenance.index import Indexing
+from cdcflow.log.query.log import ChangeLog
+from cdcflow.log.read.reader import list_segments
 from cdcflow.model.position import SourceIdentity
-from cdcflow.query.log import ChangeLog
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.indexing import Indexing
 from cdcflow.testing.sinks import ORDERS, Writer, changes, transactions
 
 ROWS = 100_000_000

@@ -29,8 +29,8 @@ from bench.harness import Budget, Failed, tell
 from bench.mergelog import SealedLog, rows, table
 from bench.mergeparties import Party, files_of, in_turn
 from bench.results import Line, compared
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.schema_history import SchemaHistory
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format.schema_history import SchemaHistory
 
 BENCH, NAME, TOPIC = "log", "shop.large", "changes"
 ROWS_MAX, SEGMENT_ROWS, BATCH_ROWS = 2_000_000, 250_000, 10_000

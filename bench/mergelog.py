@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcflow.changelog.layout import Layout, LogFile
-from cdcflow.changelog.rows import Shape
-from cdcflow.changelog.sealing import HAND_ON_ROWS, file_name
-from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
-from cdcflow.changelog.tally import Tally
+from cdcflow.log.files.layout import Layout, LogFile
+from cdcflow.log.files.segment_writer import HAND_ON_ROWS, file_name
+from cdcflow.log.files.tally import Tally
+from cdcflow.log.format.rows import Shape
+from cdcflow.log.format.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType

@@ -19,8 +19,8 @@ from typing import Any
 from bench.harness import Failed, tell
 from bench.mergelog import SealedLog
 from bench.results import Line, compared
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import list_segments
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.reader import list_segments
 
 SMALL_TABLES = 5
 

@@ -13,8 +13,8 @@ from bench.harness import tell
 from bench.mergelog import SealedLog, rows, table
 from bench.mergeparties import Party
 from bench.results import Line, at_most, compared
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import list_segments
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.reader import list_segments
 from cdcflow.sinks.objects.bucket import Bucket
 
 ROWS, CHANGES = 1_000_000, 200_000

@@ -20,7 +20,7 @@ from bench.latency import insert
 from bench.results import Line, at_most, compared
 from bench.server import KEPT, PUBLICATION, SLOT, Server, settings
 from bench.shapes import NARROW
-from cdcflow.changelog.reader import newest_checkpoint
+from cdcflow.log.read.reader import newest_checkpoint
 
 ROWS = 50
 """How often it is killed."""

@@ -19,8 +19,8 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from bench.children.usage import Clock, given, tell
-from cdcflow.changelog.records import Message, RangeDecoder
-from cdcflow.changelog.rows import Rows
+from cdcflow.log.format.records import Message, RangeDecoder
+from cdcflow.log.format.rows import Rows
 
 PATIENCE_S = 60.0
 

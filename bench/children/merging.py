@@ -105,8 +105,8 @@ def merged_by_auto(spark: SparkSession, log: str, warehouse: str) -> dict[str, A
 
 def merged_from_a_store(spark: SparkSession, objects: dict[str, Any], room: str, warehouse: str) -> dict[str, Any]:
     """A log in a store. `read`: bytes that Spark has read there in that time, of any file."""
-    from cdcflow.changelog.layout import Layout
     from cdcflow.config import Objects
+    from cdcflow.log.files.layout import Layout
     from cdcflow.sinks.objects.bucket import Bucket
     from cdcflow.sinks.objects.store import BucketStore
     from cdcflow.spark import merge
@@ -228,7 +228,7 @@ def written(spark: SparkSession, files: list[str], target: str) -> None:
 def reduced(spark: SparkSession, log: str, way: str) -> dict[str, Any]:
     """One row for each key of a log's only table: by our SQL, by windows, or by whole rows, which is wrong where
     changes leave columns unchanged. `sum` distinguishes the results, and has all of it computed."""
-    from cdcflow.changelog.layout import Layout as LogLayout
+    from cdcflow.log.files.layout import Layout as LogLayout
     from cdcflow.merge.evolution import evolve
     from cdcflow.merge.reduce import Layout, families, reduction
     from cdcflow.spark.sql import SparkSql

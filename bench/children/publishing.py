@@ -18,12 +18,12 @@ from bench.children.usage import Clock, given, tell
 from cdcflow.config import PublishKafka
 from cdcflow.sinks.kafka.tables.assembly import publisher_of, rules_of
 from cdcflow.sinks.kafka.tables.events import Group, Messages, TableEvents
+from cdcflow.sinks.kafka.tables.file_tail import FileTail
 from cdcflow.sinks.kafka.tables.formats import format_of
 from cdcflow.sinks.kafka.tables.position import Published
 from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer
 from cdcflow.sinks.kafka.tables.publisher import SLICE_ROWS
 from cdcflow.sinks.kafka.tables.sources import SourceBlocks, Transactions
-from cdcflow.sinks.kafka.tables.tail import FileTail
 
 
 def published(settings: PublishKafka, path: Path) -> dict[str, object]:

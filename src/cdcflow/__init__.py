@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdcflow.config import Config
-    from cdcflow.query.several import Logs
-    from cdcflow.query.subscribed import SubscribedLog
+    from cdcflow.log.query.several_logs import Logs
+    from cdcflow.log.query.subscribed import SubscribedLog
 
 __all__ = ["__version__", "open", "open_logs"]
 

@@ -16,7 +16,7 @@ from objectlogs import put_away
 from tests.servers.objects import ObjectServer
 
 from cdcflow.config import Objects
-from cdcflow.merge.fold import fold
+from cdcflow.log.fold.fold import fold
 from cdcflow.model.table import Table
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut

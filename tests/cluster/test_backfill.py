@@ -16,7 +16,7 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.spark import SparkCluster
 
 import cdcflow.cli
-from cdcflow.changelog.reader import list_segments
+from cdcflow.log.read.reader import list_segments
 
 pytestmark = [pytest.mark.long, pytest.mark.postgres]
 

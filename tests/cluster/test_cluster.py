@@ -22,9 +22,9 @@ from tests.servers.objects import SECRET_KEY, ObjectServer
 from tests.servers.spark import SparkCluster
 
 import cdcflow.cli
-from cdcflow.merge.fold import Change, fold
+from cdcflow.log.fold.fold import Change, fold
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
-from cdcflow.ports.reader import LogReader
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from gonelogs import gone
 
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import check, read_rows
 from cdcflow.config import Objects
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.reader import check, read_rows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, TableId
 from cdcflow.sinks.files import FileLog

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from tests.servers.disks import Counting
 
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import check
-from cdcflow.changelog.segment import Segment
 from cdcflow.config import Seal
 from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format.segment import Segment
+from cdcflow.log.read.reader import check
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.position import Offset, SourceIdentity
 from cdcflow.model.table import BEFORE, OP, UNCHANGED, Column, Table, TableId

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOMS: tuple[str, ...] = (
     "model/*.py",
     "interleave/*.py",
-    "changelog/*.py",
+    *(f"log/{room}/*.py" for room in ("format", "files", "read", "index", "fold")),
     "merge/*.py",
     "pipeline/*.py",
     *(f"local/{name}.py" for name in ("deltalog", "picking", "positions", "replacing", "scan", "vectors")),
@@ -34,17 +34,32 @@ Stages = tuple[tuple[str, ...], ...]
 
 _UNIT = "tests/unit"
 _JOURNALS = tuple(
-    f"{_UNIT}/changelog/test_{name}.py" for name in ("framing", "journal_records", "frames_that_lie", "recovery")
+    f"{_UNIT}/log/test_{name}.py" for name in ("framing", "journal_records", "frames_that_lie", "recovery")
 )
 _SIMULATION = "tests/simulation/test_simulation.py::test_every_schedule_keeps_the_invariants"
 _LOCAL = "tests/integration/local"  # merges in this process
 _SINKS = ("tests/contracts/test_sinks.py::TestFileLog",)
-_FILES: Stages = ((f"{_UNIT}/changelog",), _SINKS)
-_LOG_FILES = f"{_UNIT}/changelog/test_log_files.py"
-_READERS = tuple(f"{_UNIT}/changelog/test_{name}.py" for name in ("inventory", "following", "readers"))
+_FILES: Stages = ((f"{_UNIT}/log",), _SINKS)
+_LOG_FILES = f"{_UNIT}/log/test_log_files.py"
+_READERS = tuple(f"{_UNIT}/log/test_{name}.py" for name in ("inventory", "following", "readers"))
 _BINLOG = tuple(f"{_UNIT}/mysql/test_binlog_{n}.py" for n in ("statements", "transactions", "cases", "histories"))
 _MYSQL: Stages = ((*_BINLOG, f"{_UNIT}/mysql/test_fences.py"), ("tests/corpus/test_mysql_corpus.py",))
 _POSTGRES: Stages = ((f"{_UNIT}/postgres", f"{_UNIT}/postgres_sessions", "tests/corpus/test_postgres_corpus.py"),)
+_MERGE: Stages = (
+    tuple(
+        f"{_UNIT}/merge/test_{n}.py"
+        for n in (
+            "fold",
+            "evolution",
+            "shapes_that_follow_one_another",
+            "types_in_spark",
+            "reduce_and_statement",
+            "standing",
+        )
+    ),
+    (f"{_UNIT}/merge/test_merge_on_an_embedded_engine.py",),
+    (f"{_LOCAL}/test_random_histories.py::test_histories_of_tables_give_what_the_fold_gives",),
+)
 
 _NEAR: dict[str, Stages] = {
     "model/": (
@@ -54,44 +69,34 @@ _NEAR: dict[str, Stages] = {
         _SINKS,
     ),
     "interleave/": ((f"{_UNIT}/interleave", "tests/scenarios"), (f"{_UNIT}/pipeline",), (_SIMULATION,)),
-    "changelog/framing": ((f"{_UNIT}/changelog/test_format_numbers.py", *_JOURNALS), *_FILES),
-    "changelog/journal": ((f"{_UNIT}/changelog/test_journal_encoder.py", *_JOURNALS), *_FILES),
-    "changelog/recovery": (_JOURNALS, *_FILES),
-    "changelog/rows": ((f"{_UNIT}/changelog/test_rows_frames.py", *_JOURNALS), *_FILES),
-    "changelog/transactions": ((f"{_UNIT}/changelog/test_headers_of_runs.py", *_JOURNALS), *_FILES),
-    "changelog/compaction": (
-        tuple(f"{_UNIT}/changelog/test_{n}.py" for n in ("compaction_of_some", "compaction")),
+    "log/format/framing": ((f"{_UNIT}/log/test_format_numbers.py", *_JOURNALS), *_FILES),
+    "log/format/journal": ((f"{_UNIT}/log/test_journal_encoder.py", *_JOURNALS), *_FILES),
+    "log/format/recovery": (_JOURNALS, *_FILES),
+    "log/format/rows": ((f"{_UNIT}/log/test_rows_frames.py", *_JOURNALS), *_FILES),
+    "log/format/transactions": ((f"{_UNIT}/log/test_headers_of_runs.py", *_JOURNALS), *_FILES),
+    "log/files/compaction": (
+        tuple(f"{_UNIT}/log/test_{n}.py" for n in ("compaction_of_some", "compaction")),
         *_FILES,
     ),
-    "changelog/sealing": ((f"{_UNIT}/changelog/test_sealing.py",), *_FILES),
-    "changelog/parquet": (tuple(f"{_UNIT}/changelog/test_{n}.py" for n in ("parquet_files", "sealing")), *_FILES),
-    "changelog/layout": ((f"{_UNIT}/changelog/test_layout.py", _LOG_FILES), *_FILES),
-    "changelog/segment": ((_LOG_FILES,), *_FILES),
-    "changelog/spool": ((f"{_UNIT}/changelog/test_spools.py",), *_FILES),
-    "changelog/lookup": (tuple(f"{_UNIT}/changelog/test_{n}.py" for n in ("lookup", "past_lookups")), *_FILES),
-    "changelog/checking": ((f"{_UNIT}/changelog/test_checking.py",), *_FILES),
-    "changelog/records": ((f"{_UNIT}/changelog/test_tail.py",), *_FILES),
-    "changelog/tail": ((f"{_UNIT}/changelog/test_tail.py",),),
-    "changelog/numbers": ((f"{_UNIT}/changelog/test_lying_frames.py",), *_FILES),
-    "changelog/schema_history": ((f"{_UNIT}/changelog/test_schema_history.py", _LOG_FILES), *_FILES),
-    **{f"changelog/{name}": (_READERS, *_FILES) for name in ("inventory", "extents", "following", "reader", "folder")},
-    "changelog/keyruns": ((f"{_UNIT}/changelog/test_key_runs.py",), *_FILES),
-    "changelog/": _FILES,
-    "merge/": (
-        tuple(
-            f"{_UNIT}/merge/test_{n}.py"
-            for n in (
-                "fold",
-                "evolution",
-                "shapes_that_follow_one_another",
-                "types_in_spark",
-                "reduce_and_statement",
-                "standing",
-            )
-        ),
-        (f"{_UNIT}/merge/test_merge_on_an_embedded_engine.py",),
-        (f"{_LOCAL}/test_random_histories.py::test_histories_of_tables_give_what_the_fold_gives",),
-    ),
+    "log/files/segment_writer": ((f"{_UNIT}/log/test_sealing.py",), *_FILES),
+    "log/files/parquet": (tuple(f"{_UNIT}/log/test_{n}.py" for n in ("parquet_files", "sealing")), *_FILES),
+    "log/files/layout": ((f"{_UNIT}/log/test_layout.py", _LOG_FILES), *_FILES),
+    "log/format/segment": ((_LOG_FILES,), *_FILES),
+    "log/format/spool": ((f"{_UNIT}/log/test_spools.py",), *_FILES),
+    "log/read/lookup": (tuple(f"{_UNIT}/log/test_{n}.py" for n in ("lookup", "past_lookups")), *_FILES),
+    "log/read/check": ((f"{_UNIT}/log/test_checking.py",), *_FILES),
+    "log/format/records": ((f"{_UNIT}/log/test_tail.py",), *_FILES),
+    "log/format/topic_tail": ((f"{_UNIT}/log/test_tail.py",),),
+    "log/format/numbers": ((f"{_UNIT}/log/test_lying_frames.py",), *_FILES),
+    "log/format/schema_history": ((f"{_UNIT}/log/test_schema_history.py", _LOG_FILES), *_FILES),
+    **{
+        f"log/{name}": (_READERS, *_FILES)
+        for name in ("files/inventory", "files/extents", "read/journal_follower", "read/reader", "read/folder")
+    },
+    "log/format/keyruns": ((f"{_UNIT}/log/test_key_runs.py",), *_FILES),
+    "log/": _FILES,
+    "log/fold/": _MERGE,
+    "merge/": _MERGE,
     "pipeline/": ((f"{_UNIT}/pipeline",), (_SIMULATION,)),
     "local/": ((f"{_UNIT}/local",), (_LOCAL,)),
     "sources/mysql/statements": (
@@ -167,13 +172,14 @@ _DAEMON: Stages = ((_COMMANDS, f"{_SERVED}/daemon/test_visibility_trap.py"), (f"
 _SERVERS: dict[str, Stages] = {
     "model/": ((_LOCAL,), _REST, (_ON_POSTGRES, _ON_MYSQL), _RULES, *_DAEMON),
     "interleave/": (_REST, (_ON_POSTGRES,), (f"{_SERVED}/postgres/test_chunks.py",), *_DAEMON),
-    "changelog/": (
+    "log/": (
         (_LOCAL, f"{_SERVED}/log"),
         _REST,
         ("tests/contracts/test_kafka_sink.py", *(f"{_SERVED}/kafka/test_{n}.py" for n in ("tail", "history", "copy"))),
         (f"{_SERVED}/objects", _COMMANDS),
     ),
-    "changelog/spool": ((f"{_SERVED}/log",), _REST, (f"{_SERVED}/postgres/test_streaming.py",), (_COMMANDS,)),
+    "log/format/spool": ((f"{_SERVED}/log",), _REST, (f"{_SERVED}/postgres/test_streaming.py",), (_COMMANDS,)),
+    "log/fold/": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
     "merge/": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
     "pipeline/": (_REST, (_ON_POSTGRES,), *_DAEMON),
     "local/": (_REST, _RULES, (f"{_SERVED}/spark",)),

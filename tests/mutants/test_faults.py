@@ -90,6 +90,6 @@ def test_every_file_has_tests_that_are_to_find_its_faults() -> None:
 
 def test_later_stage_excludes_the_tests_of_an_earlier_one() -> None:
     """A test of minutes would else meet every survivor twice."""
-    *_, rules, rest = with_servers("merge/fold.py")
+    *_, rules, rest = with_servers("log/fold/fold.py")
     assert set(rules) == {test.removeprefix("--ignore=") for test in rest[1:]}
     assert all(test.startswith(f"{rest[0]}/") for test in rules)

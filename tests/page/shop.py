@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cdcflow.changelog.folder import FolderReader
 from cdcflow.config import AccessToken
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import UNCHANGED
 from cdcflow.service import facts

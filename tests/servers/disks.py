@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cdcflow.sinks.layer import OsLayer, Part
+from cdcflow.log.disk.layer import OsLayer, Part
 
 SECTOR = 64
 """The smallest piece of a write that reaches the disk alone. Real ones are larger; smaller is harder to survive."""

@@ -21,10 +21,10 @@ from tests.simulation.log import Clock, ModelLog, Violation
 from tests.simulation.steps import Steps
 from tests.simulation.transactions import Plain, Row, Shape
 
-from cdcflow.changelog.layout import LogFile
-from cdcflow.changelog.reader import read_rows
 from cdcflow.config import Seal
 from cdcflow.errors import SinkUnavailable
+from cdcflow.log.files.layout import LogFile
+from cdcflow.log.read.reader import read_rows
 from cdcflow.model.change import ChangeBatch, HeldRun, KeySet, Run, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, SourceIdentity
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Column, Table, TableId

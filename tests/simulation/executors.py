@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcflow.changelog import rowfile
 from cdcflow.errors import SinkUnavailable
+from cdcflow.log.disk.layer import DurableFile, FileLayer, write_all
+from cdcflow.log.files import rowfile
 from cdcflow.model.change import HeldRun, Run, reads
 from cdcflow.model.position import Position
-from cdcflow.sinks.layer import DurableFile, FileLayer, write_all
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,24 @@ class Kept:
     def bytes(self) -> int:
         return int(self.batch.nbytes)
 
-    def write(self, path: Path, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
+    def write(self, path: str, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
         fate = self.chance.choice(["writes"] * 12 + ["dies before", "dies within", "dies behind"])
+
+        place = Path(path)
 
         def wait() -> Mapping[str, Any]:
             self.counts[f"executor {fate}"] += 1
             if fate == "dies before":
                 raise SinkUnavailable("the executor is gone")
             if fate == "dies within":
-                fd = self.layer.create(path)
+                fd = self.layer.create(place)
                 write_all(self.layer, fd, [b"PAR1 and half of it"])
                 self.layer.close(fd)
                 raise SinkUnavailable("the executor is gone")
             numbers = {"first_offset": first_offset, "transaction": transaction}
             table = self.run.batches[0].table
             run = reads(table, [self.batch], Position(""), commit_ts)
-            told = asdict(rowfile.write(run, table, path.name, DurableFile(self.layer, path), **numbers))
+            told = asdict(rowfile.write(run, table, place.name, DurableFile(self.layer, place), **numbers))
             if fate == "dies behind":
                 raise SinkUnavailable("the executor is gone")
             return told

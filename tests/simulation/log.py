@@ -1,7 +1,7 @@
 """A model change log, and the judge that checks it at every cut.
 
 The judge knows the database's own record of what was committed. It never queries the machine: it reads what was
-appended, folds it with `cdcflow.merge.fold`, and compares.
+appended, folds it with `cdcflow.log.fold.fold`, and compares.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.simulation.steps import Later, Steps
 from tests.simulation.transactions import Keys, Plain, Row, Transaction
 
 from cdcflow.interleave.progress import Progress, TableProgress
-from cdcflow.merge.fold import Change, Key, fold, swept
-from cdcflow.merge.fold import Row as Folded
+from cdcflow.log.fold.fold import Change, Key, fold, swept
+from cdcflow.log.fold.fold import Row as Folded
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import TableId

@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import Any
 
 from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports.reader import LogReader
 from cdcflow.testing.folded import Logged, changes_of, current
 
 

@@ -24,10 +24,10 @@ from tests.servers.postgres import Database
 from cdcflow import wiring
 from cdcflow.config import Config, load
 from cdcflow.interleave.progress import Progress
-from cdcflow.merge.fold import Key, Row
+from cdcflow.log.fold.fold import Key, Row
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import TableId
 from cdcflow.pipeline import Capture
-from cdcflow.ports.reader import LogReader
 from cdcflow.testing.folded import folded
 from cdcflow.verify import Report
 from cdcflow.verify.job import Pace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cdcflow.sinks.layer import OsLayer
+from cdcflow.log.disk.layer import OsLayer
 
 
 class Killed(BaseException):

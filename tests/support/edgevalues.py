@@ -18,7 +18,7 @@ from handlog import HandLog
 from mergehistories import State, Step, make_table
 from tablefolds import FOLDED, Folded
 
-from cdcflow.merge.fold import Change
+from cdcflow.log.fold.fold import Change
 from cdcflow.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.model.table import Table
 

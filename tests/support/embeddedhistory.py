@@ -12,10 +12,10 @@ from handlog import position_of, time_of
 from versionhistories import COLUMNS, KEY, Piece
 
 from cdcflow.local.dialect import connect, duckdb_sql
+from cdcflow.log.fold.fold import Change, End, Key, Version
 from cdcflow.merge import ends, history, moves
 from cdcflow.merge import reduce as reduction
 from cdcflow.merge.evolution import evolve
-from cdcflow.merge.fold import Change, End, Key, Version
 from cdcflow.model.table import MISSING, OFFSET, Column, Table, TableId
 from cdcflow.model.types import ColumnType
 

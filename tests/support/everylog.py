@@ -12,8 +12,8 @@ from typing import Any
 
 from pagereader import log_rows
 
-from cdcflow.changelog.folder import FolderReader
 from cdcflow.errors import CdcflowError
+from cdcflow.log.read.folder import FolderReader
 
 BYTES_MAX = 32 << 20
 LOG_VERSION = 2

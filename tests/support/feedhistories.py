@@ -1,4 +1,4 @@
-"""Histories of one table with the whole old row, over two shapes, and what a feed of them returns, by `merge.fold`."""
+"""Histories of one table with the whole old row, over two shapes, and their feed by `log.fold.fold`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from mergehistories import make_table
 
-from cdcflow.merge.fold import Change, Row, fold
+from cdcflow.log.fold.fold import Change, Row, fold
 from cdcflow.model.table import BEFORE, OFFSET, UNCHANGED, Identity, Table
 
 NUMBERS = {"id": 1, "a": 2, "b": 2, "doc": 3, "added": 4}

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from bench import mergelog
 
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.moments import clock_of
-from cdcflow.changelog.schema_history import SchemaHistory
-from cdcflow.changelog.sealing import file_name
-from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
-from cdcflow.merge.fold import Change
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.files.segment_writer import file_name
+from cdcflow.log.fold.fold import Change
+from cdcflow.log.format.schema_history import SchemaHistory
+from cdcflow.log.format.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
+from cdcflow.log.read.moments import clock_of
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId, table_from_json
 
 
@@ -105,7 +105,7 @@ class HandLog:
         return mergelog.entry(path, table, version, arrays, sha256)
 
     def compact(self, count: int) -> None:
-        """Compact this many of the latest segments, except the last one, into one, as `changelog.compaction` does."""
+        """Compact this many of the latest segments, except the last one, into one, as `log.files.compaction` does."""
         layout = Layout(self.root)
         listed = layout.segment_offsets()[-count - 1 : -1]
         if len(listed) < 2:

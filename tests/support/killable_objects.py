@@ -17,11 +17,11 @@ from typing import Any
 
 from objectlogs import ObjectLog
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Objects
-from cdcflow.sinks.layer import OsLayer
+from cdcflow.log.disk.layer import OsLayer
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.retention import Retention, Rule
 from cdcflow.sinks.objects.bucket import Bucket
-from cdcflow.sinks.retention import Retention, Rule
 
 STEPS: list[tuple[Any, str]] = [(Bucket, "put_new"), (Bucket, "put"), (Bucket, "delete")]
 STEPS += [(OsLayer, name) for name in ("rename", "unlink", "rmdir", "mkdir", "create")]

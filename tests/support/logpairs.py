@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cdcflow.changelog.folder import FolderReader
 from cdcflow.config import Seal
+from cdcflow.log.read.folder import FolderReader
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import Run
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, UNCHANGED, Table
-from cdcflow.ports.reader import LogReader
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.topics import Topics

@@ -12,11 +12,12 @@ from typing import Any
 from handlog import HandLog
 from mergehistories import make_table
 
-from cdcflow.changelog import indexing, keyindex, states
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import list_segments
-from cdcflow.changelog.segment import manifest_hash
-from cdcflow.ports.workers import Here
+from cdcflow.log.files import states
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format.segment import manifest_hash
+from cdcflow.log.index import index_files, keyindex
+from cdcflow.log.read.reader import list_segments
+from cdcflow.log.workers import Here
 
 ORDERS = make_table("orders", id="int64", v="string")
 ITEMS = make_table("items", id="int64")
@@ -46,7 +47,7 @@ def chain(layout: Layout) -> None:
 def told_of(layout: Layout, state: int) -> list[Any]:
     """A log's content, independent of the names of its files: its segments, its index, its state at an offset."""
     segments = [(s.first_offset, s.last_offset, [f.sha256 for f in s.files], s.seams) for s in list_segments(layout)]
-    index = [keyindex.IndexFile.to_bytes(indexing.opened(layout, bounds)) for bounds in indexing.listed(layout)]
+    index = [keyindex.IndexFile.to_bytes(index_files.opened(layout, bounds)) for bounds in index_files.listed(layout)]
     kept = [(entry.sha256, entry.rows) for entry in states.opened(layout, state).tables.values()]
     return [segments, index, kept]
 

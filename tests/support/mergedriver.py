@@ -13,9 +13,9 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Objects
 from cdcflow.errors import SinkUnavailable
+from cdcflow.log.files.layout import Layout
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.spark import engine, job, session

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcflow.merge.fold import Change, Row, exact, fold
+from cdcflow.log.fold.fold import Change, Row, exact, fold
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import yaml
 
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import check, list_segments, read_rows
 from cdcflow.config import Objects
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.read.reader import check, list_segments, read_rows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET
 from cdcflow.sinks.files import FileLog
@@ -20,7 +21,6 @@ from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import status
 from cdcflow.sinks.objects.uploads import Uploads
-from cdcflow.sinks.retention import Retention
 from cdcflow.testing.sinks import PRODUCTS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

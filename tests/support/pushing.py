@@ -9,17 +9,17 @@ from typing import Any
 import pyarrow as pa
 
 from cdcflow import local
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Seal
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.index import Indexing
+from cdcflow.log.query.log import ChangeLog
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import SourceIdentity
-from cdcflow.query.log import ChangeLog
 from cdcflow.service.push.operations import parsed
 from cdcflow.service.push.remembered import Memory, Once
 from cdcflow.service.push.schemas import Shape, compiled, continued
 from cdcflow.service.push.writer import Answer, Request, Writer
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.indexing import Indexing
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",

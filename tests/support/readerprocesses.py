@@ -16,8 +16,8 @@ from bank import Branch
 from killablereader import begin
 
 from cdcflow import wiring
-from cdcflow.changelog.reader import list_segments
 from cdcflow.config import load, secret
+from cdcflow.log.read.reader import list_segments
 from cdcflow.spark.readers import Processes
 from cdcflow.wiring.reading import _part_reader
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from handlog import position_of, time_of
 from mergehistories import State, Written
 
-from cdcflow.merge.fold import (
+from cdcflow.log.fold.fold import (
     Change,
     End,
     Follows,

@@ -6,7 +6,7 @@ merge, and each is independent of the others, so any of them can be run alone.
     database    rows, some older than the log; changes; statements that change the shape; truncates; drop and create
     log         what a capture writes of it: whole and partial rows, backfills that are done, restarted and abandoned,
                 and nothing for a while
-    fold        `merge.fold` over the log, with columns by number, so that a rename changes nothing
+    fold        `log.fold.fold` over the log, with columns by number, so that a rename changes nothing
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from handlog import HandLog
 from mergehistories import Step, differences, make_table
 from tablefolds import FAMILY, KINDS, VERSION, Folded, Merged
 
-from cdcflow.merge.fold import Change
+from cdcflow.log.fold.fold import Change
 from cdcflow.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType

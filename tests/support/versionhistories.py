@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdcflow.merge.fold import Change, Key, Version
+from cdcflow.log.fold.fold import Change, Key, Version
 
 Values = dict[str, Any]
 KEY = ("id",)

@@ -9,8 +9,8 @@ from embeddedhistory import SHAPE
 from handlog import HandLog, position_of, time_of
 from versionhistories import COLUMNS, Piece
 
+from cdcflow.log.fold.fold import Change, End, Key, Version
 from cdcflow.merge.ends import Names
-from cdcflow.merge.fold import Change, End, Key, Version
 from cdcflow.model.table import Table
 
 Step = tuple[Table, str, dict[str, Any]]

@@ -11,7 +11,7 @@ from embeddedhistory import SHAPE
 from versionhistories import KEY, Piece
 
 from cdcflow.local.engine import LocalEngine
-from cdcflow.merge.fold import History, Key, Version, history
+from cdcflow.log.fold.fold import History, Key, Version, history
 from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.model.table import TableId
 from cdcflow.warehouse.paths import table_path

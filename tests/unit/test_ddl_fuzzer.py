@@ -19,7 +19,7 @@ from tests.ddlfuzz.model import SERVERS, Model, Server
 from tests.ddlfuzz.shrink import shrunk
 
 from cdcflow.interleave.progress import Progress, TableProgress
-from cdcflow.merge.fold import Change
+from cdcflow.log.fold.fold import Change
 from cdcflow.model.position import Offset
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType

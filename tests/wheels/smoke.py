@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import load
 from cdcflow.interleave.limits import Limits
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.table import TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.pipeline import Capture

@@ -1,6 +1,9 @@
-"""The change log's bytes: journal frames, sealed segments, what recovery keeps, schema history.
+"""Earlier names of public modules of `cdcflow.log`, for programs that import them."""
 
-In this package: cdcflow's records encoded as bytes and decoded again, and the rules for how much of a file is whole.
-Not in this package: writing, syncing or renaming files (see `cdcflow.sinks`), the meaning of changes (see
-`cdcflow.merge`).
-"""
+import sys
+
+from cdcflow.log.files import layout
+from cdcflow.log.read import feed, moments, reader
+
+for _name, _module in (("feed", feed), ("layout", layout), ("moments", moments), ("reader", reader)):
+    sys.modules[f"{__name__}.{_name}"] = _module

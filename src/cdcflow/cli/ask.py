@@ -14,9 +14,9 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.table_commands import key_of
 
 if TYPE_CHECKING:
-    from cdcflow.query.answers import Found, Moment
-    from cdcflow.query.log import ChangeLog
-    from cdcflow.query.row import Change
+    from cdcflow.log.query.answers import Found, Moment
+    from cdcflow.log.query.log import ChangeLog
+    from cdcflow.log.query.row import Change
 
 Where = Annotated[
     str | None, typer.Option("--log", help="The log's folder or s3:// URL, without any settings.", show_default=False)

@@ -198,7 +198,7 @@ def _shape(shape: Mapping[str, Any]) -> dict[str, object]:
 
 def _log(settings: Config) -> object:
     from cdcflow import wiring
-    from cdcflow.changelog import reader
+    from cdcflow.log.read import reader
 
     if isinstance(settings.log, KafkaLog):
         return asdict(wiring.log_reader(settings).check())

@@ -13,7 +13,7 @@ from cdcflow.cli.ask import Where
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 
 if TYPE_CHECKING:
-    from cdcflow.query.consumers import Consumers, Listed
+    from cdcflow.log.query.consumers import Consumers, Listed
 
 app = typer.Typer(no_args_is_help=True, help="Read the log under a name, with a cursor that is kept.")
 
@@ -51,7 +51,7 @@ def create(
 
     It gets the rows of its tables as the log has them now, then every later change.
     """
-    from cdcflow.query.cursors import Definition
+    from cdcflow.log.query.cursors import Definition
 
     made = _consumers(log, config, state).create(Definition(name, tuple(table) if table else None, ops), start)
     if json:
@@ -104,7 +104,7 @@ def read(
     json: Json = False,
 ) -> None:
     """Print the next changes, one row per line. With --json each line has its cursor."""
-    from cdcflow.query.telling import told
+    from cdcflow.log.query.rows_as_json import told
 
     left: float = math.inf if limit is None else limit
     with signals.stopping() as stop, _consumers(log, config, state).open(name, batch_rows=1000) as consumer:
@@ -182,7 +182,7 @@ def _ops(one: Listed) -> str:
 
 
 def _told(one: Listed) -> dict[str, Any]:
-    from cdcflow.query.telling import listed
+    from cdcflow.log.query.rows_as_json import listed
 
     return listed(one)
 

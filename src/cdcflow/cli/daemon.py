@@ -20,9 +20,9 @@ from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
 from cdcflow.config.places import naming_paths
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
+from cdcflow.log.maintenance import state_files
 from cdcflow.pipeline import Capture
 from cdcflow.ports.readers import Readers
-from cdcflow.service import last_words
 from cdcflow.service.control import ControlServer
 from cdcflow.service.operations import checked
 
@@ -167,12 +167,12 @@ def answering(
 @contextlib.contextmanager
 def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
     """Write the reason for `cdcflow status` when the capture ends permanently: it must not appear to be restartable."""
-    last_words.clear_halt(config.log.folder)
+    state_files.clear_halt(config.log.folder)
     try:
         yield
     except Exception as error:
         if capture.status().get("state") == "halted":
-            last_words.write_halt(config.log.folder, error)
+            state_files.write_halt(config.log.folder, error)
         raise
 
 

@@ -19,9 +19,9 @@ from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from cdcflow.interleave.progress import CommandRecord
+    from cdcflow.log.maintenance.retention import Rule
+    from cdcflow.log.read.log_reader import LogReader
     from cdcflow.model.table import Table, TableId
-    from cdcflow.ports.reader import LogReader
-    from cdcflow.sinks.retention import Rule
 
 app = typer.Typer(no_args_is_help=True, help="Inspect the change log, and maintain it.")
 FOLLOW_EVERY_S = 0.5
@@ -69,7 +69,7 @@ def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> No
         _list_topic_ranges(settings.log, log, json)
         return
     from cdcflow import wiring
-    from cdcflow.changelog import reader
+    from cdcflow.log.read import reader
 
     segments = reader.list_segments(wiring.log_layout(settings.log))
     if json:
@@ -238,9 +238,9 @@ def expire(
             remedy="give --state, too, or leave out --on",
         )
     from cdcflow import wiring
-    from cdcflow.sinks import states
-    from cdcflow.sinks.expiring import left_behind
-    from cdcflow.sinks.retention import GRACE_S, Rule
+    from cdcflow.log.maintenance import state_writer
+    from cdcflow.log.maintenance.expiry import left_behind
+    from cdcflow.log.maintenance.retention import GRACE_S, Rule
 
     settings = load(config)
     retention = wiring.retention(settings, grace_s=GRACE_S)
@@ -252,7 +252,7 @@ def expire(
         rule = _with_state(config, rule, on)
     gone = retention.expire(rule)
     if state and gone:
-        states.tidy(wiring.sealed_layout(load(config)))
+        state_writer.tidy(wiring.sealed_layout(load(config)))
     if json:
         finished = [{"first": first, "last": last, "bytes": None, "interrupted": True} for first, last in left]
         expired = [{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone]
@@ -279,8 +279,8 @@ def _with_state(config: Path, rule: Rule, on: str | None) -> Rule:
         ConfigurationError: not all of them are known there.
     """
     from cdcflow import wiring
-    from cdcflow.changelog.reader import list_segments
-    from cdcflow.sinks.retention import expiring
+    from cdcflow.log.maintenance.retention import expiring
+    from cdcflow.log.read.reader import list_segments
 
     settings = load(config)
     due = expiring(list_segments(wiring.sealed_layout(settings)), rule)
@@ -311,7 +311,7 @@ def index(
     So a row is found without reading the log. The daemon does it by itself (log.index). May run while the daemon does.
     """
     from cdcflow import wiring
-    from cdcflow.sinks.indexing import Indexing
+    from cdcflow.log.maintenance.index import Indexing
 
     settings = load(config)
     layout = wiring.sealed_layout(settings)

@@ -15,7 +15,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPaths, Json
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.service import last_words
+from cdcflow.log.maintenance import state_files
 
 if TYPE_CHECKING:
     from cdcflow.warehouse.engines import Engines
@@ -127,11 +127,11 @@ def _leaving_word(settings: Config, merged: Callable[[], MergeReport]) -> Callab
         try:
             report = merged()
         except Exception as error:
-            last_words.write_merge_failure(folder, error)
+            state_files.write_merge_failure(folder, error)
             raise
         if report.cut:
             rows, left_out = sum(t.changes for t in report.tables), sum(t.left_out is not None for t in report.tables)
-            last_words.write_merge(
+            state_files.write_merge(
                 folder, cut=report.cut, offset=report.offset, seconds=report.seconds, rows=rows, left_out=left_out
             )
         return report

@@ -14,7 +14,7 @@ from cdcflow.cli.merge_telling import plain, say, say_progress, tell_tables
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.service import last_words
+from cdcflow.log.maintenance import state_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
             report = several.merge_logs(engines, logs, place, without=without, watch=say_progress)
         except Exception as error:
             for config in settings.values():
-                last_words.write_merge_failure(config.log.folder, error)
+                state_files.write_merge_failure(config.log.folder, error)
             raise
         _leave_word(settings, report)
         if report.cut:
@@ -99,7 +99,7 @@ def _leave_word(settings: dict[str, Config], report: SeveralReport) -> None:
         if name not in settings:
             continue  # it had another name when this cut was published
         tables = [table for table in report.tables if table.name in part.tables]
-        last_words.write_merge(
+        state_files.write_merge(
             settings[name].log.folder,
             cut=report.cut,
             offset=part.offset,

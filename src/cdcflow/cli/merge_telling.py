@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cdcflow.cli import output
-from cdcflow.merge.standing import IN_DOUBT
+from cdcflow.log.fold.completeness import IN_DOUBT
 
 if TYPE_CHECKING:
     from cdcflow.warehouse.reports import MergeReport, Progress, SeveralReport, TableReport

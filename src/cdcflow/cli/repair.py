@@ -15,8 +15,8 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath
 from cdcflow.cli.verify import Against, kinds_of, leave_word, tell
 from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.log.maintenance import state_files
 from cdcflow.model.table import word
-from cdcflow.service import last_words
 from cdcflow.service.control import ask
 from cdcflow.verify.report import Report
 
@@ -210,7 +210,7 @@ def _mended(settings: Config, table: TableReport, known_until: str | None) -> bo
             err=True,
         )
         return False
-    known = last_words.of_verified(settings.log.folder).get(table.table, {}).get(table.against, {})
+    known = state_files.of_verified(settings.log.folder).get(table.table, {}).get(table.against, {})
     position = known_until or known.get("position")
     until = {"known_until": position} if position else {}
     for first in range(0, len(table.keys), KEYS_AT_ONCE):

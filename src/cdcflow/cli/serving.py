@@ -14,8 +14,8 @@ from cdcflow.cli.beside import Running
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
-from cdcflow.query.consumers import Consumers
-from cdcflow.query.log import ChangeLog
+from cdcflow.log.query.consumers import Consumers
+from cdcflow.log.query.log import ChangeLog
 from cdcflow.service import facts
 from cdcflow.service.access import Access
 from cdcflow.service.consumers import ConsumerDoor

@@ -14,9 +14,9 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.watch import verified_of
 from cdcflow.config import Config, load
 from cdcflow.errors import CdcflowError
+from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import word
-from cdcflow.service import last_words
 from cdcflow.service.control import ask
 from cdcflow.service.findings import since, unproven
 
@@ -49,14 +49,14 @@ def _from_log(settings: Config) -> dict[str, Any]:
     reader = wiring.log_reader(settings)
     problem = wiring.log_problem(settings)
     wrong = {} if problem is None else {"log_problem": problem}
-    halted = last_words.of_halt(settings.log.folder)
+    halted = state_files.of_halt(settings.log.folder)
     ended = {} if halted is None else {"state": "halted", **halted}
     if not reader.exists():
         state = {"state": "no log" if wrong else "never run", **ended}
         return {**state, "tables": {}, **wrong, **source_status(settings, None, "")}
     checkpoint = reader.newest_checkpoint()
     durable = checkpoint.next_offset - 1
-    merged = last_words.of_merge(settings.log.folder)
+    merged = state_files.of_merge(settings.log.folder)
     progress = Progress.from_json(checkpoint.progress)
     paused = {"reason": "and the capture is paused until `cdcflow ctl resume`"} if progress.capture_paused else {}
     return {
@@ -67,7 +67,7 @@ def _from_log(settings: Config) -> dict[str, Any]:
         "durable_offset": durable,
         "tables": _unproven(progress.to_status(settings.database.backfill.rows_per_second_max or 0)),
         **({} if merged is None else {"merge": merge_status(merged, durable)}),
-        "verified": last_words.of_verified(settings.log.folder),
+        "verified": state_files.of_verified(settings.log.folder),
         **({"consumers": found} if (found := wiring.consumers_status(settings, durable)) else {}),
         **wrong,
         **source_status(settings, checkpoint.position, known_log_id(settings)),

@@ -15,8 +15,8 @@ from cdcflow.cli import failure, output, signals
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable, SourceUnavailable
+from cdcflow.log.maintenance import state_files
 from cdcflow.model.table import word
-from cdcflow.service import last_words
 from cdcflow.service.control import ask
 
 if TYPE_CHECKING:
@@ -110,12 +110,12 @@ def leave_word(settings: Config, table: TableReport) -> None:
     folder = settings.log.folder
     if table.verdict == "equal":
         found = {"position": table.position, "offset": table.offset, "rows": table.rows, "range": "all"}
-        last_words.write_verified(folder, table.table, table.against, equal=found)
+        state_files.write_verified(folder, table.table, table.against, equal=found)
     elif table.verdict == "equal but for":
-        last_words.write_not_compared(folder, table.table, table.against, table.missing_columns)
+        state_files.write_not_compared(folder, table.table, table.against, table.missing_columns)
         read_shape_again(folder, table)
     elif table.verdict == "different":
-        last_words.write_verified(folder, table.table, table.against, equal=None, different=table.different)
+        state_files.write_verified(folder, table.table, table.against, equal=None, different=table.different)
 
 
 def _plain(report: Report) -> dict[str, object]:

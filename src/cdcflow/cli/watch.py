@@ -18,9 +18,9 @@ from typing import Any
 from cdcflow import wiring
 from cdcflow.config import Config
 from cdcflow.errors import CdcflowError
+from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import Position
 from cdcflow.pipeline import Capture
-from cdcflow.service import last_words
 
 CAUGHT_UP_BYTES = 1 << 20
 """A source that is less than this ahead counts as caught up: it constantly writes log itself."""
@@ -134,9 +134,9 @@ class Watch:
         with contextlib.suppress(OSError):
             disk = shutil.disk_usage(folder)
             found["disk"] = {"free_bytes": disk.free, "size_bytes": disk.total}
-        if (merged := last_words.of_merge(folder)) is not None:
+        if (merged := state_files.of_merge(folder)) is not None:
             found["merge"] = merge_status(merged, durable_offset)
-        found["verified"] = last_words.of_verified(folder)
+        found["verified"] = state_files.of_verified(folder)
         if consumers := wiring.consumers_status(self._in_use(), durable_offset):
             found["consumers"] = consumers
         return found

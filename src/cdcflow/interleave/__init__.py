@@ -2,5 +2,5 @@
 
 Contains the pure state machine of watermarks, windows and backfill progress, its inputs and its effects. Never here:
 sockets, threads, clocks, SQL, files. Rows are only counted and queried for keys, never read. `cdcflow.pipeline` carries
-out the effects; `cdcflow.merge.fold` defines what a fold of the result means.
+out the effects; `cdcflow.log.fold.fold` defines what a fold of the result means.
 """

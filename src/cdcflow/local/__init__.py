@@ -35,11 +35,11 @@ from cdcflow.merge.policy import DEFAULTS, Policies
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cdcflow.changelog.layout import Layout
     from cdcflow.local.attaching import Attaching
     from cdcflow.local.engine import LocalEngine
+    from cdcflow.log.files.layout import Layout
+    from cdcflow.log.query.log import CurrentRows
     from cdcflow.model.table import Table
-    from cdcflow.query.log import CurrentRows
     from cdcflow.verify.port import Comparer, Copy
     from cdcflow.warehouse.cut import Cut
     from cdcflow.warehouse.job import OnEdit
@@ -193,7 +193,7 @@ def merge_logs(
 
     `table_format`: as in `merge`; everything else, including errors, is as in `cdcflow.warehouse.several.merge_logs`.
     """
-    from cdcflow.changelog.layout import Layout
+    from cdcflow.log.files.layout import Layout
     from cdcflow.warehouse import several
     from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.formats import format_for

@@ -19,11 +19,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.local.bases import Base, Fitted, fitted
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.tables import FileTable
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import evolve
 from cdcflow.merge.modes import CURRENT

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.live import LocalReader
 from cdcflow.local.session import DuckSession, read_type
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge import digest
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.target import Target

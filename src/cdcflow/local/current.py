@@ -9,23 +9,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcflow.changelog import upto
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.live import LocalReader
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read import upto
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.merge.policy import DEFAULTS
 from cdcflow.merge.target import Target
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import MISSING, Table, TableId
-from cdcflow.ports.reader import LogReader
 from cdcflow.verify.asking import Place, asked
 from cdcflow.verify.port import NotComparable
 from cdcflow.warehouse.paths import Warehouse
 
 
 class LocalCurrent:
-    """Implements `cdcflow.query.log.CurrentRows`."""
+    """Implements `cdcflow.log.query.log.CurrentRows`."""
 
     def at(
         self,

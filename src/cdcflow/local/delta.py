@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcflow.changelog.parquet import repeating
 from cdcflow.errors import HistoryLost
 from cdcflow.local import vectors
 from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, unread
 from cdcflow.local.replacing import Touched
 from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
+from cdcflow.log.files.parquet import repeating
 from cdcflow.merge.format import Format
 from cdcflow.version import __version__
 from cdcflow.warehouse.durable import sync_folder

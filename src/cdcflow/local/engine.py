@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
 from cdcflow.local.failures import of_local
 from cdcflow.local.tables import FileTable, Tables
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.types import DECIMAL_TEXT, has_two_zeros, stored

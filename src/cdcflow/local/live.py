@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.local.engine import LocalCuts, LocalEngine
 from cdcflow.local.failures import of_local
 from cdcflow.local.session import DuckSession
 from cdcflow.local.tables import FileTable, type_of
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.target import Target

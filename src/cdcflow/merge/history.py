@@ -1,6 +1,6 @@
 """A range of changes as versions of rows, for a table that keeps each version. SQL, built here as text.
 
-`merge.fold.history` defines the result. Here each key's changes, preceded by the open version that the table has of
+`log.fold.fold.history` defines the result. Here each key's changes, preceded by the open version that the table has of
 it, are in one view, and windows over them find which of them begin a version, which end one, and what it holds:
 
     open row of the table    offset 4          begins at 4, and ends at 20

@@ -22,7 +22,6 @@ import base64
 import enum
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -281,12 +280,12 @@ class HeldRows(Protocol):
     @property
     def bytes(self) -> int: ...
 
-    def write(self, path: Path, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
+    def write(self, path: str, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
         """Start writing these rows to a new Parquet file, in the log's columns, and return at once.
 
         `first_offset` is the first row's; `transaction` and `commit_ts` (microseconds since 1970 UTC) are the same for
         all rows. The returned function waits until the file is durable and returns its entry for the manifest
-        (`changelog.segment.SegmentFile`, without table and version).
+        (`log.format.segment.SegmentFile`, without table and version).
 
         Raises (the returned function):
             SinkUnavailable: the process that had the rows has exited, or could not write them.

@@ -5,12 +5,13 @@ uses both through these Protocols only. `cdcflow.wiring` connects the concrete c
 source or sink implements; each module of this package holds one of the parties.
 """
 
+from cdcflow.log.read.log_reader import LogReader
+from cdcflow.log.tier import OpenTier, Tier
 from cdcflow.ports.chunks import ChunkSource
 from cdcflow.ports.comparing import ChunkSums, Comparable, Comparison, DigestSource, NoText
 from cdcflow.ports.control import ControlRow, ControlTable
 from cdcflow.ports.findings import Dropped, Finding, Remedy
 from cdcflow.ports.log import Log, Numbered, OpenSpool, ShapeKeeping, Spool
-from cdcflow.ports.reader import LogReader
 from cdcflow.ports.source import (
     Covering,
     Described,
@@ -26,7 +27,6 @@ from cdcflow.ports.source import (
     TransactionsBack,
 )
 from cdcflow.ports.stream import Stream, StreamEvent
-from cdcflow.ports.tier import OpenTier, Tier
 
 __all__ = [
     "Finding",

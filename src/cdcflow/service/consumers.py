@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
-from cdcflow.query.cursors import Definition
+from cdcflow.log.query.cursors import Definition
 
 if TYPE_CHECKING:  # a daemon without consumer requests need not load what reads them
-    from cdcflow.query.consumers import Consumers
-    from cdcflow.query.consuming import Consumer
+    from cdcflow.log.query.consumer import Consumer
+    from cdcflow.log.query.consumers import Consumers
 
 LIMIT, LIMIT_MAX = 500, 5000
 TRANSACTION_ROWS_MAX = 10_000
@@ -40,7 +40,7 @@ class ConsumerDoor:
 
     def listed(self) -> list[dict[str, Any]]:
         """All consumers, and how far each is."""
-        from cdcflow.query.telling import listed
+        from cdcflow.log.query.rows_as_json import listed
 
         with self._alone():
             return [listed(one) for one in self._opened().listed()]
@@ -142,7 +142,7 @@ class Session:
 
         [] if there is nothing new.
         """
-        from cdcflow.query.telling import told
+        from cdcflow.log.query.rows_as_json import told
 
         found: list[dict[str, Any]] = []
         is_whole = True

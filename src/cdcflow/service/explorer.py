@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
+from cdcflow.log.query.log import ChangeLog, header_of
+from cdcflow.log.query.row import Change
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.keytexts import are_equal, scalar_of
 from cdcflow.model.suggestions import meant
 from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
-from cdcflow.ports.reader import LogReader
-from cdcflow.query.log import ChangeLog, header_of
-from cdcflow.query.row import Change
 
 ROWS_MAX = 500
 SECONDS_MAX = 3.0
@@ -85,7 +85,7 @@ class Explorer:
             return self._back(log, id_, key, begin, min(limit, ROWS_MAX), values)
 
     def row(self, table: str, key: Sequence[str], as_of: str | None = None) -> dict[str, Any]:
-        """A row, now or at a point in time (see `cdcflow.query.log.AsOf`), with its values as texts (None: NULL).
+        """A row, now or at a point in time (see `cdcflow.log.query.log.AsOf`), with its values as texts (None: NULL).
 
         Raises:
             ConfigurationError: the log has no such table or point in time, or the texts are no key of it.

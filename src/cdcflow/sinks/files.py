@@ -34,25 +34,27 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cdcflow.changelog import lookup, rowfile, spool
-from cdcflow.changelog.extents import Extent, retried
-from cdcflow.changelog.journal import Attach, JournalHeader
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.sealing import check_storable
-from cdcflow.changelog.segment import Segment
-from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
+from cdcflow.log.disk.layer import OS_LAYER, FileLayer, storing, syncing, unavailable, write_file
+from cdcflow.log.disk.lease import Lease
+from cdcflow.log.files import rowfile
+from cdcflow.log.files.extents import Extent, retried
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.files.segment_writer import check_storable
+from cdcflow.log.format import spool
+from cdcflow.log.format.journal import Attach, JournalHeader
+from cdcflow.log.format.segment import Segment
+from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.read import lookup
 from cdcflow.model.change import HeldRun, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports.log import Numbered
 from cdcflow.sinks.journals import JournalFile
-from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, syncing, unavailable, write_file
-from cdcflow.sinks.lease import Lease
 from cdcflow.sinks.numbering import Numbering
 from cdcflow.sinks.recovery import Closed, Opened, Recovered, create, recover
-from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.sinks.row_file import HeldFile, RowFile
 from cdcflow.sinks.sealing import Sealing
 from cdcflow.sinks.spool_file import SpoolFile

@@ -18,20 +18,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cdcflow.changelog.journal import Attach
-from cdcflow.changelog.layout import Layout, LogFile
-from cdcflow.changelog.records import Message
-from cdcflow.changelog.rows import Rows
-from cdcflow.changelog.schema_history import SchemaHistory
-from cdcflow.changelog.sealing import seal
-from cdcflow.changelog.segment import Segment, manifest_hash
-from cdcflow.changelog.tail import SEGMENT_BYTES_MAX, Tail, Unsealed
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.log.disk.layer import OS_LAYER, FileLayer, remove_tree, storing, syncing, write_file
+from cdcflow.log.disk.lease import Held, Lease
+from cdcflow.log.disk.segment_folders import put_in_place, write_segment
+from cdcflow.log.files.layout import Layout, LogFile
+from cdcflow.log.files.segment_writer import seal
+from cdcflow.log.format.journal import Attach
+from cdcflow.log.format.records import Message
+from cdcflow.log.format.rows import Rows
+from cdcflow.log.format.schema_history import SchemaHistory
+from cdcflow.log.format.segment import Segment, manifest_hash
+from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX, Tail, Unsealed
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import table_from_json
-from cdcflow.sinks.layer import OS_LAYER, FileLayer, remove_tree, storing, syncing, write_file
-from cdcflow.sinks.lease import Held, Lease
-from cdcflow.sinks.segments import put_in_place, write_segment
 
 TOPIC_END = "place.json"
 """Stored with a segment's manifest: the topic it was sealed from, and the topic offset after its last cut."""

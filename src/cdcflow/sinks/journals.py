@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from cdcflow.changelog.journal import Encoder, JournalHeader
-from cdcflow.changelog.layout import Layout
-from cdcflow.sinks.layer import FileLayer, syncing, write_all
+from cdcflow.log.disk.layer import FileLayer, syncing, write_all
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format.journal import Encoder, JournalHeader
 
 
 class JournalFile:

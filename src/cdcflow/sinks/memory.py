@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.changelog.journal import Owners
-from cdcflow.changelog.lookup import expired, gathered, keys_of_partial
-from cdcflow.changelog.transactions import Transactions, gathered_back, headers_back
 from cdcflow.errors import InvariantViolated
+from cdcflow.log.format.journal import Owners
+from cdcflow.log.format.transactions import Transactions, gathered_back, headers_back
+from cdcflow.log.read.lookup import expired, gathered, keys_of_partial
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, TableId

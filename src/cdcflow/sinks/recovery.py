@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cdcflow.changelog.inventory import inventory
-from cdcflow.changelog.journal import JournalHeader
-from cdcflow.changelog.layout import Layout, LogFile
-from cdcflow.changelog.recovery import Whole
-from cdcflow.changelog.schema_history import SchemaHistory
-from cdcflow.changelog.segment import Segment
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SyncFailed
+from cdcflow.log.disk.layer import FileLayer, remove_tree, storing, syncing, write_file
+from cdcflow.log.disk.lease import Lease
+from cdcflow.log.files.inventory import inventory
+from cdcflow.log.files.layout import Layout, LogFile
+from cdcflow.log.format.journal import JournalHeader
+from cdcflow.log.format.recovery import Whole
+from cdcflow.log.format.schema_history import SchemaHistory
+from cdcflow.log.format.segment import Segment
+from cdcflow.log.maintenance.retention import sweep
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
-from cdcflow.sinks.layer import FileLayer, remove_tree, storing, syncing, write_file
-from cdcflow.sinks.lease import Lease
-from cdcflow.sinks.retention import sweep
 
 
 @dataclass(frozen=True, slots=True)

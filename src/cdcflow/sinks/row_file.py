@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cdcflow.changelog.parquet import Target
-from cdcflow.changelog.segment import SegmentFile
 from cdcflow.errors import SinkUnavailable
+from cdcflow.log.disk.layer import DurableFile, FileLayer
+from cdcflow.log.files.parquet import Target
+from cdcflow.log.format.segment import SegmentFile
 from cdcflow.model.change import HeldRows
-from cdcflow.sinks.layer import DurableFile, FileLayer
 
 Write = Callable[[str, Target], SegmentFile]
 """Writes rows into a target, under a name, and returns the file's entry for a manifest."""
@@ -66,7 +66,7 @@ class HeldFile:
         self._path = path
         self._first_offset = first_offset
         self._rows = rows.rows
-        self._waits: Callable[[], Mapping[str, Any]] = rows.write(path, first_offset, transaction, commit_ts)
+        self._waits: Callable[[], Mapping[str, Any]] = rows.write(str(path), first_offset, transaction, commit_ts)
 
     def written(self) -> SegmentFile:
         """Wait for it.

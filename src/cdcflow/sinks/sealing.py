@@ -7,20 +7,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdcflow.changelog import attached
-from cdcflow.changelog.extents import opened_journal
-from cdcflow.changelog.framing import Damaged
-from cdcflow.changelog.journal import AttachedFile, Record, records
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.numbers import in_order
-from cdcflow.changelog.sealing import seal
-from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.errors import InvariantViolated
-from cdcflow.sinks.layer import FileLayer, link_or_copy, remove_tree, storing, write_file
-from cdcflow.sinks.lease import Lease
-from cdcflow.sinks.maintenance import Busy, maintenance
+from cdcflow.log.disk.layer import FileLayer, link_or_copy, remove_tree, storing, write_file
+from cdcflow.log.disk.lease import Lease
+from cdcflow.log.disk.maintenance_lock import Busy, maintenance
+from cdcflow.log.disk.segment_folders import put_in_place, write_segment
+from cdcflow.log.files import attached
+from cdcflow.log.files.extents import opened_journal
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.files.segment_writer import seal
+from cdcflow.log.format.framing import Damaged
+from cdcflow.log.format.journal import AttachedFile, Record, records
+from cdcflow.log.format.numbers import in_order
+from cdcflow.log.format.segment import Segment, manifest_hash
 from cdcflow.sinks.recovery import Closed, Opened, clean_up
-from cdcflow.sinks.segments import put_in_place, write_segment
 
 YIELDED_FRAMES = 64
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cdcflow.changelog.journal import Encoder
 from cdcflow.errors import InvariantViolated
+from cdcflow.log.disk.layer import FileLayer, Part, storing, syncing, write_all
+from cdcflow.log.format.journal import Encoder
 from cdcflow.model.change import ChangeBatch, Uint64s
 from cdcflow.model.checksum import crc32
 from cdcflow.model.table import Table
-from cdcflow.sinks.layer import FileLayer, Part, storing, syncing, write_all
 from cdcflow.sinks.numbering import Numbering
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cdcflow.errors import CdcflowError
+from cdcflow.log.maintenance.retention import RemoteStore
 from cdcflow.model.position import Checkpoint
-from cdcflow.sinks.retention import RemoteStore
 
 
 class Uploading(Protocol):

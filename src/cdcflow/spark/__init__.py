@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from cdcflow.changelog.layout import Layout
-    from cdcflow.ports.tier import Tier
+    from cdcflow.log.files.layout import Layout
+    from cdcflow.log.tier import Tier
     from cdcflow.spark.job import MergeReport
     from cdcflow.warehouse.cut import Cut
     from cdcflow.warehouse.live import Live

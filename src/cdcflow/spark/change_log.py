@@ -31,10 +31,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from cdcflow.changelog.extents import TRIES_MAX
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import row_groups
 from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.log.files.extents import TRIES_MAX
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.reader import row_groups
 from cdcflow.model.table import Table
 from cdcflow.spark.arrow import for_spark
 from cdcflow.spark.log_options import NAME, Options, Planned, again, columns_of, option_error, planned, schema_ddl

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cdcflow.changelog.layout import Layout
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge import digest
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.target import Target

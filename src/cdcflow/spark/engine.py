@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.refusals import kept_name

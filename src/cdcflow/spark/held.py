@@ -21,9 +21,9 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
-from cdcflow.changelog import rowfile
 from cdcflow.errors import CdcflowError, InvariantViolated, SinkUnavailable
 from cdcflow.interleave.messages import Chunk
+from cdcflow.log.files import rowfile
 from cdcflow.model.change import reads
 from cdcflow.model.position import Position
 from cdcflow.ports.readers import PartReader, PartRows

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.position import Checkpoint
 from cdcflow.spark.engine import SparkEngine

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from cdcflow import errors
-from cdcflow.changelog.records import Message
-from cdcflow.changelog.tail import Topic, TopicTail
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
+from cdcflow.log.format.records import Message
+from cdcflow.log.format.topic_tail import Topic, TopicTail
+from cdcflow.log.tier import OpenTier, Tier
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.position import Checkpoint
-from cdcflow.ports.tier import OpenTier, Tier
 from cdcflow.spark import job
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.java_options import java_options

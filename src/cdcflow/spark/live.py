@@ -13,12 +13,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcflow.changelog.layout import Layout
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.tier import Tier
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.target import Target
-from cdcflow.ports.tier import Tier
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable, reached
 from cdcflow.spark.engine import located

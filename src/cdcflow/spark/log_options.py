@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from cdcflow.changelog.extents import TRIES_MAX, Found
-from cdcflow.changelog.feed import feed_schema
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.log.files.extents import TRIES_MAX, Found
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.feed import feed_schema
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import Table, TableId
 from cdcflow.spark.arrow import ddl_of

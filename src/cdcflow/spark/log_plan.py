@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from cdcflow.changelog.alignment import sources
-from cdcflow.changelog.feed import AFTER_UPDATE, BEFORE_UPDATE, DELETED, INSERTED, TRUNCATED
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.alignment import sources
+from cdcflow.log.read.feed import AFTER_UPDATE, BEFORE_UPDATE, DELETED, INSERTED, TRUNCATED
+from cdcflow.log.tier import Tier
 from cdcflow.merge.types import DECIMAL_TEXT, literal, name_sql, stored, text_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
-from cdcflow.ports.tier import Tier
 from cdcflow.spark.arrow import ddl_of
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.engine import located

@@ -26,9 +26,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from cdcflow.changelog.alignment import sources
-from cdcflow.changelog.feed import COMMIT_TIMESTAMP
-from cdcflow.changelog.moments import clock_of
+from cdcflow.log.read.alignment import sources
+from cdcflow.log.read.feed import COMMIT_TIMESTAMP
+from cdcflow.log.read.moments import clock_of
 from cdcflow.model.table import COMMIT_TS, OFFSET, Table
 from cdcflow.warehouse.segments import InputFile
 

@@ -246,8 +246,8 @@ class _Rows:
     rows: int
     bytes: int
 
-    def write(self, path: Path, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
-        written = self._of.write(self._process, self._read, path, (first_offset, transaction, commit_ts))
+    def write(self, path: str, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
+        written = self._of.write(self._process, self._read, Path(path), (first_offset, transaction, commit_ts))
 
         def wait() -> Mapping[str, Any]:
             _, told = written.result()

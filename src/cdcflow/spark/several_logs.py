@@ -4,7 +4,7 @@ in all of them as one plan, up to the commit clock that all have reached.
     shop   log_plan ─▶ rows up to its last transaction at or before T ─▶ join transactions on _txn ─┐
     crm    log_plan ─▶ …                                                                            ┴─ UNION BY NAME
 
-`ORDER BY _commit_clock, _log, _offset` is the common order (`cdcflow.changelog.commit_order` explains why it is final
+`ORDER BY _commit_clock, _log, _offset` is the common order (`cdcflow.log.read.commit_order` explains why it is final
 up to T).
 """
 
@@ -16,14 +16,14 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcflow.changelog.commit_order import COMMIT_CLOCK, LOG
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.moments import offset_before
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.commit_order import COMMIT_CLOCK, LOG
+from cdcflow.log.read.moments import offset_before
+from cdcflow.log.tier import Tier
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import TRANSACTION, Table, TableId
-from cdcflow.ports.tier import Tier
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.engine import SparkEngine, located
 from cdcflow.spark.kafka import merged

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.config.base import URL
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.tier import Tier
 from cdcflow.merge.policy import DEFAULTS, Policies
-from cdcflow.ports.tier import Tier
 from cdcflow.spark import job, kafka
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.job import MergeReport

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.ports.workers import AwayLog
+from cdcflow.log.workers import AwayLog
 from cdcflow.spark.context import context, failed
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def over(started: SparkContext, folder: Path, name: str, away: AwayLog | None = 
 
 
 class SparkWorkers:
-    """Implements `cdcflow.ports.workers.Workers`: as many pieces at once as there are cores."""
+    """Implements `cdcflow.log.workers.Workers`: as many pieces at once as there are cores."""
 
     def __init__(self, started: SparkContext, probe: _Probe | None, name: str, away: AwayLog | None = None) -> None:
         self.away = away

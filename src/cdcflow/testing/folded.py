@@ -1,6 +1,6 @@
 """A log folded in plain Python: the rows of its tables at its latest cut, for comparing with the source itself.
 
-Slow and simple on purpose: it reads the log through the public reader and applies `cdcflow.merge.fold`.
+Slow and simple on purpose: it reads the log through the public reader and applies `cdcflow.log.fold.fold`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.reader import LogLocation
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.log.fold.fold import Change, Key, Row, fold, swept
+from cdcflow.log.read.folder import FolderReader
+from cdcflow.log.read.log_reader import LogReader
+from cdcflow.log.read.reader import LogLocation
 from cdcflow.merge.evolution import evolve
-from cdcflow.merge.fold import Change, Key, Row, fold, swept
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table, TableId
-from cdcflow.ports.reader import LogReader
 
 
 def folded_log(location: LogLocation) -> dict[TableId, dict[Key, Row]]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from cdcflow.changelog.layout import Layout
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.fold.completeness import IN_DOUBT
 from cdcflow.merge import digest
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, DELETED, ModeRules
 from cdcflow.merge.policy import DEFAULTS, Policies
-from cdcflow.merge.standing import IN_DOUBT
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import TableId

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from cdcflow.errors import HistoryLost
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
-from cdcflow.ports.reader import LogReader
 from cdcflow.verify.port import Columns, Comparer
 from cdcflow.verify.report import Change
 

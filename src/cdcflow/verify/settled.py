@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import Visibility
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import TRUNCATE, Kind
 from cdcflow.model.position import Position
 from cdcflow.model.table import OP, Table
 from cdcflow.ports.comparing import Comparison
-from cdcflow.ports.reader import LogReader
 from cdcflow.verify.port import Columns, Comparer
 
 BACK = 100_000

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cdcflow.changelog.segment import SegmentFile
 from cdcflow.errors import HistoryLost
+from cdcflow.log.format.segment import SegmentFile
 from cdcflow.model.table import Table, TableId, table_from_json, word
 from cdcflow.warehouse.segments import Range
 

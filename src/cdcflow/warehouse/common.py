@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.moments import clock_of, sealed_checkpoint, time_text
-from cdcflow.changelog.reader import newest_checkpoint
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.moments import clock_of, sealed_checkpoint, time_text
+from cdcflow.log.read.reader import newest_checkpoint
 from cdcflow.model.position import Checkpoint
 from cdcflow.warehouse.logranges import Time
 

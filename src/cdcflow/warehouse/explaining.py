@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import DELETE, TRUNCATE
 from cdcflow.model.keytexts import are_equal, scalar_of
 from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, TableId
-from cdcflow.ports.reader import LogReader
 from cdcflow.warehouse.cut import Cut
 from cdcflow.warehouse.paths import table_at
 from cdcflow.warehouse.port import Cuts

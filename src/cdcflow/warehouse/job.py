@@ -30,9 +30,9 @@ from typing import Literal, TypeVar
 
 import structlog
 
-from cdcflow.changelog import notes
-from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.log.files import notes
+from cdcflow.log.files.layout import Layout as LogLayout
 from cdcflow.merge import statement
 from cdcflow.merge.modes import ModeRules, decided
 from cdcflow.merge.policy import DEFAULTS, Policies

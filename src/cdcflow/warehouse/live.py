@@ -25,8 +25,9 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.fold.completeness import IN_DOUBT
 from cdcflow.merge import live as sql
 from cdcflow.merge import versions
 from cdcflow.merge.evolution import Evolution, evolve
@@ -35,7 +36,6 @@ from cdcflow.merge.modes import CURRENT, ModeRules, decided
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.reduce import Layout as ReduceLayout
 from cdcflow.merge.refusals import CannotFollow
-from cdcflow.merge.standing import IN_DOUBT
 from cdcflow.merge.target import Target
 from cdcflow.model.suggestions import meant
 from cdcflow.model.table import Table, TableId

@@ -16,10 +16,12 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdcflow.changelog.alignment import aligned, default_of, defaults_of, in_force, sources
-from cdcflow.changelog.feed import FEED_COLUMNS, check_in_feed, feed
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.moments import (
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format.schema_history import SchemaHistory
+from cdcflow.log.read.alignment import aligned, default_of, defaults_of, in_force, sources
+from cdcflow.log.read.feed import FEED_COLUMNS, check_in_feed, feed
+from cdcflow.log.read.moments import (
     clock_of,
     offset_before,
     offset_of_cut,
@@ -27,9 +29,7 @@ from cdcflow.changelog.moments import (
     sealed_checkpoint,
     time_text,
 )
-from cdcflow.changelog.reader import row_groups, table_shapes
-from cdcflow.changelog.schema_history import SchemaHistory
-from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.log.read.reader import row_groups, table_shapes
 from cdcflow.merge.types import stored, widens
 from cdcflow.model.change import TRUNCATE
 from cdcflow.model.position import Checkpoint

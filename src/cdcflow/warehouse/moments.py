@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from cdcflow.changelog.moments import Place, clock_of, place_of, without_order
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.read.moments import Place, clock_of, place_of, without_order
 from cdcflow.warehouse.cut import Cut, ListedCut, cut_expired
 from cdcflow.warehouse.port import Cuts
 

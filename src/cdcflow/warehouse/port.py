@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from cdcflow.changelog.layout import Layout
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge import reduce
 from cdcflow.merge.acts import Act
 from cdcflow.merge.format import Format

@@ -10,13 +10,13 @@ from dataclasses import replace
 import structlog
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SinkUnavailable
+from cdcflow.log.fold.completeness import Backfill
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import evolve
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.refusals import CannotFollow
-from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId, word
 from cdcflow.warehouse.attaching import Attached, lacks_base

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
-from cdcflow.changelog.extents import retried
-from cdcflow.changelog.layout import Bounds, Layout, Store, segment_name
-from cdcflow.changelog.reader import LogLocation, check_without_gap, newest_checkpoint
-from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import HistoryLost, InvariantViolated, SinkUnavailable
+from cdcflow.log.files.extents import retried
+from cdcflow.log.files.layout import Bounds, Layout, Store, segment_name
+from cdcflow.log.format.segment import Segment, SegmentFile
+from cdcflow.log.read.reader import LogLocation, check_without_gap, newest_checkpoint
 from cdcflow.merge.refusals import rebuilt
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId, table_from_json, table_from_text, word

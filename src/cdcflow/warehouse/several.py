@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.moments import time_text
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.moments import time_text
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.position import Checkpoint
 from cdcflow.warehouse.common import sealed_clock

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cdcflow.changelog import notes
 from cdcflow.config import Config, FileLog, KafkaLog, Postgres, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.limits import Limits
+from cdcflow.log.files import notes
+from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import Orders, Pace
@@ -25,7 +26,6 @@ from cdcflow.pipeline.spans import OnSpan
 from cdcflow.ports.control import ControlTable
 from cdcflow.ports.readers import Readers
 from cdcflow.ports.source import Source
-from cdcflow.service import last_words
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.wiring.logs import log_layout, log_reader, open_log, topics
@@ -110,7 +110,7 @@ def capture(
         shadow=Shadow(config.service.shadow_every, on_event or log_event),
         on_span=on_span,
         newest_checkpoint=lambda: _newest_checkpoint(config),
-        late=LateTraces(partial(last_words.of_late, folder), partial(last_words.write_late, folder)),
+        late=LateTraces(partial(state_files.of_late, folder), partial(state_files.write_late, folder)),
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from cdcflow.changelog.checking import Fault
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, KafkaLog
 from cdcflow.errors import CdcflowError, ConfigurationError, RightMissing, SinkUnavailable, SourceUnavailable
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.check import Fault
 from cdcflow.ports.findings import Finding
 from cdcflow.ports.source import Source
 from cdcflow.wiring.capturing import control_table, open_source

@@ -7,28 +7,28 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.notes import warehouse_name
 from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, load, secret
 from cdcflow.config.logs import TOPIC_EXPIRES
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.files.notes import warehouse_name
+from cdcflow.log.maintenance.background import OnEvent
+from cdcflow.log.maintenance.expiry import Expiring, Policy
+from cdcflow.log.maintenance.index import IndexingBeside
+from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.read.folder import FolderReader
+from cdcflow.log.read.log_reader import LogReader
+from cdcflow.log.workers import HERE, Workers
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline.settings import OpenedLog
-from cdcflow.ports.reader import LogReader
-from cdcflow.ports.workers import HERE, Workers
 from cdcflow.sinks import files
-from cdcflow.sinks.beside import OnEvent
-from cdcflow.sinks.expiring import Expiring, Policy
-from cdcflow.sinks.indexing import IndexingBeside
-from cdcflow.sinks.retention import Retention
 from cdcflow.sinks.uploading import Uploading
 
 if TYPE_CHECKING:  # a process that only captures does not load Kafka's library
-    from cdcflow.query.log import ChangeLog
+    from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
+    from cdcflow.log.query.log import ChangeLog
     from cdcflow.sinks.kafka.copying import Copied
     from cdcflow.sinks.kafka.topics import Topics
-    from cdcflow.sinks.keeping import Keeping
     from cdcflow.sinks.objects.bucket import Bucket
     from cdcflow.sinks.objects.store import BucketStore
 
@@ -204,7 +204,7 @@ def workers(config: Config, master: str | None, name: str) -> Iterator[Workers]:
 def log_at(layout: Layout) -> ChangeLog:
     """A log in files, in a process that has no settings."""
     from cdcflow import local
-    from cdcflow.query.log import ChangeLog
+    from cdcflow.log.query.log import ChangeLog
 
     return ChangeLog(FolderReader(layout), layout, local.current_rows)
 
@@ -216,8 +216,8 @@ def keeping(config: Config, workers: Workers = HERE) -> Keeping:
         ConfigurationError: a package that it needs is not installed.
     """
     from cdcflow import local
-    from cdcflow.query.log import ChangeLog
-    from cdcflow.sinks.keeping import Keeping
+    from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
+    from cdcflow.log.query.log import ChangeLog
 
     layout = sealed_layout(config)
     asked = ChangeLog(log_reader(config), layout, local.current_rows)

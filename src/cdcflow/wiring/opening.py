@@ -9,18 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, KafkaLog, load
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.ports.reader import LogReader
-from cdcflow.sinks.consumers import FOLDER, ConsumerFiles, states
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.consumer_files import FOLDER, ConsumerFiles, states
+from cdcflow.log.read.folder import FolderReader
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.wiring.logs import log_id, log_layout, log_reader, sealed_layout
 
 if TYPE_CHECKING:
-    from cdcflow.query.consuming import States
-    from cdcflow.query.several import Logs
-    from cdcflow.query.subscribed import SubscribedLog
+    from cdcflow.log.query.consumer import States
+    from cdcflow.log.query.several_logs import Logs
+    from cdcflow.log.query.subscribed import SubscribedLog
 
 SETTINGS = (".yaml", ".yml")
 
@@ -34,7 +34,7 @@ def opened(log: Config | Path | str, files_max: int | None = None) -> Subscribed
         ConfigurationError: there is no log.
     """
     from cdcflow import local
-    from cdcflow.query.subscribed import SubscribedLog
+    from cdcflow.log.query.subscribed import SubscribedLog
 
     reader, layout, place = _parts(log)
     if not reader.exists():
@@ -52,7 +52,7 @@ def opened_logs(logs: Mapping[str, Config | Path | str], silent_after_s: float) 
     Raises:
         ConfigurationError: there is no log, or a name is not valid.
     """
-    from cdcflow.query.several import Logs
+    from cdcflow.log.query.several_logs import Logs
 
     ids: dict[str, Callable[[], str]] = {}
     for name, log in logs.items():

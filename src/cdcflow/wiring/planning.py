@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cdcflow.changelog.layout import UPLOADS, Bounds, Layout
 from cdcflow.config import Config, FileLog
 from cdcflow.config.changes import changes, shown
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.interleave.progress import Progress
+from cdcflow.log.files.layout import UPLOADS, Bounds, Layout
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.plan import Plan, Rates, Refusal, plan

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, Serve
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.wiring.logs import log_layout, log_reader, open_log
 from cdcflow.wiring.opening import opened
 
 if TYPE_CHECKING:
-    from cdcflow.query.consumers import Consumers
-    from cdcflow.query.log import ChangeLog
+    from cdcflow.log.query.consumers import Consumers
+    from cdcflow.log.query.log import ChangeLog
     from cdcflow.service.consumers import ConsumerDoor
     from cdcflow.service.explorer import Explorer
     from cdcflow.service.push.schemas import Shape
@@ -80,7 +80,7 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
             be represented, or the log's rows of a collection do not match its schema.
     """
     from cdcflow import local
-    from cdcflow.query.log import ChangeLog
+    from cdcflow.log.query.log import ChangeLog
     from cdcflow.service.push import remembered, schemas
     from cdcflow.service.push import writer as writing
 

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcflow.changelog import states, upto
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.files import states
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read import upto
 from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.warehouses import engines, policies, warehouse
 

@@ -17,7 +17,7 @@ from cdcflow.wiring.warehouses import policies, warehouse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cdcflow.changelog.layout import Layout
+    from cdcflow.log.files.layout import Layout
     from cdcflow.merge.digest import Buckets
     from cdcflow.merge.target import Target
     from cdcflow.model.table import TableId

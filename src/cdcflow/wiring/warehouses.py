@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, KafkaLog, is_reference, secret
 from cdcflow.errors import ConfigurationError
-from cdcflow.ports.tier import Tier
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.tier import Tier
 from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, log_reader, topics
 
 if TYPE_CHECKING:

@@ -25,12 +25,12 @@ from cdcflow import wiring
 from cdcflow.cli.failure import exit_code
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.log.maintenance.retention import Rule
 from cdcflow.model.position import SourceIdentity
 from cdcflow.service.push.operations import parsed
 from cdcflow.service.push.remembered import Once
 from cdcflow.service.push.writer import Answer, Request, Written
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.retention import Rule
 from cdcflow.wiring import pushing
 
 TOKEN = "t" * 24

@@ -8,9 +8,9 @@ import pytest
 from bank import Bank
 
 import cdcflow
-from cdcflow.merge.fold import Key, Row, fold
+from cdcflow.log.fold.fold import Key, Row, fold
+from cdcflow.log.query.consumer import Batch
 from cdcflow.model.table import TableId
-from cdcflow.query.consuming import Batch
 from cdcflow.testing.folded import changes_of
 
 pytestmark = pytest.mark.postgres

@@ -15,13 +15,13 @@ from bank import Bank
 from tests.servers.postgres import PostgresServer
 
 from cdcflow import wiring
-from cdcflow.changelog import reader
-from cdcflow.changelog.checking import check
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.log.disk.layer import OsLayer
+from cdcflow.log.read import reader
+from cdcflow.log.read.check import check
 from cdcflow.pipeline import recording
 from cdcflow.pipeline.attempt import Pace
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.layer import OsLayer
 from cdcflow.sources.postgres import chunks
 
 pytestmark = pytest.mark.postgres

@@ -7,9 +7,9 @@ import signal
 from bank import Bank
 from tests.servers.objects import ObjectServer
 
-from cdcflow.changelog import reader
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import Layout
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read import reader
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import status

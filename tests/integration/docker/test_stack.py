@@ -22,7 +22,7 @@ from cdcflow.cli.demo.databases import Digest, Source
 from cdcflow.cli.demo.mysql import MySQL as MySQLSource
 from cdcflow.cli.demo.postgres import Postgres as PostgresSource
 from cdcflow.config import load
-from cdcflow.merge.fold import Row
+from cdcflow.log.fold.fold import Row
 from cdcflow.model.table import TableId
 from cdcflow.spark.cuts import CutsTable, read_cut
 from cdcflow.testing.folded import folded

@@ -21,9 +21,9 @@ from logpairs import (
 )
 from tests.servers.kafka import KafkaBroker
 
-from cdcflow.changelog.framing import FrameKind
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format.framing import FrameKind
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier, OpenedTier, TieredReader

@@ -20,11 +20,11 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.objects import SECRET_KEY, ObjectServer
 
 from cdcflow import wiring
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.segment import Segment
 from cdcflow.config import Config, Objects
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
-from cdcflow.sinks.indexing import Indexing
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format.segment import Segment
+from cdcflow.log.maintenance.index import Indexing
 from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier, OpenedTier, TieredReader

@@ -19,10 +19,10 @@ from tests.servers.kafka import KafkaBroker
 from typer.testing import CliRunner
 
 from cdcflow import wiring
-from cdcflow.changelog.reader import LogRows
 from cdcflow.cli.app import app
 from cdcflow.config import load
 from cdcflow.errors import HistoryLost, InvariantViolated
+from cdcflow.log.read.reader import LogRows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import TableId
 from cdcflow.sinks.kafka import log as kafka_log

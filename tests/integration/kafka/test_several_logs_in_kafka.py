@@ -11,9 +11,9 @@ import pytest
 from bank import Bank
 
 import cdcflow
+from cdcflow.log.query.common_clock import Common
+from cdcflow.log.query.several_logs import Logs
 from cdcflow.model.table import OFFSET
-from cdcflow.query.common import Common
-from cdcflow.query.several import Logs
 
 WITHIN_S = 60.0
 

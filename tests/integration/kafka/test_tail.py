@@ -9,7 +9,7 @@ import pytest
 from logpairs import IDENTITY, Step, history_of_a_shop, put, rows_of, topics_on, transactions_of
 from tests.servers.kafka import KafkaBroker
 
-from cdcflow.changelog.rows import RowsDecoder
+from cdcflow.log.format.rows import RowsDecoder
 from cdcflow.model.table import OFFSET
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader

@@ -12,9 +12,9 @@ from handlog import HandLog, chain
 from mergehistories import make_table
 
 import cdcflow
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError
-from cdcflow.sinks.retention import Retention
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.retention import Retention
 
 SEED = int(os.environ.get("CDCFLOW_COMPACT_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 ITEMS = make_table("items", id="int64", v="int32")

@@ -21,14 +21,15 @@ from mergehistories import make_table
 from tablehistories import Histories
 
 import cdcflow
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError
-from cdcflow.merge.fold import Change, Row, fold
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.fold.fold import Change, Row, fold
+from cdcflow.log.maintenance import consumer_files as kept
+from cdcflow.log.maintenance.expiry import Expiring, Policy
+from cdcflow.log.query import batches, cursors
+from cdcflow.log.query import consumer as consuming
+from cdcflow.log.query.consumer import Batch
 from cdcflow.model.table import BEFORE, LOG_COLUMNS, OFFSET, OP, UNCHANGED, Table
-from cdcflow.query import batching, consuming, cursors
-from cdcflow.query.consuming import Batch
-from cdcflow.sinks import consumers as kept
-from cdcflow.sinks.expiring import Expiring, Policy
 
 SEED = int(os.environ.get("CDCFLOW_CONSUMER_SEED", "0"))
 SEEDS = [SEED] if SEED else [random.SystemRandom().randrange(1, 10**8) for _ in range(3)]
@@ -120,7 +121,7 @@ class World:
         number = self.numbers[last]
         following = [t for (t, c) in self.log.written if c.offset > last and self.numbers[c.offset] == number]
         goes_on = any(names is None or str(t.id) in names for t in following)
-        if batch.ends_transaction or batching.WINDOW_ROWS > 100:
+        if batch.ends_transaction or batches.WINDOW_ROWS > 100:
             assert batch.ends_transaction is not goes_on
 
     def expire(self) -> None:
@@ -205,7 +206,7 @@ def run(seed: int, folder: Path, *, stores: bool = True) -> None:
     cursor, too."""
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batching, "WINDOW_ROWS", chance.choice([3, 50, 1 << 16]))
+        patch.setattr(batches, "WINDOW_ROWS", chance.choice([3, 50, 1 << 16]))
         world = World(folder / "log", chance)
         for _ in range(chance.randint(0, 3)):
             world.write(chance.randint(1, 12))
@@ -276,12 +277,12 @@ def test_changes_of_tables_whose_shapes_change_come_in_the_logs_order(number: in
 
 
 def _cursor_too_far(patch: pytest.MonkeyPatch) -> None:
-    right = batching.pieces
+    right = batches.pieces
     patch.setattr(consuming, "pieces", lambda *given: (replace(p, last=p.last + 1) for p in right(*given)))
 
 
 def _cursor_too_early(patch: pytest.MonkeyPatch) -> None:
-    right = batching.pieces
+    right = batches.pieces
     patch.setattr(consuming, "pieces", lambda *given: (replace(p, last=p.last - 1) for p in right(*given)))
 
 
@@ -313,7 +314,7 @@ def _expiry_behind_the_backfill(patch: pytest.MonkeyPatch) -> None:
 
 
 def _transactions_cut(patch: pytest.MonkeyPatch) -> None:
-    right = batching.pieces
+    right = batches.pieces
     patch.setattr(consuming, "pieces", lambda *given: (replace(p, ends_transaction=True) for p in right(*given)))
 
 

@@ -14,13 +14,13 @@ from handlog import HandLog
 from mergehistories import make_table
 
 from cdcflow import local
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import Layout
 from cdcflow.local.current import LocalCurrent
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.session import DuckSession
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.query.log import ChangeLog
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.merge.policy import Mode, Policies, TablePolicy
-from cdcflow.query.log import ChangeLog
 from cdcflow.warehouse.paths import table_path
 from cdcflow.warehouse.reports import MergeReport
 

@@ -12,9 +12,9 @@ import pytest
 from handlog import HandLog
 from mergehistories import make_table
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.local import read_live
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.warehouse import live, segments
 from cdcflow.warehouse.reports import MergeReport

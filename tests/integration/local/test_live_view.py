@@ -23,8 +23,8 @@ from livehistories import Here
 from mergehistories import make_table
 
 from cdcflow import local
-from cdcflow.changelog.layout import Layout
 from cdcflow.local.live import LocalPastTable
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge import live, marking
 from cdcflow.merge.acts import Act, Fill
 from cdcflow.merge.modes import ModeRules

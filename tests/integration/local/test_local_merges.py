@@ -21,7 +21,6 @@ import pytest
 from handlog import HandLog
 from mergehistories import World, assert_as_folded, make_table, make_world, write_round
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.local import replacing
 from cdcflow.local.delta import DeltaTable
@@ -30,6 +29,7 @@ from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.local.scan import Rows
 from cdcflow.local.tables import FileTable
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.table import Table
 from cdcflow.warehouse import job

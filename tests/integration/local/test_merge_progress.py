@@ -11,8 +11,8 @@ from pathlib import Path
 from handlog import HandLog
 from mergehistories import make_table
 
-from cdcflow.changelog import notes
-from cdcflow.changelog.layout import Layout
+from cdcflow.log.files import notes
+from cdcflow.log.files.layout import Layout
 from cdcflow.warehouse import job
 from cdcflow.warehouse.cut import Cut
 from cdcflow.warehouse.paths import Warehouse

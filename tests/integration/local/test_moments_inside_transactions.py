@@ -10,11 +10,11 @@ from mergehistories import make_table
 from typer.testing import CliRunner
 
 import cdcflow
-from cdcflow.changelog.folder import FolderReader
 from cdcflow.cli.app import app
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.local.current import _about
-from cdcflow.query.log import NOTE
+from cdcflow.log.query.log import NOTE
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.service.explorer import Explorer
 
 ACCOUNTS = make_table("accounts", id="int64", euros="int32")

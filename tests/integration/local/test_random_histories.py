@@ -21,7 +21,6 @@ from handlog import HandLog
 from tablehistories import MODES, Histories
 
 from cdcflow import local
-from cdcflow.changelog.segment import Segment
 from cdcflow.local import replacing, tables
 from cdcflow.local.delta import DeltaTable
 from cdcflow.local.deltalog import DeltaLog
@@ -29,6 +28,7 @@ from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.local.session import DuckSession
 from cdcflow.local.tables import FileTable
+from cdcflow.log.format.segment import Segment
 from cdcflow.merge import appending, ending, evolution, history, reduce, statement
 from cdcflow.merge.evolution import Evolution
 from cdcflow.merge.policy import Mode

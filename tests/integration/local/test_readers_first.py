@@ -11,8 +11,8 @@ from typing import Any
 from handlog import HandLog
 from mergehistories import make_table
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.local.engine import LocalEngine
+from cdcflow.log.files.layout import Layout
 from cdcflow.model.table import Table
 from cdcflow.warehouse.cut import Cut
 from cdcflow.warehouse.paths import table_path

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 import cdcflow
 from cdcflow import local, wiring
-from cdcflow.changelog import notes, states
-from cdcflow.changelog.layout import Layout
 from cdcflow.cli.app import app
 from cdcflow.config import load
-from cdcflow.sinks.keeping import Keeping
+from cdcflow.log.files import notes, states
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 
 SETTINGS = """
 source: {kind: postgres, url: 'postgresql://nobody@127.0.0.1/shop'}

@@ -19,16 +19,16 @@ from handlog import HandLog
 from mergehistories import make_table
 from tablehistories import Histories
 
-from cdcflow.changelog import states
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import Layout
 from cdcflow.local.current import LocalCurrent
+from cdcflow.log.files import states
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.index import Indexing
+from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
+from cdcflow.log.query.log import ChangeLog
+from cdcflow.log.query.row import text_of
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.table import OFFSET, OP
-from cdcflow.query.log import ChangeLog
-from cdcflow.query.row import text_of
-from cdcflow.sinks.indexing import Indexing
-from cdcflow.sinks.keeping import Keeping
-from cdcflow.sinks.retention import Retention, Rule
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "0")) or 20

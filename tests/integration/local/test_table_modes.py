@@ -16,10 +16,10 @@ from handlog import HandLog
 from mergehistories import make_table
 
 from cdcflow import wiring
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import load
 from cdcflow.local import replacing
 from cdcflow.local.engine import LocalCuts, LocalEngine
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.model.table import Table
 from cdcflow.warehouse.formats import format_in

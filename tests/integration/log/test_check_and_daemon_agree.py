@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdcflow.changelog.reader import check
 from cdcflow.errors import CdcflowError
+from cdcflow.log.read.reader import check
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders

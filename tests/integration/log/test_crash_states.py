@@ -22,10 +22,10 @@ import pyarrow as pa
 import pytest
 from tests.servers.disks import Recording, Tree, Unsynced
 
-from cdcflow.changelog import framing
-from cdcflow.changelog.reader import check, read_rows
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, SinkUnavailable
+from cdcflow.log.format import framing
+from cdcflow.log.read.reader import check, read_rows
 from cdcflow.model.change import reads
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import OFFSET

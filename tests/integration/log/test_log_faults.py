@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 from tests.servers.disks import Failing, Unsynced
 
-from cdcflow.changelog.reader import check, list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
 from cdcflow.cli import failure
 from cdcflow.config import Seal
 from cdcflow.errors import (
@@ -27,12 +26,13 @@ from cdcflow.errors import (
     SinkUnavailable,
     SyncFailed,
 )
+from cdcflow.log.disk.layer import FileLayer
+from cdcflow.log.read.reader import check, list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import OFFSET, Column
 from cdcflow.model.types import ColumnType
 from cdcflow.sinks import files
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.layer import FileLayer
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from cdcflow.changelog.reader import check, read_rows
 from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.log.disk.lease import Lease
+from cdcflow.log.read.reader import check, read_rows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.lease import Lease
 from cdcflow.testing.sinks import Writer, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

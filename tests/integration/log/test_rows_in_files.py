@@ -14,23 +14,23 @@ from dyinglayer import DyingLayer, Killed
 from gonelogs import gone
 from tests.servers.disks import Failing, Unsynced
 
-from cdcflow.changelog import framing
-from cdcflow.changelog.attached import expanded
-from cdcflow.changelog.following import Following
-from cdcflow.changelog.journal import AttachedFile
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import check, list_segments, newest_checkpoint, read_rows, read_transactions
-from cdcflow.changelog.rows import Rows, Shape
-from cdcflow.changelog.segment import SegmentFile
 from cdcflow.config import Seal
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable, SyncFailed
+from cdcflow.log.disk.layer import FileLayer
+from cdcflow.log.files.attached import expanded
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format import framing
+from cdcflow.log.format.journal import AttachedFile
+from cdcflow.log.format.rows import Rows, Shape
+from cdcflow.log.format.segment import SegmentFile
+from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.read.journal_follower import Following
+from cdcflow.log.read.reader import check, list_segments, newest_checkpoint, read_rows, read_transactions
 from cdcflow.model.change import Run, reads
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import OFFSET
 from cdcflow.sinks import files
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.layer import FileLayer
-from cdcflow.sinks.retention import Retention
 from cdcflow.testing.folded import folded_log
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, transactions
 

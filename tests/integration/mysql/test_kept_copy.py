@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from tests.servers.mysql import MySQLDatabase
 
-from cdcflow.changelog import reader
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.read import reader
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.testing.folded import folded_log
 

@@ -10,7 +10,7 @@ import pytest
 from mysqlbank import MySQLBank
 from tests.servers.mysql import MySQLServer
 
-from cdcflow.sinks.layer import OsLayer
+from cdcflow.log.disk.layer import OsLayer
 
 pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 

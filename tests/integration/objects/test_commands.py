@@ -11,11 +11,11 @@ from objectlogs import IDENTITY, ObjectLog, write
 from typer.testing import CliRunner
 
 from cdcflow import wiring
-from cdcflow.changelog import notes
-from cdcflow.changelog.layout import Layout
 from cdcflow.cli.app import app
 from cdcflow.config import Objects, load
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.files import notes
+from cdcflow.log.files.layout import Layout
 from cdcflow.sinks.objects import bucket
 from cdcflow.sinks.objects.bucket import AlreadyThere
 

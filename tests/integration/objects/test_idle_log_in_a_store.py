@@ -11,8 +11,8 @@ import yaml
 from objectlogs import ObjectLog, until, write
 
 import cdcflow
-from cdcflow.changelog.reader import newest_checkpoint
 from cdcflow.config import Objects
+from cdcflow.log.read.reader import newest_checkpoint
 from cdcflow.sinks.objects import uploads
 from cdcflow.testing.sinks import Writer, orders
 from cdcflow.warehouse.common import sealed_clock

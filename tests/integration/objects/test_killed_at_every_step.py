@@ -17,11 +17,11 @@ from objectlogs import IDENTITY, ObjectLog, assert_whole, seen, settings_file, w
 from tests.servers.objects import ObjectServer
 from typer.testing import CliRunner
 
-from cdcflow.changelog.layout import Layout, segment_name
-from cdcflow.changelog.reader import check, list_segments
 from cdcflow.cli.app import app
+from cdcflow.log.files.layout import Layout, segment_name
+from cdcflow.log.maintenance.retention import Rule
+from cdcflow.log.read.reader import check, list_segments
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.retention import Rule
 
 SUPPORT = Path(__file__).parents[2] / "support"
 STEPS_MAX = 200

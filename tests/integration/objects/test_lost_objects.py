@@ -12,15 +12,15 @@ from objectlogs import ObjectLog, assert_whole, settings_file, until, write
 from tests.servers.objects import ObjectServer
 from typer.testing import CliRunner
 
-from cdcflow.changelog.layout import Bounds, segment_name
-from cdcflow.changelog.reader import check
 from cdcflow.cli.app import app
 from cdcflow.config import Objects
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.files.layout import Bounds, segment_name
+from cdcflow.log.maintenance.retention import Rule
+from cdcflow.log.read.reader import check
 from cdcflow.sinks.objects import inventory, restoring
 from cdcflow.sinks.objects.inventory import counting
 from cdcflow.sinks.objects.uploaded import status
-from cdcflow.sinks.retention import Rule
 
 
 @pytest.fixture

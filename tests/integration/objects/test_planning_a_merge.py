@@ -14,8 +14,8 @@ from mergehistories import make_table
 from objectlogs import put_away
 
 from cdcflow import local
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Objects
+from cdcflow.log.files.layout import Layout
 from cdcflow.sinks.objects.bucket import Bucket, Listed
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.warehouse.segments import OlderNeeded, sealed

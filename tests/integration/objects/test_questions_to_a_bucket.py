@@ -10,12 +10,12 @@ from handlog import HandLog
 from mergehistories import make_table
 from objectlogs import put_away
 
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Objects
 from cdcflow.local.current import LocalCurrent
-from cdcflow.query.log import ChangeLog
-from cdcflow.sinks.indexing import Indexing
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.index import Indexing
+from cdcflow.log.query.log import ChangeLog
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.sinks.objects.bucket import Bucket, Listed
 from cdcflow.sinks.objects.store import BucketStore
 

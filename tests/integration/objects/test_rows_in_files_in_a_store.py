@@ -8,7 +8,7 @@ import pyarrow as pa
 from objectlogs import ObjectLog
 from tests.servers.objects import ObjectServer
 
-from cdcflow.changelog.reader import check, list_segments, read_rows
+from cdcflow.log.read.reader import check, list_segments, read_rows
 from cdcflow.model.change import reads
 from cdcflow.model.position import Position
 from cdcflow.model.table import OFFSET

@@ -17,20 +17,20 @@ from objectlogs import CACHE_BYTES_MAX, NO_SOURCE, put_away
 from typer.testing import CliRunner
 
 from cdcflow import local
-from cdcflow.changelog import states
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import UPLOADS, Layout
 from cdcflow.cli.app import app
 from cdcflow.config import Objects
 from cdcflow.errors import InvariantViolated
 from cdcflow.local.current import LocalCurrent
-from cdcflow.query.log import ChangeLog
-from cdcflow.sinks.keeping import Keeping
+from cdcflow.log.files import states
+from cdcflow.log.files.layout import UPLOADS, Layout
+from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
+from cdcflow.log.query.log import ChangeLog
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import Uploaded
-from cdcflow.sinks.retention import Retention, Rule
 
 ORDERS = make_table("orders", id="int64", v="string")
 EMPTIED = make_table("emptied", id="int64")

@@ -9,10 +9,10 @@ import pytest
 from objectlogs import ObjectLog, assert_whole, seen, settled, until, write, written
 from tests.servers.objects import SECRET_KEY, ObjectServer
 
-from cdcflow.changelog.layout import segment_name
-from cdcflow.changelog.reader import check, list_segments
 from cdcflow.config import Objects
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated
+from cdcflow.log.files.layout import segment_name
+from cdcflow.log.read.reader import check, list_segments
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.objects import uploads
 from cdcflow.sinks.objects.bucket import Bucket

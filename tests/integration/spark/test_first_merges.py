@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from handlog import HandLog
 
-from cdcflow.changelog.layout import Layout
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge import statement
 from cdcflow.model.table import Table
 from cdcflow.spark import job

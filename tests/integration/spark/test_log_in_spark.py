@@ -28,10 +28,10 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 from pyspark.sql.types import StructType
 from tablehistories import Histories
 
-from cdcflow.changelog.feed import NotInFeed
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import read_rows
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.feed import NotInFeed
+from cdcflow.log.read.reader import read_rows
 from cdcflow.model.table import Table, TableId
 from cdcflow.spark import change_log, log_options, log_pruning, read_log, register
 from cdcflow.warehouse.logranges import files_between

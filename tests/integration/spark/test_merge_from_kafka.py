@@ -25,11 +25,11 @@ from tests.servers.objects import SECRET_KEY, ObjectServer
 from typer.testing import CliRunner
 
 from cdcflow import wiring
-from cdcflow.changelog.framing import FrameKind
-from cdcflow.changelog.reader import read_rows
 from cdcflow.cli.app import app
 from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.log.format.framing import FrameKind
+from cdcflow.log.read.reader import read_rows
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier
 from cdcflow.sinks.kafka.topics import Topics

@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 from tests.servers.objects import ACCESS_VARIABLE, SECRET_VARIABLE
 
 from cdcflow import local
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import read_rows
 from cdcflow.config import Objects
 from cdcflow.errors import HistoryLost
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.read.reader import read_rows
 from cdcflow.model.table import UNCHANGED, TableId
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.retention import Retention
 from cdcflow.spark import job, read_cut, read_live, read_log, register
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions

@@ -25,9 +25,9 @@ from mergehistories import (
     write_round,
 )
 
+from cdcflow.log.fold.fold import swept
 from cdcflow.merge import reduce as reduction
 from cdcflow.merge.evolution import evolve
-from cdcflow.merge.fold import swept
 from cdcflow.model.table import Table
 from cdcflow.spark.cuts import read_cut
 from cdcflow.spark.job import MergeReport

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import CdcflowError, HistoryLost
 from cdcflow.local.delta import DeltaTable as LocalDeltaTable
 from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.iceberg import IcebergTable as LocalTable
+from cdcflow.log.files.layout import Layout
 from cdcflow.merge import marking, statement
 from cdcflow.merge.statement import TARGET_PROPERTY
 from cdcflow.model.table import Table

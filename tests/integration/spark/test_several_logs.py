@@ -11,10 +11,10 @@ import pytest
 from severallogs import START, Branch, go_on, in_order
 
 import cdcflow
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.moments import time_text
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.sinks.retention import Retention, Rule
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.read.moments import time_text
 from cdcflow.spark import read_logs
 from cdcflow.testing.sinks import ORDERS, PRODUCTS
 

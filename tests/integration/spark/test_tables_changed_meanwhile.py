@@ -19,8 +19,8 @@ from objectlogs import put_away
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from tests.servers.objects import ObjectServer
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.log.files.layout import Layout
 from cdcflow.model.table import Table
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore

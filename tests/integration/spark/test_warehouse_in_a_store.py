@@ -17,9 +17,9 @@ from mergehistories import Step, assert_as_folded, make_table, make_world, write
 from objectlogs import put_away
 from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import list_segments
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.reader import list_segments
 from cdcflow.model.stores import StoreAddress
 from cdcflow.model.table import Table
 from cdcflow.sinks.objects.bucket import Bucket

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.log.files.layout import Layout
 from cdcflow.model.table import Table, TableId
 from cdcflow.spark import jars, job
 from cdcflow.warehouse.paths import table_path

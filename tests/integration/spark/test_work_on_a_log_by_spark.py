@@ -12,13 +12,13 @@ from logwork import AsMany, dying, made, told_of
 from typer.testing import CliRunner
 
 import cdcflow
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import check, list_segments
 from cdcflow.cli.app import app
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.sinks.indexing import Indexing
-from cdcflow.sinks.keeping import Keeping
-from cdcflow.sinks.retention import Retention
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.index import Indexing
+from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
+from cdcflow.log.read.reader import check, list_segments
 from cdcflow.spark.context import context
 from cdcflow.spark.workers import over
 from cdcflow.wiring.logs import log_at

@@ -16,20 +16,20 @@ from logwork import AsMany, dying, made, told_of
 from objectlogs import put_away
 from tests.servers.objects import SECRET_KEY
 
-from cdcflow.changelog import states
-from cdcflow.changelog.layout import UPLOADS, Layout, segment_name
-from cdcflow.changelog.reader import check, list_segments
 from cdcflow.config import Objects
 from cdcflow.errors import CdcflowError, InvariantViolated
-from cdcflow.ports.workers import Workers
-from cdcflow.sinks.indexing import Indexing
-from cdcflow.sinks.keeping import Keeping
+from cdcflow.log.files import states
+from cdcflow.log.files.layout import UPLOADS, Layout, segment_name
+from cdcflow.log.maintenance.index import Indexing
+from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
+from cdcflow.log.read.reader import check, list_segments
+from cdcflow.log.workers import Workers
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.elsewhere import StoredLog
 from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import Uploaded
-from cdcflow.sinks.retention import Retention
 from cdcflow.spark.workers import over
 from cdcflow.wiring.logs import log_at
 

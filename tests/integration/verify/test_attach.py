@@ -20,11 +20,11 @@ from tests.servers.mysql import MySQLDatabase
 from tests.servers.postgres import Database
 
 from cdcflow import local
-from cdcflow.changelog.reader import read_rows
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.local.attaching import Attaching
 from cdcflow.local.delta import DeltaTable
-from cdcflow.merge.standing import IN_DOUBT, Backfill
+from cdcflow.log.fold.completeness import IN_DOUBT, Backfill
+from cdcflow.log.read.reader import read_rows
 from cdcflow.model.change import READ
 from cdcflow.model.table import OP, TableId
 from cdcflow.service.control import ask

@@ -15,7 +15,7 @@ from comparedshop import ComparedShop
 from tests.servers.mysql import MySQLServer
 
 from cdcflow import local
-from cdcflow.changelog.reader import read_rows
+from cdcflow.log.read.reader import read_rows
 from cdcflow.model.change import READ
 from cdcflow.model.table import OP, TableId
 

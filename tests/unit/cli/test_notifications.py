@@ -218,7 +218,7 @@ def test_receivers_come_and_go_while_the_capture_runs(hook: Hook) -> None:
 def test_daemon_that_ends_permanently_reports_why(hook: Hook, tmp_path: Path) -> None:
     """From the settings to the webhook, and to a user who reads the status afterwards."""
     from cdcflow.cli import daemon
-    from cdcflow.service import last_words
+    from cdcflow.log.maintenance import state_files
 
     config = Config.model_validate(
         {
@@ -245,7 +245,7 @@ def test_daemon_that_ends_permanently_reports_why(hook: Hook, tmp_path: Path) ->
         daemon.run(config, given, lambda *_: None, serve=False)
     hook.wait_for(lambda: hook.events() == ["stopped"])
     assert hook.got[0][1]["reason"] == "slot gone"
-    halted = last_words.of_halt(tmp_path)
+    halted = state_files.of_halt(tmp_path)
     assert halted is not None
     assert (halted["kind"], halted["remedy"]) == ("HistoryLost", "run it again")
 

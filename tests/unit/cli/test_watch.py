@@ -16,7 +16,7 @@ from cdcflow.cli.status import _fresh, _print
 from cdcflow.cli.watch import Watch, lag_seconds
 from cdcflow.config import Config
 from cdcflow.errors import HistoryLost, SinkUnavailable
-from cdcflow.service import last_words
+from cdcflow.log.maintenance import state_files
 from cdcflow.warehouse.reports import MergeReport, TableReport
 
 
@@ -137,7 +137,7 @@ def test_status_reports_that_the_last_daemon_was_halted(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the process has ended, `stopped` would look as if it only needed a restart."""
-    last_words.write_halt(tmp_path, HistoryLost("slot gone", remedy="run it with --accept-history-loss"))
+    state_files.write_halt(tmp_path, HistoryLost("slot gone", remedy="run it with --accept-history-loss"))
     settings = tmp_path / "cdcflow.yaml"
     settings.write_text(
         f"source: {{kind: postgres, url: '{config.database.url}'}}\nlog: {{path: '{tmp_path}'}}\n",
@@ -145,7 +145,7 @@ def test_status_reports_that_the_last_daemon_was_halted(
     said = " ".join(CliRunner().invoke(app, ["status", "-c", str(settings)]).output.split())
     assert "capture halted HistoryLost slot gone" in said
     assert "remedy run it with --accept-history-loss" in said
-    last_words.clear_halt(tmp_path)
+    state_files.clear_halt(tmp_path)
     assert "halted" not in CliRunner().invoke(app, ["status", "-c", str(settings)]).output
 
 
@@ -178,15 +178,15 @@ def test_an_outage_has_one_line_under_the_tables(capsys: pytest.CaptureFixture[s
 
 def test_why_the_last_merge_failed_is_in_the_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It reported only that the last merge failed. Of a library's error only the kind is kept."""
-    last_words.write_merge_failure(tmp_path, SinkUnavailable("merging into /w: another merge works there"))
-    _print({"state": "capturing", "tables": {}, "merge": last_words.of_merge(tmp_path)})
+    state_files.write_merge_failure(tmp_path, SinkUnavailable("merging into /w: another merge works there"))
+    _print({"state": "capturing", "tables": {}, "merge": state_files.of_merge(tmp_path)})
     assert "no cut yet; the last merge failed: merging into /w: another merge works there" in capsys.readouterr().out
-    last_words.write_merge(tmp_path, cut=3, offset=9, seconds=1, rows=5, left_out=0)
-    last_words.write_merge_failure(tmp_path, ValueError("row (7, 'secret')"))
-    _print({"state": "capturing", "tables": {}, "merge": last_words.of_merge(tmp_path)})
+    state_files.write_merge(tmp_path, cut=3, offset=9, seconds=1, rows=5, left_out=0)
+    state_files.write_merge_failure(tmp_path, ValueError("row (7, 'secret')"))
+    _print({"state": "capturing", "tables": {}, "merge": state_files.of_merge(tmp_path)})
     text = capsys.readouterr().out
     assert "; the last merge failed: ValueError" in text
-    assert "secret" not in (tmp_path / last_words.MERGE_NAME).read_text()
+    assert "secret" not in (tmp_path / state_files.MERGE_NAME).read_text()
 
 
 def test_a_row_that_a_shadow_check_found_is_in_the_status(

@@ -10,9 +10,9 @@ import pytest
 from handlog import HandLog
 from mergehistories import make_table
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config
 from cdcflow.errors import SourceUnavailable
+from cdcflow.log.files.layout import Layout
 from cdcflow.sinks.objects.uploaded import Uploaded
 from cdcflow.wiring.planning import planned
 

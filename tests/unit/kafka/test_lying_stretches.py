@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdcflow.changelog.journal import Encoder, JournalHeader
-from cdcflow.changelog.records import HEAD, Message, head_of, pieces
-from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
+from cdcflow.log.format.journal import Encoder, JournalHeader
+from cdcflow.log.format.records import HEAD, Message, head_of, pieces
+from cdcflow.log.format.transactions import Transactions
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.sinks.kafka.reading import Cursor
 from cdcflow.sinks.kafka.state import TopicRange

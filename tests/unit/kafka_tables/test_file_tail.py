@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdcflow.changelog.framing import Frame
-from cdcflow.changelog.journal import Decoder, Record
-from cdcflow.changelog.reader import read_rows, read_transactions
+from cdcflow.log.format.framing import Frame
+from cdcflow.log.format.journal import Decoder, Record
+from cdcflow.log.read.reader import read_rows, read_transactions
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET
 from cdcflow.sinks.files import FileLog

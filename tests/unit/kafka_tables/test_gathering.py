@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from cdcflow.changelog.reader import LogRows
+from cdcflow.log.read.reader import LogRows
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sinks.kafka.tables import publisher

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA
 from cdcflow.config import FormatName
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.format.segment import TRANSACTIONS_SCHEMA
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 import pyarrow as pa
 import pytest
 
-from cdcflow.changelog.reader import LogRows
-from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.read.reader import LogRows
 from cdcflow.model.change import commit_clock
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET

@@ -8,7 +8,7 @@ import pytest
 from embeddedmerge import Died, EmbeddedWarehouse
 from mergehistories import State, Written, make_table
 
-from cdcflow.merge.fold import Change
+from cdcflow.log.fold.fold import Change
 from cdcflow.model.table import Table
 
 BEFORE = make_table("orders", id="int64", a="string", b="string", c="int32")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdcflow.merge.fold import Change, Row, Rows, append, fold, soft_delete, swept, swept_softly, unfinished
+from cdcflow.log.fold.fold import Change, Row, Rows, append, fold, soft_delete, swept, swept_softly, unfinished
 
 
 def row(offset: int, *missing: str, count: int = 1, **values: object) -> Row:

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mergehistories import State, Step, World, differences, grow, make_table, make_world, segment_of
 
+from cdcflow.log.fold.fold import Change, Row, fold, swept
 from cdcflow.merge import marking, moves, statement
 from cdcflow.merge import reduce as reduction
-from cdcflow.merge.fold import Change, Row, fold, swept
 from cdcflow.model.table import Table
 
 TABLE = make_table("orders", id="int64", a="int32", doc="string")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcflow.merge.standing import IN_DOUBT, WITHOUT_BASE, Backfill
+from cdcflow.log.fold.completeness import IN_DOUBT, WITHOUT_BASE, Backfill
 
 
 def backfill(state: str, since: int, whole_since: int | None = None, generation: int = 2) -> Backfill:

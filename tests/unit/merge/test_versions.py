@@ -16,9 +16,9 @@ from embeddedhistory import EmbeddedHistory
 from versionhistories import Log, Piece, as_text, compacted, is_doubtful, make, split, untrue
 from versiontables import in_order, told
 
+from cdcflow.log.fold.fold import Change, End, Key, Version, history
 from cdcflow.merge import ends
 from cdcflow.merge import history as sql
-from cdcflow.merge.fold import Change, End, Key, Version, history
 
 SEED = int(os.environ.get("CDCFLOW_VERSION_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 LOGS = int(os.environ.get("CDCFLOW_VERSION_LOGS", "300"))

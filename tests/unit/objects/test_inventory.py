@@ -11,9 +11,9 @@ from typing import cast
 import pytest
 from obstore.exceptions import GenericError
 
-from cdcflow.changelog.layout import Layout, LogFile, segment_name
-from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.log.files.layout import Layout, LogFile, segment_name
+from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.objects import bucket, refusals
 from cdcflow.sinks.objects.bucket import Bucket, Digests, Listed

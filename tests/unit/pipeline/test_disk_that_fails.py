@@ -14,10 +14,10 @@ from tests.servers.disks import Failing
 from cdcflow.cli.failure import exit_code
 from cdcflow.errors import LogGone, SyncFailed
 from cdcflow.interleave.limits import Limits
+from cdcflow.log.disk.layer import FileLayer, OsLayer
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.layer import FileLayer, OsLayer
 
 
 def capturing(path: Path, of: OrdersSource, layer: FileLayer, at_done: Callable[[], None]) -> Capture:

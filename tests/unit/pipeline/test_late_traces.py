@@ -14,9 +14,9 @@ from orderedcapture import Stage, paused, stages
 from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Command, Input, ResumeCapture
 from cdcflow.interleave.progress import CommandRecord, commands_of
+from cdcflow.log.maintenance import state_files
 from cdcflow.pipeline.late import KEPT_MAX, LateTraces
 from cdcflow.pipeline.settings import SettingsInUse
-from cdcflow.service import last_words
 from cdcflow.sinks.memory import Memory
 
 
@@ -125,10 +125,10 @@ def test_only_the_latest_of_many_are_kept() -> None:
 
 def test_unreadable_notes_count_as_absent(tmp_path: Path) -> None:
     """The notes are not state of the log: a process that cannot read them continues without them."""
-    last_words.write_late(tmp_path, [{"op": "stop"}])
-    assert last_words.of_late(tmp_path) == []
+    state_files.write_late(tmp_path, [{"op": "stop"}])
+    assert state_files.of_late(tmp_path) == []
     whole = {"op": "stop", "asked_by": "a", "at_us": 1, "details": {}, "outcome": "stopping", "reason": None}
-    last_words.write_late(tmp_path, [whole])
-    assert last_words.of_late(tmp_path) == [whole]
-    last_words.write_late(tmp_path, [])
+    state_files.write_late(tmp_path, [whole])
+    assert state_files.of_late(tmp_path) == [whole]
+    state_files.write_late(tmp_path, [])
     assert not (tmp_path / "late.json").exists()

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pgbytes import begin, commit, insert, message, relation, table, truncate, xlog
 
-from cdcflow.changelog.transactions import HEADERS_BACK
 from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Advanced
+from cdcflow.log.format.transactions import HEADERS_BACK
 from cdcflow.model.position import Position
 from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres import overlap

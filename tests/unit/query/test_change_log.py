@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 import cdcflow
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.index import Indexing
+from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.query.log import ChangeLog
+from cdcflow.log.query.row import Change
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import BEFORE, OP, UNCHANGED
-from cdcflow.query.log import ChangeLog
-from cdcflow.query.row import Change
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.indexing import Indexing
-from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, PRODUCTS, Writer, changes, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -19,21 +19,21 @@ from mergehistories import make_table
 from typer.testing import CliRunner
 
 import cdcflow
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import list_segments
 from cdcflow.cli.app import app
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.log.disk.maintenance_lock import Busy
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance import consumer_files as kept
+from cdcflow.log.maintenance.expiry import Expiring, Policy, left_behind
+from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
+from cdcflow.log.query import consumer as consuming
+from cdcflow.log.query.consumer import Batch
+from cdcflow.log.query.consumers import Consumers
+from cdcflow.log.query.cursors import Cursor, Definition, State
+from cdcflow.log.read.reader import list_segments
 from cdcflow.model.position import SourceIdentity
-from cdcflow.query import consuming
-from cdcflow.query.consumers import Consumers
-from cdcflow.query.consuming import Batch
-from cdcflow.query.cursors import Cursor, Definition, State
-from cdcflow.sinks import consumers as kept
-from cdcflow.sinks.expiring import Expiring, Policy, left_behind
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.keeping import Keeping
-from cdcflow.sinks.maintenance import Busy
-from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.testing.sinks import ORDERS as SINK_ORDERS
 from cdcflow.testing.sinks import Writer, changes, transactions
 
@@ -184,7 +184,7 @@ def test_what_is_not_sealed_is_synced_before_it_is_handed_out(tmp_path: Path, mo
     opened = FileLog.open(tmp_path / "log", SourceIdentity("postgres", "7301", "shop", "1"))
     writer = Writer.of(opened)
     synced: list[Path] = []
-    monkeypatch.setattr("cdcflow.sinks.settling._sync", synced.append)
+    monkeypatch.setattr("cdcflow.log.disk.fsync_reads._sync", synced.append)
     with cdcflow.open(tmp_path / "log").consumer("shop", start="now") as consumer:
         writer.put(transactions([1], [2], changes(SINK_ORDERS, [{"id": 1, "note": "a"}, {"id": 2, "note": "b"}])))
         [batch] = list(consumer)
@@ -513,12 +513,12 @@ def outlives_its_process(log: HandLog) -> bool:
 
 PLANTED: dict[Callable[[HandLog], bool], tuple[str, Any]] = {
     refuses_a_second_reader: (
-        "cdcflow.sinks.consumers.locked",
+        "cdcflow.log.maintenance.consumer_files.locked",
         lambda path, refusal: os.open(path, os.O_RDWR | os.O_CREAT),
     ),
-    never_goes_back: ("cdcflow.query.cursors.State.is_before", lambda state, cursor: False),
+    never_goes_back: ("cdcflow.log.query.cursors.State.is_before", lambda state, cursor: False),
     outlives_its_process: (
-        "cdcflow.query.consuming.Consumer._keep",
+        "cdcflow.log.query.consumer.Consumer._keep",
         lambda self, state: setattr(self, "_state", state),
     ),
 }

@@ -14,13 +14,14 @@ import pytest
 from severallogs import START, Branch, Logged, go_on, in_order
 
 import cdcflow
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.moments import time_text
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.query import batches as batching
+from cdcflow.log.query import lanes
+from cdcflow.log.query.several_logs import Batch, Logs
+from cdcflow.log.read.moments import time_text
 from cdcflow.model.table import OFFSET, OP, TRANSACTION
-from cdcflow.query import batching, lanes
-from cdcflow.query.several import Batch, Logs
-from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.testing.sinks import ORDERS, PRODUCTS
 
 ROUNDS = 12
@@ -165,7 +166,7 @@ def test_follow_reports_a_log_that_falls_silent_once(made: Any, monkeypatch: pyt
     for branch in (crm, shop):
         branch.insert(1)
     now = START
-    monkeypatch.setattr("cdcflow.query.several.now_us", lambda: now)
+    monkeypatch.setattr("cdcflow.log.query.several_logs.now_us", lambda: now)
     told: list[tuple[str, ...]] = []
     steps = iter([0, 0, 70_000_000, 0, 0, -70_000_000, 70_000_000])
 
@@ -294,7 +295,8 @@ def test_bug_reading_past_the_slowest_log_is_found(made: Any, monkeypatch: pytes
     shop.insert(30)
     logs = opened(crm, shop)
     monkeypatch.setattr(
-        "cdcflow.query.common.Common.commit_clock", property(lambda one: max(r.commit_clock for r in one.logs.values()))
+        "cdcflow.log.query.common_clock.Common.commit_clock",
+        property(lambda one: max(r.commit_clock for r in one.logs.values())),
     )
     steps = iter([False, True])
 

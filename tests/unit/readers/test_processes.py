@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdcflow.changelog.segment import SegmentFile
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable, SourceUnavailable
 from cdcflow.interleave.messages import Chunk
 from cdcflow.interleave.window import token
+from cdcflow.log.format.segment import SegmentFile
 from cdcflow.model.position import Epoch
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
 from cdcflow.ports.readers import HeldPart, PartReader, PartRows
@@ -166,13 +166,13 @@ def test_a_process_that_dies_with_its_rows_ends_the_attempt(processes: Processes
     request = first.recv()
     first.send(Answer(request.id, ("told", 3, 30, 0.1)))
     rows = asked.result(WITHIN_S).rows
-    waits = rows.write(tmp_path / "a.parquet", 1, 1, 0)
+    waits = rows.write(str(tmp_path / "a.parquet"), 1, 1, 0)
     assert isinstance(first.recv(), Write)
     first.close()
     with pytest.raises(SinkUnavailable, match="the executor that has them is gone"):
         waits()
     with pytest.raises(SinkUnavailable, match="the executor that has them is gone"):
-        rows.write(tmp_path / "b.parquet", 1, 1, 0)()
+        rows.write(str(tmp_path / "b.parquet"), 1, 1, 0)()
 
 
 def test_of_two_with_one_number_the_newer_counts_and_the_older_is_too_late(processes: Processes) -> None:

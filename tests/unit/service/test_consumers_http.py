@@ -16,7 +16,7 @@ from mergehistories import make_table
 from tests.unit.service.test_http_api import JSON, OPERATE, READ, ask, token
 
 import cdcflow
-from cdcflow.query import consuming
+from cdcflow.log.query import consumer
 from cdcflow.service.access import Access
 from cdcflow.service.consumers import ConsumerDoor
 from cdcflow.service.http import HttpServer
@@ -93,13 +93,13 @@ def test_rows_of_a_table_are_folded_once_for_all_polls(
     """A large table in answers of 500 rows must not be folded again for each answer; nor be kept when no client
     polls."""
     made: list[object] = []
-    right = consuming._rows_of
+    right = consumer._rows_of
 
     def counted(*given: Any) -> Any:
         made.append(given)
         return right(*given)
 
-    monkeypatch.setattr(consuming, "_rows_of", counted)
+    monkeypatch.setattr(consumer, "_rows_of", counted)
     monkeypatch.setattr("cdcflow.service.consumers.REST_AFTER_S", 0.2)
     create(server)
     first = polled(server, "?limit=1")

@@ -9,16 +9,16 @@ import pytest
 
 import cdcflow
 from cdcflow import wiring
-from cdcflow.changelog.folder import FolderReader
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.index import Indexing
+from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import UNCHANGED
 from cdcflow.service import explorer as module
 from cdcflow.service.explorer import Explorer
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.indexing import Indexing
-from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
@@ -187,7 +187,7 @@ def test_log_whose_beginning_has_expired_is_shown_from_there(path: Path, tmp_pat
     """After an expiry the answer ends where the log begins, instead of with an error."""
     import shutil
 
-    from cdcflow.changelog.layout import Layout
+    from cdcflow.log.files.layout import Layout
 
     copy = Layout(shutil.copytree(path, tmp_path / "copy"))
     for lock in copy.root.glob("*.lock"):

@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 from pushing import Pushed, asked, table
 
 import cdcflow
-from cdcflow.changelog.folder import FolderReader
 from cdcflow.config import AccessToken
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.service.access import Access
 from cdcflow.service.connection import PromptConnection
 from cdcflow.service.consumers import ConsumerDoor

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pushing import ORDERS, Pushed, asked, table
 
-from cdcflow.changelog.folder import FolderReader
 from cdcflow.config import Seal
 from cdcflow.errors import OutcomeUnknown, SinkUnavailable
+from cdcflow.log.read.folder import FolderReader
 from cdcflow.service.push.remembered import TABLE, Once
 from cdcflow.service.push.writer import Answer, Refused, Written
 from cdcflow.sinks.files import FileLog

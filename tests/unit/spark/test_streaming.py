@@ -13,8 +13,8 @@ from handlog import HandLog
 from mergehistories import make_table
 from pyspark import cloudpickle
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.log.files.layout import Layout
 from cdcflow.spark import kafka, merge, merge_stream, read_cut, retrying, streaming
 from cdcflow.spark.log_source import OffsetServer, source_of
 from cdcflow.spark.retrying import retried

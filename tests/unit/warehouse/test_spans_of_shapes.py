@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mergehistories import make_table
 
-from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.model.table import Table
 from cdcflow.warehouse.segments import InputFile
 from cdcflow.warehouse.spans import shapes_over_time, spans_of

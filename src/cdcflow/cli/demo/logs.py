@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
-from cdcflow.changelog.reader import list_segments
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.read.reader import list_segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from cdcflow.log.query.log import ChangeLog
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import DELETE
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports.reader import LogReader
-from cdcflow.query.log import ChangeLog
 from cdcflow.service.push.schemas import SCHEMA
 
 ANSWERS_BYTES_MAX = 64 << 20

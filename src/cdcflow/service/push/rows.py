@@ -19,13 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.changelog.keyhash import Hashes, hashes
 from cdcflow.errors import InvariantViolated
+from cdcflow.log.index.keyhash import Hashes, hashes
+from cdcflow.log.query.log import ChangeLog
+from cdcflow.log.query.row import text_of
+from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import DELETE
 from cdcflow.model.table import LOG_COLUMNS, OFFSET, OP, Table
-from cdcflow.ports.reader import LogReader
-from cdcflow.query.log import ChangeLog
-from cdcflow.query.row import text_of
 from cdcflow.service.push.operations import Row
 from cdcflow.service.push.schemas import Shape
 

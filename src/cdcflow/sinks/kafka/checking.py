@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cdcflow.changelog.checking import Report, Seen, journal
-from cdcflow.changelog.journal import JournalHeader, Record
-from cdcflow.changelog.reader import LogLocation
-from cdcflow.changelog.records import TopicRecord
-from cdcflow.changelog.rows import Shape
 from cdcflow.errors import CdcflowError
+from cdcflow.log.format.journal import JournalHeader, Record
+from cdcflow.log.format.records import TopicRecord
+from cdcflow.log.format.rows import Shape
+from cdcflow.log.read.check import Report, Seen, journal
+from cdcflow.log.read.reader import LogLocation
 from cdcflow.sinks.kafka.frames import frames, read_state
 from cdcflow.sinks.kafka.loss import expired_whole
 from cdcflow.sinks.kafka.state import State, TopicRange

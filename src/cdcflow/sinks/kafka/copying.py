@@ -16,14 +16,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.changelog.extents import extents_of
-from cdcflow.changelog.journal import JournalHeader
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.parquet import columns_of
-from cdcflow.changelog.reader import LogLocation, LogRows, list_segments, newest_checkpoint, read_rows
-from cdcflow.changelog.segment import Segment
-from cdcflow.changelog.tail import SEGMENT_BYTES_MAX
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.disk.layer import OS_LAYER, storing, syncing
+from cdcflow.log.disk.lease import read_epoch
+from cdcflow.log.files.extents import extents_of
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.files.parquet import columns_of
+from cdcflow.log.format.journal import JournalHeader
+from cdcflow.log.format.segment import Segment
+from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX
+from cdcflow.log.read.reader import LogLocation, LogRows, list_segments, newest_checkpoint, read_rows
 from cdcflow.model.change import ChangeBatch, Int64s, Kind, Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Offset, Position
 from cdcflow.model.table import OFFSET, Table, TableId, table_from_json
@@ -33,8 +35,6 @@ from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.sinks.layer import OS_LAYER, storing, syncing
-from cdcflow.sinks.lease import read_epoch
 
 RUN_ROWS = 16 << 10
 SPOOLED_ROWS = 128 << 10

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from cdcflow.changelog.reader import LogLocation
 from cdcflow.errors import CdcflowError
+from cdcflow.log.read.reader import LogLocation
 from cdcflow.ports.findings import Finding
 from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka.topics import CLEANED, Admin, Topics

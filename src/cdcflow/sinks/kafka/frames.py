@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cdcflow.changelog.framing import FrameKind
-from cdcflow.changelog.journal import cut_number
-from cdcflow.changelog.records import HEAD, RangeDecoder, TopicRecord, head_from
+from cdcflow.log.format.framing import FrameKind
+from cdcflow.log.format.journal import cut_number
+from cdcflow.log.format.records import HEAD, RangeDecoder, TopicRecord, head_from
 from cdcflow.sinks.kafka import state as states
 from cdcflow.sinks.kafka.state import State
 from cdcflow.sinks.kafka.topics import Reader, Topics

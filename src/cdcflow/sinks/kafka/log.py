@@ -29,16 +29,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.changelog import spool as spools
-from cdcflow.changelog.framing import FrameKind, Part
-from cdcflow.changelog.journal import Attach, Encoder, JournalHeader
-from cdcflow.changelog.lookup import expired, gathered, keys_of_partial
-from cdcflow.changelog.reader import LogLocation
-from cdcflow.changelog.records import HEAD, head_of, pieces
-from cdcflow.changelog.rows import Rows, RowsEncoder
-from cdcflow.changelog.sealing import check_storable
-from cdcflow.changelog.transactions import Transactions, gathered_back, headers_back
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
+from cdcflow.log.disk.layer import OS_LAYER, storing
+from cdcflow.log.files.segment_writer import check_storable
+from cdcflow.log.format import spool as spools
+from cdcflow.log.format.framing import FrameKind, Part
+from cdcflow.log.format.journal import Attach, Encoder, JournalHeader
+from cdcflow.log.format.records import HEAD, head_of, pieces
+from cdcflow.log.format.rows import Rows, RowsEncoder
+from cdcflow.log.format.transactions import Transactions, gathered_back, headers_back
+from cdcflow.log.read.lookup import expired, gathered, keys_of_partial
+from cdcflow.log.read.reader import LogLocation
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
@@ -51,7 +52,6 @@ from cdcflow.sinks.kafka.frames import frames, read_state
 from cdcflow.sinks.kafka.sending import Sender
 from cdcflow.sinks.kafka.state import State, StateRecord, TopicRange
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
-from cdcflow.sinks.layer import OS_LAYER, storing
 from cdcflow.sinks.numbering import Numbering, own_rows
 from cdcflow.sinks.spool_file import SpoolFile
 

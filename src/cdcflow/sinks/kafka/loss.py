@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import LogLocation
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.log.disk.layer import OS_LAYER, storing, write_file
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.read.reader import LogLocation
 from cdcflow.ports.findings import Finding
 from cdcflow.sinks.kafka.failures import GONE
 from cdcflow.sinks.kafka.frames import last_cut, read_state
 from cdcflow.sinks.kafka.state import State
 from cdcflow.sinks.kafka.topics import Admin, Topics
-from cdcflow.sinks.layer import OS_LAYER, storing, write_file
 
 ACCEPTED = "run `cdcflow run --accept-history-loss`, which reads all tables again"
 _BEGIN_ANEW = f"bring the topics back from a copy; or {ACCEPTED} into a new log"

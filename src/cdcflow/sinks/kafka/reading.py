@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.changelog.checking import Report
-from cdcflow.changelog.framing import FrameKind
-from cdcflow.changelog.journal import CutMark, JournalHeader, Owners
-from cdcflow.changelog.reader import LogLocation, LogRows
-from cdcflow.changelog.records import RangeDecoder
-from cdcflow.changelog.rows import Rows, Shape
-from cdcflow.changelog.transactions import Transactions, joined
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.log.format.framing import FrameKind
+from cdcflow.log.format.journal import CutMark, JournalHeader, Owners
+from cdcflow.log.format.records import RangeDecoder
+from cdcflow.log.format.rows import Rows, Shape
+from cdcflow.log.format.transactions import Transactions, joined
+from cdcflow.log.read.check import Report
+from cdcflow.log.read.reader import LogLocation, LogRows
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.kafka.checking import check

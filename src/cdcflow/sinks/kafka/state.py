@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdcflow.changelog.framing import other_version
-from cdcflow.changelog.records import Message
-from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.errors import InvariantViolated
+from cdcflow.log.format.framing import other_version
+from cdcflow.log.format.records import Message
+from cdcflow.log.format.schema_history import SchemaHistory
 from cdcflow.model.position import Checkpoint, Epoch, SourceIdentity
 from cdcflow.model.table import Table, table_from_json
 

@@ -16,15 +16,16 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from cdcflow.changelog import checking, reader
-from cdcflow.changelog.checking import Fault, Report
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import LogRows
-from cdcflow.changelog.records import Message
-from cdcflow.changelog.schema_history import SchemaHistory
-from cdcflow.changelog.segment import Segment
-from cdcflow.changelog.tail import SEGMENT_BYTES_MAX, Topic, TopicTail
 from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
+from cdcflow.log.disk.lease import Lease
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format.records import Message
+from cdcflow.log.format.schema_history import SchemaHistory
+from cdcflow.log.format.segment import Segment
+from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX, Topic, TopicTail
+from cdcflow.log.read import check, reader
+from cdcflow.log.read.check import Fault, Report
+from cdcflow.log.read.reader import LogRows
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.history import History
@@ -32,7 +33,6 @@ from cdcflow.sinks.kafka.frames import last_cut
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.state import State, TopicRange
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.sinks.lease import Lease
 
 
 class OpenHistory(Protocol):
@@ -222,7 +222,7 @@ class TieredReader:
         if not self._layout.exists():
             return self._tail.check(deep=deep)
         self._sealed()
-        history, topic = checking.check(self._layout, deep=deep), self._tail.check(deep=deep, history=self._layout)
+        history, topic = check.check(self._layout, deep=deep), self._tail.check(deep=deep, history=self._layout)
         faults = [*history.faults, *topic.faults]
         if topic.first_offset > history.next_offset:
             text = f"offsets {history.next_offset} to {topic.first_offset - 1} are in neither"

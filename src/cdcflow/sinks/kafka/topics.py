@@ -15,8 +15,8 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata
 from confluent_kafka.cimpl import NewTopic
 
-from cdcflow.changelog.records import Message
 from cdcflow.errors import InvariantViolated, SinkUnavailable
+from cdcflow.log.format.records import Message
 from cdcflow.sinks.kafka.failures import GONE, ErrorCallback, is_missing, is_moving, map_error, refused_option
 
 CLEANED = "cleanup.policy"

@@ -2,5 +2,5 @@
 
 Contains the client library's adapter (`bucket`), the bounded cache of what was read (`store`), and the thread that
 uploads sealed segments (`uploads`). The journal never leaves the local disk. `cdcflow.changelog` defines what a segment
-is, and which one counts; `cdcflow.sinks.retention` does compaction and expiry of either kind of log.
+is, and which one counts; `cdcflow.log.maintenance.retention` does compaction and expiry of either kind of log.
 """

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
+from cdcflow.log.disk.layer import storing
+from cdcflow.log.files.layout import Layout
 from cdcflow.model.stores import StoreAddress
-from cdcflow.sinks.layer import storing
 
 if TYPE_CHECKING:
     from cdcflow.sinks.objects.bucket import Bucket
@@ -27,7 +27,7 @@ CACHE_BYTES_MAX = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class StoredLog:
-    """Implements `cdcflow.ports.workers.AwayLog`."""
+    """Implements `cdcflow.log.workers.AwayLog`."""
 
     url: str
     address: StoreAddress

@@ -23,15 +23,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cdcflow.changelog.layout import Layout, LogFile, segment_bounds, segment_name
-from cdcflow.changelog.schema_history import SchemaHistory
-from cdcflow.changelog.segment import Segment, manifest_hash
-from cdcflow.changelog.tail import SEGMENT_BYTES_MAX
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.log.disk.layer import storing
+from cdcflow.log.disk.lease import Held, Lease
+from cdcflow.log.files.layout import Layout, LogFile, segment_bounds, segment_name
+from cdcflow.log.format.schema_history import SchemaHistory
+from cdcflow.log.format.segment import Segment, manifest_hash
+from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.sinks.history import TOPIC_END, Sealer, check_follows, learn
-from cdcflow.sinks.layer import storing
-from cdcflow.sinks.lease import Held, Lease
 from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket, Listed
 from cdcflow.sinks.objects.sealing import StoreSealer
 from cdcflow.sinks.objects.uploading import put_first, sizes

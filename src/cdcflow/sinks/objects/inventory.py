@@ -18,8 +18,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_name
-from cdcflow.changelog.segment import Segment
+from cdcflow.log.files.layout import Bounds, Layout, segment_bounds, segment_name
+from cdcflow.log.format.segment import Segment
 from cdcflow.sinks.objects.bucket import Bucket, Digests
 from cdcflow.sinks.objects.uploading import sizes
 

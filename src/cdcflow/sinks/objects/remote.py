@@ -1,20 +1,20 @@
-"""A log's segments and states in a bucket, for changing them: what `sinks.retention` needs."""
+"""A log's segments and states in a bucket, for changing them: what `log.maintenance.retention` needs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdcflow.changelog import states
-from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_name, state_name, state_offset
-from cdcflow.changelog.segment import Segment
+from cdcflow.log.files import states
+from cdcflow.log.files.layout import Bounds, Layout, segment_bounds, segment_name, state_name, state_offset
+from cdcflow.log.format.segment import Segment
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.uploaded import Uploaded
 from cdcflow.sinks.objects.uploading import missing_parts, put_log, put_manifest, put_segment, put_state
 
 
 class RemoteBucket:
-    """Implements `cdcflow.sinks.retention.RemoteStore`."""
+    """Implements `cdcflow.log.maintenance.retention.RemoteStore`."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

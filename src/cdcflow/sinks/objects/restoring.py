@@ -7,15 +7,15 @@ from pathlib import Path
 
 import structlog
 
-from cdcflow.changelog.layout import Bounds, Layout, uncovered
-from cdcflow.changelog.segment import Segment, SegmentFile
-from cdcflow.sinks.layer import OS_LAYER, remove_tree, storing
-from cdcflow.sinks.maintenance import maintenance
+from cdcflow.log.disk.layer import OS_LAYER, remove_tree, storing
+from cdcflow.log.disk.maintenance_lock import maintenance
+from cdcflow.log.files.layout import Bounds, Layout, uncovered
+from cdcflow.log.format.segment import Segment, SegmentFile
+from cdcflow.log.maintenance.retention import REMOVED
 from cdcflow.sinks.objects.bucket import Bucket, Digests
 from cdcflow.sinks.objects.inventory import batches, counting, suspects, together, wrong_parts
 from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.uploading import missing_parts, put_again
-from cdcflow.sinks.retention import REMOVED
 
 FindCopy = Callable[[Segment, SegmentFile], Path | None]
 

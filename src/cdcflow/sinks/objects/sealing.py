@@ -15,9 +15,9 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from cdcflow.changelog.layout import segment_name
-from cdcflow.changelog.records import Message
-from cdcflow.changelog.segment import Segment
+from cdcflow.log.files.layout import segment_name
+from cdcflow.log.format.records import Message
+from cdcflow.log.format.segment import Segment
 from cdcflow.model.stores import StoreAddress
 from cdcflow.sinks.history import TOPIC_END, Sealer
 from cdcflow.sinks.objects.elsewhere import bucket_at, room_for

@@ -1,4 +1,4 @@
-"""Reads segments from a bucket, as `changelog.layout` requires of a store, with a bounded cache of what was read.
+"""Reads segments from a bucket, as `log.files.layout` requires of a store, with a bounded cache of what was read.
 
     <cache>/<log id>/manifests/<segment>.json      a few KB each; stays as long as the segment does
     <cache>/<log id>/files/<segment>/<file>        what was read last, up to the bytes allowed
@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cdcflow.changelog.layout import CHECKPOINT, Bounds, segment_bounds, segment_name, state_name, state_offset
-from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.log.files.layout import CHECKPOINT, Bounds, segment_bounds, segment_name, state_name, state_offset
+from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.model.stores import StoreAddress
 from cdcflow.sinks.objects.bucket import Bucket
 
@@ -34,7 +34,7 @@ AT_ONCE = 16
 
 
 class BucketStore:
-    """A log's segments in a bucket. Implements `cdcflow.changelog.layout.Store`; for several threads and processes."""
+    """A log's segments in a bucket. Implements `cdcflow.log.files.layout.Store`; for several threads and processes."""
 
     def __init__(self, bucket: Bucket, cache: Path, cache_bytes_max: int) -> None:
         self._bucket = bucket

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cdcflow.changelog.layout import UPLOADS, Bounds, Layout
 from cdcflow.errors import InvariantViolated
+from cdcflow.log.files.layout import UPLOADS, Bounds, Layout
 
 RANGES_NAMED = 10
 

@@ -19,10 +19,10 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cdcflow.changelog.layout import Layout, LogFile, segment_name, state_name
-from cdcflow.changelog.segment import Segment, SegmentFile
-from cdcflow.changelog.states import State
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.log.files.layout import Layout, LogFile, segment_name, state_name
+from cdcflow.log.files.states import State
+from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket
 
 

@@ -26,11 +26,11 @@ from pathlib import Path
 import structlog
 import tenacity
 
-from cdcflow.changelog.layout import CHECKPOINT, UPLOADS, Bounds, Layout, uncovered
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.log.disk.layer import OS_LAYER, FileLayer, storing, write_file
+from cdcflow.log.disk.maintenance_lock import maintenance
+from cdcflow.log.files.layout import CHECKPOINT, UPLOADS, Bounds, Layout, uncovered
 from cdcflow.model.position import Checkpoint
-from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, write_file
-from cdcflow.sinks.maintenance import maintenance
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.inventory import together
 from cdcflow.sinks.objects.remote import RemoteBucket

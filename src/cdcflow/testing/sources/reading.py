@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.changelog.transactions import Transactions, headers_back
 from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned
+from cdcflow.log.format.transactions import Transactions, headers_back
 from cdcflow.model.change import DELETE, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Position, Token
 from cdcflow.model.table import OP, TableId

@@ -10,17 +10,17 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from cdcflow.changelog import reader
-from cdcflow.changelog.following import Following
-from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.reader import LogLocation, LogRows
-from cdcflow.changelog.rows import Shape
-from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import SinkUnavailable
+from cdcflow.log.disk.fsync_reads import settle
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format.rows import Shape
+from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.read import reader
+from cdcflow.log.read.journal_follower import Following
+from cdcflow.log.read.reader import LogLocation, LogRows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.kafka.reading import Context
 from cdcflow.sinks.kafka.tables.held import HELD_BYTES_MAX, TURN_S, HeldTail
-from cdcflow.sinks.settling import settle
 
 
 class FileTail(HeldTail[Following]):

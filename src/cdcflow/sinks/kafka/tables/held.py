@@ -16,11 +16,11 @@ from typing import Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.changelog.journal import CutMark
-from cdcflow.changelog.reader import LogRows
-from cdcflow.changelog.rows import Rows
-from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import SinkUnavailable
+from cdcflow.log.format.journal import CutMark
+from cdcflow.log.format.rows import Rows
+from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.read.reader import LogRows
 from cdcflow.model.table import OFFSET
 from cdcflow.sinks.kafka.reading import Context, headers_of
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from cdcflow.changelog.reader import LogRows
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.log.read.reader import LogRows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.kafka.frames import last_cut, read_state
 from cdcflow.sinks.kafka.reading import Context, Cursor, KafkaReader

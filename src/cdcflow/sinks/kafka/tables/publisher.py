@@ -19,8 +19,8 @@ from typing import Literal, TypeVar
 import pyarrow as pa
 import tenacity
 
-from cdcflow.changelog.reader import LogRows
 from cdcflow.errors import ConfigurationError, InvariantViolated, OutcomeUnknown, SinkUnavailable
+from cdcflow.log.read.reader import LogRows
 from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.kafka.tables.events import Group, Rules, TableEvents
 from cdcflow.sinks.kafka.tables.formats import Format

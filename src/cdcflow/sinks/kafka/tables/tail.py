@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from cdcflow.changelog.reader import LogRows
+from cdcflow.log.read.reader import LogRows
 from cdcflow.model.position import SourceIdentity
 
 

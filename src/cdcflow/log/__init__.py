@@ -1,0 +1,1 @@
+"""The change log as a thing to read, query and maintain; writing it is up to `cdcflow.sinks`."""

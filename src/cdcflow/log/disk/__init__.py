@@ -1,0 +1,1 @@
+"""File operations that change a log, and the locks that protect them."""

@@ -1,0 +1,50 @@
+"""Finds and reads rows that are stored next to a journal, in a spool or in a separate Parquet file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cdcflow.log.files import rowfile
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.format import spool
+from cdcflow.log.format.journal import Attach, Attached, AttachedFile, Record
+from cdcflow.log.format.rows import Rows
+
+
+def is_whole(layout: Layout, record: Attached) -> bool:
+    """Whether the attached file still exists, with the content it had when it was attached."""
+    path = layout.spool(record.name)
+    try:
+        if isinstance(record, AttachedFile):
+            return rowfile.is_whole(path, record)
+        with path.open("rb") as file:
+            return spool.is_whole(file, record)
+    except FileNotFoundError:
+        return False
+
+
+def rows(layout: Layout, record: Attached) -> Iterator[Rows]:
+    """The attached rows, with offsets in the log; shapes of a spool have no version.
+
+    Raises:
+        FileNotFoundError: the file no longer exists: a segment already has its rows, or it was deleted.
+        InvariantViolated: it does not hold what was attached.
+    """
+    path = layout.spool(record.name)
+    if isinstance(record, AttachedFile):
+        yield from rowfile.rows(path, record)
+        return
+    with path.open("rb") as file:
+        yield from spool.rows(file, record)
+
+
+def expanded(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:
+    """A journal's records, with the attached rows in place of the records that attach them. Raises as `rows`."""
+    for record in found:
+        if isinstance(record, Attach | AttachedFile):
+            yield from rows(layout, record)
+        else:
+            yield record
+
+
+__all__ = ["expanded", "is_whole", "rows"]

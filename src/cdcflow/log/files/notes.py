@@ -1,0 +1,74 @@
+"""Notes that readers leave in a log's folder: how far each has read, so that retention keeps what it still needs.
+
+A note is a file `readers/<kind>-<digest>.json`. It is for retention only; no reader reads it. A missing note blocks all
+expiry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cdcflow.log.files.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A reader that no longer needs anything up to `offset`. `kind`: merge or publish; `name`: the warehouse, or the
+    topics' prefix; `held_by`: the tables for which it may still go back before the cut of `offset`."""
+
+    kind: str
+    name: str
+    offset: int
+    held_by: tuple[str, ...] = ()
+
+
+def write(layout: Layout, note: Note) -> None:
+    """Replace the reader's last note. Not durable: a lost note only keeps the log for longer.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    path = _path(layout, note.kind, note.name)
+    path.parent.mkdir(exist_ok=True)
+    beside = path.with_name(f".{path.name}.tmp")
+    beside.write_text(json.dumps(asdict(note)))
+    beside.replace(path)
+
+
+def warehouse_name(place: Path | str) -> str:
+    """The name of a merge into this folder or URL in its note."""
+    return place if isinstance(place, str) else str(place.resolve())
+
+
+def read(layout: Layout, kind: str, name: str) -> Note | None:
+    """One reader's note."""
+    try:
+        return _of(_path(layout, kind, name).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def all_of(layout: Layout, kind: str) -> Sequence[Note]:
+    """The notes of all readers of a kind."""
+    found = [_of(path.read_bytes()) for path in sorted((layout.root / "readers").glob(f"{kind}-*.json"))]
+    return [note for note in found if note is not None]
+
+
+def _path(layout: Layout, kind: str, name: str) -> Path:
+    return layout.root / "readers" / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
+
+
+def _of(text: bytes) -> Note | None:
+    """The note, or None if the file is incomplete or was not written by cdcflow."""
+    try:
+        found = json.loads(text)
+        return Note(str(found["kind"]), str(found["name"]), int(found["offset"]), tuple(found["held_by"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+__all__ = ["Note", "all_of", "read", "warehouse_name", "write"]

@@ -1,0 +1,214 @@
+"""Sealed segments: a run of the log as plain Parquet, and the manifest that makes it count.
+
+<log>/segments/<first offset>-<last offset>/
+    segment.json                    this module's `Segment`; written last
+    transactions.parquet            one row per transaction
+    <schema.table>.<version>.parquet  rows of one table shape, ascending by _offset
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdcflow.log.format.framing import other_version
+from cdcflow.model.position import Checkpoint
+
+SEGMENT_VERSION = 5
+WITHOUT_BACKFILLS = 4
+"""The version written for a segment without `backfills`, so that an older cdcflow can read it."""
+OLDER_VERSIONS = (2, 3, WITHOUT_BACKFILLS)
+"""Also readable. 2 has neither `key_runs` nor `stands_for` and `seams`; 3 is a compacted segment without `key_runs`."""
+
+Facts = Mapping[str, Mapping[str, object]]
+"""The backfill facts of tables, keyed by table name."""
+_FACTS = ("state", "generation", "since", "whole_since", "gap")
+
+TRANSACTIONS_SCHEMA = pa.schema(
+    [
+        pa.field("number", pa.int64(), nullable=False),
+        pa.field("first_offset", pa.int64(), nullable=False),
+        pa.field("last_offset", pa.int64(), nullable=False),  # first_offset - 1 if it has no rows
+        pa.field("position", pa.string(), nullable=False),
+        pa.field("xid", pa.uint64(), nullable=False),
+        pa.field("commit_ts", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("commit_clock", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("origin", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One Parquet file of a segment. `table` is `Table.to_json()`, or None for the transactions.
+
+    `version` numbers a table's shapes from 1, in the order in which they appeared in the log. `key_min` and `key_max`
+    are the first key column's bounds as text if its order is the same everywhere (integers, dates, timestamps),
+    otherwise None. `key_runs`: the first key column's values, none of them NULL and each in one row only, are in these
+    ranges [first, last], which are disjoint and ascending, as text like the bounds; None: unknown (see `keyruns`).
+    `ops` counts rows by `_op`; `partial` counts rows with `_unchanged` set, deletes aside; `moved` counts `c` rows that
+    carry `_before` (key changes).
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+    table: dict[str, object] | None = None
+    version: int = 0
+    first_offset: int = 0
+    last_offset: int = 0
+    key_min: str | None = None
+    key_max: str | None = None
+    ops: dict[str, int] | None = None
+    partial: int = 0
+    moved: int = 0
+    key_runs: tuple[tuple[str, str], ...] | None = None
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> SegmentFile:
+        """An entry of a manifest's `files`."""
+        runs = value.get("key_runs")
+        return cls(**{**value, "key_runs": runs if runs is None else tuple((first, last) for first, last in runs)})
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A sealed segment's manifest. It begins where the one before it ended and ends at a cut.
+
+    Offsets are inclusive; a segment without rows (only progress) has `last_offset = first_offset - 1` and is never
+    written by the file sink. `checkpoint` is the JSON of the `Checkpoint` at its last cut; `previous` is the sha256 of
+    the previous segment's segment.json ("" for the first), and `previous_offset` its first offset, so that the segments
+    can be walked back from the latest one without listing all.
+
+    `xid_min` and `xid_max` bound the low 32 bits of the ids of its source's transactions, and `xid_newest` is the
+    latest of all since the log began (ids wrap around, so of two ids the later is the one that is less than 2^31
+    ahead); None if there were no such transactions. They allow a search for an id without reading every segment.
+
+    Only a segment that `compaction` built from several uses the last three. `stands_for` is the hash of the latest
+    manifest it replaced, which is what the next segment's `previous` contains. `seams` are the cuts at which the other
+    replaced segments ended, each with its last offset: a merge may have stopped at any of them. `backfills` has, by
+    such an offset, the backfill facts of their checkpoints, as far as they differ from those at the next inner end
+    (None: the table had no facts).
+    """
+
+    log_id: str
+    first_offset: int
+    last_offset: int
+    first_transaction: int
+    last_transaction: int
+    first_cut: int
+    last_cut: int
+    files: tuple[SegmentFile, ...]
+    checkpoint: dict[str, object]
+    previous: str
+    epoch: int
+    previous_offset: int | None = None
+    xid_min: int | None = None
+    xid_max: int | None = None
+    xid_newest: int | None = None
+    version: int = SEGMENT_VERSION
+    stands_for: str = ""
+    seams: tuple[tuple[int, int], ...] = ()
+    backfills: tuple[tuple[int, dict[str, dict[str, object] | None]], ...] = ()
+
+    @property
+    def transactions_file(self) -> SegmentFile:
+        """The file with its transactions."""
+        return next(f for f in self.files if f.table is None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(f.bytes for f in self.files)
+
+    def offset_of(self, cut: int) -> int | None:
+        """The last offset of a cut at which a segment ended: this one, or one that it replaced."""
+        return dict((*self.seams, (self.last_cut, self.last_offset))).get(cut)
+
+    def ends_around(self, offset: int) -> tuple[int, int]:
+        """The ends nearest to an offset of this segment, among its own and those of the segments that it replaced: the
+        last one before the offset, and the first one at or after it."""
+        ends = [self.first_offset - 1, *(end for _, end in self.seams), self.last_offset]
+        at = bisect_left(ends, offset, 1, len(ends) - 1)
+        return ends[at - 1], ends[at]
+
+    def facts_at(self, end: int) -> Facts:
+        """The backfill facts in the checkpoint at an end from `ends_around`."""
+        found = dict(facts_of(self.checkpoint))
+        for offset, before in reversed(self.backfills):
+            if offset < end:
+                break
+            for name, entry in before.items():
+                found.pop(name, None)
+                if entry is not None:
+                    found[name] = entry
+        return found
+
+    def is_continued_by(self, previous: str, text: bytes) -> bool:
+        """Whether the next segment's `previous` refers to this segment, whose segment.json is `text`."""
+        return previous in (self.stands_for, manifest_hash(text)) and previous != ""
+
+    @property
+    def before(self) -> tuple[int, int] | None:
+        """First and last offset of the segment before this one, or None if this is the log's first."""
+        return None if self.previous_offset is None else (self.previous_offset, self.first_offset - 1)
+
+    def last_checkpoint(self) -> Checkpoint:
+        """The checkpoint at the segment's end."""
+        return Checkpoint.from_json(json.dumps(self.checkpoint))
+
+    def to_json(self) -> str:
+        value = asdict(self)
+        if not self.backfills:
+            del value["backfills"]
+            value["version"] = WITHOUT_BACKFILLS
+        return json.dumps(value, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str = "segment.json") -> Segment:
+        """Read a segment.json; an older version is converted to this one. ConfigurationError if a newer cdcflow wrote
+        it, or one that is too old."""
+        value = json.loads(text)
+        if value["version"] not in (SEGMENT_VERSION, *OLDER_VERSIONS):
+            raise other_version(name, f"version {value['version']}", value["version"], SEGMENT_VERSION)
+        files = tuple(map(SegmentFile.of, value["files"]))
+        seams = tuple((int(cut), int(offset)) for cut, offset in value.get("seams", ()))
+        backfills = tuple((int(offset), before) for offset, before in value.get("backfills", ()))
+        more = {"files": files, "seams": seams, "backfills": backfills, "version": SEGMENT_VERSION}
+        return cls(**{**value, **more})
+
+
+def facts_of(checkpoint: Mapping[str, object]) -> Facts:
+    """The backfill facts of tables in the JSON of a checkpoint, without their progress."""
+    progress = checkpoint.get("progress")
+    tables = progress.get("tables") if isinstance(progress, Mapping) else None
+    if not isinstance(tables, Mapping):
+        return {}
+    return {
+        str(name): {field: entry[field] for field in _FACTS if field in entry}
+        for name, entry in tables.items()
+        if isinstance(entry, Mapping)
+    }
+
+
+def newest_xid(known: int | None, ids: npt.NDArray[np.uint32]) -> int:
+    """The latest of some transaction ids (their low 32 bits), `known` being the latest so far. They wrap around: of two
+    ids the later is the one that is less than 2^31 ahead."""
+    base = int(ids[0]) if known is None else known
+    ahead = int((ids - np.uint32(base)).view(np.int32).max())
+    return (base + max(0, ahead)) & 0xFFFFFFFF
+
+
+def manifest_hash(text: bytes) -> str:
+    """The hash of a segment.json with these bytes, as in the next segment's `previous`."""
+    return hashlib.sha256(text).hexdigest()

@@ -1,0 +1,1 @@
+"""The index of keys: which offsets of the log may have a row of a key."""

@@ -1,0 +1,1 @@
+"""Log maintenance: compaction, expiry, states, the index of keys, and files that other processes leave."""

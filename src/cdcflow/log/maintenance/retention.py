@@ -1,0 +1,393 @@
+"""Retention of sealed segments: compaction and expiry, on disk and in a store. Runs in any process, during a capture.
+
+All of it holds the maintenance lock, and none of it touches a journal. Every step leaves a readable log (see
+`log.files.compaction`), so a crash needs no repair: every operation begins with `sweep`, which finishes what was
+interrupted.
+
+    expire    local log.json ─▶ stored log.json ─▶ stored segments ─▶ local segments
+    compact   stored files, stored manifest ─▶ local directory renamed ─▶ … grace … ─▶ the old ones in both places
+
+Segments that were compacted away stay for `grace_s`: a merge or a slow reader that listed them before can continue.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.log.disk.layer import OS_LAYER, DurableFile, FileLayer, remove_tree, storing, syncing, write_file
+from cdcflow.log.disk.maintenance_lock import maintenance
+from cdcflow.log.files import states
+from cdcflow.log.files.compaction import compact, groups
+from cdcflow.log.files.layout import Bounds, Layout, segment_bounds, segment_name, uncovered
+from cdcflow.log.format.segment import Segment
+from cdcflow.log.read.reader import list_segments
+from cdcflow.log.workers import HERE, AwayLog, Workers
+
+GRACE_S = 600.0
+PATIENCE_S = 60.0
+COMPACTED_BYTES_MAX = 256 << 20
+REMOVED = ".expired.tmp"
+COMPACTED = ".compacted.tmp"
+"""What the name of a segment's directory ends with while its files are being removed."""
+
+
+class RemoteStore(Protocol):
+    """The log's segments and states in a store, for changing them (see `objects.remote`)."""
+
+    def uploaded(self, layout: Layout) -> int:
+        """The last offset that was uploaded in order."""
+        ...
+
+    def put_log(self, layout: Layout) -> None:
+        """Bring its log.json up to date."""
+        ...
+
+    def put_state(self, layout: Layout, offset: int) -> None:
+        """Upload a state of the log (`log.files.states`); an existing one stays."""
+        ...
+
+    def states(self) -> Sequence[int]:
+        """The offsets of everything with a state's name, whole or not."""
+        ...
+
+    def remove_state(self, offset: int) -> None:
+        """Remove a state: first its manifest, then its files."""
+        ...
+
+    def put(self, segment: Segment, text: bytes, directory: Path) -> None:
+        """Upload a segment; all of it was seen in the store on return."""
+        ...
+
+    def put_manifest(self, segment: Segment, text: bytes) -> None:
+        """The same for a segment whose files were uploaded."""
+        ...
+
+    def segments(self) -> Sequence[Bounds]:
+        """Everything with a segment's name, whole or not."""
+        ...
+
+    def is_whole(self, segment: Segment, text: bytes) -> bool:
+        """Whether all of a segment is listed there now, with its sizes."""
+        ...
+
+    def manifest(self, bounds: Bounds) -> bytes | None:
+        """A segment's manifest; None if it has no manifest, so it does not count."""
+        ...
+
+    def remove(self, bounds: Bounds) -> None:
+        """Remove a segment: first its manifest, then its files."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which segments expire.
+
+    Those that end before cut `before_cut`; those whose last commit clock (microseconds since 1970) is before
+    `before_clock`; the oldest ones while all together have more than `bytes_max`. No segment that ends after
+    `last_offset_max`.
+    """
+
+    before_cut: int | None = None
+    before_clock: int | None = None
+    bytes_max: int | None = None
+    last_offset_max: int | None = None
+
+
+def expiring(segments: Sequence[Segment], rule: Rule) -> list[Segment]:
+    """The oldest of these (all sealed ones, oldest first) that expire by the rule. The latest always stays."""
+    gone: list[Segment] = []
+    total = sum(s.size for s in segments)
+    for segment in segments[:-1]:
+        old = rule.before_cut is not None and segment.last_cut < rule.before_cut
+        old |= rule.before_clock is not None and segment.last_checkpoint().commit_clock < rule.before_clock
+        if rule.last_offset_max is not None and segment.last_offset > rule.last_offset_max:
+            break
+        if not (old or (rule.bytes_max is not None and total > rule.bytes_max)):
+            break
+        total -= segment.size
+        gone.append(segment)
+    return gone
+
+
+class Retention:
+    """Compacts and expires the segments of one log. `wait`: see `maintenance`; None waits for a minute."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        remote: RemoteStore | None = None,
+        *,
+        layer: FileLayer = OS_LAYER,
+        grace_s: float = GRACE_S,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._layout = layout
+        self._remote = remote
+        self._layer = layer
+        self._grace_s = grace_s
+        self._wait = wait or _patience()
+        if not layout.is_home:
+            raise ConfigurationError(
+                f"working on the segments of {layout.name}: the log's directory is not on this machine",
+                remedy="run it on the machine that writes the log, with log.path set",
+                runbook="no-log",
+            )
+
+    def expire(self, rule: Rule, check: Callable[[], None] = lambda: None) -> list[Segment]:
+        """Remove the oldest segments that expire by a rule; return them.
+
+        Afterwards reading an offset in them raises an error that names it. `check` is called before anything is
+        changed.
+
+        Raises:
+            SinkUnavailable: another process works on the segments, or the store is unavailable; the next call
+                continues.
+        """
+        with maintenance(self._layout, self._wait):
+            gone = expiring(list_segments(self._layout), rule)
+            if gone:
+                check()
+                if self._remote is not None:  # before any reader sees that the log begins after it
+                    self._put_state(self._remote, gone[-1].last_offset)
+                file = replace(self._layout.log_file(), first_offset=gone[-1].last_offset + 1)
+                with storing(f"writing {self._layout.log_json}"):
+                    write_file(self._layer, self._layout.log_json, file.to_json().encode())
+            self._sweep()
+        return gone
+
+    def compact(self, bytes_max: int = COMPACTED_BYTES_MAX, workers: Workers = HERE) -> list[tuple[Segment, int]]:
+        """Combine small neighbouring segments wherever that pays; return the new ones, and how many each replaces.
+
+        The lock is released after each batch, so that uploads wait for one batch at most. Workers that can reach only
+        the store compact what was uploaded; the rest is compacted in this process.
+        """
+        made: list[tuple[Segment, int]] = []
+        with maintenance(self._layout, self._wait):
+            self._sweep()
+        while True:
+            with maintenance(self._layout, self._wait):
+                away, here = self._groups(bytes_max)
+                by = HERE if workers.away is not None and not away else workers
+                found = (away if by.away is not None else away + here)[: by.at_once]
+                if not found:
+                    break
+                bounds = [tuple((s.first_offset, s.last_offset) for s in group) for group in found]
+                if by.away is not None:
+                    written = by.each(partial(_compacted_away, by.away), bounds)
+                else:
+                    written = by.each(partial(_compacted, self._layout.absolute, self._layer), bounds)
+                for group, (segment, name) in zip(found, written, strict=True):
+                    self._take_over(segment, self._layout.segments / name, is_put=by.away is not None)
+                    made.append((segment, len(group)))
+        if made and not self._grace_s:
+            self.sweep()
+        return made
+
+    def sweep(self) -> list[Bounds]:
+        """Finish what an earlier run left, and remove what was replaced long enough ago.
+
+        Return the expired segments of which something was still left, in the store or on disk.
+        """
+        with maintenance(self._layout, self._wait):
+            return self._sweep()
+
+    # ── inside: the caller holds the lock ───────────────────────────────────────────────────────────────────
+
+    def _groups(self, bytes_max: int) -> tuple[list[list[Segment]], list[list[Segment]]]:
+        """Groups of uploaded segments, and groups of others. Never a mixed one, which would be neither."""
+        segments = list_segments(self._layout)
+        last = 0 if self._remote is None else self._remote.uploaded(self._layout)
+        away = [s for s in segments if s.last_offset <= last]
+        return groups(away, bytes_max), groups(segments[len(away) :], bytes_max)
+
+    def _take_over(self, segment: Segment, beside: Path, *, is_put: bool) -> None:
+        """Install a segment whose files are durable in `beside`, or (`is_put`) only in the store."""
+        bounds = segment.first_offset, segment.last_offset
+        target = self._layout.segment(*bounds)
+        with storing(f"compacting into {target}"):
+            text = segment.to_json().encode()
+            if is_put:
+                self._layer.mkdir(beside)
+            self._write_manifest(beside, text)
+            if self._remote is not None and is_put:
+                self._remote.put_manifest(segment, text)
+            elif self._remote is not None and bounds[1] <= self._remote.uploaded(self._layout):
+                self._remote.put(segment, text, beside)
+                for file in segment.files:
+                    self._layer.unlink(beside / file.path)
+            self._put_in_place(beside, target)
+
+    def _write_manifest(self, directory: Path, text: bytes) -> None:
+        manifest = DurableFile(self._layer, directory / "segment.json")
+        manifest.write(text)
+        manifest.close()
+        with syncing(directory):
+            self._layer.fsync_dir(directory)
+
+    def _put_in_place(self, beside: Path, target: Path) -> None:
+        self._layer.rename(beside, target)
+        with syncing(self._layout.segments):
+            self._layer.fsync_dir(self._layout.segments)
+
+    def _sweep(self) -> list[Bounds]:
+        expired: set[Bounds] = set()
+        with storing(f"tidying the segments of {self._layout.root}"):
+            for path in self._layout.segments.glob(f".*{COMPACTED}"):
+                remove_tree(self._layer, path)
+            if self._remote is not None:
+                expired |= self._sweep_remote(self._remote)
+            expired |= sweep(self._layout, self._layer, self._grace_s, self._is_whole)
+        return sorted(expired)
+
+    def _is_whole(self, bounds: Bounds) -> bool:
+        """Whether a compacted segment can be read, so that the ones it replaces may be removed."""
+        if is_here(self._layout, bounds):
+            return True
+        return self._remote is not None and self._remote.is_whole(*self._layout.manifest(*bounds))
+
+    def _sweep_remote(self, remote: RemoteStore) -> set[Bounds]:
+        expired: set[Bounds] = set()
+        last = remote.uploaded(self._layout)
+        if not last:
+            return expired
+        first = self._layout.log_file().first_offset
+        self._put_state(remote, first - 1)  # an older cdcflow did not
+        remote.put_log(self._layout)
+        for offset in [offset for offset in remote.states() if offset < first][:-1]:
+            remote.remove_state(offset)
+        there = sorted(remote.segments(), key=lambda b: b[0] - b[1])  # the widest first
+        here = self._layout.segment_offsets()
+        for bounds in there:
+            if bounds[1] < first:
+                self._remove(remote, bounds)
+                expired.add(bounds)
+            elif bounds in here or bounds[1] > last:
+                continue
+            elif (wider := covering(bounds, here)) is not None:
+                if self._age_s(wider) >= self._grace_s and self._is_whole(wider):
+                    self._remove(remote, bounds)
+            elif (text := remote.manifest(bounds)) is None:
+                remote.remove(bounds)  # an unfinished compaction
+            else:
+                self._adopt(bounds, text)
+                here = self._layout.segment_offsets()
+        return expired
+
+    def _put_state(self, remote: RemoteStore, offset: int) -> None:
+        if offset in states.listed(self._layout):
+            remote.put_state(self._layout, offset)
+
+    def _remove(self, remote: RemoteStore, bounds: Bounds) -> None:
+        remote.remove(bounds)
+        if self._layout.store is not None:
+            self._layout.store.forget(bounds)
+
+    def _adopt(self, bounds: Bounds, text: bytes) -> None:
+        """A compaction reached the store and counts there, so install it locally."""
+        target = self._layout.segment(*bounds)
+        beside = self._layout.segments / f".{target.name}{COMPACTED}"
+        self._layer.mkdir(beside)
+        self._write_manifest(beside, text)
+        self._put_in_place(beside, target)
+
+    def _age_s(self, bounds: Bounds) -> float:
+        return time.time() - (self._layout.segment(*bounds) / "segment.json").stat().st_mtime
+
+
+def _compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) -> tuple[Segment, str]:
+    """Write the files of one segment that replaces these, into a new separate directory.
+
+    Return the segment, and the directory's name. Another process may do this, and one that died in the middle leaves
+    nothing that hinders the next.
+    """
+    name = segment_name((group[0][0], group[-1][1]))
+    beside = layout.segments / f".{name}.{secrets.token_hex(4)}{COMPACTED}"
+    with storing(f"compacting into {layout.segments / name}"):
+        layer.mkdir(beside)
+        segment = compact(
+            [layout.manifest(*bounds) for bounds in group],
+            layout.file,
+            lambda file: DurableFile(layer, beside / file),
+        )
+    return segment, beside.name
+
+
+def _compacted_away(away: AwayLog, group: Sequence[Bounds]) -> tuple[Segment, str]:
+    """The same, in a process that can reach only the store: the files go there, below the segment's name.
+
+    The segment does not count yet: it has no manifest there.
+    """
+    with away.opened() as layout:
+        OS_LAYER.mkdir(layout.segments)
+        segment, name = _compacted(layout, OS_LAYER, group)
+        folder = segment_name((segment.first_offset, segment.last_offset))
+        for file in segment.files:
+            away.put(f"segments/{folder}/{file.path}", layout.segments / name / file.path, file.sha256)
+    return segment, name
+
+
+def _patience() -> Callable[[float], bool]:
+    until = time.monotonic() + PATIENCE_S
+
+    def wait(seconds: float) -> bool:
+        time.sleep(seconds)
+        return time.monotonic() > until
+
+    return wait
+
+
+def is_here(layout: Layout, bounds: Bounds) -> bool:
+    """Whether the directory has all files of a segment."""
+    segment, _ = layout.manifest(*bounds)
+    return all(layout.is_here(segment, file) for file in segment.files)
+
+
+def sweep(
+    layout: Layout, layer: FileLayer, grace_s: float = GRACE_S, is_whole: Callable[[Bounds], bool] | None = None
+) -> set[Bounds]:
+    """Remove expired segments from the directory, and those compacted long enough ago; return the expired ones.
+
+    The caller holds the maintenance lock. `is_whole` returns whether a compacted segment can be read; without it only
+    one with local files counts as whole.
+    """
+    found, unfinished = layout.listed_segments()
+    counting = uncovered(found)
+    first_offset = layout.log_file().first_offset
+    expired = {bounds for bounds in found if bounds[1] < first_offset}
+    for path in unfinished:
+        bounds = segment_bounds(path.name.removeprefix(".").removesuffix(REMOVED))
+        if bounds is not None:  # a run was killed while it removed this one
+            remove_tree(layer, path)
+            expired |= {bounds} if bounds[1] < first_offset else set()
+    now = time.time()
+    replaced: list[Bounds] = []
+    may_go = is_whole or partial(is_here, layout)
+
+    def put_at(bounds: Bounds) -> float:
+        return (layout.segment(*bounds) / "segment.json").stat().st_mtime
+
+    # Latest first: a reader that walks back from one segment to the previous finds that one, or its replacement.
+    for bounds in sorted(set(found) - set(counting), reverse=True):
+        wider = covering(bounds, counting)
+        is_old = wider is not None and now - put_at(wider) >= grace_s
+        if bounds[1] < first_offset or (is_old and wider is not None and may_go(wider)):
+            replaced.append(bounds)
+    for bounds in (*replaced, *(b for b in counting if b[1] < first_offset)):
+        # Hide it in one step: a reader must not find a part of a segment.
+        beside = layout.segments / f".{segment_name(bounds)}{REMOVED}"
+        layer.rename(layout.segment(*bounds), beside)
+        remove_tree(layer, beside)
+    return expired
+
+
+def covering(bounds: Bounds, among: Sequence[Bounds]) -> Bounds | None:
+    """The wider one among some segments that has all of this one's offsets."""
+    return next((b for b in among if b[0] <= bounds[0] and bounds[1] <= b[1] and b != bounds), None)

@@ -1,0 +1,126 @@
+"""Writing a state of a log (`log.files.states`): its tables' files first, then its manifest, then its name.
+
+.<offset>.tmp/  table by table, state.json ──▶ synced ──▶ renamed to <offset>/ ──▶ older states removed
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.log.disk.layer import OS_LAYER, DurableFile, FileLayer, remove_tree, storing, syncing
+from cdcflow.log.files.layout import Layout, state_name
+from cdcflow.log.files.parquet import Parquet
+from cdcflow.log.files.segment_writer import file_name
+from cdcflow.log.files.states import State, StateTable, folder, folder_of, listed, opened
+from cdcflow.log.workers import AwayLog
+from cdcflow.model.table import Table
+
+
+def write(
+    layout: Layout,
+    state: State,
+    tables: Callable[[Path], Iterable[StateTable]],
+    backfills: Mapping[str, Mapping[str, Any]],
+    layer: FileLayer = OS_LAYER,
+) -> State:
+    """Write a state. `tables` writes the tables' files into a directory and yields their entries (see `put`).
+
+    The entries are completed with what the log records of the tables' backfills, by table name. Durable on return. An
+    existing state stays.
+
+    Raises:
+        SinkUnavailable: no room; nothing of what was begun counts.
+    """
+    room = folder(layout)
+    target = folder_of(layout, state.offset)
+    beside = room / f".{target.name}.tmp"
+    with storing(f"writing the state {target}"):
+        if target.exists():
+            return opened(layout, state.offset)
+        if not room.exists():
+            layer.mkdir(room)
+        if beside.exists():
+            remove_tree(layer, beside)
+        layer.mkdir(beside)
+        entries = {str(one.table.id): one for one in tables(beside)}
+        for left in {path.name for path in beside.iterdir()} - {one.file for one in entries.values()}:
+            layer.unlink(beside / left)  # left by a worker that died
+        known = {name: replace(one, backfill=dict(backfills.get(name, {}))) for name, one in entries.items()}
+        made = replace(state, tables=known)
+        manifest = DurableFile(layer, beside / "state.json")
+        manifest.write(made.to_json().encode())
+        manifest.close()
+        for path in (beside, room):
+            with syncing(path):
+                layer.fsync_dir(path)
+        layer.rename(beside, target)
+        with syncing(room):
+            layer.fsync_dir(room)
+    return made
+
+
+def tidy(layout: Layout, layer: FileLayer = OS_LAYER) -> None:
+    """Remove unneeded states: those before the latest one that directly precedes the log's beginning.
+
+    Also removes what a killed process left.
+    """
+    first = layout.log_file().first_offset
+    needed = [offset for offset in listed(layout) if offset < first]
+    with storing(f"tidying the states {folder(layout)}"):
+        for offset in needed[:-1]:
+            beside = folder(layout) / f".{offset:020d}.tmp"
+            layer.rename(folder_of(layout, offset), beside)
+        for path in folder(layout).glob(".*.tmp"):
+            remove_tree(layer, path)
+
+
+def put(room: Path, shape: Table, rows: pa.Table, layer: FileLayer = OS_LAYER) -> StateTable:
+    """Write a table's rows (in the columns of the log) into a directory; durable except for the file's name."""
+    name = file_name(shape, 1)
+    beside = room / f".{secrets.token_hex(4)}.tmp"  # another process may do the same
+    parquet = Parquet(name, shape.log_schema, DurableFile(layer, beside), shape.key)
+    try:
+        for batch in rows.cast(shape.log_schema).to_batches():
+            parquet.add(batch)
+    except BaseException:
+        parquet.give_up()
+        raise
+    size, sha256 = parquet.close()
+    layer.rename(beside, room / name)
+    return StateTable(name, rows.num_rows, size, sha256, shape.to_json())
+
+
+def beside_name(offset: int, table: StateTable) -> str:
+    """The name of a table's file in a store before it is moved to the state's directory.
+
+    Two different contents of one table have two names.
+    """
+    return f"states/{state_name(offset)}/.{table.sha256[:16]}-{table.file}"
+
+
+def take(away: AwayLog, offset: int, table: StateTable, room: Path, layer: FileLayer = OS_LAYER) -> None:
+    """Move a table's file from a store into a directory; durable except for the file's name.
+
+    Raises:
+        InvariantViolated: its content is not what was uploaded.
+    """
+    name, beside = beside_name(offset, table), room / f".{secrets.token_hex(4)}.tmp"
+    if away.take(name, beside) != table.sha256:
+        raise InvariantViolated(f"reading {name}: its content differs from what was put", runbook="log-damaged")
+    opened = layer.open(beside)
+    try:
+        with syncing(beside):
+            layer.fsync(opened)
+    finally:
+        layer.close(opened)
+    layer.rename(beside, room / table.file)
+
+
+__all__ = ["beside_name", "put", "take", "tidy", "write"]

@@ -1,0 +1,70 @@
+"""Who works on independent pieces of a log: this process, other processes with access to its folder, or other processes
+with access to its object store alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from cdcflow.log.files.layout import Layout
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class AwayLog(Protocol):
+    """A log in an object store, for a process that can reach nothing else of it. Can be sent to that process."""
+
+    def opened(self) -> AbstractContextManager[Layout]:
+        """The log's layout, with a temporary local folder as its directory."""
+        ...
+
+    def put(self, name: str, path: Path, sha256: str) -> None:
+        """Upload a file to the store. If it exists there, it must have this content.
+
+        Raises:
+            InvariantViolated: it has different content.
+        """
+        ...
+
+    def take(self, name: str, target: Path) -> str:
+        """Move a file from the store to this machine and return its sha256."""
+        ...
+
+
+class Workers(Protocol):
+    """Works on several pieces at a time."""
+
+    @property
+    def at_once(self) -> int: ...
+
+    @property
+    def away(self) -> AwayLog | None:
+        """How they reach the log, and where they upload their results; None if they have access to its folder."""
+        ...
+
+    def each(self, work: Callable[[A], B], given: Sequence[A]) -> list[B]:
+        """The result of each piece, in the order given. Work and pieces are sent to other processes, and a piece is
+        worked on again if a process died in the middle of it.
+
+        Raises:
+            CdcflowError: as `work` does, or because no process could do it.
+        """
+        ...
+
+
+class Here:
+    """Works in this process, one piece after another."""
+
+    at_once: int = 1
+    away: AwayLog | None = None
+
+    def each(self, work: Callable[[A], B], given: Sequence[A]) -> list[B]:
+        return [work(piece) for piece in given]
+
+
+HERE = Here()
+
+__all__ = ["HERE", "AwayLog", "Here", "Workers"]
