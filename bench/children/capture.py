@@ -27,10 +27,10 @@ lean()  # as `cdcflow run` does, before anything of the capture is imported
 
 from bench.children.usage import Clock, Syncs, given, tell  # noqa: E402
 from cdcflow import wiring  # noqa: E402
+from cdcflow.capture.capture import Capture  # noqa: E402
+from cdcflow.capture.ports.log import Log  # noqa: E402
 from cdcflow.config import Config, KafkaLog, Postgres  # noqa: E402
 from cdcflow.model.position import Checkpoint  # noqa: E402
-from cdcflow.pipeline import Capture  # noqa: E402
-from cdcflow.ports.log import Log  # noqa: E402
 
 
 class Durable:

@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.children.usage import Clock, given, tell
+from cdcflow.capture.ports.log import Log, Numbered
 from cdcflow.config import Seal
 from cdcflow.log.read.reader import read_rows
 from cdcflow.model.change import ChangeBatch, Int64s, Run, commit_clock
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports.log import Log, Numbered
 from cdcflow.sinks.files import FileLog
 
 PER_TRANSACTION = 100

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from memorykit import MemoryKit
 
+from cdcflow.capture.interleave.messages import Chunk
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.messages import Chunk
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.sources.memory import MemorySource

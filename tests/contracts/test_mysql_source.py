@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pytest
 from tests.servers.mysql import MySQLDatabase
 
+from cdcflow.capture.interleave.messages import Advanced
+from cdcflow.capture.ports.source import Source
 from cdcflow.config import MySQL
-from cdcflow.interleave.messages import Advanced
 from cdcflow.model.table import TableId
-from cdcflow.ports.source import Source
 from cdcflow.sources.mysql.source import MySQLSource
 from cdcflow.testing.sources import Act, FenceContract, SourceContract, SourceKit, collect, refuse_spool, rows_of
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pytest
 from tests.servers.postgres import Database
 
+from cdcflow.capture.ports.source import Source
 from cdcflow.config import Postgres
 from cdcflow.model.table import TableId
-from cdcflow.ports.source import Source
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.testing.sources import Act, SourceContract
 

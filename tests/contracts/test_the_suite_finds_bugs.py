@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from memorykit import MemoryKit
 
+from cdcflow.capture.interleave.messages import Advanced, Chunk, MarkSeen, RowsCompared, XidSnapshot
 from cdcflow.errors import CdcflowError
-from cdcflow.interleave.messages import Advanced, Chunk, MarkSeen, RowsCompared, XidSnapshot
 from cdcflow.model.change import ChangeBatch, KeySet, Run
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table

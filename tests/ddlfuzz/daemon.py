@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow import wiring
+from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.ports.source import Source
 from cdcflow.config import load
 from cdcflow.errors import CdcflowError
 from cdcflow.model.table import Table
-from cdcflow.pipeline import Capture
-from cdcflow.pipeline.attempt import Orders, Pace
-from cdcflow.ports.source import Source
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.source import PostgresSource
 

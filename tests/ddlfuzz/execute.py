@@ -25,8 +25,8 @@ from tests.servers.mysql import MySQLServer
 from tests.servers.postgres import PostgresServer
 
 from cdcflow import wiring
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.config import load
-from cdcflow.interleave.progress import Progress
 from cdcflow.model.table import TableId
 
 PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "25"))

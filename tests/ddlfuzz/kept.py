@@ -18,7 +18,7 @@ from tests.ddlfuzz import oracle
 from tests.ddlfuzz.kinds import Step
 from tests.ddlfuzz.rows import ROWS
 
-from cdcflow.interleave.progress import Progress
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.model.table import TableId
 
 Rows = list[tuple[Any, ...]]

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from tests.servers.disks import Counting
 
+from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.config import Seal
-from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.segment import Segment
 from cdcflow.log.read.reader import check

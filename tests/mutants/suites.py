@@ -10,10 +10,10 @@ from pathlib import Path
 
 ROOMS: tuple[str, ...] = (
     "model/*.py",
-    "interleave/*.py",
+    "capture/interleave/*.py",
     *(f"log/{room}/*.py" for room in ("format", "files", "read", "index", "fold")),
     "merge/*.py",
-    "pipeline/*.py",
+    "capture/*.py",
     *(f"local/{name}.py" for name in ("deltalog", "picking", "positions", "replacing", "scan", "vectors")),
     *(f"sources/engine/{name}.py" for name in ("selection", "changes", "spooled", "connections")),
     *(
@@ -68,7 +68,7 @@ _NEAR: dict[str, Stages] = {
         ("tests/scenarios",),
         _SINKS,
     ),
-    "interleave/": ((f"{_UNIT}/interleave", "tests/scenarios"), (f"{_UNIT}/pipeline",), (_SIMULATION,)),
+    "capture/interleave/": ((f"{_UNIT}/interleave", "tests/scenarios"), (f"{_UNIT}/capture",), (_SIMULATION,)),
     "log/format/framing": ((f"{_UNIT}/log/test_format_numbers.py", *_JOURNALS), *_FILES),
     "log/format/journal": ((f"{_UNIT}/log/test_journal_encoder.py", *_JOURNALS), *_FILES),
     "log/format/recovery": (_JOURNALS, *_FILES),
@@ -97,7 +97,7 @@ _NEAR: dict[str, Stages] = {
     "log/": _FILES,
     "log/fold/": _MERGE,
     "merge/": _MERGE,
-    "pipeline/": ((f"{_UNIT}/pipeline",), (_SIMULATION,)),
+    "capture/": ((f"{_UNIT}/capture",), (_SIMULATION,)),
     "local/": ((f"{_UNIT}/local",), (_LOCAL,)),
     "sources/mysql/statements": (
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("statements", "statement_ends", "alters")),
@@ -171,7 +171,7 @@ _DAEMON: Stages = ((_COMMANDS, f"{_SERVED}/daemon/test_visibility_trap.py"), (f"
 
 _SERVERS: dict[str, Stages] = {
     "model/": ((_LOCAL,), _REST, (_ON_POSTGRES, _ON_MYSQL), _RULES, *_DAEMON),
-    "interleave/": (_REST, (_ON_POSTGRES,), (f"{_SERVED}/postgres/test_chunks.py",), *_DAEMON),
+    "capture/interleave/": (_REST, (_ON_POSTGRES,), (f"{_SERVED}/postgres/test_chunks.py",), *_DAEMON),
     "log/": (
         (_LOCAL, f"{_SERVED}/log"),
         _REST,
@@ -181,7 +181,7 @@ _SERVERS: dict[str, Stages] = {
     "log/format/spool": ((f"{_SERVED}/log",), _REST, (f"{_SERVED}/postgres/test_streaming.py",), (_COMMANDS,)),
     "log/fold/": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
     "merge/": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
-    "pipeline/": (_REST, (_ON_POSTGRES,), *_DAEMON),
+    "capture/": (_REST, (_ON_POSTGRES,), *_DAEMON),
     "local/": (_REST, _RULES, (f"{_SERVED}/spark",)),
     "sources/engine/": (
         _REST,

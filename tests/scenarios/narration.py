@@ -39,10 +39,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tests.simulation.transactions import Keys, Plain, Row, Shape, Transaction, plain_keys, position_of
 
-from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import (
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.machine import Interleave
+from cdcflow.capture.interleave.messages import (
     Adjust,
     Advanced,
     Answered,
@@ -80,7 +79,8 @@ from cdcflow.interleave.messages import (
     Tick,
     WriteMark,
 )
-from cdcflow.interleave.progress import Progress, RepairRecord, TableProgress
+from cdcflow.capture.interleave.progress import Progress, RepairRecord, TableProgress
+from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.model.table import TableId

@@ -11,18 +11,18 @@ from tests.simulation.log import ModelLog
 from tests.simulation.source import ModelSource
 from tests.simulation.steps import Silent, Steps
 
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.messages import Input
-from cdcflow.interleave.progress import Progress
+from cdcflow.capture.attempt import Attempt, Orders, Pace
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.messages import Input
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.model.position import Epoch
-from cdcflow.pipeline.attempt import Attempt, Orders, Pace
 
 SYNC, SEAL = "cdcflow-sync", "cdcflow-seal"
 NO_ORDERS = Orders()
 
 
 class Process:
-    """Everything that a crash ends. Every part is built as `cdcflow.pipeline.capture` builds it."""
+    """Everything that a crash ends. Every part is built as `cdcflow.capture.capture` builds it."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from typing import Literal
 from tests.simulation.servers import SERVERS, Places, Server
 from tests.simulation.transactions import Row, Shape, Transaction, plain_keys
 
-from cdcflow.interleave.messages import Chunk, Visibility, XidSnapshot
+from cdcflow.capture.interleave.messages import Chunk, Visibility, XidSnapshot
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 

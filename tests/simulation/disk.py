@@ -21,6 +21,7 @@ from tests.simulation.log import Clock, ModelLog, Violation
 from tests.simulation.steps import Steps
 from tests.simulation.transactions import Plain, Row, Shape
 
+from cdcflow.capture.ports.log import Numbered
 from cdcflow.config import Seal
 from cdcflow.errors import SinkUnavailable
 from cdcflow.log.files.layout import LogFile
@@ -29,7 +30,6 @@ from cdcflow.model.change import ChangeBatch, HeldRun, KeySet, Run, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, SourceIdentity
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports.log import Numbered
 from cdcflow.sinks.files import FileLog
 
 IDENTITY = SourceIdentity("model", "1", "public")

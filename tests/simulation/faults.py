@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from unittest import mock
 
-from cdcflow.interleave import machine
-from cdcflow.interleave.windowing import Windowing
+from cdcflow.capture.interleave import machine
+from cdcflow.capture.interleave.windowing import Windowing
 
 
 @dataclass(frozen=True, slots=True)

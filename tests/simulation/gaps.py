@@ -18,11 +18,11 @@ from tests.simulation.faults import Faults
 from tests.simulation.log import ModelLog
 from tests.simulation.transactions import Keys, position_of
 
-from cdcflow.interleave.messages import Order, Proven, Repair
-from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.capture.attempt import Orders
+from cdcflow.capture.interleave.messages import Order, Proven, Repair
+from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Epoch
 from cdcflow.model.table import TableId
-from cdcflow.pipeline.attempt import Orders
 
 GAPS_MAX = 2
 

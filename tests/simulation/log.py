@@ -17,13 +17,13 @@ from tests.simulation.database import Database, Filled, Statement, Values
 from tests.simulation.steps import Later, Steps
 from tests.simulation.transactions import Keys, Plain, Row, Transaction
 
-from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.capture.interleave.progress import Progress, TableProgress
+from cdcflow.capture.ports.log import Numbered, Spool
 from cdcflow.log.fold.fold import Change, Key, fold, swept
 from cdcflow.log.fold.fold import Row as Folded
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import TableId
-from cdcflow.ports.log import Numbered, Spool
 
 Rows = dict[Key, Folded]
 Truth = Mapping[Key, tuple[Values, int]]

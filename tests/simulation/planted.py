@@ -10,20 +10,28 @@ from tests.simulation.log import ModelLog
 from tests.simulation.servers import SERVERS, Server
 from tests.simulation.transactions import Plain
 
-from cdcflow.interleave import orders
-from cdcflow.interleave.backlog import Backlog
-from cdcflow.interleave.delivered import Delivered
-from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import ChunkRead, MarkSeen, OutcomeKind, Planned, Proven, Transactions, Visibility
-from cdcflow.interleave.orders import TableOrder
-from cdcflow.interleave.progress import State, TableProgress
-from cdcflow.interleave.window import Window
-from cdcflow.interleave.windowing import Windowing
+from cdcflow.capture import reread
+from cdcflow.capture.durability import Durability
+from cdcflow.capture.interleave import allowed_commands
+from cdcflow.capture.interleave.allowed_commands import TableOrder
+from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.delivered import Delivered
+from cdcflow.capture.interleave.machine import Interleave
+from cdcflow.capture.interleave.messages import (
+    ChunkRead,
+    MarkSeen,
+    OutcomeKind,
+    Planned,
+    Proven,
+    Transactions,
+    Visibility,
+)
+from cdcflow.capture.interleave.progress import State, TableProgress
+from cdcflow.capture.interleave.window import Window
+from cdcflow.capture.interleave.windowing import Windowing
+from cdcflow.capture.log_writes import Recording
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
-from cdcflow.pipeline import reread
-from cdcflow.pipeline.durability import Durability
-from cdcflow.pipeline.recording import Recording
 
 
 class NoVisibilityCheck(Windowing):
@@ -185,7 +193,7 @@ PLANTED: dict[str, Faults] = {
 """The eleven that must be found."""
 
 
-_stop, _fitting = Backlog.stop, orders._fitting
+_stop, _fitting = Backlog.stop, allowed_commands._fitting
 
 
 class DeletesAtHigh(Windowing):
@@ -230,7 +238,7 @@ def keeps_what_was_not_read(known: TableProgress | None) -> bool:
 
 IN_GAPS: dict[str, Faults] = {
     "table proven without a comparison": Faults(proves_unseen=True),
-    "comparison from before the gap": Faults(patch=(orders, "_fitting", of_any_epoch)),
+    "comparison from before the gap": Faults(patch=(allowed_commands, "_fitting", of_any_epoch)),
     "table not in doubt after any repair": Faults(patch=(Backlog, "stop", clears_with_any_end)),
     "tables without a key not read anew": Faults(patch=(reread, "is_kept", keeps_what_was_not_read)),
 }

@@ -20,8 +20,7 @@ from tests.simulation.servers import Places
 from tests.simulation.steps import Later
 from tests.simulation.transactions import Keys, Plain, Row, Transaction, plain_keys, position_of
 
-from cdcflow.errors import HistoryLost, SourceUnavailable
-from cdcflow.interleave.messages import (
+from cdcflow.capture.interleave.messages import (
     Advanced,
     Chunk,
     ChunkRead,
@@ -33,13 +32,14 @@ from cdcflow.interleave.messages import (
     RowVersion,
     Visibility,
 )
+from cdcflow.capture.ports.findings import Dropped, Finding
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.source import Preview, SourceStatus, TransactionsBack
+from cdcflow.capture.ports.stream import StreamEvent
+from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports.findings import Dropped, Finding
-from cdcflow.ports.log import OpenSpool
-from cdcflow.ports.source import Preview, SourceStatus, TransactionsBack
-from cdcflow.ports.stream import StreamEvent
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
-from cdcflow.pipeline.threads import Threads, Worker
-from cdcflow.pipeline.waker import Waker
+from cdcflow.capture.threads import Threads, Worker
+from cdcflow.capture.waker import Waker
 
 
 class Later(BaseException):

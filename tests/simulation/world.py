@@ -21,12 +21,12 @@ from tests.simulation.servers import SERVERS, Server
 from tests.simulation.source import ModelSource, Weather
 from tests.simulation.transactions import Keys, plain_keys
 
+from cdcflow.capture.attempt import Pace
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Repair, Reread, Resume
+from cdcflow.capture.source_polls import TablesChanged
 from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Repair, Reread, Resume
 from cdcflow.model.table import TableId
-from cdcflow.pipeline.attempt import Pace
-from cdcflow.pipeline.source_looks import TablesChanged
 
 SETTLE_ROUNDS = 600
 SETTLED_POLLS = (10,)

@@ -26,8 +26,8 @@ from tests.suites.onpostgres import OnRegression
 from tests.suites.values import of_the_log
 
 from cdcflow import wiring
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.config import load
-from cdcflow.interleave.progress import Progress
 from cdcflow.model.table import Table, TableId
 from cdcflow.testing.folded import Unmergeable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import Table, TableId
 from cdcflow.testing.folded import Logged, changes_of, current

@@ -22,12 +22,12 @@ import yaml
 from tests.servers.postgres import Database
 
 from cdcflow import wiring
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.config import Config, load
-from cdcflow.interleave.progress import Progress
 from cdcflow.log.fold.fold import Key, Row
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import TableId
-from cdcflow.pipeline import Capture
 from cdcflow.testing.folded import folded
 from cdcflow.verify import Report
 from cdcflow.verify.job import Pace

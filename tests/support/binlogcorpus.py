@@ -16,7 +16,7 @@ from binlogbytes import packet
 from binlogreading import reader
 from pgwire import transactions
 
-from cdcflow.interleave.messages import Advanced, MarkSeen
+from cdcflow.capture.interleave.messages import Advanced, MarkSeen
 from cdcflow.sources.mysql.events import EventType
 from cdcflow.sources.mysql.gtids import Flavor
 

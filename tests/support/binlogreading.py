@@ -9,12 +9,12 @@ import pytest
 from binlogbytes import MARKS, Log, TestTable, Values, simple
 from pgwire import Row, Spools, transactions
 
+from cdcflow.capture.interleave.messages import Committed, MarkSeen
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError
-from cdcflow.interleave.messages import Committed, MarkSeen
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, TableId
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import decoders, wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder

@@ -8,14 +8,14 @@ from typing import Any
 
 from tests.servers.postgres import Database
 
+from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Committed, Planned
+from cdcflow.capture.ports.chunks import ChunkSource
+from cdcflow.capture.ports.log import Spool
+from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.config import Postgres
-from cdcflow.interleave.messages import Chunk, ChunkRead, Committed, Planned
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports.chunks import ChunkSource
-from cdcflow.ports.log import Spool
-from cdcflow.ports.stream import Stream, StreamEvent
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.testing.sources import collect, seen_mark
 

@@ -15,11 +15,11 @@ from bank import Branch
 from typer.testing import CliRunner
 
 from cdcflow import wiring
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.cli.app import app
 from cdcflow.config import load
-from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.table import TableId
-from cdcflow.pipeline import Capture
 
 
 @dataclass

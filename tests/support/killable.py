@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow import wiring
+from cdcflow.capture.interleave.machine import Interleave
 from cdcflow.config import load
-from cdcflow.interleave.machine import Interleave
 from cdcflow.model.change import Kind
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.kafka import log as kafka_log

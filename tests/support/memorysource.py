@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cdcflow.interleave.messages import Chunk, ChunkRead
-from cdcflow.ports.chunks import ChunkSource
+from cdcflow.capture.interleave.messages import Chunk, ChunkRead
+from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.testing.sinks import ORDERS
 

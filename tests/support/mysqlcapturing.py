@@ -8,13 +8,13 @@ from typing import Any
 from capturing import LOG_ID, Capture, MemorySpool, Row, rows_of
 from tests.servers.mysql import MySQLDatabase
 
+from cdcflow.capture.interleave.messages import ChunkRead, Committed, Planned, RowsFilled
+from cdcflow.capture.ports.chunks import ChunkSource
+from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import MySQL
-from cdcflow.interleave.messages import ChunkRead, Committed, Planned, RowsFilled
 from cdcflow.model.change import Run
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports.chunks import ChunkSource
-from cdcflow.ports.stream import Stream
 from cdcflow.sources.mysql.source import MySQLSource
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from smallsource import ITEMS, ORDERS, Small
 
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.progress import Progress, commands_of
-from cdcflow.pipeline import attempt as attempts
-from cdcflow.pipeline import capture as captures
-from cdcflow.pipeline.attempt import Orders, Pace
-from cdcflow.pipeline.capture import Capture
-from cdcflow.pipeline.late import LateTraces
+from cdcflow.capture import attempt as attempts
+from cdcflow.capture import capture as captures
+from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.progress import Progress, commands_of
+from cdcflow.capture.offline_audit import LateTraces
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 

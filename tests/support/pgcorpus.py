@@ -21,10 +21,10 @@ from decimal import Decimal
 
 from pgwire import Lab, Spools, rows_of, xlog
 
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.table import Identity, TableId
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 

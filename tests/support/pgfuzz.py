@@ -35,11 +35,11 @@ from pgbytes import (
 )
 from pgwire import MemorySpool, Spools
 
+from cdcflow.capture.interleave.messages import Committed
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError
-from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction
 from cdcflow.model.table import Identity, TableId
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation

@@ -12,10 +12,10 @@ import psycopg
 import pyarrow as pa
 from tests.servers.postgres import Database
 
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction, Uint64s
 from cdcflow.model.table import BEFORE, OP, UNCHANGED, Identity, TableId
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres.connection import VALUE_SETTINGS
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled

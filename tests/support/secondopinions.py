@@ -6,7 +6,7 @@ from typing import Any
 
 from mysqlcapturing import MySQLCapture
 
-from cdcflow.ports.source import EventComparison
+from cdcflow.capture.ports.source import EventComparison
 from cdcflow.sources.mysql.event_samples import EventGroup, EventSample, EventSamples, sample_of
 from cdcflow.sources.mysql.opinion_exclusions import can_read
 from cdcflow.sources.mysql.second_opinion import compare

@@ -13,16 +13,24 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.capture.interleave.messages import (
+    Chunk,
+    ChunkRead,
+    Committed,
+    MarkSeen,
+    Planned,
+    RowsCompared,
+    XidSnapshot,
+)
+from cdcflow.capture.interleave.progress import Progress, TableProgress
+from cdcflow.capture.ports.findings import Dropped, Finding
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Chunk, ChunkRead, Committed, MarkSeen, Planned, RowsCompared, XidSnapshot
-from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.change import ChangeBatch, KeySet, Run, reads
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports.findings import Dropped, Finding
-from cdcflow.ports.log import OpenSpool
-from cdcflow.ports.stream import StreamEvent
 
 AT = Position("0000")
 BIGINT = ColumnType("bigint", pa.int64())

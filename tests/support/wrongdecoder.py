@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdcflow.interleave.messages import Committed
+from cdcflow.capture.interleave.messages import Committed
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.model.change import ChangeBatch, Run
-from cdcflow.ports.stream import StreamEvent
 
 Decode = Callable[[StreamEvent], StreamEvent]
 

@@ -18,7 +18,7 @@ from tests.ddlfuzz.kinds import COMPARE, DAEMON, KINDS, Step, acted
 from tests.ddlfuzz.model import SERVERS, Model, Server
 from tests.ddlfuzz.shrink import shrunk
 
-from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.log.fold.fold import Change
 from cdcflow.model.position import Offset
 from cdcflow.model.table import Column, Table, TableId

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.interleave.limits import Limits
 from cdcflow.config import load
-from cdcflow.interleave.limits import Limits
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.table import TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.pipeline import Capture
-from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.sinks.files import FileLog
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 

@@ -20,7 +20,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.service.control import ask, user_name
 
 if TYPE_CHECKING:
-    from cdcflow.ports.readers import Readers
+    from cdcflow.capture.ports.part_readers import Readers
 
 LOOK_EVERY_S = 0.5
 SETTLED = ("done", "failed", "cancelled")

@@ -173,7 +173,7 @@ def _status(settings: Config) -> dict[str, object]:
 
 def _server(settings: Config) -> Mapping[str, str]:
     from cdcflow import wiring
-    from cdcflow.ports.source import Described
+    from cdcflow.capture.ports.source import Described
 
     source = wiring.open_source(settings)
     try:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow import wiring
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.ports.part_readers import Readers
 from cdcflow.cli.beside import Beside, Part
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import exit_code
@@ -21,8 +23,6 @@ from cdcflow.config import Config
 from cdcflow.config.places import naming_paths
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
 from cdcflow.log.maintenance import state_files
-from cdcflow.pipeline import Capture
-from cdcflow.ports.readers import Readers
 from cdcflow.service.control import ControlServer
 from cdcflow.service.operations import checked
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
-from cdcflow.ports.findings import Finding
 
 _SIGNS = {"ok": "[green]ok[/]     ", "warning": "[yellow]warning[/]", "error": "[red]error[/]  "}
 

@@ -15,7 +15,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.service.control import ask
 
 if TYPE_CHECKING:
-    from cdcflow.ports.findings import Dropped
+    from cdcflow.capture.ports.findings import Dropped
 
 
 def drop(

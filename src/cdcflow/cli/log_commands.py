@@ -18,7 +18,7 @@ from cdcflow.config import KafkaLog, byte_count, load, seconds
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from cdcflow.interleave.progress import CommandRecord
+    from cdcflow.capture.interleave.progress import CommandRecord
     from cdcflow.log.maintenance.retention import Rule
     from cdcflow.log.read.log_reader import LogReader
     from cdcflow.model.table import Table, TableId

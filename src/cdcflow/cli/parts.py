@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cdcflow import wiring
+from cdcflow.capture.capture import Capture
 from cdcflow.cli.beside import Running
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.signals import START_BROKEN_OFF_WITHIN_S, STOP_WITHIN_S
 from cdcflow.config import Config, FileLog
-from cdcflow.pipeline import Capture
 from cdcflow.service.control import Answer
 from cdcflow.service.control_table import TableDoor
 

@@ -18,7 +18,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.service.control import ask
 
 if TYPE_CHECKING:  # `cdcflow --help` need not load the capture
-    from cdcflow.pipeline.plan import Plan, TablePlan
+    from cdcflow.capture.plan import Plan, TablePlan
 
 CHANGES = 2
 """The exit code of `cdcflow plan --detailed-exitcode` if the file changes something."""
@@ -103,7 +103,7 @@ def _planned(file: Path) -> tuple[Config, Plan]:
 def _costed(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
     """The plan with the cost of its reading. The source's log is measured for a second, and only if it matters."""
     from cdcflow import wiring
-    from cdcflow.pipeline.plan import Rates
+    from cdcflow.capture.plan import Rates
 
     if not found.reads:
         return found

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow import wiring
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.plan import Plan
+from cdcflow.capture.ports.part_readers import Readers
 from cdcflow.cli.events import OnEvent
 from cdcflow.config import Config, FileLog, KafkaLog, load
 from cdcflow.config.changes import digest, shown
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.pipeline import Capture
-from cdcflow.pipeline.plan import Plan
-from cdcflow.ports.readers import Readers
 
 
 class Reloading:

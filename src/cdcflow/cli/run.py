@@ -16,7 +16,7 @@ from cdcflow.config.places import check_writable, log_places
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from cdcflow.ports.readers import Readers
+    from cdcflow.capture.ports.part_readers import Readers
 
 
 def run(

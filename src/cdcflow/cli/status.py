@@ -42,9 +42,9 @@ def current(settings: Config) -> dict[str, Any]:
 
 def _from_log(settings: Config) -> dict[str, Any]:
     """The log's latest cut and the source's status, while no daemon runs."""
+    from cdcflow.capture.interleave.progress import Progress
     from cdcflow.cli.daemon import problems
     from cdcflow.cli.watch import in_log, known_log_id, merge_status, source_status
-    from cdcflow.interleave.progress import Progress
 
     reader = wiring.log_reader(settings)
     problem = wiring.log_problem(settings)

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cdcflow import wiring
+from cdcflow.capture.capture import Capture
 from cdcflow.config import Config
 from cdcflow.errors import CdcflowError
 from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import Position
-from cdcflow.pipeline import Capture
 
 CAUGHT_UP_BYTES = 1 << 20
 """A source that is less than this ahead counts as caught up: it constantly writes log itself."""

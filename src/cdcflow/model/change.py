@@ -13,7 +13,7 @@ No change is a separate Python object. A `Run` is consecutive whole transactions
 The offset of a row is the run's first offset plus its index, so numbering a run is one addition. A transaction too
 large for memory is a `SpooledTransaction`: the same header, with its rows in a spool on disk. A chunk read by other
 processes is a `HeldRun`: those processes keep the rows until offsets are assigned. All three implement the interface
-that the interleave machine uses (`cdcflow.interleave.messages.Transactions`).
+that the interleave machine uses (`cdcflow.capture.interleave.messages.Transactions`).
 """
 
 from __future__ import annotations

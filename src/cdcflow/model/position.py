@@ -66,8 +66,8 @@ class Checkpoint:
     `next_transaction` are the numbers that the next row and the next transaction get; `cut` is the number of this cut
     (0: no cut yet). `commit_clock` is in microseconds since 1970 UTC: the log has every transaction up to that time,
     and all later transactions get a later clock. It is the last transaction's clock, or a later time that the source
-    reported (a heartbeat). `progress` is the backfill progress as `cdcflow.interleave.progress` writes it. `source` is
-    what the source adapter stores for its next start (slot name, timeline, …).
+    reported (a heartbeat). `progress` is the backfill progress as `cdcflow.capture.interleave.progress` writes it.
+    `source` is what the source adapter stores for its next start (slot name, timeline, …).
     """
 
     position: Position | None = None

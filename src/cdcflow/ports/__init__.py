@@ -1,18 +1,19 @@
-"""The interfaces between the pipeline, sources and sinks, as Protocols.
+"""The Protocols that a source or a log of your own implements, under one name for programs.
 
-A source adapter (`cdcflow.sources.*`) and a sink adapter (`cdcflow.sinks.*`) do not import each other; the pipeline
-uses both through these Protocols only. `cdcflow.wiring` connects the concrete classes. Import from here what your own
-source or sink implements; each module of this package holds one of the parties.
+A source adapter (`cdcflow.sources.*`) and a sink adapter (`cdcflow.sinks.*`) do not import each other; the capture
+uses both through these Protocols only. `cdcflow.wiring` connects the concrete classes. The modules that declare them
+are in `cdcflow.capture.ports` and `cdcflow.log`; nothing in cdcflow imports this package.
 """
 
-from cdcflow.log.read.log_reader import LogReader
-from cdcflow.log.tier import OpenTier, Tier
-from cdcflow.ports.chunks import ChunkSource
-from cdcflow.ports.comparing import ChunkSums, Comparable, Comparison, DigestSource, NoText
-from cdcflow.ports.control import ControlRow, ControlTable
-from cdcflow.ports.findings import Dropped, Finding, Remedy
-from cdcflow.ports.log import Log, Numbered, OpenSpool, ShapeKeeping, Spool
-from cdcflow.ports.source import (
+import sys
+
+from cdcflow.capture.ports import chunks, comparison, control, findings, log, part_readers, source, stream
+from cdcflow.capture.ports.chunks import ChunkSource
+from cdcflow.capture.ports.comparison import ChunkSums, Comparable, Comparison, DigestSource, NoText
+from cdcflow.capture.ports.control import ControlRow, ControlTable
+from cdcflow.capture.ports.findings import Dropped, Finding, Remedy
+from cdcflow.capture.ports.log import Log, Numbered, OpenSpool, ShapeKeeping, Spool
+from cdcflow.capture.ports.source import (
     Covering,
     Described,
     EventComparison,
@@ -26,7 +27,11 @@ from cdcflow.ports.source import (
     TablePreview,
     TransactionsBack,
 )
-from cdcflow.ports.stream import Stream, StreamEvent
+from cdcflow.capture.ports.stream import Stream, StreamEvent
+from cdcflow.log import tier, workers
+from cdcflow.log.read import log_reader
+from cdcflow.log.read.log_reader import LogReader
+from cdcflow.log.tier import OpenTier, Tier
 
 __all__ = [
     "Finding",
@@ -63,3 +68,18 @@ __all__ = [
     "OpenTier",
     "Tier",
 ]
+
+for _name, _module in {
+    "chunks": chunks,
+    "comparing": comparison,
+    "control": control,
+    "findings": findings,
+    "log": log,
+    "reader": log_reader,
+    "readers": part_readers,
+    "source": source,
+    "stream": stream,
+    "tier": tier,
+    "workers": workers,
+}.items():  # the modules that this package had
+    sys.modules[f"{__name__}.{_name}"] = _module

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from cdcflow.capture.ports.control import ControlRow, ControlTable
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.ports.control import ControlRow, ControlTable
 from cdcflow.service.control import Answer
 
 State = Literal["done", "refused"]

@@ -34,6 +34,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from cdcflow.capture.ports.log import Numbered
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
 from cdcflow.log.disk.layer import OS_LAYER, FileLayer, storing, syncing, unavailable, write_file
@@ -51,7 +52,6 @@ from cdcflow.log.read import lookup
 from cdcflow.model.change import HeldRun, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports.log import Numbered
 from cdcflow.sinks.journals import JournalFile
 from cdcflow.sinks.numbering import Numbering
 from cdcflow.sinks.recovery import Closed, Opened, Recovered, create, recover

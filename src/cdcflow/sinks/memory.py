@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.capture.ports.log import Numbered
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.format.journal import Owners
 from cdcflow.log.format.transactions import Transactions, gathered_back, headers_back
@@ -15,7 +16,6 @@ from cdcflow.log.read.lookup import expired, gathered, keys_of_partial
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports.log import Numbered
 from cdcflow.sinks.numbering import Numbering, own_rows
 
 _LOW = np.uint64(0xFFFFFFFF)

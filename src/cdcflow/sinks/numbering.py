@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cdcflow.capture.ports.log import Numbered
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import ChangeBatch, HeldRun, Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint
-from cdcflow.ports.log import Numbered
 
 
 def own_rows(run: Run | SpooledTransaction | HeldRun) -> Run | SpooledTransaction:

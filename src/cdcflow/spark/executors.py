@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcflow.ports.readers import PartReader
+from cdcflow.capture.ports.part_readers import PartReader
 from cdcflow.spark.context import context, failed
 from cdcflow.spark.held import Invitation, serve
 from cdcflow.spark.masters import runs_here

@@ -21,12 +21,12 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
+from cdcflow.capture.interleave.messages import Chunk
+from cdcflow.capture.ports.part_readers import PartReader, PartRows
 from cdcflow.errors import CdcflowError, InvariantViolated, SinkUnavailable
-from cdcflow.interleave.messages import Chunk
 from cdcflow.log.files import rowfile
 from cdcflow.model.change import reads
 from cdcflow.model.position import Position
-from cdcflow.ports.readers import PartReader, PartRows
 
 PIECE_BYTES = 1 << 20
 """A file is sent and received in pieces of this size."""

@@ -22,9 +22,9 @@ from multiprocessing.connection import Connection, Listener, answer_challenge, d
 from pathlib import Path
 from typing import Any
 
+from cdcflow.capture.interleave.messages import Chunk
+from cdcflow.capture.ports.part_readers import HeldPart, PartReader
 from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
-from cdcflow.interleave.messages import Chunk
-from cdcflow.ports.readers import HeldPart, PartReader
 from cdcflow.spark.held import PIECE_BYTES, Answer, DurableFile, Hello, Invitation, Read, Write, bare
 
 LOST_AFTER_S = 120.0
@@ -49,7 +49,8 @@ class _Asked:
 
 
 class Processes:
-    """Implements `cdcflow.ports.readers.Readers` for processes that run `held.serve`. A context manager."""
+    """Implements `cdcflow.capture.ports.part_readers.Readers` for processes that run `held.serve`. A context
+    manager."""
 
     def __init__(self, number: int, host: str, folder: Path, *, lost_after_s: float = LOST_AFTER_S) -> None:
         """`number` processes are expected; they connect to `host`. Those that see `folder`, the log's folder, write
@@ -120,7 +121,7 @@ class Processes:
         for asked in waiting:
             asked.answer.set_exception(error)
 
-    # ── cdcflow.ports.readers.Readers ───────────────────────────────────────────────────────────────────────
+    # ── cdcflow.capture.ports.part_readers.Readers ────────────────────────────────────────────────────────────────────
 
     @property
     def gone(self) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.log.fold.fold import Change, Key, Row, fold, swept
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.log.read.log_reader import LogReader

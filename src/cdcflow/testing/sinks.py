@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from cdcflow.capture.ports.log import Log, Numbered
 from cdcflow.errors import InvariantViolated, KeysUnknown
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction, Uint64s, commit_clock, reads
 from cdcflow.model.position import Checkpoint, Epoch, Position
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports.log import Log, Numbered
 
 Row = dict[str, object]
 Pieces = Sequence[tuple[Sequence[ChangeBatch], Uint64s | None]]

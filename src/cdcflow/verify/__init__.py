@@ -12,7 +12,8 @@
     job        a pass over a table, then rounds over its unverified rows
     report     what was found
 
-This package never contains: a client library, an engine's SQL (`merge.digest`), a source's SQL (`ports.comparing`).
+This package never contains: a client library, an engine's SQL (`merge.digest`), a source's SQL
+(`capture.ports.comparison`).
 """
 
 from cdcflow.verify.job import verify

@@ -24,8 +24,8 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.capture.ports.comparison import Comparison, DigestSource
 from cdcflow.merge.digest import BUCKETS_MAX, SUM, Buckets, is_portable
-from cdcflow.ports.comparing import Comparison, DigestSource
 from cdcflow.verify.port import Columns
 from cdcflow.verify.reading import Piece, SourceRows
 from cdcflow.verify.settled import Fences

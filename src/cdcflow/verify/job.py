@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.ports.comparison import Comparison, NoText
 from cdcflow.errors import CdcflowError, ConfigurationError, see
-from cdcflow.interleave.progress import Progress
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.merge.target import Target
 from cdcflow.model.change import KeySet
 from cdcflow.model.keytexts import texts_of
 from cdcflow.model.table import Table
-from cdcflow.ports.comparing import Comparison, NoText
 from cdcflow.verify.buckets import MOST, MOST_DIFFER, Pass, differing_buckets, no_buckets, plan
 from cdcflow.verify.history import Key, histories
 from cdcflow.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable, NothingSealed

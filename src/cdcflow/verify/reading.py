@@ -14,12 +14,12 @@ from typing import Literal, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Visibility
+from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.errors import SourceUnavailable
-from cdcflow.interleave.messages import Chunk, ChunkRead, Visibility
 from cdcflow.model.change import READ, KeySet, Run
 from cdcflow.model.position import Token
 from cdcflow.model.table import OP, Table, TableId
-from cdcflow.ports.comparing import Comparison
 from cdcflow.verify.port import NotComparable
 from cdcflow.verify.settled import Fences
 

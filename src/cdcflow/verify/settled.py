@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.capture.interleave.messages import Visibility
+from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost
-from cdcflow.interleave.messages import Visibility
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import TRUNCATE, Kind
 from cdcflow.model.position import Position
 from cdcflow.model.table import OP, Table
-from cdcflow.ports.comparing import Comparison
 from cdcflow.verify.port import Columns, Comparer
 
 BACK = 100_000

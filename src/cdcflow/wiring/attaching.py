@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from cdcflow.capture.interleave.progress import Gap, Progress
+from cdcflow.capture.ports.comparison import Comparable
 from cdcflow.config import Config, FileLog
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.progress import Gap, Progress
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.fold.completeness import Backfill
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import Table, TableId, word
-from cdcflow.ports.comparing import Comparable
 from cdcflow.wiring.capturing import open_source
 from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.warehouses import policies, warehouse

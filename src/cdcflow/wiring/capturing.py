@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.freshness import Freshness
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.observations import OnEvent
+from cdcflow.capture.offline_audit import LateTraces
+from cdcflow.capture.ports.control import ControlTable
+from cdcflow.capture.ports.part_readers import Readers
+from cdcflow.capture.ports.source import Source
+from cdcflow.capture.settings import CaptureSettings, OpenedLog
+from cdcflow.capture.shadow import Shadow
+from cdcflow.capture.spans import OnSpan
 from cdcflow.config import Config, FileLog, KafkaLog, Postgres, secret
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.limits import Limits
 from cdcflow.log.files import notes
 from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import Checkpoint, SourceIdentity
-from cdcflow.pipeline import Capture
-from cdcflow.pipeline.attempt import Orders, Pace
-from cdcflow.pipeline.freshness import Freshness
-from cdcflow.pipeline.late import LateTraces
-from cdcflow.pipeline.observing import OnEvent
-from cdcflow.pipeline.settings import CaptureSettings, OpenedLog
-from cdcflow.pipeline.shadow import Shadow
-from cdcflow.pipeline.spans import OnSpan
-from cdcflow.ports.control import ControlTable
-from cdcflow.ports.readers import Readers
-from cdcflow.ports.source import Source
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.wiring.logs import log_layout, log_reader, open_log, topics

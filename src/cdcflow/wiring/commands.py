@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cdcflow.capture.interleave.progress import CommandRecord, RepairRecord, commands_of, repairs_of
 from cdcflow.config import Config
-from cdcflow.interleave.progress import CommandRecord, RepairRecord, commands_of, repairs_of
 from cdcflow.log.read import reader
 from cdcflow.wiring.logs import log_reader, sealed_layout
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from urllib.parse import unquote, urlsplit
 
+from cdcflow.capture.ports.findings import Dropped
 from cdcflow.config import Config, FileLog, KafkaLog, Postgres
 from cdcflow.errors import ConfigurationError
-from cdcflow.ports.findings import Dropped
 from cdcflow.wiring.capturing import open_source
 from cdcflow.wiring.logs import log_id, log_reader
 

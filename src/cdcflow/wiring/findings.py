@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
+from cdcflow.capture.ports.findings import Finding
+from cdcflow.capture.ports.source import Source
 from cdcflow.config import Config, KafkaLog
 from cdcflow.errors import CdcflowError, ConfigurationError, RightMissing, SinkUnavailable, SourceUnavailable
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.check import Fault
-from cdcflow.ports.findings import Finding
-from cdcflow.ports.source import Source
 from cdcflow.wiring.capturing import control_table, open_source
 from cdcflow.wiring.logs import (
     client_library,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cdcflow.capture.settings import OpenedLog
 from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, load, secret
 from cdcflow.config.logs import TOPIC_EXPIRES
 from cdcflow.errors import ConfigurationError
@@ -20,7 +21,6 @@ from cdcflow.log.read.folder import FolderReader
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.workers import HERE, Workers
 from cdcflow.model.position import SourceIdentity
-from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.sinks import files
 from cdcflow.sinks.uploading import Uploading
 

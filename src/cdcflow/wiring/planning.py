@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.plan import Plan, Rates, Refusal, plan
+from cdcflow.capture.ports.source import Preview
 from cdcflow.config import Config, FileLog
 from cdcflow.config.changes import changes, shown
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.interleave.progress import Progress
 from cdcflow.log.files.layout import UPLOADS, Bounds, Layout
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
-from cdcflow.pipeline.plan import Plan, Rates, Refusal, plan
-from cdcflow.ports.source import Preview
 from cdcflow.wiring.capturing import open_source
 from cdcflow.wiring.logs import log_id, log_reader
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from cdcflow.capture.settings import OpenedLog
 from cdcflow.config import Config, FileLog, Serve
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import Checkpoint, SourceIdentity
-from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.wiring.logs import log_layout, log_reader, open_log
 from cdcflow.wiring.opening import opened
 

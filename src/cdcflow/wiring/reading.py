@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from functools import partial
 
+from cdcflow.capture.ports.part_readers import PartReader, Readers
 from cdcflow.config import Config, FileLog, MySQL, Postgres, secret
 from cdcflow.errors import ConfigurationError
-from cdcflow.ports.readers import PartReader, Readers
 
 
 @contextlib.contextmanager

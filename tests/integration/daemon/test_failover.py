@@ -13,7 +13,7 @@ from bank import Bank
 from tests.servers.postgres import Database, PostgresServer
 from tests.servers.proxy import TcpProxy
 
-from cdcflow.interleave.progress import Progress
+from cdcflow.capture.interleave.progress import Progress
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
 

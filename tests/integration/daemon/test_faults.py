@@ -15,12 +15,12 @@ from bank import Bank
 from tests.servers.postgres import PostgresServer
 
 from cdcflow import wiring
+from cdcflow.capture import log_writes
+from cdcflow.capture.attempt import Pace
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.disk.layer import OsLayer
 from cdcflow.log.read import reader
 from cdcflow.log.read.check import check
-from cdcflow.pipeline import recording
-from cdcflow.pipeline.attempt import Pace
 from cdcflow.sinks.files import FileLog
 from cdcflow.sources.postgres import chunks
 
@@ -214,7 +214,7 @@ def test_sealing_that_falls_behind_holds_the_capture_up(bank: Bank, monkeypatch:
 
     monkeypatch.setattr(FileLog, "seal_pending", seal_pending)
     monkeypatch.setattr(FileLog, "seal_due", lambda self, now_s: self._numbering.at_cut)
-    monkeypatch.setattr(recording, "UNSEALED_MAX", 3)
+    monkeypatch.setattr(log_writes, "UNSEALED_MAX", 3)
     with bank.capturing():
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
         free.clear()

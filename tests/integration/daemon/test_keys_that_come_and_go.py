@@ -13,7 +13,7 @@ from tests.integration.daemon.test_rewritten_rows import Ledger, wait_for
 from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow import wiring
-from cdcflow.pipeline.attempt import Pace
+from cdcflow.capture.attempt import Pace
 
 pytestmark = pytest.mark.postgres
 

@@ -13,8 +13,8 @@ from capturing import LOG_ID, Capture, rows_of
 from restoredcopies import Transaction, copied, drawn_job, exchanged, folded, put_back
 from tests.servers.postgres import Database, PostgresServer
 
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import HistoryLost
-from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run
 from cdcflow.model.position import Checkpoint, Position
 from cdcflow.testing.sources.reading import headers, position_at

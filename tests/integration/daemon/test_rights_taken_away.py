@@ -13,7 +13,7 @@ import pytest
 from bank import Bank
 from tests.servers.postgres import Database, PostgresServer
 
-from cdcflow.interleave.progress import Progress
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.model.table import TableId
 
 pytestmark = pytest.mark.postgres

@@ -13,9 +13,9 @@ from bank import Bank
 from tests.servers.postgres import Database
 
 from cdcflow import wiring
-from cdcflow.interleave.progress import Progress
+from cdcflow.capture.attempt import Pace
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.model.table import TableId
-from cdcflow.pipeline.attempt import Pace
 from cdcflow.sources.postgres.stream import PostgresStream
 from cdcflow.testing.folded import folded
 

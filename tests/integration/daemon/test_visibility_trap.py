@@ -11,7 +11,7 @@ import pytest
 from bank import Bank
 from tests.servers.postgres import PostgresServer
 
-from cdcflow.interleave.messages import XidSnapshot
+from cdcflow.capture.interleave.messages import XidSnapshot
 from cdcflow.model.change import Uint64s
 
 

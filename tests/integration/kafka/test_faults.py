@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.servers.kafka import KafkaBroker, KafkaCluster
 from tests.servers.proxy import TcpProxy
 
+from cdcflow.capture.ports.log import Log
 from cdcflow.errors import (
     CdcflowError,
     ConfigurationError,
@@ -25,7 +26,6 @@ from cdcflow.errors import (
     SinkUnavailable,
 )
 from cdcflow.model.position import Checkpoint, SourceIdentity
-from cdcflow.ports.log import Log
 from cdcflow.sinks.kafka.doctor import doctor
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader

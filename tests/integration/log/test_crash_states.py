@@ -22,6 +22,7 @@ import pyarrow as pa
 import pytest
 from tests.servers.disks import Recording, Tree, Unsynced
 
+from cdcflow.capture.ports.log import Numbered
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, SinkUnavailable
 from cdcflow.log.format import framing
@@ -29,7 +30,6 @@ from cdcflow.log.read.reader import check, read_rows
 from cdcflow.model.change import reads
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import OFFSET
-from cdcflow.ports.log import Numbered
 from cdcflow.sinks import files
 from cdcflow.sinks.files import FileLog
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, transactions

@@ -12,8 +12,8 @@ from capturing import rows_of
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import MySQLDatabase
 
+from cdcflow.capture.interleave.messages import ChunkRead
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.messages import ChunkRead
 from cdcflow.model.change import KeySet, Run
 from cdcflow.sources.mysql import fetch
 

@@ -9,9 +9,9 @@ from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 from watched import Watched
 
+from cdcflow.capture.ports.source import Covering, Described
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
-from cdcflow.ports.source import Covering, Described
 
 pytestmark = pytest.mark.mysql
 

@@ -8,7 +8,7 @@ import pytest
 from mysqlcapturing import MakeMySQLCapture
 from tests.servers.mysql import MySQLDatabase
 
-from cdcflow.ports.findings import Finding
+from cdcflow.capture.ports.findings import Finding
 
 pytestmark = pytest.mark.mysql
 

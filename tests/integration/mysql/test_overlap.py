@@ -14,8 +14,8 @@ from capturing import LOG_ID
 from mysqlcapturing import MakeMySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import HistoryLost
-from cdcflow.interleave.messages import Committed
 from cdcflow.log.format.transactions import HEADERS_BACK
 from cdcflow.model.change import Run
 from cdcflow.model.position import Position

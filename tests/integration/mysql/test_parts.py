@@ -14,9 +14,9 @@ from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import MySQLDatabase, MySQLServer
 
 from cdcflow import wiring
+from cdcflow.capture.interleave.messages import ChunkRead, Planned
 from cdcflow.config import Config
 from cdcflow.errors import SourceUnavailable
-from cdcflow.interleave.messages import ChunkRead, Planned
 from cdcflow.model.change import Run
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.mysql.ranges import Ordered, Part

@@ -15,10 +15,10 @@ from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 from typer.testing import CliRunner
 
 from cdcflow import wiring
+from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.cli.app import app
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.sources.mysql import binlog_status
 

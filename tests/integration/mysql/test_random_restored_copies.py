@@ -14,8 +14,8 @@ from mysqlcapturing import MySQLCapture
 from restoredcopies import Transaction, copied, drawn_job, folded, put_back
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import HistoryLost
-from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run
 from cdcflow.model.position import Checkpoint, Position
 from cdcflow.testing.sources.reading import headers, position_at

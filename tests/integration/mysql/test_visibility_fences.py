@@ -12,8 +12,8 @@ from capturing import rows_of
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run, Uint64s
 from cdcflow.model.position import Epoch
 from cdcflow.testing.sources import collect

@@ -17,8 +17,8 @@ from mysqlbank import MySQLBank
 from mysqlcapturing import MySQLCapture
 from tests.servers.mysql import MySQLDatabase
 
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.errors import RightMissing
-from cdcflow.interleave.progress import Progress
 from cdcflow.model.table import TableId
 
 pytestmark = pytest.mark.mysql

@@ -12,8 +12,8 @@ from mysqlbank import MySQLBank
 from pymysql.constants import COMMAND
 from tests.servers.mysql import Flavor, MySQLDatabase
 
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.progress import Progress
 
 pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 

@@ -13,10 +13,10 @@ from mysqlbank import MySQLBank
 from tests.servers.mysql import MySQLDatabase
 
 from cdcflow import wiring
+from cdcflow.capture.attempt import Pace
 from cdcflow.config import load
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import TableId
-from cdcflow.pipeline.attempt import Pace
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.testing.folded import folded
 

@@ -14,11 +14,11 @@ from binlogreading import TestTables
 from pgwire import Row, Spools, marks, transactions
 from tests.servers.mysql import MySQLDatabase, MySQLServer
 
+from cdcflow.capture.interleave.messages import Committed
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
-from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import SpooledTransaction
 from cdcflow.model.table import TableId
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts

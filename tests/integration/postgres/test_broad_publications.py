@@ -10,8 +10,8 @@ import pytest
 from capturing import LOG_ID, Capture, MakeCapture
 from tests.servers.postgres import Database
 
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import HistoryLost
-from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Position
 from cdcflow.testing.sources.reading import headers

@@ -16,11 +16,11 @@ import pytest
 from capturing import SLOT, Capture, MakeCapture, Row, rows_of
 from tests.servers.postgres import Database
 
+from cdcflow.capture.interleave.messages import Committed, MarkSeen
+from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.errors import HistoryLost, SourceUnavailable
-from cdcflow.interleave.messages import Committed, MarkSeen
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.position import Token
-from cdcflow.ports.stream import Stream, StreamEvent
 from cdcflow.sources.postgres import copy_reader
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
 from cdcflow.sources.postgres.copy_reader import CopyReader, Kind

@@ -8,9 +8,9 @@ import pytest
 from capturing import MakeCapture
 from tests.servers.postgres import Database
 
-from cdcflow.interleave.messages import Committed, MarkSeen
+from cdcflow.capture.interleave.messages import Committed, MarkSeen
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.model.position import Token
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
 
 pytestmark = pytest.mark.postgres

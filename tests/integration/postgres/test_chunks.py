@@ -9,8 +9,8 @@ import pytest
 from capturing import Capture, MakeCapture, rows_of, table_id
 from tests.servers.postgres import Database
 
+from cdcflow.capture.interleave.messages import Chunk, XidSnapshot
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Chunk, XidSnapshot
 from cdcflow.model.change import KeySet, Run
 from cdcflow.model.position import Token
 from cdcflow.sources.postgres.catalog import Relid

@@ -10,8 +10,8 @@ import pytest
 from capturing import Capture, MakeCapture, rows_of
 from tests.servers.postgres import Database
 
+from cdcflow.capture.interleave.messages import ChunkRead
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.messages import ChunkRead
 from cdcflow.model.change import KeySet, Run
 
 pytestmark = pytest.mark.postgres

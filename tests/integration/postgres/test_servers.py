@@ -9,10 +9,10 @@ import pytest
 from capturing import LOG_ID, SLOT, MakeCapture
 from tests.servers.postgres import Database, PostgresServer
 
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.config import secret
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
-from cdcflow.ports.findings import Finding
 
 pytestmark = pytest.mark.postgres
 

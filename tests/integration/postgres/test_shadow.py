@@ -13,7 +13,7 @@ from tests.servers.postgres import Database
 from watched import Watched
 from wrongdecoder import make_wrong, wrong_in
 
-from cdcflow.pipeline import shadow as shadows
+from cdcflow.capture import shadow as shadows
 from cdcflow.sources.postgres.stream import PostgresStream
 
 pytestmark = pytest.mark.postgres

@@ -17,11 +17,11 @@ import pytest
 from capturing import SLOT, Capture, MakeCapture, Row
 from tests.servers.postgres import Database, PostgresServer
 
+from cdcflow.capture.interleave.messages import Advanced, Committed
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
-from cdcflow.interleave.messages import Advanced, Committed
 from cdcflow.model.change import SpooledTransaction
 from cdcflow.model.table import Identity
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.testing.sources import collect
 

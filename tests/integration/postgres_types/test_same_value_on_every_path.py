@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pgwire import Lab
 
-from cdcflow.interleave.messages import Committed
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.model.change import Run
 
 pytestmark = pytest.mark.postgres

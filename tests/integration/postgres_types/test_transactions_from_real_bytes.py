@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from pgwire import Lab, Row, advanced, marks, transactions
 
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.types import DescribedTable

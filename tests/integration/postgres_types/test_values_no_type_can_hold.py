@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pgwire import Lab
 
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.config import Special
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run
 from cdcflow.sources.postgres.types import Policy
 

@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from cdcflow.capture.ports.log import Numbered
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.local.engine import LocalCuts
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table
-from cdcflow.ports.log import Numbered
 from cdcflow.sinks.files import FileLog
 from cdcflow.spark import job, read_cut
 from cdcflow.spark.cuts import CutsTable, published_cut

@@ -8,9 +8,9 @@ from namedtables import SYSTEM_COLUMNS, Named
 from sqlnames import names
 
 from cdcflow import local
+from cdcflow.capture.ports.source import Sampled
 from cdcflow.config import load
 from cdcflow.model.table import TableId
-from cdcflow.ports.source import Sampled
 from cdcflow.verify import buckets
 from cdcflow.wiring.capturing import open_source
 

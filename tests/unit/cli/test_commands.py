@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 import cdcflow
 from cdcflow import errors, wiring
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.cli import backfill as backfill_module
 from cdcflow.cli import failure, output
 from cdcflow.cli.app import app
@@ -29,7 +30,6 @@ from cdcflow.cli.events import ERRORS, WARNINGS, event_lines, leave_interrupts_o
 from cdcflow.cli.watch import lag_seconds
 from cdcflow.config import load
 from cdcflow.model.position import SourceIdentity
-from cdcflow.ports.findings import Finding
 from cdcflow.service.control import ControlServer
 from cdcflow.service.operations import checked
 from cdcflow.spark.job import MergeReport, TableReport

@@ -174,8 +174,8 @@ def test_a_thousand_tables_are_not_a_thousand_series_unless_asked(tables: int, s
 
 def test_the_pipeline_and_the_metrics_know_the_same_words() -> None:
     """A cause or a state that only one of the two lists contains would be counted nowhere."""
-    from cdcflow.interleave.progress import State
-    from cdcflow.pipeline import freshness
+    from cdcflow.capture import freshness
+    from cdcflow.capture.interleave.progress import State
     from cdcflow.service import metrics
 
     assert metrics.CAUSES == freshness.CAUSES

@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from cdcflow import wiring
+from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.plan import plan
+from cdcflow.capture.settings import CaptureSettings
 from cdcflow.cli.reloading import Reloading
 from cdcflow.config import Config, load
 from cdcflow.config.changes import Change, changes, shown
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.progress import Progress
-from cdcflow.pipeline.plan import plan
-from cdcflow.pipeline.settings import CaptureSettings
 
 
 class Stage:

@@ -16,11 +16,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from smallsource import ORDERS, Small, committed
 
+from cdcflow.capture import attempt as attempts
+from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.interleave.limits import Limits
 from cdcflow.errors import SinkUnavailable
-from cdcflow.interleave.limits import Limits
-from cdcflow.pipeline import attempt as attempts
-from cdcflow.pipeline.attempt import Orders, Pace
-from cdcflow.pipeline.capture import Capture
 from cdcflow.service.traces import Traces
 from cdcflow.sinks.memory import Memory, MemoryLog
 

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cdcflow import wiring
+from cdcflow.capture.interleave.progress import COMMANDS_KEPT, CommandRecord, Progress, RepairRecord
 from cdcflow.cli.app import app
 from cdcflow.config import load
-from cdcflow.interleave.progress import COMMANDS_KEPT, CommandRecord, Progress, RepairRecord
 from cdcflow.model.position import Offset, SourceIdentity
 from cdcflow.model.table import TableId
 from cdcflow.testing.sinks import Writer, orders

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from tests.simulation.transactions import Keys, Plain, Row, Shape, Transaction, position_of
 
-from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.backlog import Backlog
-from cdcflow.interleave.delivered import Delivered
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import (
+from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.delivered import Delivered
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.machine import Interleave
+from cdcflow.capture.interleave.messages import (
     Backfill,
     Chunk,
     ChunkFailed,
@@ -36,7 +35,8 @@ from cdcflow.interleave.messages import (
     WriteMark,
     XidSnapshot,
 )
-from cdcflow.interleave.progress import Progress, State, TableProgress
+from cdcflow.capture.interleave.progress import Progress, State, TableProgress
+from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Token
 from cdcflow.model.table import TableId
 

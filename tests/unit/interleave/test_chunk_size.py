@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdcflow.interleave.backlog import Backlog
-from cdcflow.interleave.delivered import Delivered
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, XidSnapshot
-from cdcflow.interleave.progress import Progress
-from cdcflow.interleave.work import QUIET_WINDOWS_MIN
+from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.delivered import Delivered
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned, XidSnapshot
+from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.interleave.work import QUIET_WINDOWS_MIN
 from cdcflow.model.change import KeySet, Run, reads
 from cdcflow.model.position import Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import (
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.machine import Interleave
+from cdcflow.capture.interleave.messages import (
     Append,
     Cancel,
     ChunkRead,

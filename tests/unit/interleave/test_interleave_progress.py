@@ -9,17 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdcflow.interleave.backlog import Backlog
-from cdcflow.interleave.delivered import Delivered
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.messages import Attach, Planned, PlanTable, Proven
-from cdcflow.interleave.orders import outcome_of
-from cdcflow.interleave.progress import Gap, Progress, TableProgress
+from cdcflow.capture import reread
+from cdcflow.capture.interleave.allowed_commands import outcome_of
+from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.delivered import Delivered
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.messages import Attach, Planned, PlanTable, Proven
+from cdcflow.capture.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId, table_from_text
 from cdcflow.model.types import ColumnType
-from cdcflow.pipeline import reread
 
 ORDERS = TableId("public", "orders")
 ORDERS_TABLE = Table(ORDERS, 7, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))

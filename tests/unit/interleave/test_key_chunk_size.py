@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.interleave.backlog import Backlog
-from cdcflow.interleave.delivered import Delivered
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.messages import ChunkRead, Planned, XidSnapshot
-from cdcflow.interleave.progress import Progress
-from cdcflow.interleave.work import Work
+from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.delivered import Delivered
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.messages import ChunkRead, Planned, XidSnapshot
+from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.interleave.work import Work
 from cdcflow.model.change import KeySet, reads
 from cdcflow.model.position import Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId

@@ -5,9 +5,18 @@ from __future__ import annotations
 import numpy as np
 from tests.simulation.transactions import Plain, Row, Shape, Transaction, position_of
 
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import Backfill, Committed, Effect, Event, Planned, PlanTable, Tick, XidSnapshot
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.machine import Interleave
+from cdcflow.capture.interleave.messages import (
+    Backfill,
+    Committed,
+    Effect,
+    Event,
+    Planned,
+    PlanTable,
+    Tick,
+    XidSnapshot,
+)
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import TableId
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.interleave.backlog import Backlog
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, XidSnapshot
-from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.messages import Adjust, Chunk, ChunkRead, XidSnapshot
+from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.model.change import reads
 from cdcflow.model.position import Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId

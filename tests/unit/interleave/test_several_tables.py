@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from tests.simulation.transactions import Plain, Row, Shape, Transaction, position_of
 
-from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import (
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.machine import Interleave
+from cdcflow.capture.interleave.messages import (
     Append,
     ChunkFailed,
     ChunkRead,
@@ -29,6 +28,7 @@ from cdcflow.interleave.messages import (
     WriteMark,
     XidSnapshot,
 )
+from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.model.table import TableId
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdcflow.interleave.delivered import Delivered
-from cdcflow.interleave.messages import XidSnapshot
+from cdcflow.capture.interleave.delivered import Delivered
+from cdcflow.capture.interleave.messages import XidSnapshot
 from cdcflow.model.change import Uint64s
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.simulation.transactions import Plain, Row, Shape, Transaction
 
-from cdcflow.interleave.window import held_before, split_runs, token, window_number
+from cdcflow.capture.interleave.window import held_before, split_runs, token, window_number
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Epoch, Token
 from cdcflow.model.table import TableId

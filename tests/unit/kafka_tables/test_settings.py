@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from cdcflow.capture.capture import Capture
 from cdcflow.cli import daemon
 from cdcflow.config import Config, PublishKafka, load
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.pipeline import Capture
 from cdcflow.sinks.kafka.tables.assembly import rules_of
 
 BASIC = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from cdcflow.interleave import progress
-from cdcflow.interleave.progress import Progress
+from cdcflow.capture.interleave import progress
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.log.files import layout
 from cdcflow.log.format import framing, rows, schema_history, segment, transactions
 from cdcflow.log.format.framing import FileKind, FrameKind

@@ -20,8 +20,8 @@ from binlogbytes import (
 from binlogreading import FLAVORS, WIDE, T, U, decoded, ids_of, one, reader, refused, rows_of
 from pgwire import advanced, transactions
 
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SourceUnavailable
-from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import SpooledTransaction
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.dump import Dump

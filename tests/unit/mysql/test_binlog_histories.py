@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pgwire import Row, advanced, marks, transactions
 
-from cdcflow.interleave.messages import Committed
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.position import BinlogPosition
 

@@ -10,8 +10,8 @@ from binlogbytes import (
 )
 from binlogreading import FLAVORS, Reader, T, TestTables, U, decoded, ids_of, one, reader, refused, rows_of
 
+from cdcflow.capture.interleave.messages import Advanced, RowsFilled
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.messages import Advanced, RowsFilled
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.sql import NO_BACKSLASH_ESCAPES

@@ -9,7 +9,7 @@ import pytest
 from binlogbytes import Log
 from binlogreading import TestTables, one, reader, rows_of
 
-from cdcflow.interleave.messages import RowsFilled
+from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.model.change import KeySet
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.keys import Key, value_literal

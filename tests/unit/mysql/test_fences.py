@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdcflow.interleave.window import held_before
+from cdcflow.capture.interleave.window import held_before
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.position import Position
 from cdcflow.model.table import OP, Column, Table, TableId

@@ -8,7 +8,7 @@ import pytest
 from binlogbytes import LONG, Log, TestColumn, TestTable, image
 from binlogreading import FLAVORS, WIDE, Reader, T, decoded, reader, rows_of
 
-from cdcflow.interleave.messages import Committed, RowsIncomplete
+from cdcflow.capture.interleave.messages import Committed, RowsIncomplete
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.gtids import Flavor
 

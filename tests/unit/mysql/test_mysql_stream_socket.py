@@ -18,10 +18,10 @@ from binlogbytes import Log, TestColumn, TestTable, packet, simple
 from binlogreading import TestTables
 from pgwire import Spools, marks, transactions
 
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.sources.mysql import stream as streams
 from cdcflow.sources.mysql.binlog import BinlogDecoder

@@ -17,10 +17,10 @@ from pymysqlreplication.constants.CHARSET import charset_by_id
 from pymysqlreplication.row_event import RowsEvent, find_charset
 from secondopinions import AllSamples, differences
 
+from cdcflow.capture.ports.source import SecondOpinion
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Identity, TableId
-from cdcflow.ports.source import SecondOpinion
 from cdcflow.sources.mysql import doctor, event_samples, mysql_replication, opinion_exclusions
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.gtids import Flavor

@@ -10,7 +10,7 @@ import pytest
 from binlogbytes import Log, simple
 from binlogreading import Reader, TestTables, ids_of, one, reader, rows_of
 
-from cdcflow.interleave.messages import RowsFilled
+from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.statement_text import other_texts, statement_text
 from cdcflow.sources.mysql.status_variables import StatusVariables, status_variables

@@ -7,7 +7,7 @@ from binlogbytes import Log
 from binlogreading import T, decoded, one, rows_of
 from pgwire import transactions
 
-from cdcflow.interleave.messages import RowsFilled
+from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.sources.mysql.position import BinlogPosition
 
 

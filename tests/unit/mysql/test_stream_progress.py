@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcflow.interleave.messages import Advanced, MarkSeen
+from cdcflow.capture.interleave.messages import Advanced, MarkSeen
 from cdcflow.model.position import Position, Token
 from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress, coordinate
 

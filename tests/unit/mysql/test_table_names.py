@@ -6,7 +6,7 @@ import pytest
 from binlogbytes import Log, simple
 from binlogreading import TestTables, one, reader, rows_of
 
-from cdcflow.interleave.messages import RowsFilled
+from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.mysql.catalog import Wanted

@@ -35,11 +35,11 @@ from pgbytes import (
 )
 from pgwire import Row, Spools, advanced, marks, transactions
 
+from cdcflow.capture.interleave.messages import Committed, RowsFilled, RowVersion
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, InvariantViolated, SourceUnavailable
-from cdcflow.interleave.messages import Committed, RowsFilled, RowVersion
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.table import TableId
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres import pgoutput
 from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation

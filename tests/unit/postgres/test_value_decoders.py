@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pgbytes import attribute, begin, commit, copy_rows, insert, numeric_bytes, numeric_modifier, relation, table, xlog
 from pgwire import Spools
 
-from cdcflow.interleave.messages import Committed
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.model.change import Run
 from cdcflow.sources import buffers
 from cdcflow.sources.postgres.copy import decode_copy

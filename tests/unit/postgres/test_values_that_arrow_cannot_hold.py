@@ -12,9 +12,9 @@ import pytest
 from pgbytes import attribute, begin, commit, insert, numeric_modifier, relation, table, xlog
 from pgwire import Spools
 
+from cdcflow.capture.interleave.messages import Committed
 from cdcflow.config import Postgres, Special
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated
-from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run
 from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder

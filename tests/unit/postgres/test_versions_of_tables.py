@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cdcflow.interleave.messages import RowVersion
+from cdcflow.capture.interleave.messages import RowVersion
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import Relid
 from cdcflow.sources.postgres.rewrites import NO_KEY, CatalogVersion, Key, RowVersions, versions

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pgbytes import begin, commit, insert, message, relation, table, truncate, xlog
 
+from cdcflow.capture.interleave.messages import Advanced
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import HistoryLost, SourceUnavailable
-from cdcflow.interleave.messages import Advanced
 from cdcflow.log.format.transactions import HEADERS_BACK
 from cdcflow.model.position import Position
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres import overlap
 from cdcflow.sources.postgres.lsn import position_of
 from cdcflow.sources.postgres.overlap import TransactionsOnly, check_same

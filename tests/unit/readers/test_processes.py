@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdcflow.capture.interleave.messages import Chunk
+from cdcflow.capture.interleave.window import token
+from cdcflow.capture.ports.part_readers import HeldPart, PartReader, PartRows
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable, SourceUnavailable
-from cdcflow.interleave.messages import Chunk
-from cdcflow.interleave.window import token
 from cdcflow.log.format.segment import SegmentFile
 from cdcflow.model.position import Epoch
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
-from cdcflow.ports.readers import HeldPart, PartReader, PartRows
 from cdcflow.sinks.row_file import HeldFile
 from cdcflow.spark import held, readers
 from cdcflow.spark.held import Answer, Hello, Read, Reader, Write, serve

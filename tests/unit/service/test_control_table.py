@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import pytest
 
+from cdcflow.capture.ports.control import ControlRow
 from cdcflow.config import load
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
-from cdcflow.ports.control import ControlRow
 from cdcflow.service.control_table import TableDoor
 
 

@@ -37,7 +37,7 @@ STATE_VERSION = 1
 @dataclass(frozen=True, slots=True)
 class StateTable:
     """A table in a state: its file, how many rows it has, its shape at that offset (`Table.to_json()`), and what the
-    log recorded about its backfill (`interleave.progress`)."""
+    log recorded about its backfill (`capture.interleave.progress`)."""
 
     file: str
     rows: int

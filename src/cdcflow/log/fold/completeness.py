@@ -31,7 +31,7 @@ WITHOUT_BASE = "without its base"
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """A table's latest backfill, from a checkpoint (`cdcflow.interleave.progress` documents the fields)."""
+    """A table's latest backfill, from a checkpoint (`cdcflow.capture.interleave.progress` documents the fields)."""
 
     state: str = ""
     generation: int = 0

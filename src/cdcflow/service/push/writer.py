@@ -26,8 +26,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.capture.interleave.progress import TableProgress
+from cdcflow.capture.ports.log import Log, Numbered
 from cdcflow.errors import CdcflowError, OutcomeUnknown, SinkUnavailable
-from cdcflow.interleave.progress import TableProgress
 from cdcflow.log.format.segment import Segment
 from cdcflow.log.index.keyhash import hashes
 from cdcflow.log.query.log import ChangeLog
@@ -35,7 +36,6 @@ from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import DELETE, INSERT, UPDATE, ChangeBatch, Run, commit_clock
 from cdcflow.model.position import Checkpoint, Epoch, Offset
 from cdcflow.model.table import BEFORE, UNCHANGED, Table
-from cdcflow.ports.log import Log, Numbered
 from cdcflow.service.push import remembered
 from cdcflow.service.push.operations import Failure, Operation, Row, done
 from cdcflow.service.push.remembered import Memory, Once, Remembered

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.capture.ports.log import Numbered
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.disk.layer import OS_LAYER, storing, syncing
 from cdcflow.log.disk.lease import read_epoch
@@ -29,7 +30,6 @@ from cdcflow.log.read.reader import LogLocation, LogRows, list_segments, newest_
 from cdcflow.model.change import ChangeBatch, Int64s, Kind, Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Offset, Position
 from cdcflow.model.table import OFFSET, Table, TableId, table_from_json
-from cdcflow.ports.log import Numbered
 from cdcflow.sinks.journals import JournalFile
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.errors import CdcflowError
 from cdcflow.log.read.reader import LogLocation
-from cdcflow.ports.findings import Finding
 from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka.topics import CLEANED, Admin, Topics
 

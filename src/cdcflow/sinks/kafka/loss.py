@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.log.disk.layer import OS_LAYER, storing, write_file
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.reader import LogLocation
-from cdcflow.ports.findings import Finding
 from cdcflow.sinks.kafka.failures import GONE
 from cdcflow.sinks.kafka.frames import last_cut, read_state
 from cdcflow.sinks.kafka.state import State

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.errors import CdcflowError, SinkUnavailable
 from cdcflow.log.files.layout import Bounds, Layout, LogFile
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.log.read.check import Fault
-from cdcflow.ports.findings import Finding
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.inventory import counting, suspects, together
 from cdcflow.sinks.objects.restoring import FindCopy

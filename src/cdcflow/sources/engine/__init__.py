@@ -6,5 +6,5 @@
 This package keeps connections, decides which tables are selected and which are refused, defines the kinds of chunks and
 their parts, combines batches of one table, and counts the rows of a transaction that does not fit into memory. It
 contains no client library, no SQL statement and no bytes of a protocol; those belong to the dialects. The order of log
-and chunks is decided in `cdcflow.interleave`.
+and chunks is decided in `cdcflow.capture.interleave`.
 """

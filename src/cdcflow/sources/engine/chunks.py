@@ -15,8 +15,8 @@ see that change, so it was committed after low; the other sees it, so it was com
 replayed. If it omits columns, the chunk must be placed exactly between what its snapshots saw and what they did not;
 such a position may not exist (`Window.held_before`). Then the chunk is read again, smaller, and in the end in one part.
 
-Other processes may read parts (`ports.readers`), with this same code: they report what their snapshots showed, keep the
-rows, and write them into files once the machine has assigned their offsets.
+Other processes may read parts (`capture.ports.part_readers`), with this same code: they report what their snapshots
+showed, keep the rows, and write them into files once the machine has assigned their offsets.
 
 A part that ends early (its rows were too large) ends the chunk: the rows of later parts are dropped, with their fences.
 """
@@ -33,14 +33,14 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
+from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned, Visibility
+from cdcflow.capture.ports.comparison import ChunkSums
+from cdcflow.capture.ports.part_readers import PartRows, Readers
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
 from cdcflow.merge.digest import SUM, Buckets, Hash
 from cdcflow.model.change import HeldRun, KeySet, Run, reads
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId, word
-from cdcflow.ports.comparing import ChunkSums
-from cdcflow.ports.readers import PartRows, Readers
 from cdcflow.sources.engine.changes import absent, after_deletes, after_truncate
 from cdcflow.sources.engine.connections import Pool
 
@@ -272,7 +272,7 @@ class Chunks(Generic[C, P, R]):
         except Rewritten:
             return ChunkRead(chunk, None, None, (), rewritten=True, seconds=time.monotonic() - began)
 
-    # ── cdcflow.ports.readers.PartReader ────────────────────────────────────────────────────────────────────
+    # ── cdcflow.capture.ports.part_readers.PartReader ─────────────────────────────────────────────────────────────────
 
     def read_part(self, chunk: Chunk, part: P) -> PartRows:
         def taken(connection: C) -> tuple[float, Callable[[], R]]:

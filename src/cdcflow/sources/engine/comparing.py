@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.interleave.messages import Visibility
+from cdcflow.capture.interleave.messages import Visibility
 from cdcflow.model.change import Uint64s
 from cdcflow.model.table import Table
 from cdcflow.sources.engine.chunks import Chunks

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
+from cdcflow.capture.ports.control import ControlRow
 from cdcflow.errors import CdcflowError
-from cdcflow.ports.control import ControlRow
 from cdcflow.sources.engine.connections import Pool
 
 C = TypeVar("C")

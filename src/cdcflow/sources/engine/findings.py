@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cdcflow.capture.ports.findings import Finding, Remedy
 from cdcflow.errors import CdcflowError
-from cdcflow.ports.findings import Finding, Remedy
 
 
 def ok(subject: str, text: str) -> Finding:

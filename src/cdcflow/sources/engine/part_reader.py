@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cdcflow.interleave.messages import Chunk
-from cdcflow.ports.readers import PartRows
+from cdcflow.capture.interleave.messages import Chunk
+from cdcflow.capture.ports.part_readers import PartRows
 from cdcflow.sources.engine.chunks import Chunks
 
 
 class OwnPartReader:
-    """Implements `cdcflow.ports.readers.PartReader` on chunks, and closes what they were opened with."""
+    """Implements `cdcflow.capture.ports.part_readers.PartReader` on chunks, and closes what they were opened with."""
 
     def __init__(self, chunks: Chunks[Any, Any, Any], close: Callable[[], None]) -> None:
         self._chunks = chunks

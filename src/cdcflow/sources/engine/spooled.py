@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.capture.ports.log import OpenSpool, Spool
 from cdcflow.model.change import ChangeBatch, KeySet, SpooledTransaction, Uint64s
 from cdcflow.model.position import Position
 from cdcflow.model.table import OP, UNCHANGED, Table, TableId
-from cdcflow.ports.log import OpenSpool, Spool
 from cdcflow.sources.buffers import Bools
 
 

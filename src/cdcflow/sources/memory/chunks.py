@@ -19,8 +19,8 @@ from itertools import pairwise
 
 import pyarrow as pa
 
+from cdcflow.capture.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.errors import CdcflowError, SourceUnavailable
-from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId

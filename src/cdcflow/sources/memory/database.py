@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from cdcflow.capture.interleave.messages import XidSnapshot
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import XidSnapshot
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType

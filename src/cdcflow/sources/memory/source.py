@@ -12,15 +12,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from cdcflow.capture.interleave.messages import RowsCompared, RowVersion
+from cdcflow.capture.ports.chunks import ChunkSource
+from cdcflow.capture.ports.findings import Dropped, Finding
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.source import Preview, SourceStatus, TablePreview, TransactionsBack
+from cdcflow.capture.ports.stream import Stream
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
-from cdcflow.interleave.messages import RowsCompared, RowVersion
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports.chunks import ChunkSource
-from cdcflow.ports.findings import Dropped, Finding
-from cdcflow.ports.log import OpenSpool
-from cdcflow.ports.source import Preview, SourceStatus, TablePreview, TransactionsBack
-from cdcflow.ports.stream import Stream
 from cdcflow.sources.engine.chunks import KEYS_BYTES_MAX, Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection

@@ -14,13 +14,13 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import SourceUnavailable
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
 from cdcflow.model.change import TRUNCATE, ChangeBatch, Run
 from cdcflow.model.position import Position
 from cdcflow.model.table import BEFORE, OP, Table, TableId
-from cdcflow.ports.log import OpenSpool
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.engine.spooled import SpooledRows
 from cdcflow.sources.memory.database import Change, Commit, Mark, MemoryDatabase, Statement, position_of
 

@@ -25,13 +25,13 @@ from operator import itemgetter
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.capture.interleave.messages import Committed, MarkSeen, RowsIncomplete
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import InvariantViolated
-from cdcflow.interleave.messages import Committed, MarkSeen, RowsIncomplete
 from cdcflow.model.change import Int64s, KeySet, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import TableId
-from cdcflow.ports.log import OpenSpool
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
 from cdcflow.sources.mysql.ddl import Statements

@@ -5,7 +5,7 @@
 
 A plan pins the bound (W28) and the meaning of the cursors: if the key's columns change, literals for the old ones
 become meaningless and the table is read from the start. A row that an update moves across the cursor is handled by the
-machine (see `interleave.backlog`).
+machine (see `capture.interleave.backlog`).
 
 Termination. Rows above the bound are never read. Rows inserted below it during the backfill are read if they are ahead
 of the cursor, and the range ahead only shrinks: with N rows, i inserts and r rows read per second, keys uniformly up to
@@ -34,8 +34,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pymysql
 
+from cdcflow.capture.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.errors import SourceUnavailable
-from cdcflow.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.merge.digest import Buckets, Hash
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcflow.interleave.messages import Visibility
+from cdcflow.capture.interleave.messages import Visibility
 from cdcflow.model.position import Position
 from cdcflow.model.table import Table
 from cdcflow.sources.engine.chunks import Chunks

@@ -11,8 +11,8 @@ import re
 
 import numpy as np
 
+from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.messages import RowsFilled
 from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools

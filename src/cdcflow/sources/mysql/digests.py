@@ -25,10 +25,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from cdcflow.capture.ports.comparison import NoText
 from cdcflow.merge.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, Hash, is_portable
 from cdcflow.merge.types import stored
 from cdcflow.model.table import Identity, TableId
-from cdcflow.ports.comparing import NoText
 from cdcflow.sources.mysql.sql import quoted
 from cdcflow.sources.mysql.tables import DescribedTable, describe
 from cdcflow.sources.mysql.types.charsets import charset_of

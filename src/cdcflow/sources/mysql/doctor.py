@@ -24,10 +24,10 @@ from typing import Any
 
 import pymysql
 
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.table import TableId, word
-from cdcflow.ports.findings import Finding
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import advice, table_id

@@ -16,9 +16,9 @@ from typing import Protocol
 
 import pymysql
 
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.model.change import Int64s
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.connection import Connection, mapping_errors, query
 from cdcflow.sources.mysql.errors import history_lost, map_error

@@ -16,10 +16,10 @@ from typing import Protocol
 
 import pymysql
 
+from cdcflow.capture.ports.findings import Dropped
 from cdcflow.errors import CdcflowError, RightMissing
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
-from cdcflow.ports.findings import Dropped
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, account_of, query
 from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_TABLE, map_error, parts

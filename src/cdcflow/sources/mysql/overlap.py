@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pymysql
 
+from cdcflow.capture.ports.source import TransactionsBack
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import HistoryLost
 from cdcflow.model.change import Int64s
-from cdcflow.ports.source import TransactionsBack
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, Connector, mapping_errors

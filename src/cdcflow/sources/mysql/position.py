@@ -19,10 +19,10 @@ import re
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
+from cdcflow.capture.interleave.messages import Advanced, MarkSeen
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.interleave.messages import Advanced, MarkSeen
 from cdcflow.model.position import Position, Token
-from cdcflow.ports.stream import StreamEvent
 
 FIRST_EVENT = 4
 """Where the first event of a file begins."""

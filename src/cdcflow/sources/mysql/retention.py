@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import pymysql
 
-from cdcflow.ports.findings import Finding
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.sources.engine.findings import ok, run, warning
 from cdcflow.sources.mysql.connection import Connection, query
 

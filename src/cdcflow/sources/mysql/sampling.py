@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from cdcflow.capture.ports.source import Sample
 from cdcflow.model.table import TableId
-from cdcflow.ports.source import Sample
 from cdcflow.sources.mysql.binlog_status import snapshot
 from cdcflow.sources.mysql.connection import Connection, query
 from cdcflow.sources.mysql.sql import literal, quoted

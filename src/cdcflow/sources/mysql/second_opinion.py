@@ -18,9 +18,9 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
 
+from cdcflow.capture.ports.source import EventComparison
 from cdcflow.model.change import DELETE, INSERT, UPDATE
 from cdcflow.model.table import BEFORE, OP, UNCHANGED
-from cdcflow.ports.source import EventComparison
 from cdcflow.sources.mysql import mysql_replication
 from cdcflow.sources.mysql.event_samples import EventSample
 from cdcflow.sources.mysql.gtids import Flavor

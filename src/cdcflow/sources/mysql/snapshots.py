@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pymysql
 
+from cdcflow.capture.interleave.messages import Visibility
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.messages import Visibility
 from cdcflow.model.position import Position
 from cdcflow.sources.engine.chunks import Snapshot
 from cdcflow.sources.mysql import binlog_status

@@ -20,18 +20,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cdcflow.capture.interleave.messages import RowsCompared
+from cdcflow.capture.ports.comparison import Comparison
+from cdcflow.capture.ports.findings import Dropped, Finding
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.part_readers import PartReader, Readers
+from cdcflow.capture.ports.source import EventComparison, Preview, Sample, SourceStatus, TablePreview, TransactionsBack
+from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model import rereading
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports.comparing import Comparison
-from cdcflow.ports.findings import Dropped, Finding
-from cdcflow.ports.log import OpenSpool
-from cdcflow.ports.readers import PartReader, Readers
-from cdcflow.ports.source import EventComparison, Preview, Sample, SourceStatus, TablePreview, TransactionsBack
-from cdcflow.ports.stream import Stream
 from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool

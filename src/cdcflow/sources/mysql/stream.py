@@ -23,9 +23,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.model.position import Position, Token
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.engine.decode_ahead import DecodeAhead
 from cdcflow.sources.mysql import wire

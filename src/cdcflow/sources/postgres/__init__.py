@@ -2,5 +2,5 @@
 
 This package contains everything that uses psycopg (`connection`, `catalog`, `publication`, `slot`, `stream`, `chunks`,
 `doctor`, `source`), and the decoders of the server's bytes, which need no connection (`types`, `wire`, `tuples`,
-`pgoutput`, `copy`). It does not decide which of log and chunk comes first (see `cdcflow.interleave`).
+`pgoutput`, `copy`). It does not decide which of log and chunk comes first (see `cdcflow.capture.interleave`).
 """

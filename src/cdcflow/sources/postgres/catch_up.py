@@ -32,10 +32,10 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
+from cdcflow.capture.interleave.messages import Advanced
+from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.errors import CdcflowError
-from cdcflow.interleave.messages import Advanced
 from cdcflow.model.position import Position
-from cdcflow.ports.stream import Stream, StreamEvent
 from cdcflow.sources.postgres.connection import Connection, Connector, has_no_encoding, literal, mapping_errors
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import lsn_of, position_of

@@ -27,8 +27,8 @@ import psycopg
 import pyarrow as pa
 from psycopg import pq
 
+from cdcflow.capture.interleave.messages import Chunk, Planned, XidSnapshot
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, RightMissing, SourceUnavailable
-from cdcflow.interleave.messages import Chunk, Planned, XidSnapshot
 from cdcflow.merge.digest import Buckets, Hash
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token

@@ -23,10 +23,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from cdcflow.capture.ports.comparison import NoText
 from cdcflow.merge.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, is_portable
 from cdcflow.merge.types import stored
 from cdcflow.model.table import Identity, TableId
-from cdcflow.ports.comparing import NoText
 from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.types.describe import AttributeInfo, Codec, Policy, describe_table, quoted
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 
+from cdcflow.capture.ports.findings import Finding, Remedy
 from cdcflow.config import Postgres
 from cdcflow.errors import CdcflowError
-from cdcflow.ports.findings import Finding, Remedy
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, run, warning
 from cdcflow.sources.engine.selection import Selection, advice

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import Postgres
-from cdcflow.ports.log import OpenSpool
-from cdcflow.ports.stream import Stream
 from cdcflow.sources.postgres import slot
 from cdcflow.sources.postgres.catalog import Catalog
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, backlog_of

@@ -35,11 +35,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.capture.interleave.messages import Advanced
+from cdcflow.capture.ports.source import TransactionsBack
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import HistoryLost
-from cdcflow.interleave.messages import Advanced
 from cdcflow.model.change import Int64s, Uint64s
-from cdcflow.ports.source import TransactionsBack
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.sources.postgres.connection import Connector, history_lost
 from cdcflow.sources.postgres.lsn import EPOCH_US, lsn_of, position_of, positions

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from cdcflow.interleave.messages import Chunk
+from cdcflow.capture.interleave.messages import Chunk
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import Relid
 

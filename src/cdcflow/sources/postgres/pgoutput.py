@@ -29,13 +29,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import InvariantViolated, SourceUnavailable
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
 from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, Table, TableId
-from cdcflow.ports.log import OpenSpool
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import merged, truncation
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, Layout, layout_of

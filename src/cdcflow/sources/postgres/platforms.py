@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from cdcflow.ports.findings import Remedy
+from cdcflow.capture.ports.findings import Remedy
 from cdcflow.sources.engine.findings import run
 from cdcflow.sources.postgres.connection import Connection, quoted
 

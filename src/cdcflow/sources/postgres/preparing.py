@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from cdcflow.capture.ports.source import TransactionsBack
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
-from cdcflow.ports.source import TransactionsBack
 from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Selected
 from cdcflow.sources.postgres.connection import Connection, Connector

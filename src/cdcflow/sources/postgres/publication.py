@@ -24,9 +24,9 @@ from typing import Literal, LiteralString
 
 import psycopg
 
+from cdcflow.capture.ports.findings import Dropped
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
-from cdcflow.ports.findings import Dropped
 from cdcflow.sources.postgres.catalog import CatalogTable
 from cdcflow.sources.postgres.connection import Connection, history_lost, map_error, quoted
 

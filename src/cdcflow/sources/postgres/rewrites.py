@@ -10,7 +10,7 @@ reads, is stored with the backfill's progress, and is compared later:
 
 The version is durable with the generation that it belongs to, and the comparison has the same result until the next
 plan stores a new one. So no crash loses the request to read again, and no statement is answered twice. For why a
-version must also be known before a generation begins, see `cdcflow.interleave.machine`.
+version must also be known before a generation begins, see `cdcflow.capture.interleave.machine`.
 
 The catalog shows a statement once it is committed, while the stream may lag: then a table is read again before the
 stream reaches the statement, which is early, but correct.
@@ -65,7 +65,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cdcflow.interleave.messages import RowsCompared, RowVersion
+from cdcflow.capture.interleave.messages import RowsCompared, RowVersion
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Words, word_of
 from cdcflow.sources.postgres.connection import Connection

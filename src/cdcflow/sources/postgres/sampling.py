@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import psycopg
 
+from cdcflow.capture.ports.source import Sample
 from cdcflow.model.table import TableId
-from cdcflow.ports.source import Sample
 from cdcflow.sources.postgres.connection import Connection, quoted
 
 ROWS_EACH_END = 10

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import psycopg
 
+from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
-from cdcflow.ports.findings import Dropped, Finding
 from cdcflow.sources.postgres.connection import Connection, Connector, history_lost, literal, map_error, mapping_errors
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.platforms import platform_of

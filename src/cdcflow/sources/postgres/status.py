@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cdcflow.capture.ports.source import SourceStatus
 from cdcflow.model.position import Position
-from cdcflow.ports.source import SourceStatus
 from cdcflow.sources.postgres import slot
 from cdcflow.sources.postgres.connection import Connection
 from cdcflow.sources.postgres.lsn import lsn_of, position_of

@@ -27,10 +27,10 @@ from typing import Protocol
 import psycopg
 from psycopg import pq
 
+from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled, RowsIncomplete
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled, RowsIncomplete
 from cdcflow.model.position import Position
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.engine.decode_ahead import DecodeAhead
 from cdcflow.sources.engine.descriptors import READABLE, WRITABLE, wait_until

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.progress import RepairRecord, repairs_of
+from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.progress import RepairRecord, repairs_of
 from cdcflow.model.change import READ
-from cdcflow.pipeline.attempt import Orders, Pace
-from cdcflow.pipeline.capture import Capture
 from cdcflow.sinks.memory import Memory, MemoryLog
 from cdcflow.testing.folded import Unmergeable, current, read
 from cdcflow.testing.sources import reading

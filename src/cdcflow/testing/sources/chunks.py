@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from cdcflow.capture.interleave.messages import Chunk, Committed
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Chunk, Committed
 from cdcflow.model.change import KeySet, Run
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+from cdcflow.capture.ports.source import Source
 from cdcflow.model.table import TableId
-from cdcflow.ports.source import Source
 
 Act = Literal[
     "hold commits",

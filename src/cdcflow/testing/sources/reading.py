@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned
+from cdcflow.capture.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned
+from cdcflow.capture.ports.chunks import ChunkSource
+from cdcflow.capture.ports.log import OpenSpool, Spool
+from cdcflow.capture.ports.source import Source
+from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.log.format.transactions import Transactions, headers_back
 from cdcflow.model.change import DELETE, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Position, Token
 from cdcflow.model.table import OP, TableId
-from cdcflow.ports.chunks import ChunkSource
-from cdcflow.ports.log import OpenSpool, Spool
-from cdcflow.ports.source import Source
-from cdcflow.ports.stream import Stream, StreamEvent
 from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.testing.sources.kit import SourceKit
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.capture.ports.source import Source, TransactionsBack
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import HistoryLost
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.model.change import Run
 from cdcflow.model.position import Checkpoint, Epoch, Token
-from cdcflow.ports.source import Source, TransactionsBack
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.testing.sources.kit import SourceKit, needs
 from cdcflow.testing.sources.reading import (
     LOG_ID,

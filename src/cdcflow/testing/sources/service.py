@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from cdcflow.capture.interleave.messages import Chunk
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.interleave.messages import Chunk
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.testing.sources import reading
 from cdcflow.testing.sources.kit import SourceKit, needs

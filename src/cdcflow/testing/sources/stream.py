@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen
+from cdcflow.capture.ports.log import Spool
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.position import Token
 from cdcflow.model.table import BEFORE, OP, UNCHANGED, TableId
-from cdcflow.ports.log import Spool
-from cdcflow.ports.stream import StreamEvent
 from cdcflow.sinks.memory import Memory, MemoryLog, MemorySpool
 from cdcflow.testing.sources.kit import SourceKit, needs
 from cdcflow.testing.sources.reading import Scenarios, changes, collect, placed_rows, rows_of, seen_mark

@@ -1,0 +1,442 @@
+"""One attempt at capturing: from the log's checkpoint, until it is stopped or something breaks.
+
+Nothing of an attempt outlives it except the log. After a broken connection, a full disk or a changed list of tables the
+next attempt begins at the log's last durable cut with a new epoch, exactly as a new process would: there is one way to
+start, used all the time, instead of a repair for each thing that can break.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from cdcflow.capture import reread
+from cdcflow.capture.durability import Durability
+from cdcflow.capture.freshness import Freshness
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.machine import Interleave
+from cdcflow.capture.interleave.messages import (
+    Answered,
+    Append,
+    Backfill,
+    ChunkRead,
+    Command,
+    Cut,
+    Effect,
+    Event,
+    Input,
+    PlanTable,
+    TakeSnapshot,
+    Tick,
+    Visibility,
+    WriteMark,
+    XidSnapshot,
+)
+from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.log_writes import OnAnswer, Recording
+from cdcflow.capture.observations import Observed, OnEvent
+from cdcflow.capture.partial_keys import PartialKeys
+from cdcflow.capture.ports.chunks import ChunkSource
+from cdcflow.capture.ports.log import Log
+from cdcflow.capture.ports.source import Source
+from cdcflow.capture.ports.stream import Stream, StreamEvent
+from cdcflow.capture.rates import ReadingRate, RecentRate
+from cdcflow.capture.shadow import Shadow
+from cdcflow.capture.source_polls import SourceLooks, row_versions
+from cdcflow.capture.source_tasks import SourceTasks
+from cdcflow.capture.spans import OnSpan
+from cdcflow.capture.start_position import placed
+from cdcflow.capture.threads import Clock, Threads
+from cdcflow.capture.waker import Waker
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.model.change import KeySet, Uint64s
+from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.model.table import Table, TableId, word
+
+IDLE_WAIT_S = 0.1
+IDS_ABOVE_XMAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The purpose of an attempt. `backfill`: None reads new tables only; otherwise read these (again), () being all.
+
+    `given`: the log already has this order, from an earlier attempt; only wait for it. `once`: stop when the requested
+    tables are read. `accept_history_loss`: the operator accepts that the source has discarded log that cdcflow still
+    needs: take a new position in its log, and read every table again; with `keep_rows` only those that cannot be
+    compared with the source instead. `asked_by`: the caller.
+    """
+
+    backfill: tuple[str, ...] | None = None
+    asked_by: str = "this program"
+    given: bool = False
+    once: bool = False
+    accept_history_loss: bool = False
+    keep_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The intervals of the loop's periodic checks, and how long it waits for the last sync, in seconds."""
+
+    heartbeat_s: float = 10.0
+    tables_look_s: float = 30.0
+    stop_s: float = 8.0
+
+
+class Attempt:
+    """Opens nothing itself: it gets a source and a log, and its caller closes both."""
+
+    def __init__(
+        self,
+        source: Source,
+        log: Log,
+        *,
+        log_id: str,
+        epoch: Epoch,
+        limits: Limits,
+        orders: Orders,
+        pace: Pace,
+        requests: SimpleQueue[Input],
+        waker: Waker,
+        on_event: OnEvent,
+        on_answer: OnAnswer = lambda answer, durable: None,
+        threads: Threads | None = None,
+        clock: Clock = time.monotonic,
+        freshness: Freshness | None = None,
+        shadow: Shadow | None = None,
+        on_span: OnSpan | None = None,
+    ) -> None:
+        self._rate_of_settings = limits.rows_per_second_max
+        self._source = source
+        self._log = log
+        self._pace = pace
+        self._orders = orders
+        self._requests = requests
+        self._waker = waker
+        self._on_event = on_event
+        self._clock = clock
+        self._epoch = epoch
+        lost, keep = orders.accept_history_loss, orders.keep_rows
+        checkpoint = placed(source, log, log_id, epoch, on_event, accept_history_loss=lost, keep_rows=keep)
+        self.tables: tuple[Table, ...] = tuple(source.tables())
+        self._chunks: ChunkSource = source.chunks()
+        self._partial_keys = PartialKeys(log, self.tables, on_event)
+        self._machine = self._machine_from(checkpoint, limits)
+        self._stream: Stream = source.stream(checkpoint, log.open_spool)
+        self._tasks = SourceTasks(self._chunks, limits.chunks_per_window + 2, waker.wake, threads)
+        self._durability = Durability(log, waker.wake, threads, clock)
+        self._observed = Observed(freshness, on_span, self.tables, epoch, shadow)
+        self._recording = Recording(log, self._stream, self._durability, self._observed, checkpoint, clock, on_answer)
+        self._looks = SourceLooks(
+            source,
+            self._chunks,
+            self._tasks,
+            self.tables,
+            lambda: self._machine.progress,
+            heartbeat_s=pace.heartbeat_s,
+            tables_look_s=pace.tables_look_s,
+            now_s=clock(),
+        )
+        self._looked_at: Progress | None = None
+        self._new_limits: Limits | None = None
+        self._settled = False
+        self._ordered: tuple[TableId, ...] = ()
+        self._began_at_cut = checkpoint.cut + 1
+        self._rate = RecentRate()
+        self._reading = ReadingRate()
+        self._events: Counter[str] = Counter()
+
+    # ── starting ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _machine_from(self, checkpoint: Checkpoint, limits: Limits) -> Interleave:
+        """A machine with what only the log still knows: ids delivered earlier, keys of partial rows."""
+        progress = Progress.from_json(checkpoint.progress)
+        reading = (t for t, p in progress.tables.items() if p.state != "paused" and p.collects_from is not None)
+        partial = {table: self._partial_keys.of(table, progress) for table in reading}
+        return Interleave(
+            epoch=self._epoch,
+            checkpoint=checkpoint,
+            tables={t.id: t for t in self.tables},
+            limits=limits,
+            delivered=self._log.delivered(maybe_hidden(self._chunks.snapshot())),
+            partial=partial,
+        )
+
+    def _begin(self) -> None:
+        if self._orders.backfill is not None:
+            self._ordered = self._ordered_tables(self._orders.backfill)
+        if not self.tables:
+            self._on_event(
+                "no table to capture yet", {"why": "source.tables matches none; one that is made is taken up"}
+            )
+        source = self._recording.checkpoint.source
+        again = reread.kept_otherwise(source, self._machine.progress)
+        # Removed from the checkpoint by the cut that has the order: after a crash before it both are unchanged.
+        self._recording.checkpoint = replace(self._recording.checkpoint, source=reread.without_orders(source))
+        if source.get("history") == reread.LOST:
+            self._handle(Backfill(tuple(t.id for t in self.tables)))
+        else:
+            if source.get("history") == reread.KEPT:
+                self._read_others()
+            self._read_anew(() if self._orders.given else self._ordered, again)
+        if self.capture_paused:  # a paused capture starts an attempt only when it is resumed
+            self._take_requests()
+        # A statement may have changed rows while nothing was captured, and the order to read them again may not have
+        # been durable when the last attempt ended. The version they were read at is durable.
+        self._handle(self._source.compare_rows(row_versions(self._machine.progress)))
+        self._began_at_cut = self._recording.checkpoint.cut
+
+    def _ordered_tables(self, names: tuple[str, ...]) -> tuple[TableId, ...]:
+        """The tables of the order. If the log already has the order, only those that still exist."""
+        left = {str(table.id) for table in self.tables}
+        kept = tuple(name for name in names if name in left) if self._orders.given else names
+        return table_ids(kept, self.tables) if kept or not names else ()
+
+    def _read_others(self) -> None:
+        """After a gap, read the tables again that are not unverified."""
+        known = self._machine.progress.tables
+        kept = [t.id for t in self.tables if reread.is_kept(known.get(t.id))]
+        for table in kept:
+            self._on_event("table in doubt", {"table": str(table), "remedy": f"cdcflow repair {word(table)}"})
+        self._handle(Backfill(tuple(t.id for t in self.tables if t.id not in kept)))
+
+    def _read_anew(self, ordered: tuple[TableId, ...], again: tuple[TableId, ...]) -> None:
+        """Read the tables that an operator requested, and those that other settings require to be read again."""
+        if ordered:
+            at_us = int(time.time() * 1e6)
+            self._handle(Command(0, "backfill", self._orders.asked_by, at_us, (Backfill(ordered),)))
+        for table in again:
+            self._on_event("table to be read again", {"table": str(table), "reason": reread.WHY})
+        rest = tuple(table for table in again if table not in ordered)
+        for order in reread.orders(rest, self._machine.progress):
+            self._handle(order)
+
+    def order_is_kept(self) -> bool:
+        """The order to backfill is in a durable cut; a later attempt need not repeat it."""
+        return self._durability.durable.cut >= self._began_at_cut
+
+    # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Capture until `stopping` returns true, the capture is paused, or (`once`) the requested tables are read.
+
+        Ends at a cut. Raises whatever ends the attempt early; what is durable stays, and the rest counts as never read.
+        """
+        self._on_event("capture started", {"epoch": self._epoch, "tables": len(self.tables)})
+        self._begin()
+        while not stopping() and not self.capture_paused and not self._served():
+            self._turn()
+        self._finish()
+
+    def _turn(self) -> None:
+        if self._recording.is_behind:
+            self._waker.wait(None, IDLE_WAIT_S)
+            events: Sequence[StreamEvent] = ()
+        else:
+            if not self._stream.ready:
+                self._waker.wait(self._stream.fileno(), IDLE_WAIT_S)
+            events = self._stream.poll()
+        self._durability.check()
+        self._handle(Tick(int(self._clock() * 1e6)))
+        for event in events:
+            self._handle(event)
+            self._observed.came(event)
+        for answer in self._tasks.answers():
+            self._tell_read(answer)
+            self._handle(answer)
+        self._use_new_limits()
+        self._take_requests()
+        self._recording.make_durable()
+        self._recording.acknowledge()
+        self._look_after()
+
+    @property
+    def capture_paused(self) -> bool:
+        """The capture is paused."""
+        return self._machine.progress.capture_paused
+
+    def _take_requests(self) -> None:
+        for request in self._requested():
+            self._handle(self._partial_keys.looked_up(request, self._machine.progress))
+
+    def _handle(self, given: Input) -> None:
+        effects = self._machine.step(given)
+        # The source first: it works on the next chunk while this one goes into the log. Neither needs the other.
+        for effect in effects:
+            if isinstance(effect, PlanTable | WriteMark | TakeSnapshot):
+                self._tasks.send(effect)
+            self._observed.asked(effect)
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Append():
+                self._recording.append(effect)
+            case Cut():
+                self._recording.cut(effect)
+            case PlanTable() | WriteMark() | TakeSnapshot():
+                pass
+            case Answered():
+                self._recording.answered(effect)
+            case Event(event, fields):
+                self._events[event] += 1
+                self._on_event(event, dict(fields))
+                self._observed.told(event, dict(fields))
+
+    def _tell_read(self, answer: Input) -> None:
+        if not isinstance(answer, ChunkRead):
+            return
+        chunk, rows = answer.chunk, answer.run.rows if answer.run else 0
+        kind = "repair" if chunk.repairs else chunk.kind
+        event = "table rewritten" if answer.rewritten else f"{kind} chunk read"
+        self._events[event] += 1
+        seconds = round(answer.seconds, 3)
+        self._on_event(event, {"table": str(chunk.table), "number": chunk.number, "rows": rows, "seconds": seconds})
+
+    def _look_after(self) -> None:
+        now = self._clock()
+        self._recording.roll_if_due(now)
+        self._looks.send_due(now)
+        self._observed.prove(self._machine, self._recording.checkpoint.cut, self._durability.durable.cut)
+        self._observed.look(now, self._tasks, self._source, self._chunks, self._machine)
+        if self._rate.is_due(now):
+            rows = self._recording.rows
+            self._rate.seen(now, rows["captured"] + rows["read"])
+            self._reading.seen(now, rows["read"], is_reading=self._machine.is_reading)
+
+    def use(self, limits: Limits) -> None:
+        """Apply other limits at the next turn. May be called from any thread."""
+        self._new_limits = limits
+
+    def _use_new_limits(self) -> None:
+        limits, self._new_limits = self._new_limits, None
+        if limits is not None:
+            self._rate_of_settings = limits.rows_per_second_max
+            self._machine.use(limits)
+
+    def _requested(self) -> list[Input]:
+        found: list[Input] = []
+        with contextlib.suppress(Empty):
+            while True:
+                found.append(self._requests.get_nowait())
+        return found
+
+    # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _served(self) -> bool:
+        if not self._orders.once:
+            return False
+        wanted = tuple(t.id for t in self.tables) if self._orders.backfill is None else self._ordered
+        if self._looked_at is not (progress := self._machine.progress):
+            self._looked_at = progress
+            states = progress.tables
+            self._settled = all(states[t].state in ("done", "failed", "cancelled") for t in wanted)
+        is_durable = self._recording.checkpoint.cut == self._durability.durable.cut
+        return self._settled and is_durable and self._reported(wanted)
+
+    def _reported(self, wanted: Sequence[TableId]) -> bool:
+        """The log's last cut records how the requested tables ended."""
+        logged = self._recording.checkpoint.progress.get("tables", {})
+        now = self._machine.progress
+        assert isinstance(logged, dict)  # noqa: S101 - cdcflow's own progress JSON
+        return all(logged.get(str(t), {}).get("state") == now.tables[t].state for t in wanted)
+
+    def _finish(self) -> None:
+        """Make the last cut durable, acknowledge it to the source, and release the source."""
+        self._durability.ask_sync()
+        if not self._durability.settle(self._pace.stop_s):
+            self._durability.check()
+        self._recording.acknowledge()
+        told = self._recording.acknowledged
+        self._on_event("capture stopped", {"cut": told.cut, "next_offset": told.next_offset})
+
+    def close(self) -> None:
+        """Stop the threads and leave the source's connections. The log stays open: its owner closes it."""
+        with contextlib.suppress(SourceUnavailable):
+            self._stream.close()
+        self._tasks.close()
+        self._durability.stop()
+
+    def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        """The keys of the rows for which a predicate (the source's SQL) is true, at most `keys_max` + 1.
+
+        Any thread may call it.
+
+        Raises:
+            ConfigurationError: the source does not understand the predicate, or it takes too long.
+        """
+        return self._chunks.keys_where(table, predicate, keys_max + 1)
+
+    # ── status ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def status(self) -> dict[str, object]:
+        """The current state, as JSON-able values. May be called from any thread."""
+        durable = self._durability.durable
+        held_rows, held_bytes = self._machine.held
+        return {
+            "epoch": self._epoch,
+            "cut": durable.cut,
+            "position": durable.position,
+            "next_offset": durable.next_offset,
+            "commit_clock": durable.commit_clock,
+            "syncs": self._durability.syncs,
+            "rows_captured": self._recording.rows["captured"],
+            "rows_read": self._recording.rows["read"],
+            "rows_per_second": self._rate.rows_per_second(self._clock()),
+            "rows_read_per_second": self._reading.rows_per_second,
+            "held_rows": held_rows,
+            "held_bytes": held_bytes,
+            "window": sorted(map(str, self._machine.window_tables)),
+            "tables": self._machine.progress.to_status(self._rate_of_settings),
+            "left_out": [str(t) for t in self._source.left_out()],
+            "events": dict(self._events),
+        }
+
+    def counts(self) -> dict[str, int]:
+        return {**self._observed.counts, "syncs": self._durability.syncs}
+
+    @property
+    def events(self) -> Counter[str]:
+        return Counter(dict(self._events))  # copied at once: the loop keeps counting
+
+    @property
+    def progress(self) -> Progress:
+        return self._machine.progress
+
+
+def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, ...]:
+    """The captured tables with these names (`schema.table`); () gives all.
+
+    Raises:
+        ConfigurationError: a name is not among the captured tables; the message lists them.
+    """
+    known = {str(t.id): t.id for t in tables}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"table {', '.join(unknown)} is not captured; captured are: {', '.join(sorted(known)) or 'none'}",
+            remedy="name it as schema.table, and add it to source.tables in cdcflow.yaml if it is missing there",
+            runbook="table-not-found",
+        )
+    return tuple(known[name] for name in names) or tuple(known.values())
+
+
+def maybe_hidden(visibility: Visibility) -> Uint64s:
+    """Ids of transactions that an earlier epoch may have delivered although this snapshot does not see them.
+
+    Those listed as running, and those starting at xmax: a transaction that waits for a standby may have the highest id
+    of all, which is then above xmax and in no list.
+    """
+    if not isinstance(visibility, XidSnapshot):
+        return np.empty(0, np.uint64)
+    running = np.array(sorted(visibility.in_progress), np.uint64)
+    above = np.arange(visibility.xmax, visibility.xmax + IDS_ABOVE_XMAX, dtype=np.uint64)
+    return np.concatenate([running, above])

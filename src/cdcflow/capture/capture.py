@@ -1,0 +1,524 @@
+"""Capture, with retries: attempt after attempt until it is stopped or an error must end it.
+
+`SourceUnavailable` and `SinkUnavailable` are retried with growing pauses; an attempt that ran for a while resets the
+pauses. Every other error ends the capture, because retrying would not change it (O08). If source or log have never been
+reached since the start, a wrong address is more likely than an unavailable server: with `wait` False that ends the
+capture too. A requested stop is no failure, whatever it was waiting for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from queue import SimpleQueue
+
+import tenacity
+
+from cdcflow.capture.attempt import Attempt, Orders, Pace
+from cdcflow.capture.commands import Commands
+from cdcflow.capture.freshness import Freshness
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.messages import (
+    Answered,
+    Command,
+    Input,
+    Outcome,
+    PauseCapture,
+    ResumeCapture,
+)
+from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.observations import OnEvent
+from cdcflow.capture.offline_audit import LateTraces
+from cdcflow.capture.ports.source import Source
+from cdcflow.capture.requests import Arguments, answer_json, orders_of
+from cdcflow.capture.settings import CaptureSettings, OpenedLog, SettingsInUse
+from cdcflow.capture.shadow import Shadow
+from cdcflow.capture.source_polls import TablesChanged
+from cdcflow.capture.spans import OnSpan
+from cdcflow.capture.status import fields_of, said, status_of
+from cdcflow.capture.tally import DONE, Tally
+from cdcflow.capture.waker import Waker
+from cdcflow.errors import (
+    ConfigurationError,
+    HistoryLost,
+    OutcomeUnknown,
+    RightMissing,
+    SinkUnavailable,
+    SourceUnavailable,
+)
+from cdcflow.model.position import Checkpoint, SourceIdentity
+
+HEALTHY_AFTER_S = 30.0
+ANSWER_WAIT_S = 5.0
+"""How long the caller of a command waits for its answer."""
+PAUSED_LOOK_S = 1.0
+
+
+class SettingsChanged(Exception):
+    """There are other settings; the next attempt uses them."""
+
+
+class Capture:
+    """A capture of one source into one log. `run` blocks; everything else may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        open_source: Callable[[], Source],
+        open_log: Callable[[SourceIdentity, bool], OpenedLog],
+        limits: Limits,
+        orders: Orders,
+        pace: Pace,
+        on_event: OnEvent,
+        wait: bool = True,
+        freshness: Freshness | None = None,
+        shadow: Shadow | None = None,
+        on_span: OnSpan | None = None,
+        newest_checkpoint: Callable[[], Checkpoint] = Checkpoint,
+        late: LateTraces | None = None,
+    ) -> None:
+        self._late = late or LateTraces()
+        self._newest_checkpoint = newest_checkpoint
+        self._limits = limits
+        self._settings = SettingsInUse(CaptureSettings(open_source, open_log, limits, pace))
+        self._orders = orders
+        self._on_event = on_event
+        self._commands = Commands()
+        self._requests: SimpleQueue[Input] = self._commands.queue
+        self._paused: bool | None = None  # None until the log was read
+        self._resuming: Command | None = None
+        self._stop = threading.Event()
+        self._nudged = threading.Event()
+        self._waker: Waker | None = None
+        self._attempt: Attempt | None = None
+        self._waiting_for: str | None = None
+        self._attempts = 0
+        self._wait_for_first = wait
+        self.has_begun = False
+        """Source and log have been reached."""
+        self._has_captured = False
+        self._starting: Source | None = None
+        self._starting_lock = threading.Lock()
+        self._broke_off = False
+        self._ran = False
+        self._freshness = freshness
+        self._shadow = shadow
+        self._on_span = on_span
+        self._tally = Tally()
+        self._halted: Exception | None = None
+
+    @property
+    def is_starting(self) -> bool:
+        """Nothing is lost if it is interrupted now.
+
+        The attempt under way has captured nothing yet, or the log has not been read yet to find out whether the capture
+        is paused.
+        """
+        return self._starting is not None or self._paused is None
+
+    def run(self) -> None:
+        """Capture until `stop`, or until the orders are carried out. Everything that was cut is durable on return.
+
+        Raises:
+            ConfigurationError, HistoryLost, InvariantViolated: trying again would not help.
+        """
+        self._waker = Waker()
+        try:
+            self._try_on()
+            while self._paused and not self._stop.is_set():
+                self._hold()
+                self._try_on()
+        except Exception as error:
+            # What does not answer may do so at the next start; everything else must be fixed first.
+            is_away = isinstance(error, SourceUnavailable | SinkUnavailable) and not isinstance(error, RightMissing)
+            if not (is_away or (self._stop.is_set() and self._is_tried_again(error))):
+                self._halted = error
+                if not self._orders.once:  # a command that reads tables and ends was answered
+                    self._late.add("end", "cdcflow", "ended", f"{type(error).__name__}: {said(error).splitlines()[0]}")
+            raise
+        finally:
+            self._waker.close()
+
+    def _hold(self) -> None:
+        """Wait until the paused capture is resumed or stopped.
+
+        The log and the source are closed during that time: the source retains its log for cdcflow as for any
+        disconnected client.
+        """
+        assert self._waker is not None  # noqa: S101 - created by `run`
+        if self._orders.once:
+            raise ConfigurationError(
+                "reading tables: the capture of this log is paused",
+                remedy="start `cdcflow run`, then run `cdcflow ctl resume`",
+                runbook="order-refused",
+            )
+        self._take_resume()
+        while self._resuming is None and not self._stop.is_set():
+            self._waker.wait(None, PAUSED_LOOK_S)
+        self._attempts = 0
+
+    def _try_on(self) -> None:
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception(self._is_tried_again),
+            wait=self._pause_s,
+            stop=tenacity.stop_when_event_set(self._stop),
+            sleep=self._wait,
+            before_sleep=self._tell_retry,
+            reraise=True,
+        ):
+            with attempt:
+                try:
+                    self._once()
+                except (TablesChanged, SettingsChanged):
+                    # No error: after a stop no attempt follows that could use the new list.
+                    if not self._stop.is_set():
+                        raise
+                except (SourceUnavailable, SinkUnavailable) as error:
+                    # If a running attempt could not write to its log at the end, that is still reported as an error.
+                    if not self._stop.is_set() or (self._ran and isinstance(error, SinkUnavailable)):
+                        raise
+                    self._on_event("stopped while it was interrupted", fields_of(error))
+
+    def _is_tried_again(self, error: BaseException) -> bool:
+        """A right that is missing at the start is a mistake; one revoked during capture may be granted again."""
+        if isinstance(error, RightMissing):
+            return self._has_captured
+        if isinstance(error, SourceUnavailable | SinkUnavailable) and not self.has_begun:
+            return self._wait_for_first
+        return isinstance(error, SourceUnavailable | SinkUnavailable | OutcomeUnknown | TablesChanged | SettingsChanged)
+
+    def stop(self) -> None:
+        """Request a stop at the next cut, or cancel a start that is under way. Safe in a signal handler."""
+        self._stop.set()
+        self._nudged.set()
+        self._wake()
+        if (source := self._starting) is not None:
+            # In a thread: a signal handler must not wait for locks that the code it interrupts may hold.
+            threading.Thread(target=self._break_off, args=(source,), name="break-off", daemon=True).start()
+
+    def _break_off(self, source: Source) -> None:
+        """End a start that waits for the server: creating a slot may wait a minute for other sessions' transactions."""
+        with self._starting_lock:
+            if self._starting is source:
+                self._broke_off = True
+                source.close()
+
+    def _wake(self) -> None:
+        if self._waker is not None:
+            self._waker.wake()
+
+    def _take_resume(self) -> None:
+        """Take a command to resume that arrived while the last attempt ended. Other commands wait for the next one."""
+        for given in [self._requests.get() for _ in range(self._requests.qsize())]:
+            if isinstance(given, Command) and ResumeCapture() in given.orders:
+                self._resuming = given
+            else:
+                self._requests.put(given)
+
+    def _once(self) -> None:
+        self._attempts += 1
+        self._ran = False
+        self._tally.attempts += 1
+        self._began = time.monotonic()
+        if not self._stop.is_set():
+            self._nudged.clear()
+        if self._is_paused():
+            return
+        try:
+            self._with_source(self._settings.taken())
+        except (ConfigurationError, HistoryLost, SourceUnavailable) as error:
+            if self._broke_off and isinstance(error, SourceUnavailable):
+                self._on_event("start broken off", {})
+                return
+            if not self._settings.give_up(error):
+                raise
+            self._on_event("settings given up", self._settings.refusal)
+            raise SettingsChanged from error
+
+    def _with_source(self, settings: CaptureSettings) -> None:
+        source = settings.open_source()
+        self._starting = source
+        try:
+            if self._stop.is_set():
+                return  # it was too early to see the starting source
+            log = settings.open_log(source.identity(), self._orders.accept_history_loss)
+            self.has_begun = True
+            try:
+                self._run_on(source, log, settings)
+            finally:
+                log.close()
+        finally:
+            self._started()
+            source.close()
+
+    def _is_paused(self) -> bool:
+        """Whether the capture is paused and not resumed yet. The log records it across processes."""
+        if self._paused is None:
+            found = self._newest_checkpoint()
+            progress = Progress.from_json(found.progress)
+            self._paused = progress.capture_paused
+            self._late.begin(progress.commands)
+            if self._paused:
+                self._tally.last_known = status_of(found, progress, self._limits)
+                self._on_event("capture is paused", {"since_cut": found.cut})
+        return self._paused and self._resuming is None
+
+    def _started(self) -> None:
+        """From now on the attempt itself handles a stop, and ends at a cut."""
+        with self._starting_lock:
+            self._starting = None
+
+    def _run_on(self, source: Source, log: OpenedLog, settings: CaptureSettings) -> None:
+        assert self._waker is not None  # noqa: S101 - created by `run`
+        attempt = Attempt(
+            source,
+            log,
+            log_id=log.log_id,
+            epoch=log.epoch,
+            limits=settings.limits,
+            orders=self._orders,
+            pace=settings.pace,
+            requests=self._requests,
+            waker=self._waker,
+            on_event=self._on_event,
+            freshness=self._freshness,
+            shadow=self._shadow,
+            on_span=self._on_span,
+            on_answer=self._answered,
+        )
+        self._late.give(self._requests)
+        if self._resuming is not None:
+            self._requests.put(self._resuming)  # again, if the last attempt did not store it
+        self._attempt, self._waiting_for = attempt, None
+        self._has_captured = self._ran = True
+        self._started()
+        if self._settings.keep():
+            self._on_event("settings taken up", {"number": self._settings.number})
+            settings.kept()
+        try:
+            attempt.run(lambda: self._stop.is_set() or self._settings.are_waiting)
+        finally:
+            with self._tally.lock:
+                self._tally.add(attempt)
+                self._attempt = None
+            self._paused = attempt.capture_paused or self._resuming is not None
+            attempt.close()
+            # An operator's command counts once: if it is durable, the next attempt does not repeat it.
+            given = self._orders.given or attempt.order_is_kept()
+            self._orders = replace(self._orders, given=given, accept_history_loss=False)
+        if self._settings.are_waiting:
+            raise SettingsChanged
+
+    def _wait(self, seconds: float) -> None:
+        """Wait, but return early if it is stopped or gets other settings."""
+        self._nudged.wait(seconds)
+
+    def _pause_s(self, state: tenacity.RetryCallState) -> float:
+        if state.outcome is not None and isinstance(state.outcome.exception(), TablesChanged | SettingsChanged):
+            self._attempts = 0  # it captured: no failure, however many tables are created in a row
+            return 0.0
+        if time.monotonic() - self._began > HEALTHY_AFTER_S:
+            self._attempts = 1
+        return float(min(0.2 * 2 ** (self._attempts - 1), 30.0))
+
+    def _tell_retry(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, TablesChanged):
+            self._on_event("captured tables changed", {})
+            return
+        if isinstance(error, SettingsChanged):
+            self._waiting_for = "taking other settings up"
+            return
+        pause = state.next_action.sleep if state.next_action else 0.0
+        self._waiting_for = str(error)
+        self._tally.retries[type(error).__name__] += 1
+        self._on_event("capture interrupted", {**fields_of(error), "next_try_s": round(pause, 1)})
+
+    def request(
+        self,
+        op: str,
+        tables: Sequence[str] = (),
+        *,
+        asked_by: str = "this program",
+        keys: Sequence[Sequence[str]] | None = None,
+        where: str | None = None,
+        known_until: str | None = None,
+        position: str | None = None,
+        epoch: int | None = None,
+        base: str | None = None,
+        priority: int | None = None,
+        rows_per_second_max: int | None = None,
+        reset: bool = False,
+    ) -> dict[str, object]:
+        """Request an operation of the capture; `cdcflow.service.operations` lists them.
+
+        Returns `{"op": …, "tables": {"public.orders": {"outcome": "paused"}, …}, "number": …, "durable": …}`, with a
+        `reason` where nothing was changed; for a command about the capture itself `capture` has its outcome. `number`
+        is that of the record in the log; `durable` false: it is not safe on disk yet, and a crash may undo the command.
+
+        Raises:
+            ConfigurationError: an unknown table or operation, or keys that do not fit the table.
+            SourceUnavailable: it is not capturing currently.
+        """
+        match op:
+            case "stop":
+                return self._stop_by_order(asked_by)
+            case "pause-capture":
+                return self._pause_capture(asked_by)
+            case "resume-capture":
+                return self._resume_capture(asked_by)
+        told = Arguments(keys, where, known_until, position, epoch, base, priority, rows_per_second_max, reset)
+        orders = orders_of(self._running(op, asked_by, tables), op, tables, told)
+        return self._answer_of(self._given(self._commands.new(op, asked_by, orders, told.details(orders))))
+
+    def _running(self, op: str, asked_by: str, tables: Sequence[str] = ()) -> Attempt:
+        if (attempt := self._attempt) is not None:
+            return attempt
+        if self._paused and self._resuming is None:
+            why, remedy = "the capture is paused", "run `cdcflow ctl resume` first"
+        else:
+            why, remedy = f"the capture is waiting to try again: {self._waiting_for or 'starting'}", None
+        self._late.add(op, asked_by, "refused", why.splitlines()[0], tables)
+        raise SourceUnavailable(why, remedy=remedy)
+
+    def _given(self, command: Command) -> Command:
+        self._requests.put(command)
+        self._wake()
+        return command
+
+    def _answer_of(self, command: Command) -> dict[str, object]:
+        answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
+        if answer is None:
+            raise SourceUnavailable(
+                f"the capture did not take the order within {ANSWER_WAIT_S:g} s; the capture takes it as soon as "
+                f"it can",
+                remedy="`cdcflow log commands` then shows it",
+            )
+        return answer_json(command.op, answer.outcomes, number=answer.number, durable=durable)
+
+    def _answered(self, answer: Answered, durable: bool) -> None:
+        if durable:
+            self._late.written(answer.id)
+        if durable and self._resuming is not None and answer.id == self._resuming.id:
+            self._resuming, self._paused = None, False
+        self._commands.answered(answer, durable)
+
+    def _stop_by_order(self, asked_by: str) -> dict[str, object]:
+        command = self._commands.new("stop", asked_by, (), {})
+        answer, durable = None, False
+        if self._attempt is not None:
+            answer, durable = self._commands.wait(self._given(command), ANSWER_WAIT_S)
+        else:
+            self._late.add("stop", asked_by, "stopping", None)
+        self.stop()
+        number = None if answer is None else answer.number
+        return answer_json("stop", (Outcome(None, "stopping"),), number=number, durable=durable)
+
+    def _pause_capture(self, asked_by: str) -> dict[str, object]:
+        if self._attempt is None and self._paused and self._resuming is None:
+            again = Outcome(None, "nothing to do", "the capture is paused already")
+            self._late.add("pause-capture", asked_by, again.outcome, again.reason)
+            return answer_json("pause-capture", (again,))
+        self._running("pause-capture", asked_by)
+        return self._answer_of(self._given(self._commands.new("pause-capture", asked_by, (PauseCapture(),), {})))
+
+    def _resume_capture(self, asked_by: str) -> dict[str, object]:
+        command = self._commands.new("resume-capture", asked_by, (ResumeCapture(),), {})
+        attempt = self._attempt
+        if self._paused is False and not (attempt is not None and attempt.capture_paused):
+            self._running("resume-capture", asked_by)
+            return self._answer_of(self._given(command))
+        self._resuming = command
+        self._wake()
+        answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
+        if answer is None:  # it is in effect while this process runs
+            return answer_json("resume-capture", (Outcome(None, "resumed", "the source has not been reached yet"),))
+        return answer_json("resume-capture", answer.outcomes, number=answer.number, durable=durable)
+
+    def reload(self, settings: CaptureSettings, *, in_place: bool) -> int:
+        """Continue with other settings, and return their number. They are applied when `status` reports that number.
+
+        `in_place`: only the limits differ, and the running attempt applies them. Otherwise it ends at its next cut, and
+        the next attempt begins with them; if that one fails before it captures, they are rejected and the previous
+        settings are used again.
+        """
+        attempt = self._attempt
+        number = self._settings.change(settings, is_live=attempt is not None, in_place=in_place)
+        if in_place and attempt is not None:
+            attempt.use(settings.limits)
+        self._nudged.set()
+        self._wake()
+        return number
+
+    def observe(self, on_span: OnSpan | None, freshness_every_s: float, shadow_every_s: float | None = None) -> None:
+        """Set the intervals of freshness proofs and of shadow checks (None:
+
+        off), and the span callback of later attempts.
+        """
+        self._on_span = on_span
+        if self._freshness is not None:
+            self._freshness.every_s = freshness_every_s
+        if self._shadow is not None:
+            self._shadow.every_s = shadow_every_s
+
+    @property
+    def settings_number(self) -> int:
+        """The number of the settings in use, counted from 1 by `reload`."""
+        return self._settings.number
+
+    def status(self) -> dict[str, object]:
+        """The current state, as JSON-able values. `halted` is permanent; `waiting` is retried automatically."""
+        attempt, settings = self._attempt, {"settings": self._settings.status()}
+        if (halted := self._halted) is not None:
+            return {"state": "halted", "kind": type(halted).__name__, "reason": said(halted), **settings}
+        if attempt is None and self._paused and self._resuming is None:
+            return {**self._tally.last_known, "state": "paused", "reason": "until `cdcflow ctl resume`", **settings}
+        if attempt is None:
+            return {"state": "waiting", "reason": self._waiting_for or "starting", **settings}
+        return {"state": "capturing", **attempt.status(), **settings}
+
+    def last_known(self) -> dict[str, object]:
+        """What the latest attempt knew when it ended: the log's status while nothing is captured. {} if none ran."""
+        return dict(self._tally.last_known)
+
+    def counts(self) -> dict[str, object]:
+        """Counts since the process was started, over all attempts. They only grow."""
+        tally = self._tally
+        with tally.lock:
+            attempt = self._attempt
+            done = tally.done + Counter(attempt.counts() if attempt else {})
+            events = tally.events + (attempt.events if attempt else Counter[str]())
+            retries = Counter(tally.retries)
+        errors = retries + Counter(ChunkFailed=events["chunk given up"] + events["plan given up"])
+        if self._halted is not None:
+            errors[type(self._halted).__name__] += 1
+        return {
+            **{name: done[name] for name in DONE},
+            **({} if self._shadow is None else self._shadow.counts),
+            "attempts": tally.attempts,
+            "retries": dict(retries),
+            "errors": dict(errors),
+            "events": dict(events),
+        }
+
+    def shadow(self) -> dict[str, dict[str, object]]:
+        """For each table with a row that differs from the source's: the difference (see `capture.shadow`)."""
+        if self._shadow is None:
+            return {}
+        attempt = self._attempt
+        return self._shadow.states(attempt.progress if attempt else Progress({}))
+
+    def freshness(self) -> dict[str, dict[str, object]]:
+        """What is proven of each table's freshness (see `capture.freshness`); {} before the first attempt."""
+        if self._freshness is None:
+            return {}
+        attempt, interrupted = self._attempt, None
+        if self._halted is not None:
+            interrupted = f"the capture has stopped with an error: {said(self._halted).splitlines()[0]}"
+        elif attempt is None:
+            why = "the capture is paused" if self._paused else (self._waiting_for or "starting").splitlines()[0]
+            interrupted = f"nothing is captured just now: {why}"
+        return self._freshness.states(attempt.progress if attempt else Progress({}), interrupted)

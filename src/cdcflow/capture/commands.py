@@ -1,0 +1,53 @@
+"""Commands on their way to the capture's loop, and their answers on the way back.
+
+A command is answered twice: once when the machine has carried it out, and once when the cut with its record is durable.
+The caller waits some seconds for the second: what a crash could still undo is not reported as done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from cdcflow.capture.interleave.messages import Answered, Command, Input, Order
+
+
+@dataclass(slots=True)
+class _Waiting:
+    kept: threading.Event = field(default_factory=threading.Event)
+    answer: Answered | None = None
+
+
+class Commands:
+    """Passes commands to the loop, which takes them from `queue`. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Input] = SimpleQueue()
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+
+    def new(self, op: str, asked_by: str, orders: tuple[Order, ...], details: Mapping[str, object]) -> Command:
+        """A command whose caller will wait for the answer."""
+        command = Command(next(self._ids), op, asked_by, int(time.time() * 1e6), orders, details)
+        self._waiting[command.id] = _Waiting()
+        return command
+
+    def wait(self, command: Command, seconds: float) -> tuple[Answered | None, bool]:
+        """The answer (None if the loop has not taken the command yet), and whether its record is durable."""
+        waiting = self._waiting[command.id]
+        kept = waiting.kept.wait(seconds)
+        del self._waiting[command.id]
+        return waiting.answer, kept
+
+    def answered(self, answer: Answered, durable: bool) -> None:
+        """The loop's answer; see `attempt.OnAnswer`. Ignored if no caller waits for the command."""
+        waiting = self._waiting.get(answer.id)
+        if waiting is None:
+            return
+        waiting.answer = answer
+        if durable:
+            waiting.kept.set()

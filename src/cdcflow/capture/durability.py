@@ -1,0 +1,94 @@
+"""What makes the log durable: the loop itself, or a separate thread; and a thread that seals.
+
+Group commit needs no timer: the loop writes while the last fsync runs, and requests the next one, which includes
+everything cut before it begins. The loop acknowledges a position to the source only after reading it from `durable`.
+
+While changes arrive one by one, handing each sync to another thread and its answer back takes longer than a quick disk,
+and makes three threads wait for the interpreter instead of one. Then the loop syncs itself, in between.
+
+Sealing is work for idle processors. While a backlog arrives and the server and the loop need all processors, sealing
+gets the smaller part: closed journals wait a little longer, durable and readable. Not indefinitely: the loop waits when
+too many do (`recording.UNSEALED_MAX`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cdcflow.capture.ports.log import Log
+from cdcflow.capture.threads import Clock, Threads
+from cdcflow.model.position import Checkpoint
+
+QUICK_S = 0.002
+"""A sync that takes longer than this runs on another thread, so that the loop can keep reading."""
+SEALING_NICE = 5
+"""The nice value of sealing: of a processor that both need, the loop gets three quarters."""
+
+
+class Durability:
+    """Syncs and seals a log in the background or in the loop, and holds the latest durable checkpoint."""
+
+    def __init__(
+        self, log: Log, wake: Callable[[], None], threads: Threads | None = None, clock: Clock = time.monotonic
+    ) -> None:
+        threads = threads or Threads()
+        self._log = log
+        self._wake = wake
+        self._clock = clock
+        self.durable: Checkpoint = log.checkpoint
+        self.syncs = 0
+        self._took_s = QUICK_S
+        self._syncer = threads.worker("cdcflow-sync", self._sync)
+        self._sealer = threads.worker("cdcflow-seal", self._seal, SEALING_NICE)
+
+    def ask_sync(self) -> None:
+        self._syncer.ask()
+
+    def sync_now(self) -> bool:
+        """Make the last cut durable in this thread, if the disk is quick and no sync runs; otherwise return False.
+
+        Raises what the log's `sync` raises.
+        """
+        if self._took_s >= QUICK_S or not self._syncer.idle:
+            return False
+        self._synced()
+        return True
+
+    def ask_seal(self) -> None:
+        self._sealer.ask()
+
+    @property
+    def unsealed(self) -> int:
+        """About how many closed journals wait to be sealed."""
+        return self._sealer.behind
+
+    def check(self) -> None:
+        self._syncer.check()
+        self._sealer.check()
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until what was cut is durable; False when it is not."""
+        return self._syncer.settle(seconds)
+
+    def stop(self) -> None:
+        self._syncer.stop()
+        self._sealer.stop()
+
+    def _sync(self) -> None:
+        try:
+            self._synced()
+        finally:
+            self._wake()
+
+    def _synced(self) -> None:
+        began = self._clock()
+        self.durable = self._log.sync()
+        self._took_s = self._clock() - began
+        self.syncs += 1
+
+    def _seal(self) -> None:
+        try:
+            self._log.seal_pending()
+        finally:
+            self._wake()

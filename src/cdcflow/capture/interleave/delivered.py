@@ -1,0 +1,73 @@
+"""The visibility fence's memory: which transactions the stream has delivered that a chunk might not see yet.
+
+A commit reaches the source's log, and cdcflow, before other sessions see its rows: for microseconds on a quiet server,
+for as long as a synchronous standby makes it wait on another (hard case W01). Such an id stays here until some snapshot
+has seen it. What one snapshot sees, every later one sees, so it can be forgotten then.
+
+"Later" is the hazard: a chunk's snapshot that is already taken but not yet answered is not later. So snapshots are only
+kept at first, and are applied by `forget`, which the machine calls while no chunk is under way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdcflow.capture.interleave.messages import Visibility
+from cdcflow.model.change import Uint64s
+
+
+class Delivered:
+    """Ids of delivered transactions, oldest first. `count_max`: how many to remember before asking for a snapshot."""
+
+    def __init__(self, ids: Uint64s, count_max: int) -> None:
+        self._parts = [ids]
+        self._count = len(ids)
+        self._count_max = count_max
+        self._snapshot_at = count_max
+        self._snapshots: list[tuple[Visibility, ...]] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, ids: Uint64s) -> None:
+        self._parts.append(ids)
+        self._count += len(ids)
+
+    def ids(self) -> Uint64s:
+        """All that are remembered, as one array that later changes leave alone."""
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0]
+
+    def seen(self, *visibilities: Visibility) -> None:
+        """A snapshot was taken; `forget` may use it.
+
+        With several visibilities, only what all of them see counts as seen: one may just be a bound that the snapshot
+        does not go beyond.
+        """
+        if visibilities:
+            self._snapshots.append(visibilities)
+
+    def forget(self) -> None:
+        """Drop the ids that any snapshot has seen. Only while no chunk is under way."""
+        if not self._snapshots:
+            return
+        ids = self.ids()
+        for snapshot in self._snapshots:
+            ids = _hidden(snapshot, ids)
+        self._parts, self._count, self._snapshots = [ids], len(ids), []
+        self._snapshot_at = max(self._count_max, 2 * self._count)
+
+    def wants_snapshot(self) -> bool:
+        """There are many to remember: true once, then again when they have doubled."""
+        if self._count <= self._snapshot_at:
+            return False
+        self._snapshot_at = 2 * self._count
+        return True
+
+
+def _hidden(snapshot: tuple[Visibility, ...], ids: Uint64s) -> Uint64s:
+    """Those of these ids that some part of the snapshot does not see."""
+    if len(snapshot) == 1:
+        return snapshot[0].hidden(ids)
+    return ids[np.isin(ids, np.concatenate([visibility.hidden(ids) for visibility in snapshot]))]

@@ -1,0 +1,152 @@
+"""One window: the marks, the chunks between them, and what the stream has delivered since low.
+
+It answers questions about one window. When to open or close one is decided in `cdcflow.capture.interleave.windowing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Transactions, Visibility
+from cdcflow.model.change import Uint64s
+from cdcflow.model.position import Epoch, Token
+from cdcflow.model.table import TableId
+
+End = Literal["low", "high"]
+
+
+def token(epoch: Epoch, number: int, end: End) -> Token:
+    """The text of a mark. It begins with the epoch: after a restart, marks of an earlier run arrive again."""
+    return Token(f"{epoch}/{number}/{end}")
+
+
+def window_number(text: Token, epoch: Epoch) -> int | None:
+    """The number of the window that a mark belongs to; None when it is not one of this epoch."""
+    parts = text.split("/")
+    if len(parts) != 3 or parts[0] != str(epoch) or parts[2] not in ("low", "high") or not parts[1].isdecimal():
+        return None
+    return int(parts[1])
+
+
+@dataclass(slots=True)
+class Window:
+    """`chunks` are those that still take part, `reads` their answers so far.
+
+    `before` are the ids delivered before low, in stream order; None until low has arrived. `held` are the transactions
+    starting with the first one that touches a table of the window, in order. `live`: some arrived since the window was
+    opened, whatever they touch.
+    """
+
+    number: int
+    low: Token
+    high: Token
+    chunks: dict[TableId, Chunk]
+    reads: dict[TableId, ChunkRead] = field(default_factory=dict)
+    before: Uint64s | None = None
+    held: list[Transactions] = field(default_factory=list)
+    held_bytes: int = 0
+    live: bool = False
+    low_written: bool = False
+    high_asked: bool = False
+
+    @property
+    def tables(self) -> frozenset[TableId]:
+        return frozenset(self.chunks)
+
+    def hold(self, run: Transactions) -> None:
+        self.held.append(run)
+        self.held_bytes += run.bytes
+
+    def drop(self, table: TableId) -> Chunk:
+        self.reads.pop(table, None)
+        return self.chunks.pop(table)
+
+    def passing(self) -> list[Transactions]:
+        """Take out what is held without need: everything before the first transaction that touches a table."""
+        taken: list[Transactions] = []
+        while self.held:
+            count = self.held[0].first_touching(self.tables)
+            if count == 0:
+                break
+            if count is None:
+                taken.append(self.held.pop(0))
+            else:
+                first, self.held[0] = self.held[0].split_at(count)
+                taken.append(first)
+        self.held_bytes = sum(run.bytes for run in self.held)
+        return taken
+
+    def conflict(self, table: TableId, runs: Sequence[Transactions]) -> str | None:
+        """Why the table's chunk cannot precede these held transactions; None if it can."""
+        if any(run.truncates(table) for run in runs):
+            return "truncated in the window"
+        read = self.reads.get(table)
+        if read is not None and any(run.shapes_of(table) - {read.shape} for run in runs):
+            return "shape changed in the window"
+        return None
+
+    def held_before(self, table: TableId) -> int | None:
+        """How many of the held transactions come before the table's chunk; None if no number is right.
+
+        0 (at low, before all of them) wherever it does no harm to replay what the chunk has already seen. It does harm
+        to a table without a key, whose rows a replay cannot find. And a key change that omits columns takes them from
+        the row of its old key: replayed over a chunk, it would take them from whatever row has that key in the chunk.
+        Then the chunk must be exactly between what its snapshots saw and what they did not.
+        """
+        if self.chunks[table].kind != "whole" and all(run.moved_keys(table) is None for run in self.held):
+            return 0
+        counts = {held_before(table, self.held, v) for v in self.reads[table].visibilities}
+        return counts.pop() if len(counts) == 1 else None
+
+    def hidden(self, table: TableId) -> Uint64s:
+        """The transactions delivered before low that some snapshot of the table's chunk did not see."""
+        if self.before is None or table not in self.reads or not self.reads[table].visibilities:
+            return np.empty(0, np.uint64)
+        return np.unique(np.concatenate([v.hidden(self.before) for v in self.reads[table].visibilities]))
+
+
+def held_before(table: TableId, held: Sequence[Transactions], visibility: Visibility) -> int | None:
+    """How many held transactions come before a chunk.
+
+    The chunk must follow every transaction that touches its table and that the snapshot saw, and precede every one that
+    it did not see. None if there is no such number, because commits became visible in another order than they were
+    logged.
+    """
+    count = start = 0
+    hidden = False
+    for run in held:
+        rest, at = run, start
+        while (number := rest.first_touching(frozenset((table,)))) is not None:
+            upto, rest = rest.split_at(number + 1)
+            at += number + 1
+            one = upto.split_at(number)[1]
+            if len(visibility.hidden(one.xids)):
+                hidden = True
+            elif hidden:
+                return None
+            else:
+                count = at
+        start += run.transactions
+    return count
+
+
+def split_runs(runs: Sequence[Transactions], count: int) -> tuple[list[Transactions], list[Transactions]]:
+    """The first `count` transactions of consecutive runs, and the rest."""
+    first: list[Transactions] = []
+    rest: list[Transactions] = []
+    for run in runs:
+        if count >= run.transactions:
+            first.append(run)
+            count -= run.transactions
+        elif count == 0:
+            rest.append(run)
+        else:
+            head, tail = run.split_at(count)
+            first.append(head)
+            rest.append(tail)
+            count = 0
+    return first, rest

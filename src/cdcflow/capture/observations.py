@@ -1,0 +1,112 @@
+"""What is recorded of an attempt for monitoring:
+
+counts, spans, the results of its canaries and of its shadow checks. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cdcflow.capture.freshness import Freshness, tables_of
+from cdcflow.capture.interleave.machine import Interleave
+from cdcflow.capture.interleave.messages import Effect, MarkSeen, WriteMark
+from cdcflow.capture.ports.chunks import ChunkSource
+from cdcflow.capture.ports.source import Source
+from cdcflow.capture.ports.stream import StreamEvent
+from cdcflow.capture.shadow import Shadow
+from cdcflow.capture.source_tasks import SourceTasks
+from cdcflow.capture.spans import OnSpan, Spans
+from cdcflow.model.change import HeldRun, Kind, Run, SpooledTransaction
+from cdcflow.model.position import Epoch
+from cdcflow.model.table import Table
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
+
+
+class Observed:
+    """Used by the loop's thread; `counts` may be read from any. Without canaries, checks and spans it only counts."""
+
+    def __init__(
+        self,
+        freshness: Freshness | None,
+        on_span: OnSpan | None,
+        tables: Sequence[Table],
+        epoch: Epoch,
+        shadow: Shadow | None = None,
+    ) -> None:
+        self._freshness = freshness
+        self._shadow = shadow
+        self._spans = None if on_span is None else Spans(on_span, epoch)
+        self._rows = {Kind.SOURCE: 0, Kind.READ: 0}
+        self._windows = self._cuts = self._bytes = self._rows_since_cut = 0
+        self._looked_at = -1e9
+        if freshness is not None:
+            freshness.begin(tables, epoch)
+        if shadow is not None:
+            shadow.begin(tables, epoch)
+
+    def asked(self, effect: Effect) -> None:
+        if self._spans is not None and isinstance(effect, WriteMark):
+            self._spans.mark_asked_for(effect.token)
+
+    def came(self, event: StreamEvent) -> None:
+        """The stream delivered this, and it is handled."""
+        if self._freshness is not None and isinstance(event, MarkSeen):
+            self._freshness.seen(event.token, self._windows)
+        if self._shadow is not None:
+            self._shadow.came(event)
+
+    def told(self, event: str, fields: Mapping[str, object]) -> None:
+        if event == "window closed":
+            self._windows += 1
+            if self._spans is not None:
+                self._spans.window_closed(fields)
+
+    def appended(self, run: Run | SpooledTransaction | HeldRun) -> int:
+        """The run's bytes, which are slow to add up."""
+        size = run.bytes
+        self._bytes += size
+        self._rows[run.kind] += run.rows
+        self._rows_since_cut += run.rows
+        if self._spans is not None:
+            self._spans.appended(run.rows, size)
+        if self._freshness is not None and run.kind is not Kind.READ:
+            self._freshness.changed(tables_of(run))
+        return size
+
+    def cut(self, number: int) -> None:
+        self._cuts += 1
+        self._rows_since_cut = 0
+        if self._spans is not None:
+            self._spans.cut(number)
+
+    def durable(self, cut: int) -> None:
+        if self._spans is not None:
+            self._spans.durable(cut)
+
+    def prove(self, machine: Interleave, cut: int, durable_cut: int) -> None:
+        """Take the proof of a mark that has arrived. `cut` is the latest cut.
+
+        Whether another cut follows is decided by rows: a spooled transaction counts no bytes.
+        """
+        if self._freshness is not None and self._freshness.awaits_durability:
+            next_cut = cut + (1 if self._rows_since_cut else 0)
+            held = machine.held[0] > 0
+            self._freshness.settle(held=held, windows=self._windows, next_cut=next_cut, durable_cut=durable_cut)
+
+    def look(self, now_s: float, tasks: SourceTasks, source: Source, chunks: ChunkSource, machine: Interleave) -> None:
+        """Send the next canary and read the next sample, if it is time."""
+        freshness = self._freshness
+        if freshness is not None and now_s - self._looked_at >= freshness.every_s:
+            self._looked_at = now_s
+            tasks.call(lambda: freshness.look(source, chunks, machine.progress))
+        if self._shadow is not None:
+            self._shadow.look(now_s, tasks, source, chunks, machine.progress)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        rows = {"rows_captured": self._rows[Kind.SOURCE], "rows_read": self._rows[Kind.READ]}
+        return {**rows, "bytes_appended": self._bytes, "cuts": self._cuts}
+
+
+__all__ = ["Observed", "OnEvent"]

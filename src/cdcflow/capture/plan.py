@@ -1,0 +1,221 @@
+"""What changed settings will do before they do it: tables, settings, cost. Pure.
+
+settings in use ─┐                       ┌─ tables: added, captured again, read again, excluded, unchanged
+settings file ───┼─▶ settings.changes ──▶│  settings: how each is applied, or why it is refused
+log's progress ──┤                       │  cost: rows and bytes to read, time, log that the source retains until then
+source's preview ┘                       └─ warnings: where more is done than was requested
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from cdcflow.capture.interleave.progress import Progress, TableProgress
+from cdcflow.capture.ports.source import Preview, TablePreview
+from cdcflow.capture.reread import is_read_again
+from cdcflow.config.changes import Change
+from cdcflow.model.table import TableId
+
+Action = Literal["added", "captured again", "read again", "left out", "unchanged"]
+READS: tuple[Action, ...] = ("added", "captured again", "read again")
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What will happen to one table, and why. `rows`, `bytes`: estimates of what is read of it (None: unknown).
+
+    `merged`: it has a current-state table in the warehouse (None: unknown without Spark).
+    """
+
+    name: str
+    action: Action
+    why: str = ""
+    rows: int | None = None
+    bytes: int | None = None
+    merged: bool | None = None
+
+    @property
+    def is_read(self) -> bool:
+        return self.action in READS
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that this log cannot continue with, and what to do."""
+
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Known rates:
+
+    rows a second that backfills read recently, the limit on it per table (0: no limit), and bytes a second by which the
+    source's log grows. None: unknown.
+    """
+
+    rows_per_second: float | None = None
+    rows_per_second_max: int = 0
+    log_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Estimates of what reading tables will take. None: unknown; with `rows_at_least` the rest is unknown as well."""
+
+    rows: int | None
+    bytes: int | None
+    seconds: float | None
+    log_bytes: int | None
+    rows_at_least: int = 0
+    bytes_at_least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a settings file will do. `is_running`: a daemon applies it; otherwise the next `cdcflow run` does."""
+
+    is_running: bool
+    tables: tuple[TablePlan, ...]
+    settings: tuple[Change, ...]
+    refused: tuple[Refusal, ...]
+    warnings: tuple[str, ...]
+    cost: Cost
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self.settings or self.refused or any(t.action != "unchanged" for t in self.tables))
+
+    @property
+    def reads(self) -> tuple[TablePlan, ...]:
+        """The tables that are read."""
+        return tuple(t for t in self.tables if t.is_read)
+
+    @property
+    def ends_attempt(self) -> bool:
+        """Whether the running capture ends at a cut and a new one continues; if not, it applies everything in place."""
+        return any(c.taken == "next cut" for c in self.settings)
+
+    def to_json(self) -> dict[str, object]:
+        return {"changes": self.has_changes, **asdict(self)}
+
+
+def plan(
+    preview: Preview | None,
+    progress: Progress,
+    settings: Sequence[Change],
+    refused: Sequence[Refusal] = (),
+    *,
+    is_running: bool,
+    rates: Rates | None = None,
+    merged: Collection[TableId] | None = None,
+) -> Plan:
+    """Compute what will happen.
+
+    `preview`: None if the source refuses the settings. `merged`: the tables with a current-state table; None: unknown.
+    """
+    rates = rates or Rates()
+    tables = () if preview is None else tuple(_tables(preview, progress, merged))
+    return Plan(
+        is_running,
+        tables,
+        tuple(settings),
+        (*refused, *(Refusal(_refused(c), c.remedy) for c in settings if c.taken == "refused")),
+        (*_warnings(tables, settings, is_running=is_running), *_left_out(preview)),
+        cost([t for t in tables if t.is_read], rates),
+    )
+
+
+def cost(tables: Sequence[TablePlan], rates: Rates) -> Cost:
+    """What reading these tables takes."""
+    rows, size = _total([t.rows for t in tables]), _total([t.bytes for t in tables])
+    at_least = sum(t.rows or 0 for t in tables), sum(t.bytes or 0 for t in tables)
+    seconds = None if rows is None else _seconds(rows, [t.rows or 0 for t in tables], rates)
+    growth = rates.log_bytes_per_second
+    kept = None if seconds is None or growth is None else int(seconds * growth)
+    return Cost(rows, size, seconds, kept, *at_least)
+
+
+def _seconds(rows: int, each: Sequence[int], rates: Rates) -> float | None:
+    if not rows:
+        return 0.0
+    limit = rates.rows_per_second_max
+    # Tables are read concurrently, and the limit is per table: the largest takes its own time at least.
+    at_least = max(each) / limit if limit else 0.0
+    if rates.rows_per_second:
+        return max(rows / rates.rows_per_second, at_least)
+    return None
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [c for c in counts if c is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _tables(preview: Preview, progress: Progress, merged: Collection[TableId] | None) -> list[TablePlan]:
+    found = [_captured(table, progress.tables.get(table.id), merged) for table in preview.tables]
+    there = {table.id for table in preview.tables}
+    for table, known in progress.tables.items():
+        if table not in there and known.state != "forgotten":
+            why = "can no longer be captured" if table in preview.left_out else "no longer selected, or no longer there"
+            found.append(TablePlan(str(table), "left out", why, merged=_is_merged(table, merged)))
+    return sorted(found, key=lambda t: t.name)
+
+
+def _captured(table: TablePreview, known: TableProgress | None, merged: Collection[TableId] | None) -> TablePlan:
+    action, why = _action(table, known)
+    size = (table.rows, table.bytes) if action in READS else (None, None)
+    return TablePlan(str(table.id), action, why, *size, merged=_is_merged(table.id, merged))
+
+
+def _action(table: TablePreview, known: TableProgress | None) -> tuple[Action, str]:
+    if known is None:
+        return "added", "the log has no rows of it"
+    if known.state == "forgotten":
+        return "captured again", "what changed while it was left out is not in the log"
+    if known.incarnation != table.incarnation:
+        return "read again", "it is now another table with the same name"
+    if table.reread and is_read_again(known):
+        return "read again", table.reread
+    if table.retried and known.state == "failed":
+        return "read again", f"its reading failed with other settings ({table.retried})"
+    return "unchanged", ""
+
+
+def _is_merged(table: TableId, merged: Collection[TableId] | None) -> bool | None:
+    return None if merged is None else table in merged
+
+
+def _refused(change: Change) -> str:
+    return f"{change.name} cannot become {change.now or 'unset'}: {change.why}"
+
+
+def _warnings(tables: Sequence[TablePlan], settings: Sequence[Change], *, is_running: bool) -> list[str]:
+    found = []
+    for table in tables:
+        if table.action == "read again":
+            found.append(f"{table.name}: the whole table is read again, with all columns")
+            if " as " in f" {table.why} " and table.merged is not False:
+                found.append(
+                    f"{table.name}: the type of a column changes, and a current-state table cannot follow that: "
+                    f"move the table's folder away in the warehouse when it is read, then run `cdcflow merge`"
+                )
+        if table.action == "left out":
+            found.append(f"{table.name}: its rows in the log stay; if you select it again later, it is read again")
+            if table.merged is not False:
+                found.append(f"{table.name}: its current-state table stays as it is, and gets no more changes")
+    if any(c.name == "source.url" for c in settings):
+        found.append("source.url: the server is compared with the log before the capture goes on there")
+    for waiting in (c for c in settings if c.taken == "restart" and is_running):
+        why = f" ({waiting.why})" if waiting.why else ""
+        remedy = f"; {waiting.remedy}" if waiting.remedy else ""
+        found.append(f"{waiting.name}: in effect only when the daemon is started again{why}{remedy}")
+    return found
+
+
+def _left_out(preview: Preview | None) -> list[str]:
+    names = () if preview is None else preview.left_out
+    return [f"{t}: selected, but left out: it cannot be captured (`cdcflow doctor` says why)" for t in names]

@@ -1,0 +1,1 @@
+"""What a capture requires of a source and of a log, as Protocols."""

@@ -1,0 +1,242 @@
+"""A database whose changes and rows cdcflow reads: what every source implements, and what some sources add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from cdcflow.capture.interleave.messages import RowsCompared
+from cdcflow.capture.ports.chunks import ChunkSource
+from cdcflow.capture.ports.findings import Dropped, Finding
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.stream import Stream
+from cdcflow.model.position import Checkpoint, Position, SourceIdentity
+from cdcflow.model.table import Table, TableId
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """How far the source is ahead of `acknowledged`, in bytes of its log, and how much of its log it retains for
+    cdcflow.
+
+    None: the source cannot report it. `details` are name and value pairs for operators (slot name, wal_status, …).
+    """
+
+    lag_bytes: int | None
+    retained_bytes: int | None
+    details: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePreview:
+    """A table that a start would capture. `rows` and `bytes` are the server's estimates from its statistics (None if it
+    has none). `reread` is why the log's rows differ from what the current settings would produce ("": they do not).
+    `retried` names the values that are now kept differently ("": none), so that a failed backfill is retried."""
+
+    id: TableId
+    incarnation: int
+    rows: int | None = None
+    bytes: int | None = None
+    reread: str = ""
+    retried: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a start would capture, sorted by name, and the selected tables that it would skip because they cannot be
+    captured."""
+
+    tables: tuple[TablePreview, ...]
+    left_out: tuple[TableId, ...] = ()
+
+
+TransactionsBack = Callable[[Callable[[Position], bool]], pa.Table]
+"""`Log.transactions_back`."""
+
+
+class Source(Protocol):
+    """A database whose changes and rows cdcflow reads."""
+
+    def identity(self) -> SourceIdentity: ...
+
+    def prepare(
+        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
+    ) -> Checkpoint:
+        """Create or check everything the stream needs (slot, publication), without ever losing a position.
+
+        `transactions_back` returns transactions of the change log, for a source that can use them to check that the
+        server's log is still the one from which the change log was captured (None: nothing is compared).
+
+        A `reread` in the checkpoint's `source` (JSON: a list of [schema, name]) names captured tables whose rows in the
+        log were written under other settings: the caller reads them again, and removes the entry with the cut that
+        holds the command to do so.
+
+        With `checkpoint.position` None a new position in the source's log is created and returned in the checkpoint's
+        `position` and `source`; otherwise the existing position is checked to be complete and still this log's.
+
+        Raises:
+            HistoryLost: the source no longer has its log since `checkpoint.position`.
+            ConfigurationError: a setting, grant or table must change; the message names the SQL.
+        """
+        ...
+
+    def tables(self) -> Sequence[Table]:
+        """The captured tables in their current shape, sorted by name."""
+        ...
+
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        """The tables that the settings select but that cannot be captured, sorted.
+
+        None: as of the last `prepare` or `tables`; sends no query to the server and may be called from any thread. With
+        a checkpoint: the tables that a start from it would skip, according to the server. Nothing is prepared."""
+        ...
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        """What a start from this checkpoint would capture, according to the server. Nothing is prepared or changed.
+
+        Raises:
+            ConfigurationError: the settings do not fit the server, its tables or this log; the same error as from
+                `prepare`.
+        """
+        ...
+
+    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+        """Compare the current rows of tables with the `row_version` at which they were read (None: unknown). Tables
+        whose version is unchanged, or that were dropped, are not in the result.
+
+        A source whose log reports every statement that changes rows finds nothing. May be called from any thread.
+        """
+        ...
+
+    def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
+        """Start reading after `checkpoint.position`. Transactions up to it are never delivered again."""
+        ...
+
+    def chunks(self) -> ChunkSource: ...
+
+    def doctor(self) -> Sequence[Finding]: ...
+
+    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
+        """Whether the server still has the log that this change log continues from: what would make `prepare` stop, or
+        a finding that nothing does; empty if the log has no position yet. Nothing is changed.
+
+        `newest` returns the log's latest checkpoint at each call: a daemon may be writing to it.
+
+        Raises:
+            SourceUnavailable: the server cannot be queried.
+        """
+        ...
+
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        """What other logs of cdcflow seem to have left at the source at a cost to it (slots that retain its log), each
+        with the SQL that removes it. Nothing is changed."""
+        ...
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
+        """Remove what was created at the source for this log. What another log uses is not touched, and an object that
+        no longer exists is no error. The log cannot resume from its position afterwards.
+
+        Raises:
+            ConfigurationError: another process still reads for this log, or the source is not the log's.
+            SourceUnavailable: no answer; what was already removed remains removed, and the next call resumes.
+        """
+        ...
+
+    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
+        """`log_id`: the log whose status is requested; "": there is no log yet."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Covering(Protocol):
+    """A source that can report which of its captured tables' changes reach the stream at all."""
+
+    def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
+        """Why changes of captured tables (each with its `incarnation`) may not reach the stream, according to the
+        server's current catalog. A table that is not in the result is covered. May be called from any thread.
+
+        Raises:
+            SourceUnavailable, RightMissing: the server cannot be queried.
+        """
+        ...
+
+
+@runtime_checkable
+class ShapeAsking(Protocol):
+    """A source whose stream has changes of tables that no longer exist: it takes their shapes from the log."""
+
+    def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
+        """Called before `prepare`. `shape_of`: the shape of a table's latest rows in the log, or None if it has no
+        rows; called from the stream's thread, which may not be the log's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A digest of some of a table's rows. Only two of the same `shape` (the columns and their types) compare."""
+
+    shape: str
+    digest: str
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """A source that can read a few rows of a table, to detect whether they changed without being logged."""
+
+    def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
+        """Read the same rows each time, by key (not empty), in their committed state now. None: the table no longer
+        exists. Cheap for tables of any size. May be called from any thread.
+
+        Raises:
+            SourceUnavailable, RightMissing: they cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EventComparison:
+    """A row event that was decoded in two ways. It ends at `position`; `columns` are those whose values differ, and
+    `failure` is any other difference ("": none). `by`: the other decoder."""
+
+    table: TableId
+    position: str
+    columns: tuple[str, ...]
+    failure: str
+    by: str
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.columns and not self.failure
+
+
+@runtime_checkable
+class SecondOpinion(Protocol):
+    """A source whose row events can also be decoded by another library, to check its own decoder."""
+
+    def sample_events(self, *, wanted: bool) -> None:
+        """Start or stop keeping a row event of the stream for `compare_event` now and then. May be called from any
+        thread, and often."""
+        ...
+
+    def compare_event(self) -> EventComparison | None:
+        """Decode the kept row event with the other library, and compare. Return None if no event was kept, or the
+        library is not installed. Slow, so do not call it from the stream's thread."""
+        ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A source that can describe its server, for the investigation of a problem."""
+
+    def facts(self) -> Mapping[str, str]:
+        """The server's version and those of its settings that matter to a capture. No secrets, no values of rows.
+
+        Raises:
+            SourceUnavailable, ConfigurationError: the server cannot be queried.
+        """
+        ...

@@ -1,0 +1,89 @@
+"""Requests that a checkpoint's `source` carries until the cut that has them: read all tables, or some, again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from cdcflow.capture.interleave.messages import Backfill, Input, Pause
+from cdcflow.capture.interleave.progress import Gap, Progress, TableProgress
+from cdcflow.model import rereading
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import Table, TableId
+
+WHY = "the settings now keep its values differently"
+LOST, KEPT = "lost", "lost, rows kept"
+"""`history` in a checkpoint's `source` after a gap: read all tables again, or only those that are not unverified."""
+
+
+def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[TableId, ...]:
+    """The tables that other settings decoded, or whose backfill failed with other settings.
+
+    Tables that no backfill was ever requested for are not among them.
+    """
+    known, named = progress.tables, rereading.pending(source)
+    again = {table for table in named if table in known and is_read_again(known[table])}
+    failed = {table for table in rereading.retried(source) if table in known and known[table].state == "failed"}
+    return tuple(sorted(again | failed))
+
+
+def is_read_again(known: TableProgress) -> bool:
+    """Whether a changed setting for its values requires reading the table again: it has rows, or failed."""
+    return has_rows(known) or known.state == "failed"
+
+
+def has_rows(known: TableProgress) -> bool:
+    """Whether the log has rows of it that a backfill read, or will get some."""
+    return known.state in ("waiting", "reading", "paused", "done") or known.whole_since is not None
+
+
+def orders(tables: tuple[TableId, ...], progress: Progress) -> list[Input]:
+    """The inputs that have these tables read again; a paused one is read when it is resumed."""
+    paused = [Pause(table) for table in tables if progress.tables[table].state == "paused"]
+    return [Backfill(tables), *paused] if tables else []
+
+
+def without_orders(source: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in rereading.without(source).items() if name != "history"}
+
+
+def is_kept(known: TableProgress | None) -> bool:
+    """Whether a table keeps its rows after a gap, unverified."""
+    return known is not None and known.in_doubt and known.state == "done" and _has_all(known)
+
+
+def in_doubt(after: Checkpoint, before: str, tables: Iterable[Table]) -> dict[str, object]:
+    """The progress after a gap in the history that began at position `before`.
+
+    Tables with a key that were completely read are unverified from now on; the others are as `unread` leaves them.
+    """
+    keyed = {table.id for table in tables if table.key}
+    known = Progress.from_json(after.progress)
+    found = {}
+    for table, now in known.tables.items():
+        if table in keyed and now.state == "done" and not now.whole and _has_all(now):
+            began = now.gap.before if now.gap is not None and now.in_doubt else before
+            gap = Gap(after.next_offset, now.generation, after.epoch, began, after.position or "", base=_base(now))
+            found[table] = replace(now, gap=gap)
+        else:
+            found[table] = _unread(now)
+    return replace(known, tables=found).to_json()
+
+
+def _has_all(known: TableProgress) -> bool:
+    return known.whole_since is not None or known.has_base
+
+
+def _base(known: TableProgress) -> str:
+    return "" if known.gap is None else known.gap.base
+
+
+def unread(progress: Mapping[str, object]) -> dict[str, object]:
+    """The progress after a gap in the history: no table counts as done before it is read again."""
+    known = Progress.from_json(progress)
+    return replace(known, tables={t: _unread(p) for t, p in known.tables.items()}).to_json()
+
+
+def _unread(known: TableProgress) -> TableProgress:
+    known = replace(known, whole_since=None, gap=None)
+    return replace(known, state="waiting", plan=None, cursor=None) if known.state == "done" else known

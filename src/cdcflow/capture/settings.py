@@ -1,0 +1,128 @@
+"""The settings that a capture runs with, and those that will replace them.
+
+change ──▶ waiting ──▶ taken by the next attempt ──▶ it captures: kept
+                                └─ it fails before it captures: rejected, the previous ones are used again
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from cdcflow.capture.attempt import Pace
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.ports.log import Log
+from cdcflow.capture.ports.source import Source
+from cdcflow.errors import CdcflowError, SourceUnavailable
+from cdcflow.model.position import Epoch, SourceIdentity
+
+
+class OpenedLog(Log, Protocol):
+    """A log that a pipeline owns: it also knows its id and the epoch of this opening."""
+
+    @property
+    def log_id(self) -> str: ...
+    @property
+    def epoch(self) -> Epoch: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSettings:
+    """The settings that a capture needs.
+
+    `open_log` gets the source's identity, and whether an operator accepts that history is lost. `kept` is called when
+    an attempt captures with them for the first time; it must not wait.
+    """
+
+    open_source: Callable[[], Source]
+    open_log: Callable[[SourceIdentity, bool], OpenedLog]
+    limits: Limits
+    pace: Pace
+    kept: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Settings with this number, which an attempt began with and which have not captured yet.
+
+    `before`: the previous settings; `was_live`: a capture ran with those, and did not wait for its source.
+    """
+
+    number: int
+    before: CaptureSettings
+    was_live: bool
+
+
+class SettingsInUse:
+    """Counts settings from 1. May be used from any thread."""
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._lock = threading.Lock()
+        self._in_use = settings
+        self._number = self._given = 1
+        self._waiting: tuple[int, CaptureSettings, bool] | None = None
+        self._tried: _Tried | None = None
+        self.refusal: Mapping[str, object] = {}
+
+    @property
+    def number(self) -> int:
+        """The number of those in use."""
+        return self._number
+
+    @property
+    def are_waiting(self) -> bool:
+        return self._waiting is not None
+
+    def change(self, settings: CaptureSettings, *, is_live: bool, in_place: bool) -> int:
+        """Replace the settings. `is_live`: a capture runs with the previous ones. Return the new settings' number."""
+        with self._lock:
+            self._given += 1
+            self.refusal = {}
+            if in_place and self._waiting is None and self._tried is None:
+                self._in_use, self._number = settings, self._given
+            else:
+                self._waiting = self._given, settings, is_live
+            return self._given
+
+    def taken(self) -> CaptureSettings:
+        """Those for the attempt that begins now."""
+        with self._lock:
+            if self._waiting is not None:
+                number, settings, was_live = self._waiting
+                # If several were given one after another, the fallback is the ones that captured last.
+                tried = self._tried
+                self._tried = _Tried(number, self._in_use, was_live) if tried is None else replace(tried, number=number)
+                self._in_use, self._waiting = settings, None
+            return self._in_use
+
+    def keep(self) -> bool:
+        """An attempt captures with the settings in use. Return False if they are not new."""
+        with self._lock:
+            if self._tried is None:
+                return False
+            self._number, self._tried = self._tried.number, None
+            return True
+
+    def give_up(self, error: CdcflowError) -> bool:
+        """An attempt ended with this error. Return true if it rejects new settings for the previous ones.
+
+        It does if the settings are new and the attempt had not captured yet. If the source does not answer and did not
+        answer with the previous settings either, the new ones stay and the capture waits.
+        """
+        with self._lock:
+            tried = self._tried
+            if tried is None or (isinstance(error, SourceUnavailable) and not tried.was_live):
+                return False
+            self._in_use, self._tried = tried.before, None
+            reason, remedy = str(error).split("\n")[0], getattr(error, "remedy", None)
+            self.refusal = {"number": tried.number, "kind": type(error).__name__, "reason": reason}
+            self.refusal = {**self.refusal, **({"remedy": remedy} if remedy else {})}
+            return True
+
+    def status(self) -> dict[str, object]:
+        """`number` of those in use, `given` of the latest; `refused` explains why the latest were rejected."""
+        with self._lock:
+            refused = {"refused": dict(self.refusal)} if self.refusal else {}
+            return {"number": self._number, "given": self._given, **refused}

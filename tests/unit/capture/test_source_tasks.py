@@ -1,0 +1,95 @@
+"""SourceTasks: the work at the source that the machine requests, next to the stream, and the order of that work and its
+answers."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from queue import SimpleQueue
+
+from cdcflow.capture.interleave.messages import (
+    Chunk,
+    ChunkFailed,
+    ChunkRead,
+    Input,
+    MarkWritten,
+    Planned,
+    ReadChunk,
+    Visibility,
+    WriteMark,
+    XidSnapshot,
+)
+from cdcflow.capture.source_tasks import SourceTasks
+from cdcflow.errors import SourceUnavailable
+from cdcflow.model.change import KeySet
+from cdcflow.model.position import Token
+from cdcflow.model.table import Table, TableId
+
+LOW = Token("1/1/low")
+
+
+class Recording:
+    """Implements `cdcflow.ports.ChunkSource`: notes what is done, in order."""
+
+    def __init__(self, *, refuses_marks: bool = False) -> None:
+        self.done: list[str] = []
+        self._refuses_marks = refuses_marks
+
+    def plan(self, table: TableId, generation: int) -> Planned:
+        self.done.append(f"plan {table.name}")
+        return Planned(table, generation, "plan", 1, 1, Table(table, 1, (), ()))
+
+    def write_mark(self, token: Token) -> None:
+        if self._refuses_marks:
+            raise SourceUnavailable("the connection was reset")
+        self.done.append(f"write {token}")
+
+    def read_chunk(self, chunk: Chunk) -> ChunkRead:
+        self.done.append(f"read {chunk.table.name}")
+        return ChunkRead(chunk, None, None, ())
+
+    def heartbeat(self) -> None:
+        self.done.append("heartbeat")
+
+    def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
+        raise AssertionError("nobody asks for rows in these tests")
+
+    def snapshot(self) -> Visibility:
+        return XidSnapshot(1, 1)
+
+    def close(self) -> None:
+        pass
+
+
+def chunk_of(name: str) -> Chunk:
+    return Chunk(TableId("public", name), 1, 1, "plan", None, size=10, low=LOW)
+
+
+def answers_of(source: Recording, task: WriteMark, count: int) -> list[Input]:
+    """The first answers to one task."""
+    waker: SimpleQueue[None] = SimpleQueue()
+    with closing(SourceTasks(source, 4, lambda: waker.put(None))) as tasks:
+        tasks.send(task)
+        answers: list[Input] = []
+        while len(answers) < count:
+            waker.get(timeout=10)
+            answers += tasks.answers()
+        return answers
+
+
+def test_chunks_are_read_once_their_mark_is_written_and_answered_after_it() -> None:
+    """W01: a snapshot from before its low mark could miss a change that is held nowhere."""
+    source = Recording()
+    names = ["items", "orders", "people"]
+    answers = answers_of(source, WriteMark(LOW, tuple(ReadChunk(chunk_of(name)) for name in names)), 4)
+    assert source.done[0] == f"write {LOW}"
+    assert sorted(source.done[1:]) == [f"read {name}" for name in names]
+    assert answers[0] == MarkWritten(LOW)
+    assert sorted(a.chunk.table.name for a in answers[1:] if isinstance(a, ChunkRead)) == names
+
+
+def test_nothing_is_read_for_a_mark_that_could_not_be_written() -> None:
+    """It would be unknown which changes the rows follow."""
+    source = Recording(refuses_marks=True)
+    answers = answers_of(source, WriteMark(LOW, (ReadChunk(chunk_of("orders")),)), 1)
+    assert answers == [ChunkFailed(None, "the connection was reset", retry=True)]
+    assert source.done == []
