@@ -21,7 +21,7 @@ import threading
 import time
 from typing import Any
 
-from cdcflow.cli.lean import lean, loaded
+from cdcflow.daemon.lean import lean, loaded
 
 lean()  # as `cdcflow run` does, before anything of the capture is imported
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cdcflow.cli.lean import lean
+from cdcflow.daemon.lean import lean
 
 lean()  # as `cdcflow publish` does, before anything of it is imported
 

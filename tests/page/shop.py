@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow.config import AccessToken
+from cdcflow.daemon.interfaces import facts
+from cdcflow.daemon.interfaces.findings import remarks
+from cdcflow.daemon.interfaces.http_server import HttpServer
+from cdcflow.daemon.interfaces.recent import Recent
 from cdcflow.errors import ConfigurationError
+from cdcflow.http.access import Access
+from cdcflow.http.explorer import Explorer
+from cdcflow.http.operations import checked
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import UNCHANGED
-from cdcflow.service import facts
-from cdcflow.service.access import Access
-from cdcflow.service.explorer import Explorer
-from cdcflow.service.findings import remarks
-from cdcflow.service.http import HttpServer
-from cdcflow.service.operations import checked
-from cdcflow.service.recent import Recent
 from cdcflow.sinks.files import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 from cdcflow import local, wiring
 from cdcflow.cli.app import app
 from cdcflow.config import FileLog, load
+from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
-from cdcflow.service.control import ask
 from cdcflow.testing.folded import folded_log
 
 WAIT_S = 60.0

@@ -15,10 +15,10 @@ from cdcflow.log.maintenance.index import Indexing
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import SourceIdentity
-from cdcflow.service.push.operations import parsed
-from cdcflow.service.push.remembered import Memory, Once
-from cdcflow.service.push.schemas import Shape, compiled, continued
-from cdcflow.service.push.writer import Answer, Request, Writer
+from cdcflow.push.operations import parsed
+from cdcflow.push.remembered import Memory, Once
+from cdcflow.push.schemas import Shape, compiled, continued
+from cdcflow.push.writer import Answer, Request, Writer
 from cdcflow.sinks.files import FileLog
 
 SCHEMA: Mapping[str, Any] = {

@@ -16,7 +16,7 @@ from tests.servers.postgres import Database
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
-from cdcflow.service.control import ask
+from cdcflow.daemon.interfaces.control_socket import ask
 
 WAIT_S = 60.0
 CANARY = "c4n4ry-s3cret"

@@ -11,9 +11,9 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdcflow import wiring
-from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
-from cdcflow.service.metrics import exposition
+from cdcflow.daemon.status import Watch
+from cdcflow.http.metrics import exposition
 
 WAIT_S = 60.0
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cdcflow.service.metrics import CAPTURE_STATES, CAUSES, FRESHNESS, METRICS, TABLE_STATES
+from cdcflow.http.metrics import CAPTURE_STATES, CAUSES, FRESHNESS, METRICS, TABLE_STATES
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / Path("docker/prometheus/alerts.yaml")

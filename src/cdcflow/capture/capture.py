@@ -353,7 +353,7 @@ class Capture:
         rows_per_second_max: int | None = None,
         reset: bool = False,
     ) -> dict[str, object]:
-        """Request an operation of the capture; `cdcflow.service.operations` lists them.
+        """Request an operation of the capture; `cdcflow.http.operations` lists them.
 
         Returns `{"op": …, "tables": {"public.orders": {"outcome": "paused"}, …}, "number": …, "durable": …}`, with a
         `reason` where nothing was changed; for a command about the capture itself `capture` has its outcome. `number`

@@ -29,7 +29,7 @@ REREAD_KEYS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of an operation on tables other than their names; `cdcflow.service.operations` documents them."""
+    """The arguments of an operation on tables other than their names; `cdcflow.http.operations` documents them."""
 
     keys: Sequence[Sequence[str]] | None = None
     where: str | None = None

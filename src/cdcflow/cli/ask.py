@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdcflow.cli import output, signals
+from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.table_commands import key_of
+from cdcflow.daemon import signals
 
 if TYPE_CHECKING:
     from cdcflow.log.query.answers import Found, Moment

@@ -11,9 +11,9 @@ from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath
 from cdcflow.config import Config, load
 from cdcflow.config.places import check_writable, warehouse_places
+from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import word
-from cdcflow.service.control import ask
 
 ANSWER_WITHIN_S = 75
 
@@ -32,7 +32,7 @@ def attach(
     `cdcflow repair` has compared it with the source and repaired the rows that differ.
     """
     from cdcflow import wiring
-    from cdcflow.cli.events import send_structlog_to
+    from cdcflow.daemon.events import send_structlog_to
 
     settings = load(config)
     check_writable(warehouse_places(settings))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdcflow.cli import failure, output
-from cdcflow.cli.lean import lean, loaded
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.progress import BackfillProgress
 from cdcflow.config import Config, load
+from cdcflow.daemon.interfaces.control_socket import ask
+from cdcflow.daemon.lean import lean
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.service.control import ask, user_name
 
 if TYPE_CHECKING:
     from cdcflow.capture.ports.part_readers import Readers
@@ -114,51 +111,9 @@ def _by_ourselves(settings: Config, tables: Sequence[str], on: str | None = None
 
 def _captured(settings: Config, tables: Sequence[str], readers: Readers | None = None) -> Tables:
     lean()
-    from cdcflow import wiring
-    from cdcflow.cli import daemon
-    from cdcflow.cli.events import event_lines
+    from cdcflow.daemon import backfill_process
 
-    seen: dict[str, Mapping[str, Any]] = {}
-    over = threading.Event()
-    lines = event_lines(as_json=False, file=sys.stderr)
-
-    def tell(event: str, fields: Mapping[str, object]) -> None:
-        if "interrupted" in event:
-            lines(event, fields)
-
-    by = f"command line, {user_name(os.getuid())}"
-    capture = wiring.capture(
-        settings, backfill=tables, once=True, wait=False, asked_by=by, on_event=tell, readers=readers
-    )
-    loaded()
-
-    def look() -> None:
-        with BackfillProgress() as progress:
-            while not over.wait(LOOK_EVERY_S):
-                now = capture.status().get("tables")
-                if isinstance(now, dict):
-                    seen.update({n: f for n, f in now.items() if not tables or n in tables})
-                    progress.show(seen)
-            seen.update(_in_log(settings, tables))
-            progress.show(seen, last=True)
-
-    looking = threading.Thread(target=look, name="progress")
-    looking.start()
-    try:
-        daemon.run(settings, capture, tell)
-    finally:
-        over.set()
-        looking.join()
-    return seen
-
-
-def _in_log(settings: Config, tables: Sequence[str]) -> Tables:
-    """The tables' entries at the log's latest cut."""
-    from cdcflow import wiring
-
-    reader = wiring.log_reader(settings)
-    found = reader.newest_checkpoint().progress.get("tables", {}) if reader.exists() else {}
-    return {n: f for n, f in found.items() if not tables or n in tables} if isinstance(found, dict) else {}
+    return backfill_process.captured(settings, tables, readers, BackfillProgress)
 
 
 def _tell(json: bool, tables: Tables) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdcflow.cli import output, signals
+from cdcflow.cli import output
 from cdcflow.cli.ask import Where
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.daemon import signals
 
 if TYPE_CHECKING:
     from cdcflow.log.query.consumers import Consumers, Listed

@@ -67,7 +67,7 @@ def demo(
     from cdcflow.cli.demo.demo_run import STEPS, DemoRun, new_directory
     from cdcflow.cli.demo.screen import Screen
     from cdcflow.cli.demo.servers.installed import check_installed
-    from cdcflow.cli.events import leave_interrupts_out
+    from cdcflow.daemon.events import leave_interrupts_out
 
     if engine is Engine.LOCAL and log is Log.KAFKA:
         raise ConfigurationError("a log in Kafka is merged by Spark", remedy="leave --engine local or --log kafka out")

@@ -11,8 +11,8 @@ import typer
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
+from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError
-from cdcflow.service.control import ask
 
 if TYPE_CHECKING:
     from cdcflow.capture.ports.findings import Dropped

@@ -1,46 +1,23 @@
-"""How a command ends when it fails: one clear block, and an exit code that determines what to do next.
-
-The codes follow sysexits.h, so that a service manager can distinguish "try again" from "an operator must act".
-"""
+"""How a command ends when it fails: one clear block, and an exit code that determines what to do next."""
 
 from __future__ import annotations
 
 import traceback
 from types import TracebackType
 
-from cdcflow.errors import (
-    CdcflowError,
-    ConfigurationError,
-    HistoryLost,
-    InvariantViolated,
-    OutcomeUnknown,
-    SinkUnavailable,
-    SourceUnavailable,
-    SyncFailed,
-    see,
-)
+from cdcflow.daemon.exit_codes import FINDINGS, INTERRUPTED, TOO_SLOW_TO_STOP, UNEXPECTED, exit_code
+from cdcflow.errors import CdcflowError, see
 
-FINDINGS = 1
-"""The command worked and found something wrong (`doctor`, `log check`, `demo`, a failed backfill)."""
-UNEXPECTED = 70
-TOO_SLOW_TO_STOP = 75
-INTERRUPTED = 130
-"""Ctrl-C when no orderly stop was possible: a shell's code for a process ended by SIGINT."""
-
-_CODES: tuple[tuple[type[CdcflowError], int, str], ...] = (
-    (HistoryLost, 65, "somebody must decide to read the tables again"),
-    (SourceUnavailable, 69, "nothing is in doubt; start again later"),
-    (SyncFailed, 74, "nothing is in doubt; make room or fix the disk, then start again"),
-    (InvariantViolated, 70, "cdcflow contradicted itself; keep the log and the trace"),
-    (SinkUnavailable, 74, "nothing is in doubt; make room or fix the disk, then start again"),
-    (OutcomeUnknown, 75, "start again; the next start checks the log first"),
-    (ConfigurationError, 78, "something must be changed before a new start"),
-)
-
-
-def exit_code(error: BaseException) -> int:
-    """The exit code for an error; see the table in docs/commands.md."""
-    return next((code for kind, code, _ in _CODES if isinstance(error, kind)), UNEXPECTED)
+__all__ = [
+    "FINDINGS",
+    "INTERRUPTED",
+    "TOO_SLOW_TO_STOP",
+    "UNEXPECTED",
+    "block",
+    "exit_code",
+    "trace",
+    "unexpected",
+]
 
 
 def block(error: CdcflowError) -> str:

@@ -402,7 +402,7 @@ def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:
 
 
 def _table(log: LogReader, name: str) -> TableId:
-    from cdcflow.service.explorer import table_named  # it loads pyarrow, which the help does not need
+    from cdcflow.http.explorer import table_named  # it loads pyarrow, which the help does not need
 
     return table_named(log, name)
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdcflow.cli import failure, signals
+from cdcflow.cli import failure
 from cdcflow.cli.merge_telling import say, say_progress, tell
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPaths, Json
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
+from cdcflow.daemon import signals
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.maintenance import state_files
 
@@ -62,7 +63,7 @@ def merge(
 def _merging(settings: Config) -> Callable[[], MergeReport]:
     """A function that merges once; Spark is imported and started when needed, after checking that there is a log."""
     from cdcflow import wiring
-    from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
+    from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
 
     log, policies = settings.log, wiring.policies(settings)
     reader = wiring.log_reader(settings)
@@ -143,8 +144,8 @@ def _traced(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[],
     """Merge, with a span for each, if the settings name a collector."""
     if settings.service.traces is None:
         return merged
-    from cdcflow.cli.events import event_lines
-    from cdcflow.service.traces import Traces
+    from cdcflow.daemon.events import event_lines
+    from cdcflow.daemon.interfaces.traces import Traces
 
     traces = Traces(settings.service.traces, event_lines(as_json=False, file=sys.stderr))
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cdcflow.cli import failure, output, signals
+from cdcflow.cli import failure, output
 from cdcflow.cli.merge_telling import plain, say, say_progress, tell_tables
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
+from cdcflow.daemon import signals
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.maintenance import state_files
 
@@ -54,7 +55,7 @@ def _named(configs: Sequence[Path]) -> dict[str, Config]:
 def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[], SeveralReport]:
     """A function that merges once, writes the result into each log's folder, and does the maintenance that is due."""
     from cdcflow import wiring
-    from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
+    from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
     from cdcflow.warehouse import several
     from cdcflow.warehouse.upkeep import UpkeepWhenDue
 

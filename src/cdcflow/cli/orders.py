@@ -10,8 +10,8 @@ import typer
 
 from cdcflow.cli import failure, output
 from cdcflow.config import load
+from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError
-from cdcflow.service.control import ask
 
 UNCHANGED_SHOWN_MAX = 20
 CHANGED_NOTHING = ("nothing to do", "refused")

@@ -14,8 +14,8 @@ from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.config.changes import digest, shown
+from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.service.control import ask
 
 if TYPE_CHECKING:  # `cdcflow --help` need not load the capture
     from cdcflow.capture.plan import Plan, TablePlan

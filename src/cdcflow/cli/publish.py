@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cdcflow.cli.lean import lean
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
+from cdcflow.daemon.lean import lean
 
 
 def publish(
@@ -23,10 +23,10 @@ def publish(
 ) -> None:
     """Publish changes to Kafka until SIGTERM or Ctrl-C, each exactly once for read_committed readers."""
     lean()
-    from cdcflow.cli import daemon
-    from cdcflow.cli.events import event_lines, send_structlog_to
-    from cdcflow.cli.publishing import PublishingRun
-    from cdcflow.cli.signals import obeying_signals
+    from cdcflow.daemon import daemon
+    from cdcflow.daemon.events import event_lines, send_structlog_to
+    from cdcflow.daemon.publish_process import PublishingRun
+    from cdcflow.daemon.signals import obeying_signals
 
     tell = event_lines(as_json=json)
     send_structlog_to(sys.stdout, as_json=json)

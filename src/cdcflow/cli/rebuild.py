@@ -26,7 +26,7 @@ def rebuild(
     The database is not queried, and no daemon need run. Exits with 1 when a table was excluded.
     """
     from cdcflow import wiring
-    from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
+    from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
 
     send_structlog_to(sys.stderr)  # stdout is for the report
     leave_interrupts_out()

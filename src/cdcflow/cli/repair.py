@@ -14,10 +14,10 @@ from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath
 from cdcflow.cli.verify import Against, kinds_of, leave_word, tell
 from cdcflow.config import Config, load
+from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.log.maintenance import state_files
 from cdcflow.model.table import word
-from cdcflow.service.control import ask
 from cdcflow.verify.report import Report
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def repair(
     changes of it were lost, becomes verified when it is found equal. Exits with 1 when a row still differs, or a table
     could not be compared.
     """
-    from cdcflow.cli.events import send_structlog_to
+    from cdcflow.daemon.events import send_structlog_to
 
     settings = load(config)
     status = ask(settings.log.folder, {"op": "status"})

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdcflow.cli.lean import lean, loaded
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.config.places import check_writable, log_places
+from cdcflow.daemon.lean import lean, loaded
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def _run(
 ) -> None:
     lean()
     from cdcflow import wiring
-    from cdcflow.cli import daemon
-    from cdcflow.cli.events import event_lines, send_structlog_to
-    from cdcflow.service.recent import Recent
+    from cdcflow.daemon import daemon
+    from cdcflow.daemon.events import event_lines, send_structlog_to
+    from cdcflow.daemon.interfaces.recent import Recent
 
     tell = Recent(event_lines(as_json=json))
     send_structlog_to(sys.stdout, as_json=json)

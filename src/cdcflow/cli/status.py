@@ -11,14 +11,14 @@ import typer
 from cdcflow import wiring
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.cli.watch import verified_of
 from cdcflow.config import Config, load
+from cdcflow.daemon.interfaces.control_socket import ask
+from cdcflow.daemon.interfaces.findings import since, unproven
+from cdcflow.daemon.status import verified_of
 from cdcflow.errors import CdcflowError
 from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import word
-from cdcflow.service.control import ask
-from cdcflow.service.findings import since, unproven
 
 
 def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
@@ -43,8 +43,8 @@ def current(settings: Config) -> dict[str, Any]:
 def _from_log(settings: Config) -> dict[str, Any]:
     """The log's latest cut and the source's status, while no daemon runs."""
     from cdcflow.capture.interleave.progress import Progress
-    from cdcflow.cli.daemon import problems
-    from cdcflow.cli.watch import in_log, known_log_id, merge_status, source_status
+    from cdcflow.daemon.daemon import problems
+    from cdcflow.daemon.status import in_log, known_log_id, merge_status, source_status
 
     reader = wiring.log_reader(settings)
     problem = wiring.log_problem(settings)

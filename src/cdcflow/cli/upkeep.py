@@ -27,7 +27,7 @@ def upkeep(
     Safe while a merge runs, and may be ended at any time.
     """
     from cdcflow import wiring
-    from cdcflow.cli.events import send_structlog_to
+    from cdcflow.daemon.events import send_structlog_to
     from cdcflow.warehouse.upkeep import upkeep as look_after
 
     settings = load(config)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdcflow.cli import failure, output, signals
+from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load, seconds
+from cdcflow.daemon import signals
+from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SinkUnavailable, SourceUnavailable
 from cdcflow.log.maintenance import state_files
 from cdcflow.model.table import word
-from cdcflow.service.control import ask
 
 if TYPE_CHECKING:
     from cdcflow.verify.report import Against as Kind
@@ -51,7 +52,7 @@ def verify(
 
     The daemon must run. Exits with 1 when a table differs or could not be compared.
     """
-    from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
+    from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
 
     settings = load(config)
     if every is not None and json:

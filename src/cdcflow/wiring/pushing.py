@@ -18,12 +18,12 @@ from cdcflow.wiring.logs import log_layout, log_reader, open_log
 from cdcflow.wiring.opening import opened
 
 if TYPE_CHECKING:
+    from cdcflow.http.consumers import ConsumerDoor
+    from cdcflow.http.explorer import Explorer
     from cdcflow.log.query.consumers import Consumers
     from cdcflow.log.query.log import ChangeLog
-    from cdcflow.service.consumers import ConsumerDoor
-    from cdcflow.service.explorer import Explorer
-    from cdcflow.service.push.schemas import Shape
-    from cdcflow.service.push.writer import Writer
+    from cdcflow.push.schemas import Shape
+    from cdcflow.push.writer import Writer
 
 KIND = "push"
 OnEvent = Callable[[str, Mapping[str, object]], None]
@@ -53,13 +53,13 @@ class Pushing:
 
     @cached_property
     def explorer(self) -> Explorer:
-        from cdcflow.service.explorer import Explorer
+        from cdcflow.http.explorer import Explorer
 
         return Explorer(lambda: log_reader(self.config), asked=lambda: self._asked)
 
     @cached_property
     def consumers(self) -> ConsumerDoor:
-        from cdcflow.service.consumers import ConsumerDoor
+        from cdcflow.http.consumers import ConsumerDoor
 
         return ConsumerDoor(lambda: self._consumers)
 
@@ -81,8 +81,8 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
     """
     from cdcflow import local
     from cdcflow.log.query.log import ChangeLog
-    from cdcflow.service.push import remembered, schemas
-    from cdcflow.service.push import writer as writing
+    from cdcflow.push import remembered, schemas
+    from cdcflow.push import writer as writing
 
     serve = config.serve
     if serve is None or not isinstance(config.log, FileLog):

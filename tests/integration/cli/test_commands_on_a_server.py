@@ -19,7 +19,7 @@ from tests.servers.postgres import Database, PostgresServer
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
-from cdcflow.service.control import ask, user_name
+from cdcflow.daemon.interfaces.control_socket import ask, user_name
 
 pytestmark = pytest.mark.postgres
 CANARY = "c4n4ry-s3cret"

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from cdcflow import wiring
 from cdcflow.cli.app import app
 from cdcflow.config import load
-from cdcflow.service.control import ControlServer
+from cdcflow.daemon.interfaces.control_socket import ControlServer
 from cdcflow.wiring.logs import log_id
 
 runner = CliRunner()

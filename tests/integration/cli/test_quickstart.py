@@ -16,7 +16,7 @@ import pytest
 from bookpages import DOCS, ROOT, Block, blocks, commands
 from tests.servers.postgres import PostgresServer
 
-from cdcflow.service.control import ask
+from cdcflow.daemon.interfaces.control_socket import ask
 
 pytestmark = pytest.mark.postgres
 WAIT_S = 90.0

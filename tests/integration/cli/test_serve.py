@@ -27,9 +27,9 @@ from cdcflow.config import load
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.maintenance.retention import Rule
 from cdcflow.model.position import SourceIdentity
-from cdcflow.service.push.operations import parsed
-from cdcflow.service.push.remembered import Once
-from cdcflow.service.push.writer import Answer, Request, Written
+from cdcflow.push.operations import parsed
+from cdcflow.push.remembered import Once
+from cdcflow.push.writer import Answer, Request, Written
 from cdcflow.sinks.files import FileLog
 from cdcflow.wiring import pushing
 

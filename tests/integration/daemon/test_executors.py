@@ -13,8 +13,8 @@ from readerprocesses import WITHIN_S, assert_equal_after_all, read_while_one_die
 from cdcflow import wiring
 from cdcflow.cli.backfill import backfill
 from cdcflow.config import Config, load
+from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.service.control import ask
 
 POINTS = [
     pytest.param("before:read", marks=pytest.mark.long),

@@ -15,7 +15,7 @@ from cdcflow import wiring
 from cdcflow.cli import failure
 from cdcflow.cli.app import app
 from cdcflow.config import load
-from cdcflow.service.explorer import Explorer
+from cdcflow.http.explorer import Explorer
 from cdcflow.sinks.kafka import doctor
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from handlog import HandLog
 
-from cdcflow.service import facts
+from cdcflow.daemon.interfaces import facts
 from cdcflow.testing.sinks import ORDERS
 from cdcflow.warehouse.paths import CUTS
 from cdcflow.warehouse.reports import MergeReport

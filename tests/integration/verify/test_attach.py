@@ -20,6 +20,7 @@ from tests.servers.mysql import MySQLDatabase
 from tests.servers.postgres import Database
 
 from cdcflow import local
+from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.local.attaching import Attaching
 from cdcflow.local.delta import DeltaTable
@@ -27,7 +28,6 @@ from cdcflow.log.fold.completeness import IN_DOUBT, Backfill
 from cdcflow.log.read.reader import read_rows
 from cdcflow.model.change import READ
 from cdcflow.model.table import OP, TableId
-from cdcflow.service.control import ask
 from cdcflow.warehouse.segments import backfills, sealed
 
 ROWS = 400

@@ -9,7 +9,7 @@ from memorysource import OrdersSource
 from cdcflow.capture.attempt import Orders, Pace
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
-from cdcflow.service.metrics import exposition
+from cdcflow.http.metrics import exposition
 from cdcflow.sinks.files import FileLog
 from cdcflow.testing.sinks import ORDERS
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cdcflow.cli.signals import again_and_again
+from cdcflow.daemon.signals import again_and_again
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -32,7 +32,7 @@ def test_second_signal_ends_what_does_not_come_to_its_end() -> None:
     """An operator who presses Ctrl-C twice does not want to wait."""
     code = """
 import os, signal
-from cdcflow.cli.signals import again_and_again
+from cdcflow.daemon.signals import again_and_again
 
 def act():
     while True:

@@ -25,13 +25,13 @@ from cdcflow.capture.ports.findings import Finding
 from cdcflow.cli import backfill as backfill_module
 from cdcflow.cli import failure, output
 from cdcflow.cli.app import app
-from cdcflow.cli.daemon import answering
-from cdcflow.cli.events import ERRORS, WARNINGS, event_lines, leave_interrupts_out, send_structlog_to
-from cdcflow.cli.watch import lag_seconds
 from cdcflow.config import load
+from cdcflow.daemon.daemon import answering
+from cdcflow.daemon.events import ERRORS, WARNINGS, event_lines, leave_interrupts_out, send_structlog_to
+from cdcflow.daemon.interfaces.control_socket import ControlServer
+from cdcflow.daemon.status import lag_seconds
+from cdcflow.http.operations import checked
 from cdcflow.model.position import SourceIdentity
-from cdcflow.service.control import ControlServer
-from cdcflow.service.operations import checked
 from cdcflow.spark.job import MergeReport, TableReport
 
 CANARY = "c4n4ry-s3cret"
@@ -556,7 +556,7 @@ def test_traceback_that_a_library_logs_at_an_interrupt_is_dropped() -> None:
     root, file = logging.Logger("root"), io.StringIO()
     root.addHandler(logging.StreamHandler(file))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cdcflow.cli.events.logging.getLogger", lambda: root)
+        patched.setattr("cdcflow.daemon.events.logging.getLogger", lambda: root)
         leave_interrupts_out()
     for kind in (KeyboardInterrupt, ValueError):
         try:

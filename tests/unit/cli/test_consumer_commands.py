@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from cdcflow import wiring
 from cdcflow.cli.app import app
-from cdcflow.cli.serving import Http
 from cdcflow.cli.status import _print
 from cdcflow.config import load
-from cdcflow.service.metrics import exposition
+from cdcflow.daemon.http_component import Http
+from cdcflow.http.metrics import exposition
 
 ORDERS = make_table("orders", id="int64", v="string", doc="binary")
 runner = CliRunner()

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from cdcflow.daemon.interfaces.control_socket import LINE_BYTES_MAX, SOCKET_NAME, ControlServer, ask, user_name
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.service.control import LINE_BYTES_MAX, SOCKET_NAME, ControlServer, ask, user_name
 
 Serve = Callable[[Path, Callable[[Mapping[str, Any], str], object]], ControlServer]
 

@@ -21,14 +21,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cdcflow.config import AccessToken
+from cdcflow.daemon.interfaces.health import health, readiness
+from cdcflow.daemon.interfaces.http_server import LIBRARIES, HttpServer
 from cdcflow.errors import ConfigurationError
-from cdcflow.service.access import Access
-from cdcflow.service.answering import REQUESTS_MAX
-from cdcflow.service.connection import CONNECTIONS_MAX
-from cdcflow.service.health import health, readiness
-from cdcflow.service.hosts import is_ours
-from cdcflow.service.http import LIBRARIES, HttpServer
-from cdcflow.service.metrics import exposition
+from cdcflow.http.access import Access
+from cdcflow.http.connection import CONNECTIONS_MAX
+from cdcflow.http.hosts import is_ours
+from cdcflow.http.metrics import exposition
+from cdcflow.http.responses import REQUESTS_MAX
 
 STATUS: dict[str, Any] = {
     "state": "capturing",
@@ -205,7 +205,7 @@ def test_taken_port_is_a_setting_to_change(server: HttpServer) -> None:
 )
 def test_request_that_does_not_arrive_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     """A few silent connections must not take all slots from the probes, or a healthy daemon is restarted."""
-    from cdcflow.service import connection as module
+    from cdcflow.http import connection as module
 
     monkeypatch.setattr(module, "ARRIVES_WITHIN_S", 0.2)
     made = HttpServer("127.0.0.1:0", lambda: STATUS)
@@ -244,8 +244,8 @@ def test_port_is_free_again_once_it_is_closed() -> None:
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon needs no HTTP library unless it listens; then the message says what to install."""
+    from cdcflow.daemon.interfaces import http_server as module
     from cdcflow.errors import ConfigurationError
-    from cdcflow.service import http as module
 
     monkeypatch.setattr(module, "LIBRARIES", ("starlette", "no_such_library"))
     with pytest.raises(ConfigurationError, match="needs no_such_library") as found:
@@ -258,7 +258,7 @@ def test_daemon_that_does_not_listen_loads_no_http_library() -> None:
     script = """
 import sys
 sys.modules.update(dict.fromkeys(["starlette", "uvicorn", "anyio", "h11", "prometheus_client"]))  # an import fails
-import cdcflow.cli.daemon
+import cdcflow.daemon.daemon
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -359,7 +359,7 @@ def test_a_server_with_other_settings_takes_the_port_of_the_one_before(
 def test_who_has_connected_just_before_a_server_ends_is_answered(monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
     """Settings are applied while a dashboard sends a request: the request is still answered. A silent connection is
     closed."""
-    from cdcflow.service import connection as module
+    from cdcflow.http import connection as module
 
     monkeypatch.setattr(module, "FIRST_WITHIN_S", 0.9 if asks else 0.1)
     made = HttpServer("127.0.0.1:0", lambda: STATUS)

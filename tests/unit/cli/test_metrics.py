@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdcflow.service.metrics import METRICS, TABLES_MAX, exposition
+from cdcflow.http.metrics import METRICS, TABLES_MAX, exposition
 
 PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 UNITS = ("_seconds", "_bytes", "_ratio", "_info", "_total")
@@ -176,7 +176,7 @@ def test_the_pipeline_and_the_metrics_know_the_same_words() -> None:
     """A cause or a state that only one of the two lists contains would be counted nowhere."""
     from cdcflow.capture import freshness
     from cdcflow.capture.interleave.progress import State
-    from cdcflow.service import metrics
+    from cdcflow.http import metrics
 
     assert metrics.CAUSES == freshness.CAUSES
     assert set(metrics.TABLE_STATES) == set(get_args(State))

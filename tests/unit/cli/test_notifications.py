@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from cdcflow.config import Config, Notify, load
+from cdcflow.daemon.interfaces.notices import Noticing, of_the_end
+from cdcflow.daemon.interfaces.notifications import Notifier, notifying
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.service.notices import Noticing, of_the_end
-from cdcflow.service.notifying import Notifier, notifying
 
 WAIT_S = 30.0
 CANARY = "c4n4ry-s3cret"
@@ -217,7 +217,7 @@ def test_receivers_come_and_go_while_the_capture_runs(hook: Hook) -> None:
 
 def test_daemon_that_ends_permanently_reports_why(hook: Hook, tmp_path: Path) -> None:
     """From the settings to the webhook, and to a user who reads the status afterwards."""
-    from cdcflow.cli import daemon
+    from cdcflow.daemon import daemon
     from cdcflow.log.maintenance import state_files
 
     config = Config.model_validate(

@@ -12,9 +12,9 @@ from cdcflow import wiring
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.plan import plan
 from cdcflow.capture.settings import CaptureSettings
-from cdcflow.cli.reloading import Reloading
 from cdcflow.config import Config, load
 from cdcflow.config.changes import Change, changes, shown
+from cdcflow.daemon.reload import Reloading
 from cdcflow.errors import ConfigurationError
 
 

@@ -15,10 +15,10 @@ from rich.console import Console
 
 import cdcflow
 from cdcflow.cli import output
-from cdcflow.cli.events import event_lines, send_structlog_to
 from cdcflow.cli.progress import BackfillProgress
+from cdcflow.daemon.events import event_lines, send_structlog_to
+from cdcflow.http.metrics import exposition
 from cdcflow.merge.refusals import rebuilt
-from cdcflow.service.metrics import exposition
 
 TEXTS = (
     "public.[red]red[/red]",

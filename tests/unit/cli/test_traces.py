@@ -20,8 +20,8 @@ from cdcflow.capture import attempt as attempts
 from cdcflow.capture.attempt import Orders, Pace
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
+from cdcflow.daemon.interfaces.traces import Traces
 from cdcflow.errors import SinkUnavailable
-from cdcflow.service.traces import Traces
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 WAIT_S = 30.0

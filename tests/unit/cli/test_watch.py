@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from cdcflow.cli import merge as merge_command
-from cdcflow.cli import watch
 from cdcflow.cli.app import app
 from cdcflow.cli.status import _fresh, _print
-from cdcflow.cli.watch import Watch, lag_seconds
 from cdcflow.config import Config
+from cdcflow.daemon import status as watch
+from cdcflow.daemon.status import Watch, lag_seconds
 from cdcflow.errors import HistoryLost, SinkUnavailable
 from cdcflow.log.maintenance import state_files
 from cdcflow.warehouse.reports import MergeReport, TableReport

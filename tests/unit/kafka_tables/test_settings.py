@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from cdcflow.capture.capture import Capture
-from cdcflow.cli import daemon
 from cdcflow.config import Config, PublishKafka, load
+from cdcflow.daemon import daemon
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.sinks.kafka.tables.assembly import rules_of
 

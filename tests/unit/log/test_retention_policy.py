@@ -13,8 +13,8 @@ from handlog import HandLog
 from mergehistories import make_table
 
 from cdcflow import wiring
-from cdcflow.cli import daemon
 from cdcflow.config import load
+from cdcflow.daemon import daemon
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout

@@ -35,7 +35,8 @@ def project(tmp_path: Path) -> Path:
     package.mkdir(parents=True)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
-    (package / "__init__.py").write_text('__version__ = "1.0"\n')
+    (package / "__init__.py").write_text("")
+    (package / "version.py").write_text('__version__ = "1.0"\n')
     (package / "tiny.pyx").write_text("")
     (tmp_path / "tiny.c").write_text(TINY)
     (tmp_path / "Cython").mkdir()

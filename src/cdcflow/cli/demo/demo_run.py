@@ -26,10 +26,10 @@ from cdcflow.cli.demo import engines, flights, logs, proof
 from cdcflow.cli.demo.databases import Kind, Source
 from cdcflow.cli.demo.opening import demo_source
 from cdcflow.cli.demo.screen import Screen
-from cdcflow.cli.events import send_structlog_to
 from cdcflow.config import load
+from cdcflow.daemon.events import send_structlog_to
+from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
-from cdcflow.service.control import ask
 
 BACKFILL_S = 9.0
 """How long the backfill of the flights takes (by its rate limit), so that one can watch it and kill it."""

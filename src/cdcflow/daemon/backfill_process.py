@@ -1,0 +1,75 @@
+"""A backfill by this process: it captures until the tables are read, and shows their progress meanwhile."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from cdcflow import wiring
+from cdcflow.capture.ports.part_readers import Readers
+from cdcflow.config import Config
+from cdcflow.daemon import daemon
+from cdcflow.daemon.events import event_lines
+from cdcflow.daemon.interfaces.control_socket import user_name
+from cdcflow.daemon.lean import loaded
+
+LOOK_EVERY_S = 0.5
+Tables = Mapping[str, Mapping[str, Any]]
+
+
+class Progress(Protocol):
+    """Shows the tables of one status after another."""
+
+    def show(self, tables: Tables, *, last: bool = False) -> None: ...
+
+
+def captured(
+    settings: Config,
+    tables: Sequence[str],
+    readers: Readers | None,
+    progress_shown: Callable[[], AbstractContextManager[Progress]],
+) -> Tables:
+    """Capture until `tables` (none: all) are read, and return their final states."""
+    seen: dict[str, Mapping[str, Any]] = {}
+    over = threading.Event()
+    lines = event_lines(as_json=False, file=sys.stderr)
+
+    def tell(event: str, fields: Mapping[str, object]) -> None:
+        if "interrupted" in event:
+            lines(event, fields)
+
+    by = f"command line, {user_name(os.getuid())}"
+    capture = wiring.capture(
+        settings, backfill=tables, once=True, wait=False, asked_by=by, on_event=tell, readers=readers
+    )
+    loaded()
+
+    def look() -> None:
+        with progress_shown() as progress:
+            while not over.wait(LOOK_EVERY_S):
+                now = capture.status().get("tables")
+                if isinstance(now, dict):
+                    seen.update({n: f for n, f in now.items() if not tables or n in tables})
+                    progress.show(seen)
+            seen.update(_in_log(settings, tables))
+            progress.show(seen, last=True)
+
+    looking = threading.Thread(target=look, name="progress")
+    looking.start()
+    try:
+        daemon.run(settings, capture, tell)
+    finally:
+        over.set()
+        looking.join()
+    return seen
+
+
+def _in_log(settings: Config, tables: Sequence[str]) -> Tables:
+    """The tables' entries at the log's latest cut."""
+    reader = wiring.log_reader(settings)
+    found = reader.newest_checkpoint().progress.get("tables", {}) if reader.exists() else {}
+    return {n: f for n, f in found.items() if not tables or n in tables} if isinstance(found, dict) else {}

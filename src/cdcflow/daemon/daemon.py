@@ -1,0 +1,185 @@
+"""A capture with its surroundings in a process: control socket, control table, HTTP, notifications, signals."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cdcflow import wiring
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.ports.part_readers import Readers
+from cdcflow.config import Config
+from cdcflow.config.places import naming_paths
+from cdcflow.daemon.components import Index, Notifications, Observing, Publish, Publishing, Retention, Table
+from cdcflow.daemon.events import OnEvent
+from cdcflow.daemon.exit_codes import exit_code
+from cdcflow.daemon.http_component import Http
+from cdcflow.daemon.interfaces.control_socket import ControlServer
+from cdcflow.daemon.reload import Reloading
+from cdcflow.daemon.running_components import Beside, Part
+from cdcflow.daemon.signals import obeying_signals
+from cdcflow.daemon.status import Watch
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
+from cdcflow.http.operations import checked
+from cdcflow.log.maintenance import state_files
+
+LOOK_EVERY_S = 2.0
+
+
+def run(
+    config: Config,
+    capture: Capture,
+    tell: OnEvent,
+    *,
+    serve: bool = True,
+    publisher: Publishing | None = None,
+    file: Path | None = None,
+    readers: Readers | None = None,
+) -> None:
+    """Run the capture to its end in the calling (main) thread, handling signals; `publisher` runs alongside it.
+
+    `file`: the settings file, which is read again on request (None: the process ends when its work is done). `readers`:
+    those of the capture, which other settings keep. Raises whatever ends the capture; returns when it was stopped or
+    its work is done.
+    """
+    reloading = None if file is None else Reloading(file, config, capture, tell, readers)
+    in_use = (lambda: config) if reloading is None else lambda: reloading.in_use
+    watch = Watch(config, capture, in_use)
+    publish = Publish(publisher, tell, capture.stop)
+    with contextlib.ExitStack() as around:
+        around.enter_context(telling_end(tell, "capture failed"))
+        around.callback(publish.raise_failure)
+        parts: list[Part] = []
+        if serve:
+            folder = config.log.folder
+            folder.mkdir(parents=True, exist_ok=True)
+            wrong = Problems(in_use)
+            answer = answering(capture, watch, reloading, wrong.now)
+            around.enter_context(_serving(ControlServer(folder, answer)))
+            http = Http(in_use, watch, answer, tell, wrong.now)
+            around.callback(http.close)
+            parts += [Table(answer, tell), http]
+        if reloading is not None:
+            parts.append(Observing(capture, tell))
+        told = Notifications(watch.status, tell, watch.tables_in_log)
+        beside = around.enter_context(Beside([*parts, Retention(tell), Index(tell), publish, told]))
+        hang_up = None if reloading is None else reloading.hang_up
+        around.enter_context(obeying_signals(capture.stop, tell, lambda: capture.is_starting, hang_up))
+        around.enter_context(told)
+        beside.use(config)
+        if reloading is not None:
+            reloading.use_beside = beside.use
+        around.enter_context(_telling_of_a_halt(config, capture))
+        try:
+            capture.run()
+            publish.raise_failure()
+        except (SourceUnavailable, SinkUnavailable) as error:
+            if capture.has_begun:
+                raise
+            raise never_reached(config, error) from None
+
+
+@contextlib.contextmanager
+def telling_end(tell: OnEvent, event: str) -> Iterator[None]:
+    """Report an error that ends the block permanently as an event, for log readers.
+
+    The block on stderr is for the user.
+    """
+    try:
+        with naming_paths():
+            yield
+    except CdcflowError as error:
+        fields = {"kind": type(error).__name__, "reason": str(error).splitlines()[0], "remedy": error.remedy}
+        tell(event, {**fields, "exit_code": exit_code(error)})
+        raise
+    except Exception as error:
+        tell(event, {"kind": type(error).__name__, "exit_code": exit_code(error)})  # its text may hold a row's values
+        raise
+
+
+def never_reached(
+    config: Config, error: CdcflowError, what: str | None = None, command: str = "cdcflow run"
+) -> SourceUnavailable | SinkUnavailable:
+    """The error of a start whose source or log (or `what`) never answered: what was tried, and how to have it wait."""
+    is_source = isinstance(error, SourceUnavailable)
+    what = what or ("source" if is_source else "log")
+    tried = wiring.tried(config).get(what)
+    of_whom = "brokers of publish.kafka" if what == "publish" else what
+    named = f"cdcflow has not reached the {of_whom} since it started" + (f" ({tried})" if tried else "")
+    check = error.remedy or _CHECKS.get(what) or f"check that it runs and that `{what}` in the settings names it"
+    return (SourceUnavailable if is_source else SinkUnavailable)(
+        f"{named}: {str(error).splitlines()[0]}",
+        remedy=f"{check}\n  or start `{command} --wait`, which tries again until it answers",
+        runbook=error.runbook,
+    )
+
+
+_CHECKS = {"publish": "check that they run and that publish.kafka.brokers names them"}
+
+
+def problems(config: Config) -> list[dict[str, object]]:
+    """Why the log cannot be continued at its end: its slot, publication or binary log is gone."""
+    return [finding.to_json() for finding in wiring.continues(config) if finding.level == "error"]
+
+
+class Problems:
+    """The result of `problems`, computed again after two seconds: following a backfill queries it often."""
+
+    def __init__(self, in_use: Callable[[], Config]) -> None:
+        self._in_use = in_use
+        self._found: Sequence[object] = ()
+        self._asked_at = -60.0
+
+    def now(self) -> Sequence[object]:
+        if time.monotonic() - self._asked_at >= LOOK_EVERY_S:
+            self._found, self._asked_at = problems(self._in_use()), time.monotonic()
+        return self._found
+
+
+def answering(
+    capture: Capture,
+    watch: Watch,
+    reloading: Reloading | None = None,
+    problems: Callable[[], Sequence[object]] = lambda: (),
+) -> Callable[[Mapping[str, Any], str], object]:
+    """The answer of every interface to a caller's request: `status`, and all operations of `Capture.request`."""
+
+    def answer(request: Mapping[str, Any], asked_by: str) -> object:
+        operation = checked(request)
+        match operation.name:
+            case "status":
+                found = watch.status()
+                return found if "source_error" in found else {**found, "problems": problems()}
+            case "settings" | "reload":
+                if reloading is None:
+                    raise ConfigurationError("this process reads tables and ends; it cannot take new settings")
+                return reloading.answer() if operation.name == "settings" else reloading.reload(request.get("digest"))
+            case op:
+                arguments = {k: v for k, v in request.items() if k not in ("op", "tables")}
+                return capture.request(op, request.get("tables", []), asked_by=asked_by, **arguments)
+
+    return answer
+
+
+@contextlib.contextmanager
+def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
+    """Write the reason for `cdcflow status` when the capture ends permanently: it must not appear to be restartable."""
+    state_files.clear_halt(config.log.folder)
+    try:
+        yield
+    except Exception as error:
+        if capture.status().get("state") == "halted":
+            state_files.write_halt(config.log.folder, error)
+        raise
+
+
+@contextlib.contextmanager
+def _serving(server: ControlServer) -> Iterator[None]:
+    server.start()
+    try:
+        yield
+    finally:
+        server.close()

@@ -1,0 +1,182 @@
+"""The daemon's HTTP server: what it shows of a capture, and to whom."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cdcflow import wiring
+from cdcflow.config import Config
+from cdcflow.daemon.events import OnEvent
+from cdcflow.daemon.interfaces import facts
+from cdcflow.daemon.interfaces.findings import remarks
+from cdcflow.daemon.interfaces.history import EVERY_S, History
+from cdcflow.daemon.interfaces.http_server import HttpServer
+from cdcflow.daemon.interfaces.recent import Recent
+from cdcflow.daemon.running_components import Running
+from cdcflow.daemon.status import Watch
+from cdcflow.http.access import Access
+from cdcflow.http.consumers import ConsumerDoor
+from cdcflow.http.explorer import Explorer
+from cdcflow.log.query.consumers import Consumers
+from cdcflow.log.query.log import ChangeLog
+from cdcflow.version import __version__
+from cdcflow.warehouse.paths import CUTS
+
+MERGES_EVERY_S = 10.0
+
+
+FILES_MAX = 256
+"""The maximum number of a log's files read for one query: the processors are needed by the capture."""
+
+
+class Http:
+    """The HTTP server alongside a capture, for `daemon.running_components`.
+
+    It shows the events that `tell` remembers, if it does, and what `problems` finds at the source. The plotted data is
+    kept when the server is replaced.
+    """
+
+    def __init__(
+        self,
+        in_use: Callable[[], Config],
+        watch: Watch,
+        answer: Callable[[Mapping[str, Any], str], object],
+        tell: OnEvent,
+        problems: Callable[[], Sequence[object]] = list,
+    ) -> None:
+        self._around = around = Surroundings(in_use, tell.newest if isinstance(tell, Recent) else list, problems)
+        self._watch = watch
+        self._answer = answer
+        self._tell = tell
+        self._opened: tuple[Config, ChangeLog] | None = None
+        self._explorer = Explorer(lambda: wiring.log_reader(in_use()), asked=lambda: self._asked(in_use()))
+        self._consumed: tuple[Config, Consumers] | None = None
+        self._consumers = ConsumerDoor(lambda: self._consumers_of(in_use()))
+        self._history = History(lambda: around.sampled(watch.status(at_most_old_s=EVERY_S)))
+        self._takes_samples = False
+        self._newest: HttpServer | None = None
+
+    def _asked(self, config: Config) -> ChangeLog:
+        """The log, opened once for these settings: what was read of its index stays in memory."""
+        if self._opened is None or self._opened[0] is not config:
+            self._opened = config, wiring.opened(config, files_max=FILES_MAX)
+        return self._opened[1]
+
+    def _consumers_of(self, config: Config) -> Consumers:
+        """The log's consumers, opened once for these settings, separately from other queries of the log."""
+        if self._consumed is None or self._consumed[0] is not config:
+            self._consumed = config, wiring.opened(config).consumers()
+        return self._consumed[1]
+
+    def made_of(self, config: Config) -> object:
+        return config.service.listen, config.service.hosts, config.service.tokens
+
+    def prepare(self, config: Config) -> Running | None:
+        if (listen := config.service.listen) is None:
+            return None
+        server = HttpServer(
+            listen,
+            self._watch.status,
+            config.service.hosts,
+            access=Access(config.service.tokens),
+            answer=self._answer,
+            overview=self._around.overview,
+            explorer=self._explorer,
+            history=self._history,
+            consumers=self._consumers,
+        )
+        before = self._newest
+        server.start(before)
+        return _Serving(server, lambda: self._begun(server, listen, before), lambda: self._ended(server))
+
+    def _ended(self, server: HttpServer) -> None:
+        if self._newest is server:
+            self._newest = None
+
+    def _begun(self, server: HttpServer, listen: str, before: HttpServer | None) -> None:
+        if before is not None:
+            before.give_way_to(server)
+        self._newest = server
+        if not self._takes_samples:
+            self._history.start()
+            self._takes_samples = True
+        self._tell("http listening", {"listen": listen, "port": server.port})
+
+    def close(self) -> None:
+        """Stop sampling the plotted numbers."""
+        self._history.close()
+
+
+class _Serving:
+    def __init__(self, server: HttpServer, begun: Callable[[], None], ended: Callable[[], None]) -> None:
+        self._server = server
+        self._begun = begun
+        self._ended = ended
+
+    def begin(self) -> None:
+        self._begun()
+
+    def end(self, *, wait: bool) -> None:
+        self._ended()
+        # In a thread: this server may be answering the request that replaces it.
+        ending = threading.Thread(target=self._server.close, name="http-end", daemon=True)
+        ending.start()
+        if wait:
+            ending.join()
+
+
+class Surroundings:
+    """What the page shows in addition to the status: headroom, disk, merges, and remarks about all of it."""
+
+    def __init__(
+        self,
+        in_use: Callable[[], Config],
+        recent: Callable[[], list[dict[str, Any]]],
+        problems: Callable[[], Sequence[object]] = list,
+    ) -> None:
+        self._in_use = in_use
+        self._problems = problems
+        self._recent = recent
+        self._merges: list[dict[str, Any]] | None = None
+        self._asked_at = float("-inf")
+
+    def overview(self, status: Mapping[str, Any]) -> dict[str, Any]:
+        """A status with everything else that the page shows."""
+        config = self._in_use()
+        whole = {**status, **wiring.upload_status(config)}
+        if "source_error" not in whole:
+            whole["problems"] = self._problems()
+        room, disk, merges = facts.headroom(whole), facts.disk(config.log.folder), self._published()
+        return {
+            "version": __version__,
+            "source": {"kind": config.source.kind, "log": str(wiring.log_reader(config).name)},
+            "status": whole,
+            "headroom": room,
+            "disk": disk,
+            "merges": merges,
+            "recent": self._recent(),
+            "findings": [asdict(one) for one in remarks(whole, room, disk, merges)],
+        }
+
+    def sampled(self, status: Mapping[str, Any]) -> dict[str, Any]:
+        """The numbers that are plotted."""
+        return {**status, "disk_free_bytes": facts.disk(self._in_use().log.folder).get("free_bytes")}
+
+    def _published(self) -> list[dict[str, Any]] | None:
+        now = time.monotonic()
+        if now - self._asked_at >= MERGES_EVERY_S:
+            self._merges, self._asked_at = facts.merges(_cuts_folder(self._in_use())), now
+        return self._merges
+
+
+def _cuts_folder(config: Config) -> Path | None:
+    """The folder of the table of published cuts; None if it is on no disk of this machine."""
+    warehouse = config.merge.warehouse
+    if not isinstance(warehouse, Path) or (config.merge.format == "iceberg" and config.merge.catalog is not None):
+        return None
+    return warehouse / CUTS

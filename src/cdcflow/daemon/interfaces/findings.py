@@ -1,0 +1,213 @@
+"""What is wrong with a capture, each as a sentence and with what to do about it. The worst come first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from cdcflow.daemon.interfaces.health import is_stalled
+from cdcflow.model.table import word
+
+BEHIND_S = 300
+HEADROOM_SHARE_MIN = 0.2
+DISK_SHARE_MIN = 0.1
+DISK_FREE_MIN = 1 << 30
+
+Level = Literal["error", "warning", "note"]
+_ORDER: Mapping[Level, int] = {"error": 0, "warning": 1, "note": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """`table`: the table that it is about. `operation`: an operation that fixes it, if there is one."""
+
+    level: Level
+    text: str
+    remedy: str | None = None
+    table: str | None = None
+    operation: str | None = None
+
+
+def remarks(
+    status: Mapping[str, Any], headroom: Mapping[str, Any], disk: Mapping[str, Any], merges: object = None
+) -> list[Remark]:
+    """All remarks about a status, its headroom and its disk."""
+    found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status), *_merges(merges)]
+    return sorted(found, key=lambda one: _ORDER[one.level])
+
+
+def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
+    state = status.get("state")
+    if state == "halted":
+        text, _, remedy = str(status.get("reason") or "").partition("\n")
+        yield Remark("error", f"The capture has ended and will not try again: {text}.", remedy.strip() or None)
+    elif state == "paused":
+        yield Remark("note", "The capture is paused: the source keeps its log meanwhile.", "Resume it.")
+    elif state not in ("capturing", None):
+        text, _, remedy = str(status.get("reason") or "starting").partition("\n")
+        waits = "The capture is starting." if text == "starting" else f"The capture is {state}: {text}."
+        yield Remark("note" if text == "starting" else "error", waits, remedy.strip() or None)
+    if status.get("source_error"):
+        yield Remark(
+            "warning",
+            f"The source did not answer when cdcflow asked for its position: {status['source_error']}.",
+            "Check that the server runs and that this machine reaches it; `cdcflow doctor` shows what else it needs.",
+        )
+    if is_stalled(status):
+        age = round(float(status["heartbeat_age_seconds"]))
+        yield Remark(
+            "error",
+            f"The source has sent nothing for {age} s, although a heartbeat is due.",
+            "Run `cdcflow doctor`; if it finds nothing, restart the daemon.",
+        )
+    behind = status.get("lag_seconds")
+    if isinstance(behind, int | float) and behind > BEHIND_S and not is_stalled(status):
+        yield Remark(
+            "warning",
+            f"The log is {round(behind / 60)} minutes behind the source.",
+            "If cdcflow is catching up with a backlog, wait; else find out what slows the daemon down: its disk "
+            "or its network.",
+        )
+    if left := status.get("left_out"):
+        names = ", ".join(left)
+        yield Remark("warning", f"These tables cannot be captured: {names}.", "`cdcflow doctor` says why.")
+    if changed := (status.get("source") or {}).get("cascades_not_logged"):
+        yield Remark(
+            "warning",
+            f"Foreign keys change rows of {changed}, and the server does not log these changes.",
+            "`cdcflow doctor` names the keys and the SQL that changes them.",
+        )
+
+
+def _headroom(headroom: Mapping[str, Any]) -> Iterator[Remark]:
+    if headroom.get("lost"):
+        yield Remark(
+            "error",
+            "The source has discarded log that cdcflow still needs.",
+            "Run `cdcflow run --accept-history-loss` once: it continues from the source's present end and reads "
+            "every table again.",
+        )
+        return
+    limit, retained = headroom.get("limit_bytes"), headroom.get("retained_bytes")
+    if limit and isinstance(retained, int) and limit - retained < HEADROOM_SHARE_MIN * limit:
+        yield Remark(
+            "warning",
+            f"The source keeps {100 * retained // limit} % of the log that it may keep for cdcflow. Beyond that "
+            f"it discards log that cdcflow needs.",
+            "Find out why the capture is behind, or raise the limit (PostgreSQL: max_slot_wal_keep_size; MySQL: "
+            "binlog_expire_logs_seconds, max_binlog_total_size).",
+        )
+    if headroom.get("files_until_lost") == 0 and headroom.get("kept_seconds") and limit:
+        yield Remark("note", "The binary log that is read now is the oldest that the server has.")
+
+
+def _disk(disk: Mapping[str, Any]) -> Iterator[Remark]:
+    free, total = disk.get("free_bytes"), disk.get("total_bytes")
+    if free is None or not total:
+        return
+    if free < DISK_FREE_MIN or free < DISK_SHARE_MIN * total:
+        level: Level = "error" if free < DISK_FREE_MIN else "warning"
+        share = 100 * free / total
+        yield Remark(
+            level,
+            f"The disk of {disk.get('folder')} has {share:.0f} % left.",
+            "Make room: `cdcflow log expire --older-than 30d` removes old segments.",
+        )
+
+
+def _log(status: Mapping[str, Any]) -> Iterator[Remark]:
+    for one in status.get("problems") or ():
+        yield Remark("error", f"{one['text'].rstrip('.')}.", one.get("remedy"))
+    for field, what in (
+        ("log_problem", "The log"),
+        ("store_problem", "The object store"),
+        ("upload_problem", "Uploads"),
+    ):
+        if problem := status.get(field):
+            text, _, remedy = str(problem).partition("\n")
+            yield Remark("error", f"{what}: {text}.", remedy.strip() or "Run `cdcflow log check`.")
+
+
+def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
+    tables: Mapping[str, Mapping[str, Any]] = status.get("tables") or {}
+    for name, fields in sorted(tables.items()):
+        reason = fields.get("reason")
+        why = f": {reason}" if reason else ""
+        match fields.get("state"):
+            case "failed":
+                yield Remark(
+                    "error", f"Reading {name} failed{why}.", "Fix the cause, then read it again.", name, "backfill"
+                )
+            case "cancelled":
+                yield Remark(
+                    "warning",
+                    f"Reading {name} was cancelled{why}: the log lacks rows that have not changed since.",
+                    "Read it again.",
+                    name,
+                    "backfill",
+                )
+            case "paused":
+                yield Remark(
+                    "note", f"Reading {name} is paused; its changes are captured.", "Resume it.", name, "resume"
+                )
+            case _:
+                pass
+        if found := fields.get("shadow_difference"):
+            text, _, remedy = str(found).rpartition("; ")
+            yield Remark("error", f"In {name} {text}.", f"{remedy[0].upper()}{remedy[1:]}.", name)
+        if (gap := fields.get("gap")) is not None and gap["proven"] is None:
+            lost = f"Changes of {name} were lost behind {gap['before'].partition(';')[0]}, and its rows are in doubt."
+            yield Remark(
+                "warning",
+                f"{name} was attached, and its rows are in doubt until they were compared."
+                if gap.get("base")
+                else lost,
+                f"Run `cdcflow repair {word(name)}`.",
+                name,
+            )
+    yield from _freshness(unproven(tables), tables)
+
+
+def unproven(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The tables that are read and not proven fresh, by the reason: an outage has one reason for all of them."""
+    found: dict[str, list[str]] = {}
+    for name, fields in sorted(tables.items()):
+        gap = fields.get("gap")
+        in_doubt = gap is not None and gap["proven"] is None
+        if fields.get("freshness") == "not proven" and fields.get("state") == "done" and not in_doubt:
+            found.setdefault(str(fields.get("freshness_reason") or "no reason was given"), []).append(name)
+    return found
+
+
+def since(tables: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Since when the oldest of these tables is not proven fresh, as words."""
+    times = [tables[name].get("fresh_as_of") for name in names]
+    known = [at for at in times if at is not None]
+    return f"since {datetime.fromtimestamp(min(known), UTC):%Y-%m-%d %H:%M:%S}Z" if len(known) == len(times) else "yet"
+
+
+def _freshness(reasons: Mapping[str, Sequence[str]], tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Remark]:
+    for why, names in reasons.items():
+        more = "`cdcflow doctor` says more."
+        if len(names) == 1:
+            yield Remark(
+                "warning", f"Table {names[0]} is not proven fresh {since(tables, names)}: {why}.", more, names[0]
+            )
+            continue
+        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        text = f"{len(names)} tables are not proven fresh {since(tables, names)} ({shown}): {why}."
+        yield Remark("warning", text, more)
+
+
+def _merges(merges: object) -> Iterator[Remark]:
+    newest = merges[0] if isinstance(merges, list) and merges else {}
+    for name, why in (newest.get("left_out") or {}).items():
+        text, _, remedy = str(why).partition("\n")
+        todo = "; ".join(line.strip() for line in remedy.splitlines())
+        yield Remark(
+            "warning",
+            f"The newest merge left {name} out: {text}.",
+            todo or "Run `cdcflow merge` and read what it says.",
+        )

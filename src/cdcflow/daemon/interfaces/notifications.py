@@ -1,0 +1,228 @@
+"""Sends notices to receivers, by HTTP or by a command, without ever delaying the capture.
+
+    status ──(a thread polls every few seconds)──▶ notices ──▶ a queue and a thread for each receiver ──▶ the receiver
+
+A receiver that does not answer is retried a few times, then the notice is dropped, with an event. A full queue loses
+its oldest notice. At the end there are a few seconds for the last notice. URLs are secrets: no event holds one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from cdcflow.config import Notify, secret
+from cdcflow.config.references import is_reference
+from cdcflow.daemon.interfaces.notices import Notice, Noticing, Tables, of_the_end
+from cdcflow.errors import CdcflowError
+
+LOOK_EVERY_S = 5.0
+ANSWER_WITHIN_S = 5.0
+PAUSES_S = (1.0, 5.0, 20.0)
+LAST_WORD_S = 3.0
+WAITING_MAX = 100
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
+StatusOf = Callable[[], Mapping[str, Any]]
+
+
+class _Receiver:
+    """One receiver with its queue and its thread."""
+
+    def __init__(self, name: str, settings: Notify, tell: OnEvent, pauses_s: Sequence[float], tables: Tables) -> None:
+        self.name = name
+        self.settings = settings
+        self._tell = tell
+        self._pauses_s = pauses_s
+        self._noticing = Noticing(settings.lag_over, settings.headroom_under, tables)
+        self._waiting: deque[Mapping[str, object]] = deque(maxlen=WAITING_MAX)
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._deliver, name=f"notify-{name}", daemon=True)
+        self._thread.start()
+
+    def look(self, status: Mapping[str, Any]) -> None:
+        for notice in self._noticing.of(status):
+            self.put(notice)
+
+    def put(self, notice: Notice) -> None:
+        if notice.event not in self.settings.on:
+            return
+        at = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
+        said = {"event": notice.event, "active": notice.active, "text": notice.text, "at": at, **notice.fields}
+        with self._changed:
+            self._waiting.append({**said, "host": socket.gethostname()})
+            self._changed.notify()
+
+    def end(self, within_s: float) -> None:
+        """Deliver what is queued, without long pauses, and stop."""
+        with self._changed:
+            self._ending.set()
+            self._changed.notify()
+        self._thread.join(within_s)
+
+    def _deliver(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._ending.is_set():
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                said = self._waiting.popleft()
+            self._try(said)
+
+    def _try(self, said: Mapping[str, object]) -> None:
+        problem = ""
+        for pause_s in (*self._pauses_s, 0.0):
+            problem = self._sent(json.dumps(said, default=str).encode())
+            if not problem:
+                return
+            if self._ending.wait(pause_s):
+                break
+        else:
+            self._tell("notification given up", {"to": self.name, "about": said["event"], "reason": problem})
+            return
+        # The process ends: one last try.
+        if problem := self._sent(json.dumps(said, default=str).encode()):
+            self._tell("notification given up", {"to": self.name, "about": said["event"], "reason": problem})
+
+    def _sent(self, body: bytes) -> str:
+        """The error without the URL; "" if the notice was delivered."""
+        try:
+            if self.settings.command is not None:
+                return _run(self.settings.command, body)
+            url = self.settings.webhook or ""
+            return _post(secret(url) or "" if is_reference(url) else url, body)
+        except CdcflowError as error:
+            return str(error).split("\n")[0]
+        except Exception as error:  # noqa: BLE001  the thread must continue; the text may hold the URL
+            return type(error).__name__
+
+
+def _post(url: str, body: bytes) -> str:
+    if not url.startswith(("http://", "https://")):
+        return "the text of the reference is not an http URL"
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:  # noqa: S310  checked above
+            answer.read(1)
+    except urllib.error.HTTPError as error:
+        return f"it answered {error.code}"
+    except urllib.error.URLError as error:
+        return type(error.reason).__name__ if isinstance(error.reason, BaseException) else "no answer"
+    return ""
+
+
+def _run(command: Sequence[str], body: bytes) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603  the operator's own command, without a shell
+            command,
+            input=body,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=ANSWER_WITHIN_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {ANSWER_WITHIN_S:g} s"
+    except OSError as error:
+        return f"it cannot be run: {error.strerror}"
+    return "" if done.returncode == 0 else f"it ended with {done.returncode}"
+
+
+class Notifier:
+    """Polls the status every few seconds, and sends receivers what they subscribed to.
+
+    `use` sets the receivers, from any thread; `end` sends each its last notice.
+    """
+
+    def __init__(
+        self,
+        status: StatusOf,
+        tell: OnEvent,
+        *,
+        look_every_s: float = LOOK_EVERY_S,
+        pauses_s: Sequence[float] = PAUSES_S,
+    ) -> None:
+        self._status = status
+        self._tell = tell
+        self._look_every_s = look_every_s
+        self._pauses_s = pauses_s
+        self._receivers: tuple[_Receiver, ...] = ()
+        self._over = threading.Event()
+        self._looking: threading.Thread | None = None
+
+    def use(self, receivers: Sequence[Notify], tables: Tables) -> None:
+        """Replace the receivers.
+
+        A receiver that stays keeps its state; a new one gets no notice about tables that are already read in `tables`
+        (as in a status). A removed one gets its queued notices, and no notice of the end.
+        """
+        before = list(self._receivers)
+        self._receivers = tuple(self._receiver(n, r, before, tables) for n, r in enumerate(receivers, 1))
+        for gone in before:
+            threading.Thread(target=gone.end, args=(LAST_WORD_S,), name="notify-end", daemon=True).start()
+        if self._receivers and self._looking is None:
+            self._looking = threading.Thread(target=self._look, name="notify", daemon=True)
+            self._looking.start()
+
+    def _receiver(self, number: int, settings: Notify, before: list[_Receiver], tables: Tables) -> _Receiver:
+        same = next((one for one in before if one.settings == settings), None)
+        if same is not None:
+            before.remove(same)
+            return same
+        kind = "webhook" if settings.command is None else "command"
+        return _Receiver(f"{kind} {number}", settings, self._tell, self._pauses_s, tables)
+
+    def end(self, ended: BaseException | None) -> None:
+        """Send the notice of the end of the capture, and of its cause, within some seconds."""
+        self._over.set()
+        deadline = time.monotonic() + LAST_WORD_S
+        receivers, self._receivers = self._receivers, ()
+        for receiver in receivers:
+            receiver.put(of_the_end(ended))
+        for receiver in receivers:
+            receiver.end(max(0.1, deadline - time.monotonic()))
+
+    def _look(self) -> None:
+        while not self._over.wait(self._look_every_s):
+            with contextlib.suppress(CdcflowError):
+                now = self._status()
+                for receiver in self._receivers:
+                    receiver.look(now)
+
+
+@contextlib.contextmanager
+def notifying(
+    receivers: Sequence[Notify],
+    status: StatusOf,
+    tell: OnEvent,
+    *,
+    tables: Tables | None = None,
+    look_every_s: float = LOOK_EVERY_S,
+    pauses_s: Sequence[float] = PAUSES_S,
+) -> Iterator[None]:
+    """Notify while the block runs, and of its end.
+
+    `tables`: the log's tables before, so that what was read already is no news.
+    """
+    made = Notifier(status, tell, look_every_s=look_every_s, pauses_s=pauses_s)
+    made.use(receivers, tables or {})
+    ended: BaseException | None = None
+    try:
+        yield
+    except BaseException as error:
+        ended = error
+        raise
+    finally:
+        made.end(ended)

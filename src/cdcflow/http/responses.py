@@ -1,0 +1,144 @@
+"""Common to all HTTP interfaces: JSON answers, problems, and the checks before the routes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cdcflow.http import problems
+from cdcflow.http.hosts import is_ours
+
+BODY_BYTES_MAX = 1 << 16
+REQUESTS_MAX = 64
+PROBES = ("/healthz", "/readyz")
+Endpoint = Callable[[Request], Awaitable[Response]]
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Bounded:
+    """Answers at most `REQUESTS_MAX` requests at the same time, and the probes always.
+
+    Whatever queries the probes restarts a daemon that does not answer. A request counts once its whole body has
+    arrived, so that slow bodies do not block other requests.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._answering: set[int] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+        elif len(self._answering) >= REQUESTS_MAX:
+            answer = problem_answer(503, "Service Unavailable", f"{REQUESTS_MAX} requests are being answered already")
+            answer.headers["Retry-After"] = "1"
+            await answer(scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def counting() -> Message:
+            message = await receive()
+            if not message.get("more_body"):
+                self._answering.add(id(scope))
+            return message
+
+        if b"content-length" not in dict(scope["headers"]):
+            self._answering.add(id(scope))
+        try:
+            await self._app(scope, counting, send)
+        finally:
+            self._answering.discard(id(scope))
+
+
+class Guard:
+    """Refuses requests with foreign host names or too large bodies, and adds security headers for browsers."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str], body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._app = app
+        self._names = names
+        self._body_bytes_max = body_bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        guarded = _with_headers(send)
+        headers = dict(scope["headers"])
+        if not is_ours(headers.get(b"host", b"").decode("latin-1"), self._names):
+            await Response(
+                "this daemon does not answer to this host name (see service.hosts or serve.hosts)\n",
+                421,
+                media_type="text/plain",
+            )(scope, receive, guarded)
+        elif b"transfer-encoding" in headers or _length(headers) > self._body_bytes_max:
+            await problem_answer(413, "Content Too Large", "the body is too large, or of unknown length")(
+                scope, receive, guarded
+            )
+        else:
+            await self._app(scope, receive, guarded)
+
+
+def _length(headers: Mapping[bytes, bytes]) -> int:
+    text = headers.get(b"content-length", b"0")
+    return int(text) if text.isdigit() else 1 << 62
+
+
+def _with_headers(send: Send) -> Send:
+    added = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], *added]
+        await send(message)
+
+    return sending
+
+
+async def refused(request: Request, error: HTTPException) -> Response:
+    if error.status_code == 404 and not request.url.path.startswith("/api/"):
+        hint = "try /, /healthz, /readyz, /metrics, /status or /api/v1/openapi.json\n"
+        return Response(hint, 404, media_type="text/plain")
+    remedy = "configure one in service.tokens or serve.tokens, and send it" if error.status_code == 401 else None
+    answer = problem_answer(error.status_code, _TITLES.get(error.status_code, "Refused"), error.detail, remedy)
+    answer.headers.update(error.headers or {})
+    if error.status_code == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+_TITLES = {
+    400: "Bad Request",
+    401: "Token Needed",
+    403: "Not Allowed",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    415: "Not JSON",
+}
+
+
+async def failed(request: Request, error: Exception) -> Response:
+    found = problems.of_error(error)
+    return Response(
+        json.dumps(found) + "\n", int(str(found["status"])), headers={"Content-Type": problems.CONTENT_TYPE}
+    )
+
+
+def problem_answer(code: int, title: str, detail: str, remedy: str | None = None) -> Response:
+    found = problems.problem(code, title, detail, remedy)
+    return Response(json.dumps(found) + "\n", code, headers={"Content-Type": problems.CONTENT_TYPE})
+
+
+def as_json(value: object, code: int = 200) -> Response:
+    return Response(json.dumps(value, default=str) + "\n", code, media_type="application/json")

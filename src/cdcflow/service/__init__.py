@@ -1,1 +1,0 @@
-"""The daemon seen from outside: HTTP health and metrics, and the control socket."""

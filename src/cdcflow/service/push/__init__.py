@@ -1,6 +1,0 @@
-"""Collections over HTTP: what programs write becomes transactions of a change log.
-
-web ──▶ operations (checked by `schemas`) ──▶ writer: one thread decides, appends, cuts, syncs, answers
-                                                ├── rows           what a key has now: the log, and what is newer
-                                                └── remembered     answers by Idempotency-Key
-"""
