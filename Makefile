@@ -238,6 +238,10 @@ docs: $(BOOK) ## build the book into site/, strict: a broken link or anchor ends
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	echo "the book is in site/index.html"
 
+.PHONY: reference
+reference: $(INSTALLED) ## write the reference pages from the code: docs/settings.md, docs/options.md, docs/types.md
+	@$(BIN)/python -m tests.reference
+
 # ── tidy ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: format

@@ -59,6 +59,12 @@ def test_code_of_markdown_is_no_prose() -> None:
     ]
 
 
+def test_generated_tables_are_counted_in_the_code_that_they_come_from() -> None:
+    """A phrase in a docstring that a page repeats would count twice."""
+    page = "The newest.\n\n<!-- a: written by make reference -->\n\nnewest\n\n<!-- end of a -->\n\nnewest again\n"
+    assert [(t.line, t.text) for t in texts_of("docs/x.md", page)] == [(1, "The newest."), (9, "newest again")]
+
+
 def test_each_phrase_is_counted_where_it_is_found() -> None:
     """A text that begins with a phrase is no exception, nor is one at a line's end."""
     listed = [Text("src/x.py", 1, "comment", text) for text in ("else the newest", "the row; else nothing is\nthere")]

@@ -31,6 +31,7 @@ _FENCE = re.compile(r"^\s*(```|~~~)")
 _CODE = re.compile(r"`[^`\n]*`")
 _FOR_TOOLS = re.compile(r"(noqa|type:|pragma|cython|fmt:)")
 _LINK = re.compile(r"\]\([^)\s]*\)")
+_GENERATED = re.compile(r"<!-- [^>]*: written by make [a-z-]+ -->.*?<!-- end of [^>]*-->", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,8 @@ def _comment(line: str, strings: Sequence[tuple[int, int]]) -> str | None:
 
 
 def _of_markdown(path: str, source: str) -> Iterator[Text]:
-    """Paragraphs, without code and the targets of links."""
+    """Paragraphs, without code, the targets of links, and tables that are generated: their words are in the code."""
+    source = _GENERATED.sub(lambda found: "\n" * found[0].count("\n"), source)
     first, parts, is_code = 0, list[str](), False
     for number, line in enumerate([*source.splitlines(), ""], 1):
         if _FENCE.match(line):

@@ -16,12 +16,14 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 class Collection(Settings):
-    """A collection: the table `push.<name>` of the log. `key`: the properties that identify a row. `json_schema`: the
-    JSON Schema of a row, or a file that contains it."""
+    """A collection: the table `push.<name>` of the log."""
 
     name: str
+    """`serve.collections` is a list; each is the table `push.<name>`: a-z, 0-9 and `_`."""
     key: tuple[str, ...] = Field(min_length=1)
+    """The properties that identify a row."""
     json_schema: dict[str, Any] | Path
+    """The properties of a row, as JSON Schema, or the name of a file that holds it ([serve.md](serve.md#schemas))."""
 
     @field_validator("name")
     @classmethod
@@ -42,18 +44,22 @@ class Idempotency(Settings):
     """How long an `Idempotency-Key` is remembered: for `age`, and at most the latest `keys` of them."""
 
     age: Seconds = 86400.0
+    """How long an `Idempotency-Key` is remembered."""
     keys: int = Field(100_000, gt=0, le=10_000_000)
+    """The maximum number of remembered keys: the latest."""
 
 
 class Serve(Settings):
-    """The HTTP API of collections. `hosts` are host names that requests may use in addition to `listen`'s and IP
-    addresses. Without `tokens` it is read-only, and only for this machine."""
+    """The HTTP API of collections. Without `tokens` it is read-only, and only for this machine."""
 
     listen: str = "127.0.0.1:8080"
+    """`host:port` of the API. An address that other machines reach needs tokens."""
     hosts: tuple[str, ...] = ()
+    """Host names that requests may use, in addition to `localhost`, `listen`'s own and addresses; others get 421."""
     tokens: tuple[AccessToken, ...] = ()
     collections: tuple[Collection, ...] = Field(min_length=1)
     request_bytes_max: Bytes = 16 << 20
+    """A larger body is refused."""
     idempotency: Idempotency = Idempotency()
 
     @field_validator("listen", mode="before")

@@ -20,19 +20,29 @@ TOPIC_EXPIRES = "set the topic's retention.ms or retention.bytes: the brokers re
 
 class Seal(Settings):
     bytes_max: Bytes = 32 << 20
+    """The journal becomes a Parquet segment at this size."""
     age_max: Seconds = 10.0
+    """It becomes one at this age: a merge never waits longer for captured changes."""
 
 
 class Retention(Settings):
-    """When sealed segments expire by themselves: those that ended `age` ago, and the oldest ones while the total
-    exceeds `bytes`. `keep_for`: the readers that expiry waits for (None: merge, publish if it is set, and consumers).
-    `state`: first store every table's rows as of the end of the last segment that expires."""
+    """When the daemon expires sealed segments: the old ones by `age`, and the oldest while the log exceeds `bytes`.
+    `keep_for` None: merge, publish if it is set, and consumers."""
 
     age: Seconds | None = None
+    """The daemon expires sealed segments that end this long ago (`7d`), here and in the object store; without
+    `log.retention` nothing expires automatically ([object-store.md](object-store.md#retention-by-policy))."""
     bytes: Bytes | None = None
+    """The daemon expires the oldest segments while all together are larger (`100GiB`)."""
     state: bool = False
+    """Every table's rows are stored before segments expire, so that no row is lost with them
+    ([log.md](log.md#keep-all-rows-cheaply))."""
     keep_for: tuple[Literal["merge", "publish", "consumer"], ...] | None = None
+    """Nothing expires that these have not read; `consumer`: the [consumers](consumers.md#lag-and-expiry) that are
+    stored in the log's folder; `[]` waits for no reader. Default: `[merge, consumer]`, and `publish` where it is
+    set."""
     every: Seconds = 600.0
+    """How often the daemon checks what expires."""
 
     @model_validator(mode="after")
     def _says_when(self) -> Retention:
@@ -42,15 +52,17 @@ class Retention(Settings):
 
 
 class StoreAccess(Settings):
-    """How an S3-compatible store is reached.
-
-    Without `access_key` the usual credential sources are used: `AWS_*` in the environment, then the machine's role.
-    """
+    """How an S3-compatible store is reached."""
 
     endpoint: str | None = None
+    """The store's address, such as `https://minio.internal:9000`; `http://` too. Default: Amazon S3."""
     region: str = "us-east-1"
+    """The region of the bucket."""
     access_key: SecretReference = None
+    """A reference to the access key. Without it: `AWS_*` of the environment, then the machine's role; a merge by Spark
+    uses Spark's own search."""
     secret_key: SecretReference = None
+    """A reference to the secret key."""
 
     @field_validator("endpoint")
     @classmethod
@@ -73,14 +85,19 @@ class StoreAccess(Settings):
 class Objects(StoreAccess):
     """An S3-compatible store for sealed segments.
 
-    A segment's files remain on the local disk for `keep_local` after their upload, so that readers that have begun to
-    read them there can finish. Files read back from the store are cached in `cache`, up to `cache_bytes_max`.
+    Files remain on the local disk for `keep_local`, so that readers that have begun to read them there can finish.
     """
 
     url: str
+    """`s3://bucket/prefix`: sealed segments go to an S3-compatible store ([object-store.md](object-store.md)). With it
+    you may omit `log.path` where the log is only read."""
     keep_local: SecondsOrNone = 600.0
+    """How long a segment's files stay on the local disk after the upload; `0s`: no longer than needed."""
     cache: Path | None = None
+    """The cache of files that are read back; without `log.path`: a separate folder in `~/.cache/cdcflow/objects`.
+    Default: `cache` in the log's folder."""
     cache_bytes_max: Bytes = 1 << 30
+    """The maximum size of that cache; a merge that must fetch more proceeds in steps."""
 
     @field_validator("url")
     @classmethod
@@ -110,13 +127,15 @@ class FileLog(Settings):
     """A log in a directory; with `objects` its sealed segments are uploaded to an object store.
 
     Without `path` the log is only read, from the store: then `has_directory` is false, and `path` is the cache of what
-    was read. `index`: the daemon indexes the keys of the segments it seals, so that a row is found without reading the
-    log.
+    was read.
     """
 
     path: Path
+    """The folder of the change log. It also stores position and progress: it is the only state."""
     seal: Seal = Seal()
     index: bool = True
+    """The daemon indexes the keys of segments as it seals them, so that `cdcflow get TABLE KEY` finds a row without
+    reading the log ([log.md](log.md#the-index))."""
     objects: Objects | None = None
     retention: Retention | None = None
 
@@ -145,25 +164,32 @@ class FileLog(Settings):
 
 
 class Kafka(Settings):
-    """A log in Kafka: its topic, and the topic `<topic>.checkpoint`.
-
-    `options` are passed to the client library unchanged (`security.protocol`, `sasl.mechanism`, `ssl.ca.location`, …),
-    with secrets in them as references. `message_bytes`: larger records are split. `replicas`: the replication factor of
-    the topics that cdcflow creates (None: the brokers' default). `work`: a local folder for the control socket, and for
-    large transactions while they arrive; its content need not be preserved. `history`: the folder for segments that are
-    sealed when the log is merged, or `s3://bucket/prefix`, and then `objects` specifies how that store is reached; its
-    content must be preserved.
-    """
+    """A log in Kafka: its topic, and `<topic>.checkpoint`. `objects`: the store of a `history` in a bucket."""
 
     brokers: str
+    """`host:port` of some brokers, with commas between."""
     topic: str
+    """The log's topic; `<topic>.checkpoint` stores position and progress. Both are created if they do not exist."""
     username: str | None = None
+    """The user, if the brokers require a login; `options` then has `sasl.mechanism`."""
     password: SecretReference = None
+    """A reference to the password ([secrets](settings.md#secrets))."""
     options: dict[str, str] = Field(default_factory=dict)
+    """Options of the client library (librdkafka), passed through unchanged: `{security.protocol: SASL_SSL,
+    sasl.mechanism: SCRAM-SHA-512, ssl.ca.location: ca.pem}`; secrets among them are references. Options on which the
+    log's promises depend are refused."""
     message_bytes: Annotated[int, with_unit(BYTES, "900kB"), Field(ge=1000, le=512 << 20)] = 900_000
+    """The maximum size of a record; larger content, such as a value of 100 MB, is split. Must be less than the topic's
+    `max.message.bytes`."""
     replicas: int | None = Field(None, gt=0)
+    """The replication factor with which the topics are created. Default: the brokers'."""
     work: Path | None = None
+    """A local folder for the control socket, and for large transactions while they arrive; you need not keep anything
+    in it. Default: `.cdcflow` next to the settings."""
     history: Path | str | None = None
+    """Where sealed segments go when the log is merged ([kafka.md](kafka.md#history)): a folder, or `s3://bucket/prefix`
+    in an S3-compatible store. Keep it. On a cluster whose machines share no folder it must be in a store. Default:
+    `history` in `work`'s folder of the topic."""
     objects: StoreAccess | None = None
 
     @field_validator("history", mode="before")

@@ -15,18 +15,19 @@ Topic = Literal["lag", "headroom", "backfill_done", "stopped"]
 
 
 class Notify(Settings):
-    """One receiver of notifications, by `webhook` or by `command`.
-
-    `webhook`: a URL that gets a JSON object by POST; a URL that contains a secret must be a reference. `command`: a
-    program and its arguments, which gets the same object on its standard input. `lag_over`: the lag at which `lag` is
-    sent. `headroom_under`: the share of the source's room for retained log below which `headroom` is sent.
-    """
+    """One receiver of notifications, by `webhook` or by `command`."""
 
     on: tuple[Topic, ...]
+    """`service.notify` is a list of receivers; this is the list of events that the receiver gets, from `lag`,
+    `headroom`, `backfill_done`, `stopped` ([notifications.md](notifications.md))."""
     webhook: str | None = None
+    """A URL that gets a JSON object by POST; one that holds a secret is a reference to the whole URL."""
     command: tuple[str, ...] | None = None
+    """Instead of a URL: a command, as a list, that gets the object on its standard input."""
     lag_over: Seconds = 300.0
+    """`lag` is sent when the lag reaches this value."""
     headroom_under: float = Field(0.25, gt=0, lt=1)
+    """`headroom` is sent when less than this share of the source's room for retained log is left."""
 
     @field_validator("on", "command")
     @classmethod

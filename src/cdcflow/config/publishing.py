@@ -31,8 +31,11 @@ class Registry(Settings):
     """A schema registry with Confluent's API."""
 
     url: str
+    """A schema registry with Confluent's interface; for `avro` and `protobuf`."""
     username: str | None = None
+    """The user for HTTP basic authentication."""
     password: SecretReference = None
+    """A reference to the password ([secrets](settings.md#secrets))."""
 
     @field_validator("url")
     @classmethod
@@ -46,25 +49,45 @@ class PublishKafka(Settings):
     """One topic per table in Debezium's envelope. Settings with a Debezium name mean the same as in Debezium."""
 
     brokers: str
+    """Some brokers as `host:port`, with commas between."""
     topic_prefix: str
+    """The first part of every topic's name (`topic.prefix`)."""
     username: str | None = None
+    """The user for SASL; the mechanism is one of `options`."""
     password: SecretReference = None
+    """A reference to the password ([secrets](settings.md#secrets))."""
     options: dict[str, str] = Field(default_factory=dict)
+    """Further settings of the client library, such as `{security.protocol: SASL_SSL}`; those that cdcflow sets itself
+    are refused."""
     format: FormatName = "json"
+    """The format of messages; `json-schema`: each message has its schema."""
     registry: Registry | None = None
     partitions: int = Field(1, gt=0)
+    """The partitions of new topics."""
     replicas: int = Field(1, gt=0)
+    """The replication factor of new topics."""
     topic_options: dict[str, str] = Field(default_factory=dict)
+    """Settings of new topics of tables, such as `{cleanup.policy: compact}`."""
     group_rows_max: int = Field(50_000, gt=0)
+    """Rows in one Kafka transaction; it ends with the source's transaction that reaches them."""
     tombstones_on_delete: bool = True
+    """Whether a message without a value follows each deletion."""
     skipped_operations: tuple[Literal["c", "u", "d", "t", "r"], ...] = ("t",)
+    """Operations that are not published."""
     provide_transaction_metadata: bool = False
+    """Whether each event has a `transaction`, and the topic `<prefix>.transaction` BEGIN and END."""
     decimal_handling_mode: DecimalMode = "precise"
+    """How decimals are published, as in Debezium."""
     time_precision_mode: TimeMode | None = None
+    """How times are published, as in Debezium. Default: `adaptive`; `adaptive_time_microseconds` for MySQL."""
     binary_handling_mode: BinaryMode = "bytes"
+    """How binary values are published, as in Debezium."""
     interval_handling_mode: IntervalMode = "numeric"
+    """How intervals are published: `numeric` (microseconds) or `string` (ISO 8601)."""
     bigint_unsigned_handling_mode: UnsignedMode = "long"
+    """How `bigint unsigned` is published, as in Debezium. `long`: a value beyond int64 stops with an error."""
     unavailable_value_placeholder: str = "__debezium_unavailable_value"
+    """The placeholder for a value that the source did not send."""
 
     @field_validator("topic_prefix")
     @classmethod

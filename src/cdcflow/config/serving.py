@@ -13,11 +13,16 @@ from cdcflow.config.references import SecretReference
 
 
 class AccessToken(Settings):
-    """One token of the HTTP API. `read` sees everything, row values too; `operate` may also change things."""
+    """One token of the HTTP API."""
 
     name: str
+    """A token's name, which refusals use; with `serve` an `Idempotency-Key` belongs to it. `tokens` is a list: `[{name:
+    ops, role: operate, token: "${env:CDCFLOW_HTTP_TOKEN}"}]`. Without tokens only reading works, and only on
+    loopback."""
     role: Literal["read", "operate"] = "read"
+    """`read` sees everything, row values too; `operate` also changes things."""
     token: SecretReference
+    """A reference, read again at each request; at least 16 characters."""
 
     @field_validator("token")
     @classmethod

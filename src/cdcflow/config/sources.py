@@ -25,13 +25,23 @@ class Backfill(Settings):
     """How existing rows are read."""
 
     chunk_time_target_ms: int = Field(200, gt=0)
+    """Chunks of existing rows grow and shrink towards this reading time, in milliseconds."""
     chunk_time_live_ms: int = Field(50, gt=0)
+    """The reading time while any captured table is written to: other changes wait while a chunk is written to the
+    log."""
     chunk_time_busy_ms: int = Field(10, gt=0)
+    """The reading time while the table itself is written to: its changes wait for the chunk that is being read."""
     chunk_rows_max: int = Field(200_000, gt=0)
+    """Upper bound of a chunk's rows."""
     rows_per_second_max: int | None = Field(None, gt=0)
+    """How fast the rows of a table are read. Default: no limit."""
     ranges_at_once: int = Field(2, gt=0, le=16)
+    """Connections that read one large chunk together, each in its own snapshot; one while any captured table is written
+    to."""
     held_bytes_max: Bytes = 64 << 20
+    """Changes held back for a chunk; above it the chunk is abandoned and a smaller one is read."""
     whole_bytes_max: Bytes = 1 << 30
+    """A table without a key is read in one piece, in memory; a larger one fails with an error."""
 
 
 def one_table(name: str) -> str:
@@ -45,10 +55,19 @@ class _Database(Settings):
     """The settings that all databases have."""
 
     password: SecretReference = None
+    """A reference to the password ([secrets](settings.md#secrets))."""
     columns: dict[str, str] = Field(default_factory=dict)
+    """The policy for values of one column, such as `{public.orders.due: clamp}`: PostgreSQL's `special_values` and
+    `unconstrained_numeric`, MySQL's and MariaDB's `zero_dates` and `bad_text`."""
     heartbeat: Seconds = 10.0
+    """How often a mark is written to the source's log, so that its position and [commit clock](several-logs.md) advance
+    while nothing else happens. On MySQL and MariaDB with `fence: read-only` the daemon queries the server's time
+    instead."""
     control_table: str | None = None
+    """A table in the source whose rows are commands for the daemon, which reads it every `source.heartbeat`
+    ([control.md](control.md#commands-by-sql))."""
     spool_bytes_max: Bytes = 4 << 20
+    """A transaction above this size goes to disk while it arrives."""
     backfill: Backfill = Backfill()
 
     @field_validator("tables", check_fields=False)
@@ -82,23 +101,35 @@ class Postgres(_Database):
     """A PostgreSQL source.
 
     `slot` and `publication` are named after the log by default, so that cdcflow never uses those of another process.
-    `special_values` specifies what happens to values that the Arrow type cannot hold (infinity in dates and timestamps,
-    NaN in a numeric with precision): stop the capture with an error that names the column, store NULL, keep the whole
-    column as text, or clamp to the type's ends. `unconstrained_numeric` is the type of `numeric` without precision:
-    exact text, or `decimal(p,s)`. `columns` overrides either for one column, by its full name (`public.orders.due`).
     """
 
     kind: Literal["postgres"]
+    """The kind of the database."""
     url: str
+    """`postgresql://user@host:port/database`, with the library's parameters after `?` (`sslmode=verify-full`, …), or
+    `mysql://user@host:port/` (`?socket=path` for a socket); never with a password."""
     tables: tuple[str, ...] = ("public.*",)
+    """Patterns of `schema.table`; `*` matches any characters, `?` one, a leading `!` excludes tables, `"…"` around a
+    part takes it literally. Default: `[public.*]`; none for MySQL and MariaDB."""
     slot: str | None = None
+    """The replication slot; created if it does not exist. Default: named after the log."""
     publication: str | None = None
+    """The publication; created if it does not exist. Default: named after the log."""
     failover: bool = False
+    """Make the slot survive a failover to a standby (PostgreSQL 17 and newer)."""
     special_values: Special = "stop"
+    """What to do with values that the column's type in the log cannot hold (infinity in dates and timestamps, NaN in
+    `numeric(p,s)`): `stop` the capture with an error that names the column, `null`, keep the column as `text`, or
+    `clamp` to the type's ends."""
     unconstrained_numeric: str = "text"
+    """What `numeric` without precision becomes: exact `text`, or `decimal(p,s)`."""
     streaming: bool = True
+    """Let the server send large transactions while they are still open."""
     binary: bool = True
+    """Ask for binary values where every captured type has a decoder for them."""
     catch_up: Literal["auto", "never"] = "auto"
+    """`auto`: a large backlog is read in windows through SQL, which is faster than streaming; `never`: always
+    streaming."""
 
     @field_validator("url")
     @classmethod
@@ -119,14 +150,13 @@ def _off(value: object) -> object:
 
 
 class Tls(Settings):
-    """How the connection to a MySQL or MariaDB server is secured.
-
-    `verify`: the certificate must be valid for the host's name; `ca` names the authority that signed it, by default any
-    that the system trusts. `verify-ca`: signed by `ca`, with any name. `off`: no encryption.
-    """
+    """How the connection to a MySQL or MariaDB server is secured."""
 
     mode: Annotated[Literal["verify", "verify-ca", "off"], BeforeValidator(_off)] = "verify"
+    """`verify`: the certificate must be good for the host's name; `verify-ca`: signed by `ca`, whatever the name;
+    `off`."""
     ca: Path | None = None
+    """The file with the certificate of the authority that signed the server's. Default: the system's."""
 
     @model_validator(mode="after")
     def _authority(self) -> Tls:
@@ -136,27 +166,32 @@ class Tls(Settings):
 
 
 class MySQL(_Database):
-    """A MySQL or MariaDB source.
-
-    `fence` specifies how a backfill finds its position in the log: `marks` writes rows to `marks_table`, `read-only`
-    writes nothing at all. `server_id` is the number under which cdcflow reads the binary log, as a replica does
-    (default: derived from the log's id). `server_public_key` is a file with the server's RSA key, for passwords over
-    connections without TLS. `tables_without_key` refuses them, or reads each as a whole, in one piece. `zero_dates` and
-    `bad_text` specify what happens to values that the column's type cannot hold; `columns` overrides either for one
-    column by its full name.
-    """
+    """A MySQL or MariaDB source."""
 
     kind: Literal["mysql", "mariadb"]
+    """As for `Postgres`."""
     url: str
+    """As for `Postgres`."""
     tables: tuple[str, ...]
+    """As for `Postgres`."""
     server_id: int | None = Field(None, ge=1, lt=1 << 32)
+    """The number under which the binary log is read, as a replica does; no two readers of a server may share one.
+    Default: made from the log's id."""
     fence: Literal["marks", "read-only"] = "marks"
+    """`marks`: a backfill writes rows to `marks_table`; `read-only`: it writes nothing to the source at all."""
     marks_table: str = "cdcflow.cdcflow_marks"
+    """Where marks are written; created if it does not exist."""
     tls: Tls = Tls()
     server_public_key: Path | None = None
+    """A file with the server's RSA key, for a password over a link without TLS."""
     tables_without_key: Literal["refuse", "whole"] = "refuse"
+    """`whole`: a table without a key is read in one piece, in one window."""
     zero_dates: Literal["stop", "null", "text"] = "stop"
+    """What happens to `0000-00-00` and dates with a zero month or day: `stop` with an error that names the column,
+    `null`, or keep the column as `text`."""
     bad_text: Literal["stop", "replace"] = "stop"
+    """What happens to bytes that the column's character set does not have: `stop` with an error that names the column,
+    or `replace` them."""
 
     @field_validator("url")
     @classmethod

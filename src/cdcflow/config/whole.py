@@ -29,10 +29,21 @@ class TableSettings(Settings):
     the value for all tables, in `merge.tables`."""
 
     mode: Literal["current", "soft_delete", "append", "history"] | None = None
+    """What the rows of every table represent: `current`, `soft_delete`, `append` or `history`
+    ([tables.md](tables.md#modes)). A table that was created with another mode is excluded from the cuts, with what to
+    do. Default: as the table is; `current` for a new one."""
     history_columns: Literal["cdcflow", "auto_cdc"] | None = None
+    """The names of a version's ends in a history: `_valid_from` and `_valid_to`, or with `auto_cdc` `__START_AT` and
+    `__END_AT` ([tables.md](tables.md#history)). Default: as the table is; `cdcflow` for a new one."""
     evolve: Literal["evolve", "add_only", "freeze"] | None = None
+    """Which changes of the source's shape every table follows: `evolve` (all), `add_only` (new columns), `freeze`
+    (none) ([tables.md](tables.md#evolution)). Default: `evolve`."""
     incompatible: Literal["stop", "new_column"] | None = None
+    """A column whose new type does not hold the old values: `stop` excludes the table, `new_column` gives the new type
+    a separate column. Default: `stop`."""
     readable: Literal["fast", "wide"] | None = None
+    """What new tables are optimized for: `fast` changes, or `wide`: as many readers as possible can open them
+    ([tables.md](tables.md#wide-tables)). Default: `fast`."""
 
 
 class MergeTables(TableSettings):
@@ -42,37 +53,49 @@ class MergeTables(TableSettings):
 
 
 class Upkeep(Settings):
-    """Table maintenance that `cdcflow merge` does after it has published: each table after `every`, and after
-    `after_merges` merges of it in one process (0: by time alone); all of them within `budget`. `compact`: merge small
-    files into one. `cluster`: write their rows in the order of the table's key."""
+    """Table maintenance that `cdcflow merge` does after it has published, all of it within `budget`."""
 
     every: Seconds = 3600.0
+    """How often `cdcflow merge` maintains a table ([tables.md](tables.md#maintenance))."""
     after_merges: int = Field(100, ge=0)
+    """With `merge.every` a table is also maintained after this number of merges that changed it; `0`: by time alone."""
     budget: Seconds = 60.0
+    """Maximum time for maintenance after a merge; the tables that waited longest come first, the others after a later
+    merge."""
     compact: bool = True
+    """Combine small files, and rewrite files with many dead rows."""
     cluster: bool = False
+    """Maintenance writes the rows of files in the order of the table's key
+    ([tables.md](tables.md#in-the-order-of-the-key))."""
 
 
 class Merge(Settings):
-    """How the log becomes tables. `spark` are Spark's own settings, such as `spark.master`; they override cdcflow's.
-
-    `engine`: "local" merges in this process, without Java, and "auto" uses it for small merges. `warehouse`: a folder,
-    or a URL that Spark supports, such as `s3a://bucket/path`; `objects` specifies how its store is reached. `catalog`:
-    for Iceberg tables the properties of the catalog (`type`, `uri`, …), with secrets in them as references; without it
-    the warehouse's folder has its own catalog. For Delta tables the Hive metastore in which they get names (`type:
-    hive`, `uri`, `prefix`); without it they have paths only. `keep`: how long published cuts remain readable (None:
-    indefinitely).
-    """
+    """How the log becomes tables. `objects` specifies how the store of a warehouse is reached."""
 
     engine: Literal["auto", "spark", "local"] = "auto"
+    """The engine: `spark`, `local` (in this process, without Java), or `auto`: `local` for small ranges and tables, and
+    for everything if pyspark or Java is not installed ([merge.md](merge.md#without-spark))."""
     format: Literal["delta", "iceberg"] = "delta"
+    """The format of the current-state tables: `delta` or `iceberg` ([merge.md](merge.md#delta-or-iceberg))."""
     warehouse: Path | str = Path("warehouse")
+    """Where the tables are: a folder, or a URL that Hadoop knows, such as `s3a://bucket/path`
+    ([merge.md](merge.md#in-an-object-store))."""
     objects: StoreAccess | None = None
     catalog: dict[str, str] | None = None
+    """Where the tables have names ([merge.md](merge.md#catalogs)). Iceberg: properties of the catalog, as Iceberg names
+    them: `{type: rest, uri: "https://…", token: "${env:TOKEN}"}`; secrets are references; without it the warehouse's
+    folder has its own catalog. Delta: a Hive metastore, `{type: hive, uri: "thrift://host:9083", prefix: lake_}`;
+    without it the tables have paths only. `uri` may name several with commas; without it Spark's own settings name the
+    metastore. `prefix` begins the name of each database, so that several warehouses can use one metastore."""
     every: Seconds | None = None
+    """How often `cdcflow merge` merges without `--every`. Default: once."""
     spark: dict[str, str] = Field(default_factory=dict)
+    """Spark's own settings, which win over those of cdcflow: `{spark.master: "spark://host:7077"}` runs the merge on a
+    cluster ([merge.md](merge.md#on-a-cluster)); `spark.jars` are added to those of cdcflow."""
     tables: MergeTables = MergeTables()
     keep: Seconds | None = None
+    """How long published cuts stay readable (`7d`); the latest always does. Then [maintenance](tables.md#maintenance)
+    removes what only they needed. Default: unlimited."""
     upkeep: Upkeep = Upkeep()
 
     @field_validator("warehouse", mode="before")
@@ -140,22 +163,26 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
 
 
 class Service(Settings):
-    """HTTP: health, metrics, API and page. `hosts` are host names that requests may use in addition to `listen`'s and
-    IP addresses. Without `tokens` it is read-only, and only for this machine.
-
-    `metrics_per_table`: "auto" exports separate series for up to 100 tables. `freshness_every`: how often a canary
-    proves that tables are fresh. `shadow_every`: how often a changed row is read again and compared (None: never).
-    `traces`: the collector that gets spans by OTLP over HTTP.
-    """
+    """HTTP: health, metrics, API and page. Without `tokens` it is read-only, and only for this machine."""
 
     listen: str | None = None
+    """`host:port` for the page, the API, metrics and health ([http.md](http.md)); needs `pip install
+    'cdcflow[service]'`. An address that other machines reach needs tokens. Default: off."""
     hosts: tuple[str, ...] = ()
+    """Host names that requests may use, in addition to `localhost`, `listen`'s own and addresses; others get 421."""
     tokens: tuple[AccessToken, ...] = ()
     metrics_per_table: Literal["auto", "always", "never"] = "auto"
+    """Which tables have their own metrics: all of up to 100 (`auto`), `always`, `never`
+    ([metrics.md](metrics.md#tables))."""
     freshness_every: Seconds = 30.0
+    """How often a canary proves that tables are fresh ([freshness.md](freshness.md))."""
     shadow_every: Seconds | None = None
+    """How often a changed row is read again and compared with what was decoded, such as `10s`
+    ([verify.md](verify.md#shadow-check)). Default: off."""
     notify: tuple[Notify, ...] = ()
     traces: str | None = None
+    """The collector that gets OpenTelemetry spans by OTLP over HTTP, such as `http://127.0.0.1:4318`
+    ([traces.md](traces.md)). Default: off."""
 
     @model_validator(mode="after")
     def _asks_who_is_there(self) -> Self:

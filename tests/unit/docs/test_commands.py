@@ -36,7 +36,15 @@ ELSEWHERE = {
 ONLY_PRINTED = ("--help", "--version", "--install-completion", "--show-completion")
 """Options that act as soon as they are read."""
 
-STAND_INS = {"COMMAND": "status", "N": "5", "FILE": "x.yaml", "NAME": "shop.orders", "PID": "1", "RATE": "1000"}
+STAND_INS = {
+    "COMMAND": "status",
+    "N": "5",
+    "NUMBER": "5",
+    "FILE": "x.yaml",
+    "NAME": "shop.orders",
+    "PID": "1",
+    "RATE": "1000",
+}
 
 
 def cdcflow_commands() -> Iterator[tuple[str, list[str]]]:

@@ -1,6 +1,4 @@
-"""The table of types in docs/tables.md, generated from the code's conversion of each type.
-
-`python tests/support/typetable.py` prints it, and a test holds the page to it."""
+"""The tables of docs/types.md, generated from the code's conversion of each type."""
 
 from __future__ import annotations
 
@@ -20,7 +18,6 @@ from cdcflow.sources.postgres.types import describe
 from cdcflow.warehouse.formats.iceberg import RULES as ICEBERG
 
 ID = TableId("s", "t")
-BEGIN, END = "<!-- types: made by tests/support/typetable.py -->", "<!-- types: end -->"
 
 
 def _numeric(precision: int, scale: int) -> int:
@@ -164,15 +161,33 @@ def mysql() -> Iterator[Line]:
         yield Line(name, arrow, SETTINGS[family.setting(found)])
 
 
-def markdown() -> str:
-    """Both tables, between their marks."""
-    parts = [BEGIN]
-    for title, lines in (("PostgreSQL", postgres()), ("MySQL, MariaDB", mysql())):
-        parts += ["", f"| {title} | in the log | in the table | what is other than at the source |"]
-        parts += ["| --- | --- | --- | --- |"]
-        parts += [f"| {' | '.join(line.cells())} |" for line in lines]
-    return "\n".join([*parts, "", END])
+ARROW = (
+    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float32(), pa.float64(), pa.decimal128(38, 2), pa.decimal256(50, 2)),
+    *(pa.string(), pa.binary(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")),
+    *(pa.time64("us"), pa.duration("us"), pa.list_(pa.int32()), pa.struct([("x", pa.int32())])),
+)
+"""The types that a log can have."""
 
 
-if __name__ == "__main__":
-    print(markdown())
+def markdown() -> dict[str, str]:
+    """Each table by the name of its marker."""
+    return {
+        "postgres": _table("PostgreSQL", postgres()),
+        "mysql": _table("MySQL, MariaDB", mysql()),
+        "arrow": _arrow(),
+    }
+
+
+def _table(title: str, lines: Iterator[Line]) -> str:
+    head = (f"| {title} | in the log | in the table | what differs from the source |", "| --- | --- | --- | --- |")
+    return "\n".join((*head, *(f"| {' | '.join(line.cells())} |" for line in lines)))
+
+
+def _arrow() -> str:
+    rows = ["| in the log | Delta | Iceberg |", "| --- | --- | --- |"]
+    for arrow in ARROW:
+        delta = stored(arrow).table
+        rows.append(f"| {_code(str(arrow))} | {_code(delta)} | {_code(ICEBERG.holds(delta))} |")
+    return "\n".join(rows)
