@@ -24,7 +24,7 @@ def config(tmp_path: Path, **service: Any) -> Config:
 
 
 class Stage:
-    """Components built from `service.listen` or `http.hosts` that record what is done with them."""
+    """Components built from `service.listen` or `service.hosts` that record what is done with them."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

@@ -1,6 +1,6 @@
 """Spans as OpenTelemetry traces, sent to a collector by OTLP over HTTP: a span for each cut, window and merge.
 
-Only here is OpenTelemetry imported, and only when `daemon.interfaces.traces` is set. Spans are sent by a thread of the
+Only here is OpenTelemetry imported, and only when `service.traces` is set. Spans are sent by a thread of the
 library, from a queue that loses spans when it is full. An unavailable collector costs the capture nothing, and is
 reported by one event a minute. Names and numbers only: no span holds a value of a row.
 """
