@@ -24,7 +24,7 @@ from tests.servers.postgres import PostgresServer
 
 from bench.harness import Child, Failed
 from bench.shapes import Shape
-from cdcflow.cli.demo.servers.postgres import installed
+from cdcflow.demo.servers.postgres import installed
 
 KEPT, SLOT, PUBLICATION = "bench_kept", "bench", "bench"
 

@@ -20,7 +20,7 @@ from tests.servers.mysql import Flavor, MySQLServer
 from bench import peers
 from bench.harness import Child, Failed
 from bench.shapes import scattered
-from cdcflow.cli.demo.servers.cached import command
+from cdcflow.demo.servers.cached import command
 
 SCHEMA, TABLE = "bench", "narrow"
 NUMBERS = 1_000_000

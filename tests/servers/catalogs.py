@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.servers import ivy
 from tests.servers.processes import Server
 
-from cdcflow.cli.demo.servers.cached import cache
+from cdcflow.demo.servers.cached import cache
 from cdcflow.spark.jars import iceberg_jars, s3_jars
 
 ICEBERG = "1.10.1"

@@ -1,7 +1,7 @@
 """Programs from a Debian package that is not installed: fetched once, unpacked into the cache, run from there.
 
 The package and all that it depends on, down to the C library, are unpacked into the cache, without a change to the host
-and without being root; the demo finds them there as well (`cdcflow.cli.demo.servers.cached`). The packages come from
+and without being root; the demo finds them there as well (`cdcflow.demo.servers.cached`). The packages come from
 the sources configured in the host's own apt; apt checks their signatures as it always does.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.servers import downloads
 
-from cdcflow.cli.demo.servers import cached
+from cdcflow.demo.servers import cached
 from cdcflow.errors import SourceUnavailable
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")

@@ -20,9 +20,9 @@ from typing import Self
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import PartitionMetadata
 
-from cdcflow.cli.demo.servers import kafka
-from cdcflow.cli.demo.servers.kafka import PATIENCE_S, VERSION, cached_jars, installed, is_whole
-from cdcflow.cli.demo.servers.processes import free_port
+from cdcflow.demo.servers import kafka
+from cdcflow.demo.servers.kafka import PATIENCE_S, VERSION, cached_jars, installed, is_whole
+from cdcflow.demo.servers.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")

@@ -22,8 +22,8 @@ import pymysql
 from pymysql.constants import CLIENT
 from tests.servers import debian
 
-from cdcflow.cli.demo.servers import mysql
-from cdcflow.cli.demo.servers.mysql import PACKAGES, VARIABLES, Flavor, Installation, installed, unpacked
+from cdcflow.demo.servers import mysql
+from cdcflow.demo.servers.mysql import PACKAGES, VARIABLES, Flavor, Installation, installed, unpacked
 from cdcflow.errors import ConfigurationError
 
 FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")

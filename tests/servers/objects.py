@@ -26,9 +26,9 @@ from types import TracebackType
 
 from tests.servers import downloads
 
-from cdcflow.cli.demo.servers.cached import cache as cache_folder
-from cdcflow.cli.demo.servers.processes import Watcher, free_port
 from cdcflow.config import Objects
+from cdcflow.demo.servers.cached import cache as cache_folder
+from cdcflow.demo.servers.processes import Watcher, free_port
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw"
 VERSION = "v1.8.0"

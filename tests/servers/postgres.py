@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from cdcflow.cli.demo.servers import postgres
-from cdcflow.cli.demo.servers.postgres import HBA, SUPERUSER, binaries, environment
+from cdcflow.demo.servers import postgres
+from cdcflow.demo.servers.postgres import HBA, SUPERUSER, binaries, environment
 
 
 class PostgresServer(postgres.PostgresServer):

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cdcflow.cli.demo.servers.processes import Started, Watcher, free_port
+from cdcflow.demo.servers.processes import Started, Watcher, free_port
 
 STARTED_WITHIN_S = 120
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tests.servers import ivy
 
-from cdcflow.cli.demo.servers.cached import cache
-from cdcflow.cli.demo.servers.processes import Watcher, free_port
+from cdcflow.demo.servers.cached import cache
+from cdcflow.demo.servers.processes import Watcher, free_port
 
 VERSION = "2.6.13.Final"
 PATIENCE_S = 120.0

@@ -13,8 +13,8 @@ from typing import Literal
 
 from tests.servers import debian
 
-from cdcflow.cli.demo.servers.cached import cache
-from cdcflow.cli.demo.servers.postgres import binaries
+from cdcflow.demo.servers.cached import cache
+from cdcflow.demo.servers.postgres import binaries
 from cdcflow.errors import SourceUnavailable
 from cdcflow.spark.jars import fetched
 

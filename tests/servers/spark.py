@@ -21,7 +21,7 @@ from types import TracebackType
 
 import pyspark
 
-from cdcflow.cli.demo.servers.processes import Watcher, free_port
+from cdcflow.demo.servers.processes import Watcher, free_port
 
 STARTED_WITHIN_S = 90
 _WAYS = (("unshare", "--mount"), ("unshare", "--map-root-user", "--mount"))

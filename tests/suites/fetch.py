@@ -12,7 +12,7 @@ from pathlib import Path
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_exponential
 from tests.servers import debian
 
-from cdcflow.cli.demo.servers.cached import cache
+from cdcflow.demo.servers.cached import cache
 
 SUITES = {
     "mariadb": ("mariadb-test-data", "usr/share/mariadb/mariadb-test"),

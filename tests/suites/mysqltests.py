@@ -18,7 +18,7 @@ from tests.suites.mtr.sessions import Sessions
 from tests.suites.onmysql import OnSuite
 from tests.suites.report import Report, Wanted
 
-from cdcflow.cli.demo.servers.mysql import Flavor
+from cdcflow.demo.servers.mysql import Flavor
 
 RELEASES = {"mariadb": "bookworm", "mysql": "sid"}
 """The distribution's release of the suite: that of the tested server."""

@@ -11,7 +11,7 @@ from tests.servers.postgres import PostgresServer
 from tests.suites.fetch import headers, regress
 from tests.suites.onpostgres import DATABASE
 
-from cdcflow.cli.demo.servers.postgres import SUPERUSER, environment, installed
+from cdcflow.demo.servers.postgres import SUPERUSER, environment, installed
 
 LIBRARIES = {"regress": "regress/regress.c", "refint": "spi/refint.c", "autoinc": "spi/autoinc.c"}
 UNSCHEDULED = ("numeric_big",)

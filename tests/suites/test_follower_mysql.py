@@ -14,7 +14,7 @@ from tests.servers.mysql import MySQLServer
 from tests.suites.follower import Follower
 from tests.suites.onmysql import OnSuite
 
-from cdcflow.cli.demo.servers.mysql import Flavor
+from cdcflow.demo.servers.mysql import Flavor
 from cdcflow.model.table import TableId
 
 pytestmark = [pytest.mark.long, pytest.mark.mysql, pytest.mark.timeout(300)]

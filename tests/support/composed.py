@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.servers import downloads
 
-from cdcflow.cli.demo.servers.cached import cache
+from cdcflow.demo.servers.cached import cache
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker" / "compose.yaml"

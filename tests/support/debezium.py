@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdcflow.cli.demo.servers.cached import cache
+from cdcflow.demo.servers.cached import cache
 from cdcflow.spark.jars import fetched
 
 PARTS = ("embedded", "connector-postgres", "connector-mysql")

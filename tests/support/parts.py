@@ -21,8 +21,8 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.mysql import MySQLServer
 from tests.servers.postgres import PostgresServer
 
-from cdcflow.cli.demo.servers.cached import command as unpacked_command
-from cdcflow.cli.demo.servers.processes import OrdinaryUser, Watcher, free_port
+from cdcflow.demo.servers.cached import command as unpacked_command
+from cdcflow.demo.servers.processes import OrdinaryUser, Watcher, free_port
 
 if TYPE_CHECKING:
     from stack import Stack

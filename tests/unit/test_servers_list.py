@@ -9,7 +9,7 @@ import pytest
 from tests.servers.releases import RELEASES, NotToBeHad, environment
 from tests.servers.run import PARTS, SUITES, main, results, table
 
-from cdcflow.cli.demo.servers.cached import command
+from cdcflow.demo.servers.cached import command
 
 ROOT = Path(__file__).parents[2]
 REPORT = """

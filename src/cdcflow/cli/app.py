@@ -41,7 +41,7 @@ COMMANDS = {
     "consumer": ("cdcflow.cli.consumers:app", "Read the log under a name, with a cursor that is kept."),
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and what the source keeps."),
     "bundle": ("cdcflow.cli.bundle:bundle", "Collect what a maintainer needs into one file."),
-    "demo": ("cdcflow.cli.demo_command:demo", "See the whole thing on real data, with a proof at the end."),
+    "demo": ("cdcflow.demo.command:demo", "See the whole thing on real data, with a proof at the end."),
     "drop": ("cdcflow.cli.drop:drop", "End this pipeline: drop what it made at the source."),
     "log": ("cdcflow.cli.log_commands:app", "Inspect the change log, and maintain it."),
     "table": ("cdcflow.cli.table_commands:app", "Control how a running daemon reads tables."),

@@ -164,7 +164,7 @@ def _versions(settings: Config) -> dict[str, object]:
 
 
 def _status(settings: Config) -> dict[str, object]:
-    from cdcflow.cli.status import current
+    from cdcflow.daemon.current_status import current
 
     status = current(settings)
     tables: Mapping[str, Mapping[str, Any]] = status.get("tables") or {}

@@ -2,99 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cdcflow.config.template import Kind, template
 from cdcflow.errors import ConfigurationError
-
-
-class Kind(StrEnum):
-    """The databases that changes are captured from, as `source.kind` names them."""
-
-    postgres = "postgres"
-    mysql = "mysql"
-    mariadb = "mariadb"
-
-
-_HEAD = """\
-# cdcflow settings. Every name is explained in docs/settings.md; `cdcflow doctor` says what the database still needs.
-# Relative paths begin at the folder of this file. Keep secrets out of it: ${env:NAME} or ${file:path}.
-
-"""
-
-_POSTGRES = """\
-source:
-  kind: postgres
-  url: postgresql://cdcflow@localhost:5432/mydatabase      # never with a password in it
-  # password: ${env:CDCFLOW_PASSWORD}                      # or ${file:/run/secrets/cdcflow}
-  tables:                                                  # patterns of schema.table; each in quotes
-    - "public.*"
-    # - "!public.audit_*"                                  # ! leaves tables out
-  # slot: cdcflow_mydatabase                               # these two are named after the log when left out
-  # publication: cdcflow_mydatabase
-  # special_values: stop                                   # stop | null | text | clamp: infinity, NaN in numeric(p,s)
-  # unconstrained_numeric: text                            # numeric without precision: text | decimal(38,10)
-  # columns: {public.orders.due: clamp}                    # the same for one column
-"""
-
-_MYSQL = """\
-source:
-  kind: {kind}
-  url: {url:<52}# never with a password or a database in it
-  # password: ${{env:CDCFLOW_PASSWORD}}                      # or ${{file:/run/secrets/cdcflow}}
-  tables:                                                  # patterns of database.table; each in quotes
-    - "mydatabase.*"
-    # - "!mydatabase.audit_*"                              # ! leaves tables out
-  # tls: {{mode: off}}                                       # the link is verified; off: where nobody else can read it
-{key}  # fence: marks                                           # read-only: a backfill writes nothing to the server
-  # marks_table: cdcflow.cdcflow_marks                     # where marks are written; made at the first start
-  # server_id: 4001                                        # our number as a replica; made from the log when left out
-  # tables_without_key: refuse                             # whole: read each in one piece
-  # zero_dates: stop                                       # stop | null | text: 0000-00-00 and the like
-  # bad_text: stop                                         # stop | replace: bytes that the character set does not have
-  # columns: {{mydatabase.orders.due: "null"}}               # the same for one column
-"""
-
-_PUBLIC_KEY = """\
-  # server_public_key: server-public-key.pem               # without TLS MySQL wants passwords encrypted with its key
-"""
-
-_REST = """\
-  # backfill:
-  #   rows_per_second_max: 50000                           # go easy on the source; no limit when left out
-  #   chunk_time_target_ms: 200                            # how long reading a chunk takes
-  #   ranges_at_once: 2                                    # connections that read a large chunk together
-
-log:                                                       # in a folder; docs/kafka.md: in Kafka instead
-  path: ./cdcflow-log                                      # the change log; also keeps the position and the progress
-  # seal: {bytes_max: 32MiB, age_max: 10s}                 # when a piece of it becomes Parquet that a merge can read
-  # objects: {url: "s3://bucket/prefix"}                   # finished pieces go to a store (docs/object-store.md)
-
-merge:
-  format: delta
-  warehouse: ./warehouse
-  # tables: {readable: wide}                               # new tables: pandas and Polars open them; changes cost more
-  # every: 30s                                             # for `cdcflow merge` without --every
-
-# service:
-#   listen: 127.0.0.1:8079                                 # page, API, metrics: pip install 'cdcflow[service]'
-#   tokens: [{name: ops, role: operate, token: "${env:CDCFLOW_HTTP_TOKEN}"}]   # without one the page is read-only
-"""
-
-
-def template(kind: Kind) -> str:
-    """Settings with comments for this kind of database; what is commented out is valid too."""
-    match kind:
-        case Kind.postgres:
-            source = _POSTGRES
-        case Kind.mysql:
-            source = _MYSQL.format(kind=kind, url=f"{kind}://cdcflow@localhost:3306/", key=_PUBLIC_KEY)
-        case Kind.mariadb:
-            source = _MYSQL.format(kind=kind, url=f"{kind}://cdcflow@localhost:3306/", key="")
-    return _HEAD + source + _REST
 
 
 def init(

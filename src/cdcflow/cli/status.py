@@ -8,16 +8,11 @@ from typing import Any
 
 import typer
 
-from cdcflow import wiring
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import Config, load
-from cdcflow.daemon.interfaces.control_socket import ask
+from cdcflow.config import load
 from cdcflow.daemon.interfaces.findings import since, unproven
 from cdcflow.daemon.status import verified_of
-from cdcflow.errors import CdcflowError
-from cdcflow.log.maintenance import state_files
-from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import word
 
 
@@ -26,6 +21,8 @@ def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
 
     Exits with 1 when the source no longer has the log that the capture continues from.
     """
+    from cdcflow.daemon.current_status import current
+
     found = current(load(config))
     if json:
         output.print_json(found)
@@ -33,64 +30,6 @@ def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
         _print(found)
     if found.get("problems"):
         raise typer.Exit(failure.FINDINGS)
-
-
-def current(settings: Config) -> dict[str, Any]:
-    """The status of the running daemon, or of the log when none runs."""
-    return {**(ask(settings.log.folder, {"op": "status"}) or _from_log(settings)), **wiring.upload_status(settings)}
-
-
-def _from_log(settings: Config) -> dict[str, Any]:
-    """The log's latest cut and the source's status, while no daemon runs."""
-    from cdcflow.capture.interleave.progress import Progress
-    from cdcflow.daemon.daemon import problems
-    from cdcflow.daemon.status import in_log, known_log_id, merge_status, source_status
-
-    reader = wiring.log_reader(settings)
-    problem = wiring.log_problem(settings)
-    wrong = {} if problem is None else {"log_problem": problem}
-    halted = state_files.of_halt(settings.log.folder)
-    ended = {} if halted is None else {"state": "halted", **halted}
-    if not reader.exists():
-        state = {"state": "no log" if wrong else "never run", **ended}
-        return {**state, "tables": {}, **wrong, **source_status(settings, None, "")}
-    checkpoint = reader.newest_checkpoint()
-    durable = checkpoint.next_offset - 1
-    merged = state_files.of_merge(settings.log.folder)
-    progress = Progress.from_json(checkpoint.progress)
-    paused = {"reason": "and the capture is paused until `cdcflow ctl resume`"} if progress.capture_paused else {}
-    return {
-        "state": "stopped",
-        **paused,
-        **ended,
-        **in_log(checkpoint),
-        "durable_offset": durable,
-        "tables": _unproven(progress.to_status(settings.database.backfill.rows_per_second_max or 0)),
-        **({} if merged is None else {"merge": merge_status(merged, durable)}),
-        "verified": state_files.of_verified(settings.log.folder),
-        **({"consumers": found} if (found := wiring.consumers_status(settings, durable)) else {}),
-        **wrong,
-        **source_status(settings, checkpoint.position, known_log_id(settings)),
-        "problems": problems(settings),
-        **_would_leave_out(settings, checkpoint),
-    }
-
-
-def _unproven(tables: Any) -> dict[str, Any]:
-    """Tables' entries, if no daemon captures them."""
-    why = {"freshness": "not proven", "freshness_reason": "no daemon captures it"}
-    return {name: {**fields, **why} for name, fields in tables.items()}
-
-
-def _would_leave_out(settings: Config, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The tables that the next start would exclude; {} if the source cannot be queried, which has its own line."""
-    source = wiring.open_source(settings)
-    try:
-        return {"left_out": [str(t) for t in source.left_out(checkpoint)]} if checkpoint.position is not None else {}
-    except CdcflowError:
-        return {}
-    finally:
-        source.close()
 
 
 def _print(found: Mapping[str, Any]) -> None:

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from tests.servers.postgres import PostgresServer
 
-from cdcflow.cli.demo import flights, load
-from cdcflow.cli.demo.databases import Kind
-from cdcflow.cli.demo.opening import demo_source, seed, session
-from cdcflow.cli.demo.writer import Workload
+from cdcflow.demo import flights, load
+from cdcflow.demo.databases import Kind
+from cdcflow.demo.opening import demo_source, seed, session
+from cdcflow.demo.writer import Workload
 
 AIRPORTS = "2d5c66a8a1ddc420d7.2d0474be378d158da1"
 """The hash of the table without writers: the same text of the same rows, by three servers."""

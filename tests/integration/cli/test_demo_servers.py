@@ -17,11 +17,11 @@ from tests.servers import debian
 from tests.servers import kafka as fetching_kafka
 from tests.servers import mysql as fetching_mysql
 
-from cdcflow.cli import demo_command
-from cdcflow.cli.demo.servers import cached, kafka, mysql, postgres
-from cdcflow.cli.demo.servers.mysql import Flavor
-from cdcflow.cli.demo_command import Log, Source
 from cdcflow.cli.failure import exit_code
+from cdcflow.demo import command as demo_command
+from cdcflow.demo.command import Log, Source
+from cdcflow.demo.servers import cached, kafka, mysql, postgres
+from cdcflow.demo.servers.mysql import Flavor
 from cdcflow.errors import ConfigurationError
 from cdcflow.sinks.kafka.topics import Admin, Topics
 

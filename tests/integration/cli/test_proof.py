@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.servers.postgres import Database
 
-from cdcflow.cli.demo import proof
+from cdcflow.demo import proof
 
 COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "id": ("bigint", pa.int64()),

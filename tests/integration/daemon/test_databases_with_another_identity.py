@@ -10,8 +10,8 @@ import pytest
 from bank import Bank
 from tests.servers.postgres import Database, PostgresServer, binaries
 
-from cdcflow.cli.demo.servers import postgres
-from cdcflow.cli.demo.servers.postgres import environment
+from cdcflow.demo.servers import postgres
+from cdcflow.demo.servers.postgres import environment
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.wiring.findings import continues
 

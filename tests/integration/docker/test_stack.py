@@ -17,11 +17,11 @@ from composed import COMPOSE, Model, conditions, one_shot, understood
 from parts import MySQL, Postgres
 from stack import Stack
 
-from cdcflow.cli.demo import flights, proof
-from cdcflow.cli.demo.databases import Digest, Source
-from cdcflow.cli.demo.mysql import MySQL as MySQLSource
-from cdcflow.cli.demo.postgres import Postgres as PostgresSource
 from cdcflow.config import load
+from cdcflow.demo import flights, proof
+from cdcflow.demo.databases import Digest, Source
+from cdcflow.demo.mysql import MySQL as MySQLSource
+from cdcflow.demo.postgres import Postgres as PostgresSource
 from cdcflow.log.fold.fold import Row
 from cdcflow.model.table import TableId
 from cdcflow.spark.cuts import CutsTable, read_cut

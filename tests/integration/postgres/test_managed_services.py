@@ -18,9 +18,9 @@ from tests.servers import debian
 from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow.capture.ports.findings import Finding
-from cdcflow.cli.demo.servers.cached import command
-from cdcflow.cli.demo.servers.processes import OrdinaryUser, free_port
 from cdcflow.cli.doctor import script
+from cdcflow.demo.servers.cached import command
+from cdcflow.demo.servers.processes import OrdinaryUser, free_port
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.postgres.connection import Connector
 from cdcflow.sources.postgres.platforms import AURORA, OWN, RDS, SERVICES, Platform, platform_of

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cdcflow.cli.demo import screen
-from cdcflow.cli.demo.engines import Local
-from cdcflow.cli.demo.logs import Folder
-from cdcflow.cli.demo.screen import Screen
+from cdcflow.demo import screen
+from cdcflow.demo.engines import Local
+from cdcflow.demo.logs import Folder
+from cdcflow.demo.screen import Screen
 
 STATUS = {"cut": 3, "tables": {"public.flights": {"state": "reading", "units": 10, "units_done": 4, "rows": 99}}}
 

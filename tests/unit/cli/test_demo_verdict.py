@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cdcflow.cli.demo import demo_run, flights, logs
-from cdcflow.cli.demo.databases import Digest
-from cdcflow.cli.demo.proof import Verdict
-from cdcflow.cli.demo.screen import bar
-from cdcflow.cli.demo_command import Engine, Log, TableFormat, _program
-from cdcflow.cli.demo_command import _commands as look_into
 from cdcflow.config import load
+from cdcflow.demo import demo_run, flights, logs
+from cdcflow.demo.command import Engine, Log, TableFormat, _program
+from cdcflow.demo.command import _commands as look_into
+from cdcflow.demo.databases import Digest
+from cdcflow.demo.proof import Verdict
+from cdcflow.demo.screen import bar
 from cdcflow.errors import ConfigurationError
 
 EQUAL = [Verdict(f"public.{table}", Digest(3, "a.b"), Digest(3, "a.b")) for table in flights.TABLES]

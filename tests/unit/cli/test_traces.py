@@ -161,7 +161,8 @@ def test_unreachable_collector_is_reported_once_and_without_its_address() -> Non
 def test_nothing_of_it_is_imported_unless_it_is_set() -> None:
     """Its import costs more time and memory than a daemon's own."""
     program = (
-        "import sys; from cdcflow import wiring; from cdcflow.cli import daemon, run, merge, watch, status\n"
+        "import sys; from cdcflow import wiring; from cdcflow.cli import run, merge, status as command\n"
+        "from cdcflow.daemon import daemon, status\n"
         "print([m for m in sys.modules if m.partition('.')[0] in ('opentelemetry', 'prometheus_client', 'requests')])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

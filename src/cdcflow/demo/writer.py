@@ -1,6 +1,6 @@
 """The demo's second process: writes to the source all the time, as several applications would.
 
-    python -m cdcflow.cli.demo.writer URL TRANSACTIONS_PER_SECOND
+    python -m cdcflow.demo.writer URL TRANSACTIONS_PER_SECOND
 
 Every transaction writes related rows: new flights come with their new plane and airline. Between them corrections,
 deletes, changed keys, wide values, updates that leave a wide value alone, and transactions that are rolled back, whole
@@ -26,8 +26,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import FrameType
 
-from cdcflow.cli.demo.databases import Session, StatementResult, Undone
-from cdcflow.cli.demo.opening import session
+from cdcflow.demo.databases import Session, StatementResult, Undone
+from cdcflow.demo.opening import session
 
 Key = tuple[datetime, str, int]
 ORIGINS = ("EWR", "JFK", "LGA")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
-from cdcflow.cli.demo import logs, proof
-from cdcflow.cli.demo.databases import Digest
+from cdcflow.demo import logs, proof
+from cdcflow.demo.databases import Digest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cdcflow.cli.demo.servers.cached import cache
-from cdcflow.cli.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
+from cdcflow.demo.servers.cached import cache
+from cdcflow.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.sinks.kafka.topics import Admin, Topics
 

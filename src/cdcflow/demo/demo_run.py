@@ -22,13 +22,13 @@ from typing import Any
 
 import structlog
 
-from cdcflow.cli.demo import engines, flights, logs, proof
-from cdcflow.cli.demo.databases import Kind, Source
-from cdcflow.cli.demo.opening import demo_source
-from cdcflow.cli.demo.screen import Screen
 from cdcflow.config import load
 from cdcflow.daemon.events import send_structlog_to
 from cdcflow.daemon.interfaces.control_socket import ask
+from cdcflow.demo import engines, flights, logs, proof
+from cdcflow.demo.databases import Kind, Source
+from cdcflow.demo.opening import demo_source
+from cdcflow.demo.screen import Screen
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
 
 BACKFILL_S = 9.0
@@ -284,7 +284,7 @@ class Children:
         self._watcher: subprocess.Popen[bytes] | None = None
 
     def start_writer(self, url: str) -> None:
-        command = [sys.executable, "-m", "cdcflow.cli.demo.writer", url, str(WRITES_PER_SECOND)]
+        command = [sys.executable, "-m", "cdcflow.demo.writer", url, str(WRITES_PER_SECOND)]
         self._writer = self._start(command, "writer.log", stdin=subprocess.PIPE)
 
     def start_daemon(self, config: Path) -> None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from cdcflow.cli.demo.databases import Columns, Digest, Source
+from cdcflow.demo.databases import Columns, Digest, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,7 +22,7 @@ from typing import Any
 
 import psycopg
 
-from cdcflow.cli.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
+from cdcflow.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 SUPERUSER = "postgres"

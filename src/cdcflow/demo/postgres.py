@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import psycopg
 
-from cdcflow.cli.demo import flights, proof
-from cdcflow.cli.demo.databases import Columns, Digest, StatementResult, Undone
-from cdcflow.cli.demo.servers.postgres import PostgresServer
+from cdcflow.demo import flights, proof
+from cdcflow.demo.databases import Columns, Digest, StatementResult, Undone
+from cdcflow.demo.servers.postgres import PostgresServer
 
 SCHEMA = """
 CREATE TABLE airlines (carrier text PRIMARY KEY, name text NOT NULL);

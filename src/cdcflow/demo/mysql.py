@@ -12,9 +12,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pymysql
 
-from cdcflow.cli.demo import flights, proof
-from cdcflow.cli.demo.databases import Columns, Digest, StatementResult, Undone
-from cdcflow.cli.demo.servers.mysql import Flavor, MySQLServer
+from cdcflow.demo import flights, proof
+from cdcflow.demo.databases import Columns, Digest, StatementResult, Undone
+from cdcflow.demo.servers.mysql import Flavor, MySQLServer
 from cdcflow.sources.mysql.position import BinlogPosition
 
 SCHEMA = (

@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 import pymysql
 
-from cdcflow.cli.demo.servers import cached
-from cdcflow.cli.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
+from cdcflow.demo.servers import cached
+from cdcflow.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 Flavor = Literal["mysql", "mariadb"]

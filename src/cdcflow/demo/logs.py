@@ -95,7 +95,7 @@ class Topic:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        from cdcflow.cli.demo.servers.kafka import KafkaBroker
+        from cdcflow.demo.servers.kafka import KafkaBroker
 
         self._address = self._stack.enter_context(KafkaBroker()).address
         # The broker is removed with the demo. Its log's history stays, and is read like a log in files.

@@ -16,7 +16,7 @@ from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from cdcflow.cli.demo.demo_run import Outcome
+    from cdcflow.demo.demo_run import Outcome
 
 
 class Source(StrEnum):
@@ -64,10 +64,10 @@ def demo(
 
     Takes about two minutes, without Spark one. Exits with 1 when a single row differs.
     """
-    from cdcflow.cli.demo.demo_run import STEPS, DemoRun, new_directory
-    from cdcflow.cli.demo.screen import Screen
-    from cdcflow.cli.demo.servers.installed import check_installed
     from cdcflow.daemon.events import leave_interrupts_out
+    from cdcflow.demo.demo_run import STEPS, DemoRun, new_directory
+    from cdcflow.demo.screen import Screen
+    from cdcflow.demo.servers.installed import check_installed
 
     if engine is Engine.LOCAL and log is Log.KAFKA:
         raise ConfigurationError("a log in Kafka is merged by Spark", remedy="leave --engine local or --log kafka out")

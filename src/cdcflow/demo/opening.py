@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cdcflow.cli.demo.databases import Kind, Session, Source
+from cdcflow.demo.databases import Kind, Session, Source
 
 
 def demo_source(kind: Kind) -> Source:
     """A server of this kind, not started yet."""
     if kind == "postgres":
-        from cdcflow.cli.demo.postgres import Postgres
+        from cdcflow.demo.postgres import Postgres
 
         return Postgres()
-    from cdcflow.cli.demo.mysql import MySQL
+    from cdcflow.demo.mysql import MySQL
 
     return MySQL(kind)
 
@@ -21,10 +21,10 @@ def demo_source(kind: Kind) -> Source:
 def session(url: str, password: str | None = None) -> Session:
     """A session of the writer."""
     if url.startswith("postgres"):
-        from cdcflow.cli.demo.postgres import PostgresSession
+        from cdcflow.demo.postgres import PostgresSession
 
         return PostgresSession(url, password)
-    from cdcflow.cli.demo.mysql import MySQLSession
+    from cdcflow.demo.mysql import MySQLSession
 
     return MySQLSession(url, password)
 
@@ -32,9 +32,9 @@ def session(url: str, password: str | None = None) -> Session:
 def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
     """Create and fill the tables at this address. Return the rows of each table; empty if they exist already."""
     if url.startswith("postgres"):
-        from cdcflow.cli.demo import postgres
+        from cdcflow.demo import postgres
 
         return postgres.seed(url, password, rows_max)
-    from cdcflow.cli.demo import mysql
+    from cdcflow.demo import mysql
 
     return mysql.seed(url, password, rows_max)

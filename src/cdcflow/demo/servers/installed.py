@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdcflow.cli.demo.databases import Kind
+from cdcflow.demo.databases import Kind
 
 
 def check_installed(kind: Kind, *, with_kafka: bool) -> None:
@@ -13,15 +13,15 @@ def check_installed(kind: Kind, *, with_kafka: bool) -> None:
     """
     # Only the chosen ones' client libraries are loaded.
     if kind == "postgres":
-        from cdcflow.cli.demo.servers import postgres
+        from cdcflow.demo.servers import postgres
 
         postgres.installed()
     else:
-        from cdcflow.cli.demo.servers import mysql
+        from cdcflow.demo.servers import mysql
 
         mysql.installed(kind)
     if with_kafka:
-        from cdcflow.cli.demo.servers import kafka
+        from cdcflow.demo.servers import kafka
 
         kafka.java()
         kafka.installed()
