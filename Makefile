@@ -242,6 +242,18 @@ docs: $(BOOK) ## build the book into site/, strict: a broken link or anchor ends
 reference: $(INSTALLED) ## write the reference pages from the code: docs/settings.md, docs/options.md, docs/types.md
 	@$(BIN)/python -m tests.reference
 
+# ── contribute ──────────────────────────────────────────────────────────────────────────────────────────────
+
+.PHONY: hooks commits times
+hooks: $(INSTALLED) ## run format, lint, import floors and words before each commit of this checkout (pre-commit)
+	@$(BIN)/pre-commit install --hook-type pre-commit --hook-type commit-msg
+
+commits: $(INSTALLED) ## the last 20 commits have a short subject and a body that says why
+	@$(BIN)/python -m tests.commits
+
+times: $(INSTALLED) ## run TARGETS="lint unit" and write how long they take into CONTRIBUTING.md
+	@$(BIN)/python tests/times.py $(TARGETS)
+
 # ── tidy ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: format
