@@ -105,6 +105,10 @@ class OnPostgres(Beside):
         found = ((number, TableId(schema, name)) for number, schema, name in numbers)
         return [Standing(number, table, columns[table]) for number, table in found if table in columns]
 
+    def name_of(self, number: int) -> TableId | None:
+        found = self.ask(f"SELECT relnamespace::regnamespace::text, relname FROM pg_class WHERE oid = {number}")
+        return TableId(*found[0]) if found else None
+
     def rows_of(self, number: int, columns: Sequence[str]) -> list[tuple[Any, ...]] | None:
         found = self.ask(
             f"SELECT attrelid::regclass::text, attname::text FROM pg_attribute WHERE attrelid = {number} AND attnum > 0"

@@ -5,7 +5,8 @@
 
 Changes of a table that was renamed, moved or attached still have its old name until the capture reads the catalog: from
 then, its log may end at any of its states. Nothing is expected of a table where other things than rows have changed,
-because a dropped one cannot be read again; nor after a stop, which may have lost history.
+before or after it lost its name, because a dropped one cannot be read again; nor after a stop, which may have lost
+history.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ class Catalog(Protocol):
     """The queries of the server, in the session of the case."""
 
     def standing(self) -> list[Standing]: ...
+    def name_of(self, number: int) -> TableId | None:
+        """A relation's present name; `None` if it was dropped."""
+
     def rows_of(self, number: int, columns: Sequence[str]) -> Rows | None:
         """A relation's rows, under any name; `None` if it was dropped or lacks these columns."""
 
@@ -72,6 +76,7 @@ class Kept:
         self._known = _Known({})
         self._at_begin = self._known
         self._before: dict[TableId, Ended] = {}
+        self._names_before: dict[int, TableId | None] = {}
 
     def seen(self, done: Collection[str]) -> None:
         """A daemon has all that is committed, and has read these tables. A name that meant another table may still mean
@@ -87,6 +92,7 @@ class Kept:
     def before(self, step: Step) -> None:
         """Take the rows of the tables that a step may end."""
         self._before = {}
+        self._names_before = {e.number: self._catalog.name_of(e.number) for e in self._known.ended.values()}
         for one in self._catalog.standing() if step.name in MOVED else ():
             if (one.table, one.number) in self._known.read and one.number not in self._known.altered:
                 now = self._catalog.rows_of(one.number, one.columns)
@@ -104,8 +110,15 @@ class Kept:
         old = self._known
         names = {one.table: one.number for one in self._catalog.standing()}
         gone = {table for table, number in old.names.items() if names.get(table) != number}
-        ended = {table: e for table, e in {**old.ended, **self._before}.items() if table not in names}
+        altered = self._altered_since(step, old.ended)
+        remaining = {table: e for table, e in old.ended.items() if e.number not in altered}
+        ended = {table: e for table, e in {**remaining, **self._before}.items() if table not in names}
         self._known = _Known(names, old.used | gone, old.read, old.altered | _altered(step, names), ended)
+
+    def _altered_since(self, step: Step, ended: Mapping[TableId, Ended]) -> set[int]:
+        """The numbers of tables without their old name that this step altered."""
+        now = {e.number: self._catalog.name_of(e.number) for e in ended.values()}
+        return {n for names in (self._names_before, now) for n in _altered(step, {t: n for n, t in names.items() if t})}
 
     def follow(self) -> None:
         """Rows may have changed."""
