@@ -175,7 +175,7 @@ simulate: $(INSTALLED) ## SEEDS=10000 seeded schedules of the simulation
 	@$(BIN)/python tests/simulation/run.py --seeds $(SEEDS)
 
 .PHONY: mutants
-mutants: $(INSTALLED) ## plant MUTANTS=200 small faults (SEED=1, ROOM=merge), one at a time; SERVERS=1: real servers for survivors
+mutants: $(INSTALLED) ## plant MUTANTS=200 small faults (SEED=1, ROOM=tables/merge), one at a time; SERVERS=1: real servers for survivors
 	@$(BIN)/python tests/mutants/run.py --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOM),--room $(ROOM)) $(if $(SERVERS),--servers)
 
 .PHONY: fuzz fuzz-asan

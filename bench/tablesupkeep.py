@@ -16,7 +16,7 @@ from bench.mergelog import SealedLog
 from bench.mergeparties import Party, ratio
 from bench.results import Line, at_most, compared
 from bench.tablesscan import ENGINES, FRESH, QUICK, based, beside_fresh, change, scans
-from cdcflow.warehouse.upkeep import UpkeepPolicy
+from cdcflow.tables.job.maintenance import UpkeepPolicy
 
 TIMES = 5
 """The table has this many times the budget's rows: 10 million."""

@@ -36,7 +36,7 @@ from bench.results import Line, alone, at_least, at_most, compared
 from bench.server import Server, settings
 from bench.shapes import NARROW
 from cdcflow import local
-from cdcflow.merge.digest import Buckets
+from cdcflow.model.digest import Buckets
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.postgres import digests
 from cdcflow.sources.postgres.types import Policy, describe_table

@@ -24,7 +24,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from cdcflow.config import Objects
 from cdcflow.spark.session import session
-from cdcflow.warehouse.formats import FORMATS
+from cdcflow.tables.formats import FORMATS
 
 # How long an example takes depends on what else the machine is doing.
 hypothesis.settings.register_profile(

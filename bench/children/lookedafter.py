@@ -7,7 +7,7 @@ from typing import Any
 
 def looked_after(engines: Any, policy: dict[str, Any]) -> dict[str, Any]:
     """What it did, what it skipped and why, and whether its time was too short."""
-    from cdcflow.warehouse.upkeep import OUT_OF_TIME, UpkeepPolicy, upkeep
+    from cdcflow.tables.job.maintenance import OUT_OF_TIME, UpkeepPolicy, upkeep
 
     report = upkeep(engines, UpkeepPolicy(**policy))
     skipped = {one.name: one.skipped for one in report.tables if one.skipped}

@@ -94,8 +94,8 @@ def merged_by_auto(spark: SparkSession, log: str, warehouse: str) -> dict[str, A
     """As with `merge.engine: auto`: small tables without Spark, the others in this session."""
     from cdcflow import local
     from cdcflow.spark.engine import SparkEngine
-    from cdcflow.warehouse.engines import Engines
-    from cdcflow.warehouse.job import merge
+    from cdcflow.tables.job.engines import Engines
+    from cdcflow.tables.job.job import merge
 
     table_format = _format(spark)
     with contextlib.closing(local.local_engine(Path(warehouse), table_format, bounded=True)) as engine:
@@ -229,12 +229,12 @@ def reduced(spark: SparkSession, log: str, way: str) -> dict[str, Any]:
     """One row for each key of a log's only table: by our SQL, by windows, or by whole rows, which is wrong where
     changes leave columns unchanged. `sum` distinguishes the results, and has all of it computed."""
     from cdcflow.log.files.layout import Layout as LogLayout
-    from cdcflow.merge.evolution import evolve
-    from cdcflow.merge.reduce import Layout, families, reduction
     from cdcflow.spark.sql import SparkSql
-    from cdcflow.warehouse import changes
-    from cdcflow.warehouse.segments import sealed
-    from cdcflow.warehouse.spans import shapes_over_time
+    from cdcflow.tables.job import changes
+    from cdcflow.tables.job.spans import shapes_over_time
+    from cdcflow.tables.merge.evolution import evolve
+    from cdcflow.tables.merge.reduce import Layout, families, reduction
+    from cdcflow.tables.segments import sealed
 
     whole = sealed(LogLayout(Path(log)))
     (table,) = whole.tables(None).values()

@@ -61,8 +61,8 @@ def main() -> int:
 
 
 def merged(spark: SparkSession, log: str, warehouse: str, table_format: str, mode: Any = None) -> dict[str, Any]:
-    from cdcflow.merge.policy import Policies, TablePolicy
     from cdcflow.spark import merge
+    from cdcflow.tables.merge.policy import Policies, TablePolicy
 
     report = merge(spark, log, warehouse, table_format=table_format, policies=Policies(TablePolicy(mode)))
     return {"cut": report.cut}
@@ -71,7 +71,7 @@ def merged(spark: SparkSession, log: str, warehouse: str, table_format: str, mod
 def upkept(spark: SparkSession, warehouse: str, table_format: str, **policy: float) -> dict[str, Any]:
     """All that a maintenance run does; what it did, and what it skipped."""
     from cdcflow.spark.engine import SparkEngine
-    from cdcflow.warehouse.engines import Engines
+    from cdcflow.tables.job.engines import Engines
 
     return looked_after(Engines(SparkEngine(spark, warehouse, table_format)), policy)
 

@@ -25,7 +25,7 @@ def commands(table_format: str) -> Mapping[str, Callable[..., Any]]:
 
 def merged(log: str, warehouse: str, table_format: str, mode: Any = None) -> dict[str, Any]:
     from cdcflow import local
-    from cdcflow.merge.policy import Policies, TablePolicy
+    from cdcflow.tables.merge.policy import Policies, TablePolicy
 
     return {
         "cut": local.merge(log, warehouse, table_format=table_format, policies=Policies(TablePolicy(mode))).cut,
@@ -35,7 +35,7 @@ def merged(log: str, warehouse: str, table_format: str, mode: Any = None) -> dic
 
 def upkept(warehouse: str, table_format: str, **policy: float) -> dict[str, Any]:
     from cdcflow.local import local_engine
-    from cdcflow.warehouse.engines import Engines
+    from cdcflow.tables.job.engines import Engines
 
     with closing(local_engine(Path(warehouse), table_format)) as engine:
         return looked_after(Engines(engine), policy)

@@ -22,8 +22,8 @@ from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.stores import reach
-from cdcflow.warehouse.cut import Cut
-from cdcflow.warehouse.paths import Warehouse
+from cdcflow.tables.cut import Cut
+from cdcflow.tables.paths import Warehouse
 
 LOOKED_AT = 4
 Counted = dict[tuple[Any, ...], int]

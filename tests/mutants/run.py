@@ -1,7 +1,7 @@
 """Plant small faults, one at a time, and see whether the quick tests find them.
 
     python tests/mutants/run.py --mutants 200 --seed 1        a sample over all rooms
-    python tests/mutants/run.py --room changelog --mutants 0  every fault of one room
+    python tests/mutants/run.py --room log/format --mutants 0  every fault of one room
     python tests/mutants/run.py --survivors                   those in survivors.txt again
 
 Everything foreign is imported once; each fault is then planted in a fork of this process, by an import hook, and the
@@ -238,7 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Plant small faults and see whether the tests find them.")
     parser.add_argument("--mutants", type=int, default=200, help="how many; 0: all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--room", default="", help="only files whose path begins so (changelog, merge/reduce)")
+    parser.add_argument("--room", default="", help="only files whose path begins so (log, tables/merge/reduce)")
     parser.add_argument("--only", default="", help="only faults whose description has this in it")
     parser.add_argument("--survivors", action="store_true", help="those in survivors.txt again")
     parser.add_argument("--servers", action="store_true", help="what survives meets all quick tests and real servers")

@@ -12,9 +12,12 @@ ROOMS: tuple[str, ...] = (
     "model/*.py",
     "capture/interleave/*.py",
     *(f"log/{room}/*.py" for room in ("format", "files", "read", "index", "fold")),
-    "merge/*.py",
+    "tables/merge/*.py",
     "capture/*.py",
-    *(f"local/{name}.py" for name in ("deltalog", "picking", "positions", "replacing", "scan", "vectors")),
+    *(
+        f"tables/local/{name}.py"
+        for name in ("deltalog", "key_filter", "position_deletes", "file_rewrites", "scan", "vectors")
+    ),
     *(f"sources/engine/{name}.py" for name in ("selection", "changes", "spooled", "connections")),
     *(
         f"sources/postgres/{name}.py"
@@ -96,9 +99,11 @@ _NEAR: dict[str, Stages] = {
     "log/format/keyruns": ((f"{_UNIT}/log/test_key_runs.py",), *_FILES),
     "log/": _FILES,
     "log/fold/": _MERGE,
-    "merge/": _MERGE,
+    "tables/merge/": _MERGE,
+    "model/digest": _MERGE,
+    "model/sqltypes": _MERGE,
     "capture/": ((f"{_UNIT}/capture",), (_SIMULATION,)),
-    "local/": ((f"{_UNIT}/local",), (_LOCAL,)),
+    "tables/local/": ((f"{_UNIT}/local",), (_LOCAL,)),
     "sources/mysql/statements": (
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("statements", "statement_ends", "alters")),
         _BINLOG,
@@ -180,9 +185,11 @@ _SERVERS: dict[str, Stages] = {
     ),
     "log/format/spool": ((f"{_SERVED}/log",), _REST, (f"{_SERVED}/postgres/test_streaming.py",), (_COMMANDS,)),
     "log/fold/": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
-    "merge/": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
+    "model/digest": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
+    "model/sqltypes": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
+    "tables/merge/": ((_LOCAL,), _REST, _RULES, (f"{_SERVED}/spark",)),
     "capture/": (_REST, (_ON_POSTGRES,), *_DAEMON),
-    "local/": (_REST, _RULES, (f"{_SERVED}/spark",)),
+    "tables/local/": (_REST, _RULES, (f"{_SERVED}/spark",)),
     "sources/engine/": (
         _REST,
         (_ON_POSTGRES, _ON_MYSQL),

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from cdcflow.config import Special
-from cdcflow.merge.types import stored
+from cdcflow.model.sqltypes import stored
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.mysql.types import registry
 from cdcflow.sources.mysql.types.columns import CatalogColumn
 from cdcflow.sources.mysql.types.columns import Policy as MySQLPolicy
 from cdcflow.sources.postgres.types import describe
-from cdcflow.warehouse.formats.iceberg import RULES as ICEBERG
+from cdcflow.tables.formats.iceberg import RULES as ICEBERG
 
 ID = TableId("s", "t")
 

@@ -28,9 +28,9 @@ from cdcflow.config import Config, load
 from cdcflow.log.fold.fold import Key, Row
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import TableId
+from cdcflow.tables.verify import Report
+from cdcflow.tables.verify.job import Pace
 from cdcflow.testing.folded import folded
-from cdcflow.verify import Report
-from cdcflow.verify.job import Pace
 
 SCHEMA = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(14,2) NOT NULL,

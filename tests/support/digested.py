@@ -6,12 +6,12 @@ import dataclasses
 
 import pyarrow as pa
 
-from cdcflow.local.comparing import DuckComparer
-from cdcflow.merge import digest
-from cdcflow.merge.digest import BUCKETS_MAX, Buckets, Hash
-from cdcflow.merge.types import stored
+from cdcflow.model import digest
+from cdcflow.model.digest import BUCKETS_MAX, Buckets, Hash
+from cdcflow.model.sqltypes import stored
 from cdcflow.model.table import Table
-from cdcflow.verify.port import Columns
+from cdcflow.tables.local.comparison import DuckComparer
+from cdcflow.tables.verify.port import Columns
 
 
 def buckets_of(shape: Table, *names: str, key: tuple[str, ...] = ("id",), hash_: Hash = "md5") -> Buckets:

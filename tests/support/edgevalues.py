@@ -19,8 +19,8 @@ from mergehistories import State, Step, make_table
 from tablefolds import FOLDED, Folded
 
 from cdcflow.log.fold.fold import Change
-from cdcflow.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.model.table import Table
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
 
 MODES: tuple[Mode, ...] = ("current", "soft_delete", "append", "history")
 

@@ -1,4 +1,4 @@
-"""A history without Spark: `cdcflow.merge.history`'s own SQL on a table that an embedded DuckDB holds."""
+"""A history without Spark: `cdcflow.tables.merge.history`'s own SQL on a table that an embedded DuckDB holds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pyarrow as pa
 from handlog import position_of, time_of
 from versionhistories import COLUMNS, KEY, Piece
 
-from cdcflow.local.dialect import connect, duckdb_sql
 from cdcflow.log.fold.fold import Change, End, Key, Version
-from cdcflow.merge import ends, history, moves
-from cdcflow.merge import reduce as reduction
-from cdcflow.merge.evolution import evolve
 from cdcflow.model.table import MISSING, OFFSET, Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.tables.local.dialect import connect, duckdb_sql
+from cdcflow.tables.merge import history, history_columns, moves
+from cdcflow.tables.merge import reduce as reduction
+from cdcflow.tables.merge.evolution import evolve
 
 ARROW = {"id": pa.int64(), "a": pa.int32(), "doc": pa.string()}
 SHAPE = Table(
@@ -32,14 +32,14 @@ LAYOUT = replace(reduction.Layout.of(evolve(None, [SHAPE]), [SHAPE]), stamped=Tr
 class EmbeddedHistory:
     """One table of versions. `merge` takes the segments of a range."""
 
-    def __init__(self, names: ends.Names = ends.Names()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, names: history_columns.Names = history_columns.Names()) -> None:  # noqa: B008 - it is frozen
         self._db = connect()
         self._names = names
         self._numbers = itertools.count(1)
         self._of: list[tuple[int, int]] = []
         self._begun: set[tuple[int, int]] = set()
         columns = [f"{n} {t}" for n, t in zip(COLUMNS, ("bigint", "int", "string"), strict=True)]
-        columns += [f"{name} {type_}" for name, type_ in ends.columns(names)]
+        columns += [f"{name} {type_}" for name, type_ in history_columns.columns(names)]
         self.run(f"CREATE TABLE t ({', '.join(columns)}, {OFFSET} bigint, {MISSING} array<string>)")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A merge without Spark: `cdcflow.merge`'s own SQL on current-state tables that an embedded DuckDB holds.
+"""A merge without Spark: `cdcflow.tables.merge`'s own SQL on current-state tables that an embedded DuckDB holds.
 
 It executes the statements in the order in which `cdcflow.spark` executes them, over rows in memory instead of Parquet
 files.
@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow as pa
 from mergehistories import State, Written
 
-from cdcflow.local.dialect import connect, duckdb_sql
-from cdcflow.merge import marking, moves, statement
-from cdcflow.merge import reduce as reduction
-from cdcflow.merge.acts import Add, Describe, Rename
-from cdcflow.merge.evolution import Evolution, evolve
-from cdcflow.merge.format import ANY
-from cdcflow.merge.seeing import seen
-from cdcflow.merge.target import FormatColumn, Target
-from cdcflow.merge.types import name_sql
+from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
+from cdcflow.tables.local.dialect import connect, duckdb_sql
+from cdcflow.tables.merge import moves, removed_and_added, statement
+from cdcflow.tables.merge import reduce as reduction
+from cdcflow.tables.merge.acts import Add, Describe, Rename
+from cdcflow.tables.merge.describe_existing import seen
+from cdcflow.tables.merge.evolution import Evolution, evolve
+from cdcflow.tables.merge.format import ANY
+from cdcflow.tables.merge.target import FormatColumn, Target
 
 
 class Died(Exception):
@@ -33,7 +33,7 @@ class EmbeddedWarehouse:
     """Current-state tables, by their names. `merge` takes the changes of a range, oldest first."""
 
     def __init__(self, *, marks: bool = False) -> None:
-        """`marks`: a range by key is executed as deleted and inserted rows (`merge.marking`)."""
+        """`marks`: a range by key is executed as deleted and inserted rows (`tables.merge.removed_and_added`)."""
         self._db = connect()
         self._marks = marks
         self._described: dict[str, str] = {}
@@ -96,17 +96,19 @@ class EmbeddedWarehouse:
     def _marked(self, name: str, folding: statement.Folding) -> bool:
         """False: the table has rows that are newer, and nothing was done."""
         target, families = folding.layout.target, folding.families
-        columns = ", ".join(map(name_sql, marking.table_columns(target, families)))
-        rows = self._view("rows", f"SELECT {columns}, '' AS {marking.FILE}, rowid AS {marking.ROW} FROM {name}")
+        columns = ", ".join(map(name_sql, removed_and_added.table_columns(target, families)))
+        rows = self._view(
+            "rows", f"SELECT {columns}, '' AS {removed_and_added.FILE}, rowid AS {removed_and_added.ROW} FROM {name}"
+        )
         reduced = self._view("reduced", folding.reduced(families))
-        query = marking.going(target, families, rows, reduced, limits=folding.limits, broadcast=True)
+        query = removed_and_added.going(target, families, rows, reduced, limits=folding.limits, broadcast=True)
         going = self._view("going", query)
         if self.run(f"SELECT 1 FROM {going} WHERE newer"):
             return False
-        coming = self._view("coming", marking.coming(target, families, reduced, going))
+        coming = self._view("coming", removed_and_added.coming(target, families, reduced, going))
         listed = ", ".join([*(name_sql(c.name) for c in target.columns), OFFSET, MISSING])
         self._commit(f"INSERT INTO {name} ({listed}) SELECT {listed} FROM {coming}")
-        self.run(f"DELETE FROM {name} WHERE rowid IN (SELECT {marking.ROW} FROM {going})")
+        self.run(f"DELETE FROM {name} WHERE rowid IN (SELECT {removed_and_added.ROW} FROM {going})")
         return True
 
     def sweep(self, name: str, before: int) -> None:

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from cdcflow.local.engine import LocalEngine
+from cdcflow.tables.local.engine import LocalEngine
 
 
 def places_of(warehouse: Path, format_name: str, table: str, columns: Sequence[str]) -> list[list[tuple[Any, ...]]]:

@@ -16,15 +16,15 @@ from tablefolds import Merged
 from tablehistories import Histories, History
 
 from cdcflow import local
-from cdcflow.local.deltalog import DeltaLog
-from cdcflow.local.engine import LocalCuts, LocalEngine
-from cdcflow.local.iceberg import IcebergTable
-from cdcflow.merge.policy import DEFAULTS, Mode, Policies
 from cdcflow.model.table import Table
-from cdcflow.warehouse import job
-from cdcflow.warehouse.live import Live
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job import job
+from cdcflow.tables.job.live import Live
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.deltalog import DeltaLog
+from cdcflow.tables.local.engine import LocalCuts, LocalEngine
+from cdcflow.tables.local.iceberg import IcebergTable
+from cdcflow.tables.merge.policy import DEFAULTS, Mode, Policies
+from cdcflow.tables.paths import table_path
 
 
 class Parties(Protocol):

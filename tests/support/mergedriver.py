@@ -20,7 +20,7 @@ from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.spark import engine, job, session
 from cdcflow.spark.formats import iceberg_branch
-from cdcflow.warehouse.paths import Warehouse
+from cdcflow.tables.paths import Warehouse
 
 
 def main(text: str) -> None:

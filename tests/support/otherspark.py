@@ -13,8 +13,8 @@ from cdcflow.config import load
 from cdcflow.errors import CdcflowError
 from cdcflow.spark import job
 from cdcflow.spark.session import session_for
-from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.paths import Warehouse
 
 _Answer = TypeVar("_Answer")
 

@@ -10,8 +10,8 @@ from typing import Any
 from severallogs import START, Branch, go_on
 
 from cdcflow.model.table import Table
-from cdcflow.warehouse.cut import Cut
-from cdcflow.warehouse.reports import SeveralReport
+from cdcflow.tables.cut import Cut
+from cdcflow.tables.job.reports import SeveralReport
 
 MergeLogs = Callable[..., SeveralReport]
 """merge(logs by their names, warehouse, without=…)"""

@@ -30,8 +30,8 @@ from cdcflow.log.fold.fold import (
     swept,
     swept_softly,
 )
-from cdcflow.merge.policy import Mode, TablePolicy
 from cdcflow.model.table import Column, Table
+from cdcflow.tables.merge.policy import Mode, TablePolicy
 
 
 @dataclass(frozen=True, slots=True)

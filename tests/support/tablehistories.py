@@ -26,10 +26,10 @@ from mergehistories import Step, differences, make_table
 from tablefolds import FAMILY, KINDS, VERSION, Folded, Merged
 
 from cdcflow.log.fold.fold import Change
-from cdcflow.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.warehouse.reports import MergeReport, TableReport
+from cdcflow.tables.job.reports import MergeReport, TableReport
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
 
 MODES: tuple[Mode, ...] = ("current", "current", "soft_delete", "append", "history")
 """Modes of the tables whose merges are tested, each as often as it is listed."""

@@ -10,8 +10,8 @@ from handlog import HandLog, position_of, time_of
 from versionhistories import COLUMNS, Piece
 
 from cdcflow.log.fold.fold import Change, End, Key, Version
-from cdcflow.merge.ends import Names
 from cdcflow.model.table import Table
+from cdcflow.tables.merge.history_columns import Names
 
 Step = tuple[Table, str, dict[str, Any]]
 

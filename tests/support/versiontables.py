@@ -10,11 +10,11 @@ from typing import Any
 from embeddedhistory import SHAPE
 from versionhistories import KEY, Piece
 
-from cdcflow.local.engine import LocalEngine
 from cdcflow.log.fold.fold import History, Key, Version, history
-from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.model.table import TableId
-from cdcflow.warehouse.paths import table_path
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.merge.policy import Policies, TablePolicy
+from cdcflow.tables.paths import table_path
 
 HISTORIES = Policies(TablePolicy("history"))
 

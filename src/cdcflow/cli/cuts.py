@@ -13,7 +13,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
 
 if TYPE_CHECKING:
-    from cdcflow.warehouse.cut import ListedCut
+    from cdcflow.tables.cut import ListedCut
 
 
 def cuts(
@@ -30,7 +30,7 @@ def cuts(
     With --sql, print SQL that reads one of them: the latest without --as-of.
     """
     from cdcflow import wiring
-    from cdcflow.warehouse import moments, views
+    from cdcflow.tables.job import moments, views
 
     settings = load(config)
     place, engine = wiring.warehouse(settings), wiring.reading_engine(settings)

@@ -15,7 +15,7 @@ from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from cdcflow.warehouse.explaining import Explained, Transaction
+    from cdcflow.tables.job.explanation import Explained, Transaction
 
 
 def explain(
@@ -29,7 +29,7 @@ def explain(
     Without a version, the latest one that a published cut shows.
     """
     from cdcflow import wiring
-    from cdcflow.warehouse.explaining import explain as explained
+    from cdcflow.tables.job.explanation import explain as explained
 
     settings = load(config)
     name, _, version = table.partition("@")

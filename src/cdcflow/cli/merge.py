@@ -19,8 +19,8 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.maintenance import state_files
 
 if TYPE_CHECKING:
-    from cdcflow.warehouse.engines import Engines
-    from cdcflow.warehouse.reports import MergeReport
+    from cdcflow.tables.job.engines import Engines
+    from cdcflow.tables.job.reports import MergeReport
 
 
 _DEFAULT = [DEFAULT_CONFIG]
@@ -91,7 +91,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
             )
 
         return _with_upkeep(settings, sealed_first, wiring.engines(settings, spark))
-    from cdcflow.warehouse.job import merge as from_files
+    from cdcflow.tables.job.job import merge as from_files
 
     if settings.merge.engine == "spark":
         say("starting Spark")
@@ -107,7 +107,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
 def _with_upkeep(settings: Config, merged: Callable[[], MergeReport], engines: Engines) -> Callable[[], MergeReport]:
     """Merge, then do the tables' maintenance that is due, within its budget; it never endangers a merge."""
     from cdcflow import wiring
-    from cdcflow.warehouse.upkeep import UpkeepWhenDue
+    from cdcflow.tables.job.maintenance import UpkeepWhenDue
 
     upkeep = UpkeepWhenDue(engines, wiring.upkeep_policy(settings))
 

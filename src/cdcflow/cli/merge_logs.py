@@ -20,7 +20,7 @@ from cdcflow.log.maintenance import state_files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdcflow.warehouse.reports import SeveralReport
+    from cdcflow.tables.job.reports import SeveralReport
 
 
 def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | None, *, once: bool, json: bool) -> None:
@@ -56,8 +56,8 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
     """A function that merges once, writes the result into each log's folder, and does the maintenance that is due."""
     from cdcflow import wiring
     from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
-    from cdcflow.warehouse import several
-    from cdcflow.warehouse.upkeep import UpkeepWhenDue
+    from cdcflow.tables.job import several_logs
+    from cdcflow.tables.job.maintenance import UpkeepWhenDue
 
     first = next(iter(settings.values()))
     wiring.check_logs_to_merge(settings)  # before Spark is started
@@ -71,7 +71,7 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
         try:
             # Read again each time: a secret may have changed.
             logs, place = wiring.logs_to_merge(settings, spark), wiring.warehouse(first)
-            report = several.merge_logs(engines, logs, place, without=without, watch=say_progress)
+            report = several_logs.merge_logs(engines, logs, place, without=without, watch=say_progress)
         except Exception as error:
             for config in settings.values():
                 state_files.write_merge_failure(config.log.folder, error)
@@ -120,7 +120,7 @@ def _merge_and_tell(merged: Callable[[], SeveralReport], json: bool) -> None:
 
 def tell(report: SeveralReport, *, json: bool = False) -> None:
     """Print what a merge did, and which log limits the cut."""
-    from cdcflow.warehouse.several import held_text
+    from cdcflow.tables.job.several_logs import held_text
 
     if json:
         output.print_json(plain(report))

@@ -14,7 +14,7 @@ from cdcflow.cli import output
 from cdcflow.log.fold.completeness import IN_DOUBT
 
 if TYPE_CHECKING:
-    from cdcflow.warehouse.reports import MergeReport, Progress, SeveralReport, TableReport
+    from cdcflow.tables.job.reports import MergeReport, Progress, SeveralReport, TableReport
 
 
 def say(text: str) -> None:

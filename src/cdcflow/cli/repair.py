@@ -18,10 +18,10 @@ from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.log.maintenance import state_files
 from cdcflow.model.table import word
-from cdcflow.verify.report import Report
+from cdcflow.tables.verify.report import Report
 
 if TYPE_CHECKING:
-    from cdcflow.verify.report import TableReport
+    from cdcflow.tables.verify.report import TableReport
 
 KEYS_MAX = 20_000
 ROUNDS_MAX = 5

@@ -14,7 +14,7 @@ from cdcflow.config import load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 
 if TYPE_CHECKING:
-    from cdcflow.warehouse.upkeep import UpkeepReport
+    from cdcflow.tables.job.maintenance import UpkeepReport
 
 
 def upkeep(
@@ -28,7 +28,7 @@ def upkeep(
     """
     from cdcflow import wiring
     from cdcflow.daemon.events import send_structlog_to
-    from cdcflow.warehouse.upkeep import upkeep as look_after
+    from cdcflow.tables.job.maintenance import upkeep as look_after
 
     settings = load(config)
     check_writable(warehouse_places(settings))

@@ -21,8 +21,8 @@ from cdcflow.log.maintenance import state_files
 from cdcflow.model.table import word
 
 if TYPE_CHECKING:
-    from cdcflow.verify.report import Against as Kind
-    from cdcflow.verify.report import Difference, Report, TableReport
+    from cdcflow.tables.verify.report import Against as Kind
+    from cdcflow.tables.verify.report import Difference, Report, TableReport
 
 
 ORDER_WITHIN_S = 30.0
@@ -84,7 +84,7 @@ class _Chosen:
 
     def report(self) -> Report:
         from cdcflow import wiring
-        from cdcflow.verify.job import Pace
+        from cdcflow.tables.verify.job import Pace
 
         return wiring.verified(
             self.settings,
@@ -170,8 +170,8 @@ def _row(table: TableReport) -> tuple[object, ...]:
 
 
 def _lines(table: TableReport) -> list[str]:
-    from cdcflow.merge.refusals import rebuilt
     from cdcflow.model.table import TableId
+    from cdcflow.tables.merge.refusals import rebuilt
 
     found = []
     if table.reason:

@@ -25,8 +25,8 @@ _SECRET_PROPERTY = re.compile(r"password|secret|(token|credential)$")
 
 
 class TableSettings(Settings):
-    """The policy for a table in the warehouse (see `cdcflow.merge.policy`). A setting that is not set for one table has
-    the value for all tables, in `merge.tables`."""
+    """The policy for a table in the warehouse (see `cdcflow.tables.merge.policy`). A setting that is not set for one
+    table has the value for all tables, in `merge.tables`."""
 
     mode: Literal["current", "soft_delete", "append", "history"] | None = None
     """What the rows of every table represent: `current`, `soft_delete`, `append` or `history`

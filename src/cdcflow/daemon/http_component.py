@@ -24,8 +24,8 @@ from cdcflow.http.consumers import ConsumerDoor
 from cdcflow.http.explorer import Explorer
 from cdcflow.log.query.consumers import Consumers
 from cdcflow.log.query.log import ChangeLog
+from cdcflow.tables.paths import CUTS
 from cdcflow.version import __version__
-from cdcflow.warehouse.paths import CUTS
 
 MERGES_EVERY_S = 10.0
 

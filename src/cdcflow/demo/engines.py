@@ -21,7 +21,7 @@ from cdcflow.demo.databases import Digest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cdcflow.warehouse.reports import MergeReport
+    from cdcflow.tables.job.reports import MergeReport
 
 EngineKind = Literal["spark", "local"]
 PATIENCE_S = 120.0

@@ -14,7 +14,7 @@ from cdcflow.log.read.reader import list_segments
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdcflow.warehouse.reports import MergeReport
+    from cdcflow.tables.job.reports import MergeReport
 
 LogKind = Literal["files", "kafka"]
 TOPIC = "demo-log"
@@ -77,7 +77,7 @@ class Folder:
 
     def merge(self, spark: SparkSession | None) -> MergeReport:
         from cdcflow import wiring
-        from cdcflow.warehouse.job import merge
+        from cdcflow.tables.job.job import merge
 
         config = load(self._directory / "cdcflow.yaml")
         return merge(wiring.engines(config, spark), self.folder, config.merge.warehouse)

@@ -4,21 +4,8 @@
     read_live(log_path, warehouse)  all tables as of the latest sealed cut, without a merge (`live`)
     read_cut(warehouse)             all tables as of one cut, as Arrow (`cuts`)
 
-    dialect     translates Spark's SQL to DuckDB's
-    session     DuckDB over the log's Parquet files
-    tables      tables of files: rows are marked, or whole files replaced
-    picking     finds the rows with one of a range's keys; scan reads them
-    replacing   chooses the files to rewrite
-    iceberg     tables of Iceberg, through PyIceberg; positions writes their position deletes
-    delta       tables of Delta Lake; deltalog reads and writes their log, vectors has deletion vectors
-    engine      the engine: which tables it merges, and which only Spark can
-    live        tables with the log's tail folded over them on read
-    current     one table of a log at a past offset
-    comparing   the same tables, for a comparison with their source
-    attaching   tables built from rows that were loaded another way; bases reads these
-
-Importing this package imports neither DuckDB nor what a format needs; a missing package is reported on the first call
-that needs it.
+The modules are in `cdcflow.tables.local`. Importing this package imports neither DuckDB nor what a format needs; a
+missing package is reported on the first call that needs it.
 """
 
 from __future__ import annotations
@@ -30,23 +17,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.policy import DEFAULTS, Policies
+from cdcflow.tables.merge.policy import DEFAULTS, Policies
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cdcflow.local.attaching import Attaching
-    from cdcflow.local.engine import LocalEngine
     from cdcflow.log.files.layout import Layout
     from cdcflow.log.query.log import CurrentRows
     from cdcflow.model.table import Table
-    from cdcflow.verify.port import Comparer, Copy
-    from cdcflow.warehouse.cut import Cut
-    from cdcflow.warehouse.job import OnEdit
-    from cdcflow.warehouse.live import Live
-    from cdcflow.warehouse.moments import AsOf
-    from cdcflow.warehouse.paths import Warehouse
-    from cdcflow.warehouse.reports import MergeReport, SeveralReport
+    from cdcflow.tables.cut import Cut
+    from cdcflow.tables.job.job import OnEdit
+    from cdcflow.tables.job.live import Live
+    from cdcflow.tables.job.moments import AsOf
+    from cdcflow.tables.job.reports import MergeReport, SeveralReport
+    from cdcflow.tables.local.attached_tables import Attaching
+    from cdcflow.tables.local.engine import LocalEngine
+    from cdcflow.tables.paths import Warehouse
+    from cdcflow.tables.verify.port import Comparer, Copy
 
 __all__ = [
     "comparer",
@@ -85,7 +72,7 @@ def local_engine(warehouse: Path, table_format: str, *, bounded: bool = False) -
         ConfigurationError: a package is not installed.
     """
     _check_installed(f"merging without Spark into {table_format} tables", table_format)
-    from cdcflow.local.engine import LocalEngine
+    from cdcflow.tables.local.engine import LocalEngine
 
     limits = (CHANGES_MAX, BYTES_MAX) if bounded else ()
     return LocalEngine(warehouse, table_format, *limits)
@@ -99,7 +86,7 @@ def comparer(table_format: str) -> Iterator[Comparer]:
         ConfigurationError: a package is not installed.
     """
     _check_installed("comparing rows", table_format)
-    from cdcflow.local.comparing import DuckComparer
+    from cdcflow.tables.local.comparison import DuckComparer
 
     with closing(DuckComparer()) as made:
         yield made
@@ -107,7 +94,7 @@ def comparer(table_format: str) -> Iterator[Comparer]:
 
 def copy_of(layout: Layout, warehouse: Warehouse, engine: LocalEngine, *, of_log: bool, policies: Policies) -> Copy:
     """Return the copy that a source is compared with: the log's fold, or the tables."""
-    from cdcflow.local.comparing import LocalCopy
+    from cdcflow.tables.local.comparison import LocalCopy
 
     return LocalCopy(layout, warehouse, engine, of_log=of_log, policies=policies)
 
@@ -119,7 +106,7 @@ def current_rows() -> CurrentRows:
         ConfigurationError: a package is not installed.
     """
     _check_installed("making a whole table of a log", "delta")
-    from cdcflow.local.current import LocalCurrent
+    from cdcflow.tables.local.current import LocalCurrent
 
     return LocalCurrent()
 
@@ -140,8 +127,8 @@ def table_with_base(
     Raises:
         ConfigurationError: the rows cannot be read.
     """
-    from cdcflow.local.attaching import Attaching
-    from cdcflow.local.bases import opened
+    from cdcflow.tables.local.attached_tables import Attaching
+    from cdcflow.tables.local.bases import opened
 
     return Attaching(engine, warehouse, layout, shape, opened(path, as_of), wide=wide, known=known)
 
@@ -167,13 +154,13 @@ def merge(
     """Bring every current-state table to the latest sealed cut of the log, then publish the cut.
 
     `table_format`: "delta" or "iceberg"; `None`: the format that the warehouse has, and Delta for a new one. Everything
-    else, including errors, is as in `cdcflow.warehouse.job.merge`. A table that only Spark can merge correctly is
+    else, including errors, is as in `cdcflow.tables.job.job.merge`. A table that only Spark can merge correctly is
     excluded from the cut, with the reason.
     """
-    from cdcflow.warehouse import job
-    from cdcflow.warehouse.engines import Engines
-    from cdcflow.warehouse.formats import format_for
-    from cdcflow.warehouse.paths import Warehouse
+    from cdcflow.tables.formats import format_for
+    from cdcflow.tables.job import job
+    from cdcflow.tables.job.engines import Engines
+    from cdcflow.tables.paths import Warehouse
 
     root = Warehouse.of(warehouse).folder
     with closing(local_engine(root, format_for(root, table_format))) as engine:
@@ -191,18 +178,19 @@ def merge_logs(
 ) -> SeveralReport:
     """Bring the tables of several logs, keyed by name, to a time that all of them have reached, then publish one cut.
 
-    `table_format`: as in `merge`; everything else, including errors, is as in `cdcflow.warehouse.several.merge_logs`.
+    `table_format`: as in `merge`; everything else, including errors, is as in
+    `cdcflow.tables.job.several_logs.merge_logs`.
     """
     from cdcflow.log.files.layout import Layout
-    from cdcflow.warehouse import several
-    from cdcflow.warehouse.engines import Engines
-    from cdcflow.warehouse.formats import format_for
-    from cdcflow.warehouse.paths import Warehouse
+    from cdcflow.tables.formats import format_for
+    from cdcflow.tables.job import several_logs
+    from cdcflow.tables.job.engines import Engines
+    from cdcflow.tables.paths import Warehouse
 
     root = Warehouse.of(warehouse)
-    listed = [several.Merged(name, Layout.of(log), policies) for name, log in logs.items()]
+    listed = [several_logs.Merged(name, Layout.of(log), policies) for name, log in logs.items()]
     with closing(local_engine(root.folder, format_for(root, table_format))) as engine:
-        return several.merge_logs(Engines(engine, remedy=NEEDS_SPARK), listed, root, without=without)
+        return several_logs.merge_logs(Engines(engine, remedy=NEEDS_SPARK), listed, root, without=without)
 
 
 def read_live(
@@ -215,12 +203,12 @@ def read_live(
 ) -> Live[pa.Table]:
     """Return all tables, or some, as of the latest sealed cut of the log, keyed by name; nothing is merged or written.
 
-    All of their rows are read into memory. Everything else, including errors, is as in `cdcflow.warehouse.live.read`; a
-    table that only Spark reads correctly is listed in `Live.left_out`.
+    All of their rows are read into memory. Everything else, including errors, is as in `cdcflow.tables.job.live.read`;
+    a table that only Spark reads correctly is listed in `Live.left_out`.
     """
-    from cdcflow.local.live import LocalReader
-    from cdcflow.warehouse import live
-    from cdcflow.warehouse.formats import format_for
+    from cdcflow.tables.formats import format_for
+    from cdcflow.tables.job import live
+    from cdcflow.tables.local.live import LocalReader
 
     root = _folder(warehouse)
     with closing(local_engine(root, format_for(root, None))) as engine:
@@ -228,8 +216,8 @@ def read_live(
 
 
 def published_cut(warehouse: Path | str, cut: int | None = None, *, as_of: AsOf | None = None) -> Cut:
-    """Return a published cut: its tables with their states, and the excluded ones (see `cdcflow.local.cuts`)."""
-    from cdcflow.local import cuts
+    """Return a published cut: its tables with their states, and the excluded ones (see `cdcflow.tables.local.cuts`)."""
+    from cdcflow.tables.local import cuts
 
     return cuts.published_cut(_folder(warehouse), cut, as_of)
 
@@ -242,8 +230,8 @@ def read_cut(
     incomplete: bool = False,
     tables: Collection[str] | None = None,
 ) -> dict[str, pa.Table]:
-    """Return all tables, or some, at one cut or point in time, in memory (see `cdcflow.local.cuts.read_cut`)."""
-    from cdcflow.local import cuts
+    """Return all tables, or some, at one cut or point in time, in memory (see `cdcflow.tables.local.cuts.read_cut`)."""
+    from cdcflow.tables.local import cuts
 
     return cuts.read_cut(_folder(warehouse), cut, as_of, incomplete, tables)
 
@@ -254,8 +242,8 @@ def _folder(warehouse: Path | str) -> Path:
     Raises:
         ConfigurationError: a package that reads them is not installed, or the warehouse is not a folder.
     """
-    from cdcflow.warehouse.formats import format_for
-    from cdcflow.warehouse.paths import Warehouse
+    from cdcflow.tables.formats import format_for
+    from cdcflow.tables.paths import Warehouse
 
     root = Warehouse.of(warehouse).folder
     _check_installed(f"reading {root} without Spark", format_for(root, None))

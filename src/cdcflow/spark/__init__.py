@@ -24,8 +24,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.spark.session import session
+from cdcflow.tables.merge.policy import DEFAULTS, Policies
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from cdcflow.log.files.layout import Layout
     from cdcflow.log.tier import Tier
     from cdcflow.spark.job import MergeReport
-    from cdcflow.warehouse.cut import Cut
-    from cdcflow.warehouse.live import Live
-    from cdcflow.warehouse.moments import AsOf
-    from cdcflow.warehouse.paths import Warehouse
-    from cdcflow.warehouse.reports import SeveralReport
+    from cdcflow.tables.cut import Cut
+    from cdcflow.tables.job.live import Live
+    from cdcflow.tables.job.moments import AsOf
+    from cdcflow.tables.job.reports import SeveralReport
+    from cdcflow.tables.paths import Warehouse
 
 __all__ = [
     "merge",
@@ -79,7 +79,7 @@ def merge_logs(
     policies: Policies = DEFAULTS,
 ) -> SeveralReport:
     """Merge the new changes of several logs, keyed by name, into one warehouse, and publish one cut for all of their
-    tables (see `cdcflow.warehouse.several.merge_logs`). `table_format`: as in `merge`."""
+    tables (see `cdcflow.tables.job.several_logs.merge_logs`). `table_format`: as in `merge`."""
     from cdcflow.spark import several_logs
 
     return several_logs.merge_logs(

@@ -1,4 +1,4 @@
-"""Convert Arrow columns of the log to those that Spark accepts, with the same values as `merge.types` in SQL."""
+"""Convert Arrow columns of the log to those that Spark accepts, with the same values as `model.sqltypes` in SQL."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.merge.types import name_sql, stored
+from cdcflow.model.sqltypes import name_sql, stored
 
 _SECOND_US = 1_000_000
 
 
 def ddl_of(arrow: pa.DataType) -> str:
-    """Return Spark's type of an Arrow type, as DDL: that of `merge.types`, also for a struct with converted fields.
+    """Return Spark's type of an Arrow type, as DDL: that of `model.sqltypes`, also for a struct with converted fields.
 
     Raises:
         ConfigurationError: Spark has no type that holds its values exactly.

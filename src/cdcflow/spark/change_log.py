@@ -39,8 +39,8 @@ from cdcflow.model.table import Table
 from cdcflow.spark.arrow import for_spark
 from cdcflow.spark.log_options import NAME, Options, Planned, again, columns_of, option_error, planned, schema_ddl
 from cdcflow.spark.log_pruning import Piece, Pieces, may_have, narrowed, packed
-from cdcflow.warehouse.logranges import FEED, check_feed, files_between, parted, target_of
-from cdcflow.warehouse.segments import InputFile
+from cdcflow.tables.job.log_ranges import FEED, check_feed, files_between, parted, target_of
+from cdcflow.tables.segments import InputFile
 
 LOOK_PAUSE_S = 1.0
 """Minimum pause between a poll that found nothing new and the next one."""

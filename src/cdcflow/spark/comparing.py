@@ -1,9 +1,9 @@
 """Comparing by Spark: the live view of a copy whose rows would not fit into a single process.
 
 Spark computes digests and sums, and only those are collected, as Arrow. For types whose text is the same only within
-one engine (`merge.digest.LOCAL_ONLY`), all rows are collected, and digested in the same place as the source's.
+one engine (`model.digest.LOCAL_ONLY`), all rows are collected, and digested in the same place as the source's.
 
-Implements `cdcflow.verify.port.Copy`.
+Implements `cdcflow.tables.verify.port.Copy`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cdcflow.log.files.layout import Layout
-from cdcflow.merge import digest
-from cdcflow.merge.policy import DEFAULTS, Policies
-from cdcflow.merge.target import Target
-from cdcflow.merge.types import name_sql
+from cdcflow.model import digest
+from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import TableId
 from cdcflow.spark.live import SparkReader
 from cdcflow.spark.sql import named
 from cdcflow.spark.verbatim import as_written
-from cdcflow.verify.asking import Place, asked, check, matching
-from cdcflow.verify.port import At, Columns, Comparer
-from cdcflow.warehouse.paths import Warehouse
+from cdcflow.tables.merge.policy import DEFAULTS, Policies
+from cdcflow.tables.merge.target import Target
+from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.verify.live_copy import Place, asked, check, matching
+from cdcflow.tables.verify.port import At, Columns, Comparer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 class SparkCopy:
-    """Implements `cdcflow.verify.port.Copy`. `comparer` digests rows that Spark cannot."""
+    """Implements `cdcflow.tables.verify.port.Copy`. `comparer` digests rows that Spark cannot."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The table of published cuts, through Spark, and reading all tables at one cut (see `warehouse.cut`)."""
+"""The table of published cuts, through Spark, and reading all tables at one cut (see `tables.cut`)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cdcflow.merge.statement import create_table
-from cdcflow.merge.types import text_sql
+from cdcflow.model.sqltypes import text_sql
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.failures import of_spark
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import reach
-from cdcflow.warehouse.cut import (
+from cdcflow.tables.cut import (
     EXPIRED_PROPERTY,
     LATER_COLUMNS,
     PUBLICATION,
@@ -28,11 +27,12 @@ from cdcflow.warehouse.cut import (
     newest_of_each,
     version_gone,
 )
-from cdcflow.warehouse.failures import read_tables
-from cdcflow.warehouse.formats import format_for, rules_of
-from cdcflow.warehouse.moments import AsOf, find
-from cdcflow.warehouse.paths import CUTS, Warehouse
-from cdcflow.warehouse.port import Kept, Shown, Snapshot
+from cdcflow.tables.formats import format_for, rules_of
+from cdcflow.tables.job.failures import read_tables
+from cdcflow.tables.job.moments import AsOf, find
+from cdcflow.tables.merge.statement import create_table
+from cdcflow.tables.paths import CUTS, Warehouse
+from cdcflow.tables.port import Kept, Shown, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +49,7 @@ _log = structlog.get_logger()
 
 
 class CutsTable:
-    """The published cuts of a warehouse, through one Spark session: implements `cdcflow.warehouse.port.Cuts`."""
+    """The published cuts of a warehouse, through one Spark session: implements `cdcflow.tables.port.Cuts`."""
 
     def __init__(self, spark: SparkSession, format_: str, warehouse: Warehouse | Path, *, named: bool = False) -> None:
         """`named`: as in `SparkFormat.table`."""
@@ -213,7 +213,7 @@ def published_cut(
     spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None, *, as_of: AsOf | None = None
 ) -> Cut:
     """Return a published cut: its tables, each with its state, and the tables excluded from it. Without `cut`, its
-    number, and `as_of` (see `cdcflow.warehouse.moments`), return the latest.
+    number, and `as_of` (see `cdcflow.tables.job.moments`), return the latest.
 
     Raises:
         ConfigurationError: no such cut was published, or the session is Spark Connect's.

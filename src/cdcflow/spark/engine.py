@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
-from cdcflow.merge.format import Format
-from cdcflow.merge.modes import CURRENT, ModeRules
-from cdcflow.merge.refusals import kept_name
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.failures import of_spark
@@ -23,14 +20,17 @@ from cdcflow.spark.metastore import check_metastore
 from cdcflow.spark.sessions import Sessions
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import check_commits, lease, reach, read_object, write_object
-from cdcflow.warehouse import texts
-from cdcflow.warehouse.formats import rules_of
-from cdcflow.warehouse.formats.delta import ROW_INDEX
-from cdcflow.warehouse.formats.iceberg import CATALOG
-from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
-from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import Failure, Snapshot
-from cdcflow.warehouse.segments import InputFile, in_place, present, visible
+from cdcflow.tables.formats import rules_of
+from cdcflow.tables.formats.delta import ROW_INDEX
+from cdcflow.tables.formats.iceberg import CATALOG
+from cdcflow.tables.job import text_files
+from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.modes import CURRENT, ModeRules
+from cdcflow.tables.merge.refusals import kept_name
+from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.port import Failure, Snapshot
+from cdcflow.tables.segments import InputFile, in_place, present, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ name at the same time."""
 
 
 class SparkEngine:
-    """Implements `cdcflow.warehouse.port.Engine`. It merges every table, in every format."""
+    """Implements `cdcflow.tables.port.Engine`. It merges every table, in every format."""
 
     name = "spark"
     reads_in_place = True
@@ -114,12 +114,12 @@ class SparkEngine:
 
     def read_text(self, path: Sequence[str]) -> str | None:
         if self._warehouse.is_local:
-            return texts.read_text(self._warehouse.folder, path)
+            return text_files.read_text(self._warehouse.folder, path)
         return read_object(self._spark, self._warehouse.at(path))
 
     def write_text(self, path: Sequence[str], text: str) -> None:
         if self._warehouse.is_local:
-            texts.write_text(self._warehouse.folder, path, text)
+            text_files.write_text(self._warehouse.folder, path, text)
         else:
             write_object(self._spark, self._warehouse.at(path), text)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from cdcflow.warehouse.failures import kinds, of_system
-from cdcflow.warehouse.port import Failure
+from cdcflow.tables.job.failures import kinds, of_system
+from cdcflow.tables.port import Failure
 
 _CAUSES_MAX = 20
 _GONE = re.compile(
@@ -40,7 +40,7 @@ _PATHS = (
 
 
 def of_spark(error: Exception) -> Failure | None:
-    """See `cdcflow.warehouse.port.Engine.failure`."""
+    """See `cdcflow.tables.port.Engine.failure`."""
     try:
         chain = list(_chain(error))
     except Exception:  # noqa: BLE001  whatever the error is: the JVM no longer answers

@@ -1,4 +1,4 @@
-"""The merge by Spark (see `cdcflow.warehouse.job`).
+"""The merge by Spark (see `cdcflow.tables.job.job`).
 
 spark-submit --jars … --conf … …/cdcflow/spark/job.py --log ./shop-log --warehouse ./warehouse     (docs/merge.md)
 """
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from cdcflow.errors import CdcflowError
 from cdcflow.log.files.layout import Layout
-from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.position import Checkpoint
 from cdcflow.spark.engine import SparkEngine
-from cdcflow.warehouse import job
-from cdcflow.warehouse.engines import Engines
-from cdcflow.warehouse.formats import FORMATS, format_for
-from cdcflow.warehouse.job import OnEdit
-from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.reports import MergeReport, TableReport, Watch, unwatched
+from cdcflow.tables.formats import FORMATS, format_for
+from cdcflow.tables.job import job
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.job import OnEdit
+from cdcflow.tables.job.reports import MergeReport, TableReport, Watch, unwatched
+from cdcflow.tables.merge.policy import DEFAULTS, Policies
+from cdcflow.tables.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def merge(
     """Bring every current-state table to the latest sealed cut of the log, then publish the cut.
 
     `table_format`: "delta" or "iceberg"; `None`: the format that the warehouse has, and Delta for a new one. Everything
-    else, including errors, is as in `cdcflow.warehouse.job.merge`.
+    else, including errors, is as in `cdcflow.tables.job.job.merge`.
     """
     place = Warehouse.of(warehouse)
     engines = Engines(SparkEngine(spark, place, format_for(place, table_format)))

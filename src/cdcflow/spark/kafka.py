@@ -26,15 +26,15 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.log.format.records import Message
 from cdcflow.log.format.topic_tail import Topic, TopicTail
 from cdcflow.log.tier import OpenTier, Tier
-from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.position import Checkpoint
 from cdcflow.spark import job
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.java_options import java_options
 from cdcflow.spark.job import MergeReport, OnEdit
-from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.reports import Watch, unwatched
-from cdcflow.warehouse.several import Merged
+from cdcflow.tables.job.reports import Watch, unwatched
+from cdcflow.tables.job.several_logs import Merged
+from cdcflow.tables.merge.policy import DEFAULTS, Policies
+from cdcflow.tables.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,8 +84,8 @@ def merge(
 
 
 def merged(spark: SparkSession, name: str, tier: Tier, policies: Policies = DEFAULTS) -> Merged:
-    """Return the log for a merge together with others, under this name (see `cdcflow.warehouse.several`). The topic's
-    new records are sealed into the history first.
+    """Return the log for a merge together with others, under this name (see `cdcflow.tables.job.several_logs`). The
+    topic's new records are sealed into the history first.
 
     Raises:
         ConfigurationError, HistoryLost, SinkUnavailable: as `cdcflow.ports.Tier.opened` does.

@@ -15,10 +15,6 @@ from typing import TYPE_CHECKING
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.tier import Tier
-from cdcflow.merge.format import Format
-from cdcflow.merge.modes import CURRENT, ModeRules
-from cdcflow.merge.policy import DEFAULTS, Policies
-from cdcflow.merge.target import Target
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable, reached
 from cdcflow.spark.engine import located
@@ -27,12 +23,16 @@ from cdcflow.spark.formats import table_format
 from cdcflow.spark.masters import runs_here
 from cdcflow.spark.sql import SparkSql, StatementTable, named
 from cdcflow.spark.verbatim import as_written
-from cdcflow.warehouse import live
-from cdcflow.warehouse.formats import format_for, rules_of
-from cdcflow.warehouse.live import Live, VersionGone
-from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import Failure, Snapshot
-from cdcflow.warehouse.segments import InputFile, copied, visible
+from cdcflow.tables.formats import format_for, rules_of
+from cdcflow.tables.job import live
+from cdcflow.tables.job.live import Live, VersionGone
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.modes import CURRENT, ModeRules
+from cdcflow.tables.merge.policy import DEFAULTS, Policies
+from cdcflow.tables.merge.target import Target
+from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.port import Failure, Snapshot
+from cdcflow.tables.segments import InputFile, copied, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +58,7 @@ def read_live(
     log that exist at the time of the call, so call again for newer rows, or when Spark reports that a file does not
     exist.
 
-    Everything else, including errors, is as in `cdcflow.warehouse.live.read`. ConfigurationError is also raised if the
+    Everything else, including errors, is as in `cdcflow.tables.job.live.read`. ConfigurationError is also raised if the
     session is Spark Connect's.
     """
     refuse_connect(spark)
@@ -69,7 +69,7 @@ def read_live(
 
 
 class SparkReader:
-    """Implements `cdcflow.warehouse.live.Reader`, in the caller's own session."""
+    """Implements `cdcflow.tables.job.live.Reader`, in the caller's own session."""
 
     name = "spark"
     remedy = "read it as of a cut, with read_cut"
@@ -106,7 +106,7 @@ class SparkReader:
 
 
 class SparkPastTable:
-    """Implements `cdcflow.warehouse.live.PastTable`."""
+    """Implements `cdcflow.tables.job.live.PastTable`."""
 
     def __init__(self, spark: SparkSession, table: StatementTable) -> None:
         self._spark = spark

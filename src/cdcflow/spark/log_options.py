@@ -11,10 +11,10 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.files.extents import TRIES_MAX, Found
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.feed import feed_schema
-from cdcflow.merge.types import name_sql
+from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import Table, TableId
 from cdcflow.spark.arrow import ddl_of
-from cdcflow.warehouse.logranges import (
+from cdcflow.tables.job.log_ranges import (
     FEED,
     LOG,
     Ends,
@@ -24,7 +24,7 @@ from cdcflow.warehouse.logranges import (
     shaped,
     table_named,
 )
-from cdcflow.warehouse.segments import SegmentGone
+from cdcflow.tables.segments import SegmentGone
 
 NAME = "cdcflow"
 """The name of the Spark data source."""

@@ -22,7 +22,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.alignment import sources
 from cdcflow.log.read.feed import AFTER_UPDATE, BEFORE_UPDATE, DELETED, INSERTED, TRUNCATED
 from cdcflow.log.tier import Tier
-from cdcflow.merge.types import DECIMAL_TEXT, literal, name_sql, stored, text_sql
+from cdcflow.model.sqltypes import DECIMAL_TEXT, literal, name_sql, stored, text_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
 from cdcflow.spark.arrow import ddl_of
 from cdcflow.spark.connect import refuse_connect
@@ -31,8 +31,8 @@ from cdcflow.spark.live import lasting_room
 from cdcflow.spark.log_options import Options, Planned, again, planned, schema_ddl
 from cdcflow.spark.sql import register_decimal_text
 from cdcflow.spark.verbatim import all_as_written, read_parquet
-from cdcflow.warehouse.logranges import LOG, Ends, Shaped, check_feed, files_between
-from cdcflow.warehouse.segments import InputFile
+from cdcflow.tables.job.log_ranges import LOG, Ends, Shaped, check_feed, files_between
+from cdcflow.tables.segments import InputFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,8 +52,8 @@ def read_log(
     """Return a table's changes in the sealed part of a log, lazily.
 
     `log`: as for `merge_stream`; `table`: a `schema.table`. `ends`: `from_offset`, `from_cut`, `from_position`,
-    `from_time`, and the same with `to_` (see `cdcflow.warehouse.logranges.Ends`). `shape`: "log" or "feed"; `truncates`
-    (for a feed): "stop" or "row".
+    `from_time`, and the same with `to_` (see `cdcflow.tables.job.log_ranges.Ends`). `shape`: "log" or "feed";
+    `truncates` (for a feed): "stop" or "row".
 
     Raises:
         ConfigurationError: the log has no such table, an end is not sealed yet, the rows have no common columns, or the

@@ -30,7 +30,7 @@ from cdcflow.log.read.alignment import sources
 from cdcflow.log.read.feed import COMMIT_TIMESTAMP
 from cdcflow.log.read.moments import clock_of
 from cdcflow.model.table import COMMIT_TS, OFFSET, Table
-from cdcflow.warehouse.segments import InputFile
+from cdcflow.tables.segments import InputFile
 
 PARTITION_BYTES = 32 << 20
 """Bytes of Parquet files per task: a task gets several small files, or a part of a large one."""

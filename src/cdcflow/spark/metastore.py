@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.merge.refusals import CannotFollow
-from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.spark.java_errors import first_line
-from cdcflow.warehouse.formats.delta import metastore_name
-from cdcflow.warehouse.paths import DATABASES, Metastore, Warehouse
+from cdcflow.tables.formats.delta import metastore_name
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.paths import DATABASES, Metastore, Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

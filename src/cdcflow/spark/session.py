@@ -19,7 +19,7 @@ from cdcflow.spark.formats import table_format
 from cdcflow.spark.java import quiet_start
 from cdcflow.spark.metastore import settings as metastore_settings
 from cdcflow.spark.verbatim import OFF
-from cdcflow.warehouse.paths import Metastore, Warehouse
+from cdcflow.tables.paths import Metastore, Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from cdcflow.spark.verbatim import settle
-from cdcflow.warehouse.paths import Warehouse
+from cdcflow.tables.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,5 +1,5 @@
-"""Several logs with Spark: merge them into one warehouse (see `cdcflow.warehouse.several`), or read a table's changes
-in all of them as one plan, up to the commit clock that all have reached.
+"""Several logs with Spark: merge them into one warehouse (see `cdcflow.tables.job.several_logs`), or read a table's
+changes in all of them as one plan, up to the commit clock that all have reached.
 
     shop   log_plan ─▶ rows up to its last transaction at or before T ─▶ join transactions on _txn ─┐
     crm    log_plan ─▶ …                                                                            ┴─ UNION BY NAME
@@ -21,8 +21,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.commit_order import COMMIT_CLOCK, LOG
 from cdcflow.log.read.moments import offset_before
 from cdcflow.log.tier import Tier
-from cdcflow.merge.policy import DEFAULTS, Policies
-from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.model.table import TRANSACTION, Table, TableId
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.engine import SparkEngine, located
@@ -30,14 +29,15 @@ from cdcflow.spark.kafka import merged
 from cdcflow.spark.log_options import again
 from cdcflow.spark.log_plan import read_log
 from cdcflow.spark.verbatim import all_as_written, literal_path
-from cdcflow.warehouse import several
-from cdcflow.warehouse.common import common_clock
-from cdcflow.warehouse.engines import Engines
-from cdcflow.warehouse.formats import format_for
-from cdcflow.warehouse.logranges import tables_with
-from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.reports import SeveralReport
-from cdcflow.warehouse.segments import InputFile, sealed
+from cdcflow.tables.formats import format_for
+from cdcflow.tables.job import several_logs
+from cdcflow.tables.job.common_clock import common_clock
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.log_ranges import tables_with
+from cdcflow.tables.job.reports import SeveralReport
+from cdcflow.tables.merge.policy import DEFAULTS, Policies
+from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.segments import InputFile, sealed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,17 +92,18 @@ def merge_logs(
     """Bring the tables of several logs, keyed by name, to a time that all of them have reached, then publish one cut.
 
     `logs`: a log in Kafka is given as its tier (`cdcflow.wiring.tier(config)`); `spark` then needs Kafka's jars.
-    `table_format`: as in `merge`; everything else, including errors, is as in `cdcflow.warehouse.several.merge_logs`.
+    `table_format`: as in `merge`; everything else, including errors, is as in
+    `cdcflow.tables.job.several_logs.merge_logs`.
     """
     place = Warehouse.of(warehouse)
     engines = Engines(SparkEngine(spark, place, format_for(place, table_format)))
     listed = [
-        several.Merged(name, Layout.of(log), policies)
+        several_logs.Merged(name, Layout.of(log), policies)
         if isinstance(log, Layout | Path | str)
         else merged(spark, name, log, policies)
         for name, log in logs.items()
     ]
-    return several.merge_logs(engines, listed, place, without=without)
+    return several_logs.merge_logs(engines, listed, place, without=without)
 
 
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.merge import statement
-from cdcflow.merge.acts import Act
-from cdcflow.merge.format import Format
-from cdcflow.merge.modes import CURRENT, ModeRules
-from cdcflow.merge.reduce import TRANSACTIONS_READ, Layout, read_schema
-from cdcflow.merge.target import Target
-from cdcflow.merge.types import DECIMAL_TEXT, DECIMAL_TEXTS, name_sql, text_sql
+from cdcflow.model.sqltypes import DECIMAL_TEXT, DECIMAL_TEXTS, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET, Table
 from cdcflow.spark.verbatim import all_as_written, as_written, literal_path, read_parquet
-from cdcflow.warehouse.port import Compacted, Kept, Snapshot
-from cdcflow.warehouse.segments import InputFile
+from cdcflow.tables.merge import statement
+from cdcflow.tables.merge.acts import Act
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.modes import CURRENT, ModeRules
+from cdcflow.tables.merge.reduce import TRANSACTIONS_READ, Layout, read_schema
+from cdcflow.tables.merge.target import Target
+from cdcflow.tables.port import Compacted, Kept, Snapshot
+from cdcflow.tables.segments import InputFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 
 
 class SparkSql:
-    """Implements `cdcflow.warehouse.port.SqlSession`."""
+    """Implements `cdcflow.tables.port.SqlSession`."""
 
     sorts_each_window = False
     takes_by_offset = False
@@ -73,7 +73,7 @@ class SparkSql:
 
 
 class StatementTable(ABC):
-    """A table changed by SQL statements, each in a separate commit: the part of `cdcflow.warehouse.port.CurrentTable`
+    """A table changed by SQL statements, each in a separate commit: the part of `cdcflow.tables.port.CurrentTable`
     that is the same for formats which commit per statement."""
 
     def __init__(self, spark: SparkSession, rules: Format, sql: str, location: str | None) -> None:
@@ -110,15 +110,15 @@ class StatementTable(ABC):
 
     @abstractmethod
     def commit_of(self, version: int) -> str:
-        """See `cdcflow.warehouse.port.CurrentTable.commit_of`."""
+        """See `cdcflow.tables.port.CurrentTable.commit_of`."""
 
     @abstractmethod
     def drop_torn(self, published: int | None = None) -> None:
-        """See `cdcflow.warehouse.port.CurrentTable.drop_torn`."""
+        """See `cdcflow.tables.port.CurrentTable.drop_torn`."""
 
     @abstractmethod
     def sync(self, published: int | None) -> None:
-        """See `cdcflow.warehouse.port.CurrentTable.sync`."""
+        """See `cdcflow.tables.port.CurrentTable.sync`."""
 
     @abstractmethod
     def edits_since(self, version: int) -> list[str]:
@@ -130,11 +130,11 @@ class StatementTable(ABC):
 
     @abstractmethod
     def compact(self, order: Sequence[str] = ()) -> Compacted:
-        """See `cdcflow.warehouse.port.CurrentTable.compact`."""
+        """See `cdcflow.tables.port.CurrentTable.compact`."""
 
     @abstractmethod
     def let_go(self, kept: Kept) -> str:
-        """See `cdcflow.warehouse.port.CurrentTable.let_go`."""
+        """See `cdcflow.tables.port.CurrentTable.let_go`."""
 
     @abstractmethod
     def lost(self, version: int) -> str | None:
@@ -202,7 +202,7 @@ class StatementTable(ABC):
         """Drop what its session caches about the table: the next table may have the same name."""
 
     def close(self) -> None:
-        """See `cdcflow.warehouse.port.CurrentTable.close`."""
+        """See `cdcflow.tables.port.CurrentTable.close`."""
         try:
             self.forget()
         finally:

@@ -16,7 +16,7 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.stores import StoreAddress
 from cdcflow.spark.jars import log_store
 from cdcflow.spark.java_errors import first_line
-from cdcflow.warehouse.paths import LEASE, Warehouse
+from cdcflow.tables.paths import LEASE, Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,12 +21,12 @@ from cdcflow.config.base import URL
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.tier import Tier
-from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.spark import job, kafka
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.job import MergeReport
 from cdcflow.spark.retrying import retried
-from cdcflow.warehouse.paths import Warehouse
+from cdcflow.tables.merge.policy import DEFAULTS, Policies
+from cdcflow.tables.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.types import name_sql, text_sql
-from cdcflow.warehouse.formats.delta import ROW_INDEX
+from cdcflow.model.sqltypes import name_sql, text_sql
+from cdcflow.tables.formats.delta import ROW_INDEX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

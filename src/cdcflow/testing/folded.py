@@ -17,9 +17,9 @@ from cdcflow.log.fold.fold import Change, Key, Row, fold, swept
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.read.reader import LogLocation
-from cdcflow.merge.evolution import evolve
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table, TableId
+from cdcflow.tables.merge.evolution import evolve
 
 
 def folded_log(location: LogLocation) -> dict[TableId, dict[Key, Row]]:

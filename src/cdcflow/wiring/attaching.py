@@ -20,7 +20,7 @@ from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.warehouses import policies, warehouse
 
 if TYPE_CHECKING:
-    from cdcflow.local.attaching import Report
+    from cdcflow.tables.local.attached_tables import Report
 
 DURABLE_WAIT_S = 75.0
 """How long to wait for the log to store the command."""
@@ -37,7 +37,7 @@ def attached(config: Config, name: str, path: str, as_of: str | None, order: Cal
         SinkUnavailable: a merge is running.
     """
     from cdcflow import local
-    from cdcflow.warehouse.formats import format_for
+    from cdcflow.tables.formats import format_for
 
     _check_mode(config, name)
     place = warehouse(config)
@@ -69,7 +69,7 @@ def attached(config: Config, name: str, path: str, as_of: str | None, order: Cal
 
 def _wait_until_sealed(layout: Layout, table: TableId, wait_s: float) -> None:
     """Wait, so that the next merge sees the base, and does not report the table as still being read."""
-    from cdcflow.warehouse.segments import backfills, sealed
+    from cdcflow.tables.segments import backfills, sealed
 
     until = time.monotonic() + wait_s
     while time.monotonic() < until:

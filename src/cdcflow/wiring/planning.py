@@ -102,7 +102,7 @@ def _refusal(error: ConfigurationError) -> Refusal:
 def merged_tables(config: Config, tables: Iterable[TableId]) -> frozenset[TableId] | None:
     """Those of these tables that have a current-state table, or None if the warehouse is not a folder, so that only
     Spark can find out."""
-    from cdcflow.warehouse.paths import table_path
+    from cdcflow.tables.paths import table_path
 
     settings = config.merge
     if not isinstance(settings.warehouse, Path) or settings.catalog is not None:

@@ -17,7 +17,7 @@ from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.warehouses import engines, policies, warehouse
 
 if TYPE_CHECKING:
-    from cdcflow.warehouse.reports import MergeReport, Progress
+    from cdcflow.tables.job.reports import MergeReport, Progress
 
 
 def rebuilt(config: Config, into: str | None, watch: Callable[[Progress], None]) -> MergeReport:
@@ -28,7 +28,7 @@ def rebuilt(config: Config, into: str | None, watch: Callable[[Progress], None])
         ConfigurationError: there is no log; the warehouse has tables; or a table's mode requires changes that have
             expired.
     """
-    from cdcflow.warehouse.job import merge
+    from cdcflow.tables.job.job import merge
 
     chosen = config if into is None else _into(config, into)
     reader = log_reader(chosen)

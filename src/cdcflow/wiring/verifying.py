@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cdcflow.log.files.layout import Layout
-    from cdcflow.merge.digest import Buckets
-    from cdcflow.merge.target import Target
+    from cdcflow.model.digest import Buckets
     from cdcflow.model.table import TableId
-    from cdcflow.verify import Report, TableReport
-    from cdcflow.verify.job import Pace
-    from cdcflow.verify.port import At, Columns, Comparer, Copy
-    from cdcflow.verify.report import Against
+    from cdcflow.tables.merge.target import Target
+    from cdcflow.tables.verify import Report, TableReport
+    from cdcflow.tables.verify.job import Pace
+    from cdcflow.tables.verify.port import At, Columns, Comparer, Copy
+    from cdcflow.tables.verify.report import Against
 
 
 T = TypeVar("T")
@@ -46,8 +46,8 @@ def verified(
         ConfigurationError: there is no log; a package is missing; a name is not a table's.
     """
     from cdcflow import local
-    from cdcflow.verify.job import PACE, verify
-    from cdcflow.warehouse.formats import format_for
+    from cdcflow.tables.formats import format_for
+    from cdcflow.tables.verify.job import PACE, verify
 
     reader = log_reader(config)
     if not reader.exists():
@@ -118,7 +118,7 @@ def _copies(
 
 class EitherCopy:
     """The local engine's copy, and for tables that it does not support the other engine's. Implements
-    `verify.port.Copy`."""
+    `tables.verify.port.Copy`."""
 
     def __init__(self, first: Copy, other: Callable[[], Copy]) -> None:
         self._first = first
@@ -139,7 +139,7 @@ class EitherCopy:
         return self._answer(columns.table, lambda copy: copy.rows(columns, keys))
 
     def _answer(self, table: TableId, ask: Callable[[Copy], T]) -> T:
-        from cdcflow.verify.asking import Declined
+        from cdcflow.tables.verify.live_copy import Declined
 
         if table not in self._declined:
             try:

@@ -14,12 +14,12 @@ from cdcflow.log.tier import Tier
 from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, log_reader, topics
 
 if TYPE_CHECKING:
-    from cdcflow.merge.policy import Policies
-    from cdcflow.warehouse.engines import Engines
-    from cdcflow.warehouse.paths import Warehouse
-    from cdcflow.warehouse.port import Engine
-    from cdcflow.warehouse.several import Merged
-    from cdcflow.warehouse.upkeep import UpkeepPolicy
+    from cdcflow.tables.job.engines import Engines
+    from cdcflow.tables.job.maintenance import UpkeepPolicy
+    from cdcflow.tables.job.several_logs import Merged
+    from cdcflow.tables.merge.policy import Policies
+    from cdcflow.tables.paths import Warehouse
+    from cdcflow.tables.port import Engine
 
 
 def engines(config: Config, spark: Any = None) -> Engines:
@@ -35,8 +35,8 @@ def engines(config: Config, spark: Any = None) -> Engines:
     from cdcflow.spark.engine import SparkEngine
     from cdcflow.spark.java import missing_for_spark
     from cdcflow.spark.session import session_for
-    from cdcflow.warehouse.engines import Engines
-    from cdcflow.warehouse.formats import format_for
+    from cdcflow.tables.formats import format_for
+    from cdcflow.tables.job.engines import Engines
 
     settings, place = config.merge, warehouse(config)
     chosen = format_for(place, settings.format)
@@ -61,7 +61,7 @@ def reading_engine(config: Config) -> Engine:
         ConfigurationError: a package that it needs is not installed.
     """
     from cdcflow import local
-    from cdcflow.warehouse.formats import format_for
+    from cdcflow.tables.formats import format_for
 
     place = warehouse(config)
     chosen = format_for(place, config.merge.format)
@@ -72,7 +72,7 @@ def reading_engine(config: Config) -> Engine:
 
 def warehouse(config: Config) -> Warehouse:
     """The configured warehouse, with the credentials and catalog that access requires."""
-    from cdcflow.warehouse.paths import Metastore, Warehouse
+    from cdcflow.tables.paths import Metastore, Warehouse
 
     settings = config.merge
     found = Warehouse.of(settings.warehouse)
@@ -86,7 +86,7 @@ def warehouse(config: Config) -> Warehouse:
 
 def policies(config: Config) -> Policies:
     """The policies for the tables in the warehouse, from the settings."""
-    from cdcflow.merge.policy import Policies, TablePolicy
+    from cdcflow.tables.merge.policy import Policies, TablePolicy
 
     given = config.merge.tables
     of_all = given.model_dump(exclude={"each"}, exclude_none=True)
@@ -96,7 +96,7 @@ def policies(config: Config) -> Policies:
 
 def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy:
     """The maintenance policy of the configured warehouse; `budget_s` overrides the settings."""
-    from cdcflow.warehouse.upkeep import UpkeepPolicy
+    from cdcflow.tables.job.maintenance import UpkeepPolicy
 
     chosen = config.merge.upkeep
     return UpkeepPolicy(
@@ -149,7 +149,7 @@ def _merged(name: str, config: Config, spark: Any) -> Merged:
         from cdcflow.spark.kafka import merged
 
         return merged(spark, name, tier(config), policies(config))
-    from cdcflow.warehouse.several import Merged
+    from cdcflow.tables.job.several_logs import Merged
 
     return Merged(name, merge_layout(config.log, config.merge.spark.get("spark.master")), policies(config))
 

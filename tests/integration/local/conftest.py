@@ -12,11 +12,11 @@ import pytest
 from handlog import HandLog
 
 from cdcflow import local
-from cdcflow.local.delta import DeltaTable
-from cdcflow.local.deltalog import File
-from cdcflow.local.iceberg import IcebergTable
-from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.delta import DeltaTable
+from cdcflow.tables.local.deltalog import File
+from cdcflow.tables.local.iceberg import IcebergTable
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from mergehistories import make_table
 
 from cdcflow import local
 from cdcflow.errors import HistoryLost
-from cdcflow.local.deltalog import DeltaLog
-from cdcflow.local.iceberg import catalog
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.deltalog import DeltaLog
+from cdcflow.tables.local.iceberg import catalog
 
 ORDERS = make_table("orders", id="int64", v="int32")
 NAME = "public.orders"

@@ -12,10 +12,10 @@ import pytest
 from handlog import HandLog
 from mergehistories import make_table
 
-from cdcflow.local.engine import LocalEngine
-from cdcflow.merge.refusals import CannotFollow
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.paths import table_path
 
 FIRST, LAST = -2_440_588, 2_145_031_948
 """PostgreSQL's first and last date (4713 BC, the year 5874897), in days since 1970."""

@@ -11,9 +11,9 @@ from handlog import HandLog
 from mergehistories import make_table
 
 from cdcflow import local
-from cdcflow.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.model.table import Table
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
 
 BEFORE = make_table("orders", id="int64", qty="int32", note="string")
 AFTER = make_table("orders", id="int64", qty="int32")

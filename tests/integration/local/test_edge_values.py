@@ -14,15 +14,15 @@ from handlog import HandLog
 from mergehistories import make_table
 
 from cdcflow import local
-from cdcflow.local.current import LocalCurrent
-from cdcflow.local.engine import LocalEngine
-from cdcflow.local.session import DuckSession
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.folder import FolderReader
-from cdcflow.merge.policy import Mode, Policies, TablePolicy
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.current import LocalCurrent
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.session import DuckSession
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
+from cdcflow.tables.paths import table_path
 
 TURNS = 4
 """Inserts, changes twice, changes once, and rows that are read again."""

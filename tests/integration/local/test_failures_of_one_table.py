@@ -16,16 +16,16 @@ from mergehistories import make_table
 
 from cdcflow import local
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.local.delta import DeltaTable
-from cdcflow.local.engine import LocalEngine
-from cdcflow.local.iceberg import IcebergTable
-from cdcflow.local.tables import FileTable
-from cdcflow.warehouse.engines import Engines
-from cdcflow.warehouse.failures import TableFailed
-from cdcflow.warehouse.formats.iceberg import CATALOG
-from cdcflow.warehouse.paths import CUTS
-from cdcflow.warehouse.reports import MergeReport
-from cdcflow.warehouse.upkeep import UpkeepPolicy, upkeep
+from cdcflow.tables.formats.iceberg import CATALOG
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.failures import TableFailed
+from cdcflow.tables.job.maintenance import UpkeepPolicy, upkeep
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.delta import DeltaTable
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.iceberg import IcebergTable
+from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.paths import CUTS
 
 Merge = Callable[..., MergeReport]
 
@@ -191,7 +191,7 @@ def remove(warehouse: Path, format_name: str, table: str, key: int) -> None:
 
         Foreign(warehouse.joinpath(*table.split("."))).delete(f"id = {key}")
     else:
-        from cdcflow.local.iceberg import catalog
+        from cdcflow.tables.local.iceberg import catalog
 
         with closing(catalog(warehouse)) as found, warnings.catch_warnings(action="ignore"):
             found.load_table(table).delete(f"id == {key}")

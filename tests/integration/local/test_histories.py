@@ -23,12 +23,12 @@ from versiontables import HISTORIES, rows, told
 
 from cdcflow import local
 from cdcflow.errors import CdcflowError
-from cdcflow.local import replacing
-from cdcflow.local.engine import LocalEngine
-from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.model.table import Column
 from cdcflow.model.types import ColumnType
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.merge.policy import Policies, TablePolicy
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_column_that_another_program_added_keeps_its_values(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A version that ends is rewritten as a whole, with the columns that the log does not know."""
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in (1, 2)])
@@ -84,10 +84,10 @@ def test_column_that_another_program_added_keeps_its_values(
 KILLED = """
 import os, signal, sys
 from cdcflow import local
-from cdcflow.local.deltalog import DeltaLog
-from cdcflow.local.engine import LocalCuts
-from cdcflow.local.iceberg import IcebergTable
-from cdcflow.merge.policy import Policies, TablePolicy
+from cdcflow.tables.local.deltalog import DeltaLog
+from cdcflow.tables.local.engine import LocalCuts
+from cdcflow.tables.local.iceberg import IcebergTable
+from cdcflow.tables.merge.policy import Policies, TablePolicy
 
 log, warehouse, format_name, left = *sys.argv[1:4], int(sys.argv[4])
 

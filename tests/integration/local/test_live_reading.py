@@ -15,9 +15,10 @@ from mergehistories import make_table
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.local import read_live
 from cdcflow.log.files.layout import Layout
-from cdcflow.merge.policy import Policies, TablePolicy
-from cdcflow.warehouse import live, segments
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables import segments
+from cdcflow.tables.job import live
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.merge.policy import Policies, TablePolicy
 
 Merge = Callable[..., MergeReport]
 
@@ -170,5 +171,5 @@ def compacting(log: HandLog, patch: pytest.MonkeyPatch, *, times: int) -> list[i
             log.compact(len(Layout(log.root).segment_offsets()) - 1)
         return found
 
-    patch.setattr("cdcflow.warehouse.live.sealed", sealed)
+    patch.setattr("cdcflow.tables.job.live.sealed", sealed)
     return listed

@@ -23,16 +23,16 @@ from livehistories import Here
 from mergehistories import make_table
 
 from cdcflow import local
-from cdcflow.local.live import LocalPastTable
 from cdcflow.log.files.layout import Layout
-from cdcflow.merge import live, marking
-from cdcflow.merge.acts import Act, Fill
-from cdcflow.merge.modes import ModeRules
-from cdcflow.merge.policy import Mode, Policies, TablePolicy
-from cdcflow.merge.statement import Folding
-from cdcflow.merge.target import Target
-from cdcflow.warehouse import live as warehouse_live
-from cdcflow.warehouse.formats import FORMATS
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.job import live as warehouse_live
+from cdcflow.tables.local.live import LocalPastTable
+from cdcflow.tables.merge import live, removed_and_added
+from cdcflow.tables.merge.acts import Act, Fill
+from cdcflow.tables.merge.modes import ModeRules
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
+from cdcflow.tables.merge.statement import Folding
+from cdcflow.tables.merge.target import Target
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
@@ -214,7 +214,10 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
     "newest version, not the cut's": (lambda: patched(LocalPastTable, "as_of", newest), 17),
     "least key out of bounds": (lambda: words(">= CAST", "> CAST"), 35),
     "missing columns not renamed": (lambda: patched(live, "_missing", lambda _: lambda _, own: own), 42),
-    "values of the table not taken": (lambda: patched(marking, "needs_values", lambda _: lambda _: False), 17),
+    "values of the table not taken": (
+        lambda: patched(removed_and_added, "needs_values", lambda _: lambda _: False),
+        17,
+    ),
     "no defaults": (lambda: no_act_of("Fill"), 20),
     "dropped columns kept": (lambda: no_act_of("Empty"), 6),
     "touched rows stay": (lambda: words("LEFT ANTI JOIN", "LEFT JOIN"), 6),

@@ -22,23 +22,23 @@ from handlog import HandLog
 from mergehistories import World, assert_as_folded, make_table, make_world, write_round
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.local import replacing
-from cdcflow.local.delta import DeltaTable
-from cdcflow.local.deltalog import DeltaLog, File
-from cdcflow.local.engine import LocalEngine
-from cdcflow.local.iceberg import IcebergTable
-from cdcflow.local.scan import Rows
-from cdcflow.local.tables import FileTable
 from cdcflow.log.files.layout import Layout
-from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.table import Table
-from cdcflow.warehouse import job
-from cdcflow.warehouse.engines import Engines
-from cdcflow.warehouse.formats import FORMATS, format_for, format_in
-from cdcflow.warehouse.lease import folder_lease
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.positions import Positions
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.formats import FORMATS, format_for, format_in
+from cdcflow.tables.job import job
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.lease import folder_lease
+from cdcflow.tables.job.positions import Positions
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.delta import DeltaTable
+from cdcflow.tables.local.deltalog import DeltaLog, File
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.iceberg import IcebergTable
+from cdcflow.tables.local.scan import Rows
+from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.paths import table_path
 
 SEED = int(os.environ.get("CDCFLOW_LOCAL_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 HISTORIES = int(os.environ.get("CDCFLOW_LOCAL_HISTORIES", "150"))
@@ -94,8 +94,8 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
     """Hundreds of histories in three tables, whose rows are marked or whose files are written again. A failure prints
     the seed; `CDCFLOW_LOCAL_SEED=<seed>` replays it."""
     if number:
-        monkeypatch.setattr(replacing, "TINY_BYTES", 0)
-        monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
+        monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+        monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)
     world = make_world(SEED + number, HISTORIES)
     for round_ in range(3):
         write_round(world, hand_log, round_)
@@ -112,8 +112,8 @@ def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
     before a commit that never happened are ignored.
     """
     monkeypatch.setattr(job, "TABLES_AT_ONCE", 1)
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
-    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)
     left = 0
 
     def counted(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -286,7 +286,7 @@ def test_deleted_rows_are_marked_in_their_file_until_most_of_it_is_dead(
     """The cost of a cycle grows with its changes, not with the table; and files that are mostly dead slow no reader
     down.
     """
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in range(30)])
@@ -330,7 +330,7 @@ def test_rows_later_than_a_change_stay_unchanged(
     """G08: a range that is merged again, after a merge by another process, changes nothing. Only the keys of such rows
     were read, so none of them may be written.
     """
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in range(30)])
@@ -351,7 +351,7 @@ def test_merge_reads_only_keys_and_unchanged_values_of_a_table(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table's other columns are most of its bytes."""
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     orders = make_table("orders", id="int64", v="int32", doc="string")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "v": 0, "doc": f"d{n}"}) for n in range(30)])
@@ -383,7 +383,7 @@ def test_many_small_files_become_one(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source that only inserts would leave one file per cycle, indefinitely. An older cut shows what it did."""
-    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
+    monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 3)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     files = []
@@ -450,7 +450,7 @@ def test_what_a_range_reads_of_a_table_is_bounded_not_the_table(
     format_name: str, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few keys of a large table are no reason to start Spark."""
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     orders = make_table("orders", id="int64", doc="string")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "doc": os.urandom(2000).hex()}) for n in range(200)])

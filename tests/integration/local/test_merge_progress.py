@@ -13,9 +13,9 @@ from mergehistories import make_table
 
 from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout
-from cdcflow.warehouse import job
-from cdcflow.warehouse.cut import Cut
-from cdcflow.warehouse.paths import Warehouse
+from cdcflow.tables.cut import Cut
+from cdcflow.tables.job import job
+from cdcflow.tables.paths import Warehouse
 
 SETTINGS = """
 source: {kind: postgres, url: "postgresql://nobody@127.0.0.1/shop"}

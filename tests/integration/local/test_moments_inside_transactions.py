@@ -13,9 +13,9 @@ import cdcflow
 from cdcflow.cli.app import app
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.http.explorer import Explorer
-from cdcflow.local.current import _about
 from cdcflow.log.query.log import NOTE
 from cdcflow.log.read.folder import FolderReader
+from cdcflow.tables.local.current import _about
 
 ACCOUNTS = make_table("accounts", id="int64", euros="int32")
 NAME = "public.accounts"

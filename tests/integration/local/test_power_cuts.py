@@ -12,8 +12,8 @@ from mergehistories import make_table
 from powercuts import PowerCuts
 
 from cdcflow import local
-from cdcflow.local import replacing
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local import file_rewrites
 
 ORDERS = make_table("orders", id="int64", v="int32")
 NAME = "public.orders"
@@ -28,7 +28,7 @@ def rows(warehouse: Path, cut: int | None = None) -> dict[int, int]:
 @pytest.fixture
 def marked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are marked in small files, too: vectors and delete files are files as well."""
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
 
 
 @pytest.mark.usefixtures("marked")

@@ -9,9 +9,9 @@ from pathlib import Path
 from handlog import HandLog
 
 from cdcflow.daemon.interfaces import facts
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.paths import CUTS
 from cdcflow.testing.sinks import ORDERS
-from cdcflow.warehouse.paths import CUTS
-from cdcflow.warehouse.reports import MergeReport
 
 
 def test_latest_merges_are_listed_latest_first(

@@ -20,7 +20,6 @@ from tablefolds import Folded, Merged
 from tablehistories import Histories, History
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.local.current import LocalCurrent
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.fold.fold import Row
 from cdcflow.log.maintenance.index import Indexing
@@ -28,6 +27,7 @@ from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.query.row import text_of
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.table import Table
+from cdcflow.tables.local.current import LocalCurrent
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "0")) or 25

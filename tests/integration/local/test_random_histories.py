@@ -21,25 +21,25 @@ from handlog import HandLog
 from tablehistories import MODES, Histories
 
 from cdcflow import local
-from cdcflow.local import replacing, tables
-from cdcflow.local.delta import DeltaTable
-from cdcflow.local.deltalog import DeltaLog
-from cdcflow.local.engine import LocalEngine
-from cdcflow.local.iceberg import IcebergTable
-from cdcflow.local.session import DuckSession
-from cdcflow.local.tables import FileTable
 from cdcflow.log.format.segment import Segment
-from cdcflow.merge import appending, ending, evolution, history, reduce, statement
-from cdcflow.merge.evolution import Evolution
-from cdcflow.merge.policy import Mode
-from cdcflow.merge.reduce import Layout
-from cdcflow.merge.target import Target
 from cdcflow.model.table import Table
-from cdcflow.warehouse import changes, foldings, histories, job, table_merge
-from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.positions import Positions
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.job import changes, foldings, histories, job, table_merge
+from cdcflow.tables.job.positions import Positions
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local import file_rewrites, tables
+from cdcflow.tables.local.delta import DeltaTable
+from cdcflow.tables.local.deltalog import DeltaLog
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.iceberg import IcebergTable
+from cdcflow.tables.local.session import DuckSession
+from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.merge import append_mode, evolution, history, reduce, soft_delete, statement
+from cdcflow.tables.merge.evolution import Evolution
+from cdcflow.tables.merge.policy import Mode
+from cdcflow.tables.merge.reduce import Layout
+from cdcflow.tables.merge.target import Target
+from cdcflow.tables.paths import table_path
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "200"))
@@ -77,9 +77,9 @@ def few_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a short history has enough small files to compact, and none too small to have its rows marked, sometimes
     more than once.
     """
-    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
-    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
+    monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 3)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)
 
 
 def run(
@@ -431,25 +431,25 @@ def unswept(right: Callable[..., Any], *given: Any, **more: Any) -> Any:
 MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
     "deleted rows live": (
         "soft_delete",
-        lambda: said_otherwise(ending, "marked", lambda _, layout, name: ending.living(layout, name)),
+        lambda: said_otherwise(soft_delete, "marked", lambda _, layout, name: soft_delete.living(layout, name)),
         1,
     ),
     "a delete sends NULLs": (
         "soft_delete",
-        lambda: said_otherwise(ending, "masks", of_a_delete(lambda layout: frozenset())),
+        lambda: said_otherwise(soft_delete, "masks", of_a_delete(lambda layout: frozenset())),
         1,
     ),
     "a delete misses columns of later shapes": (
         "soft_delete",
         lambda: said_otherwise(
-            ending, "masks", of_a_delete(lambda layout: frozenset(layout.others) - {layout.ended or 0})
+            soft_delete, "masks", of_a_delete(lambda layout: frozenset(layout.others) - {layout.ended or 0})
         ),
         25,
     ),
     "truncates end no row of the range": (
         "soft_delete",
         lambda: said_otherwise(
-            ending, "with_truncates", lambda _, layout, name, *more, **moved: f"SELECT * FROM {name}"
+            soft_delete, "with_truncates", lambda _, layout, name, *more, **moved: f"SELECT * FROM {name}"
         ),
         12,
     ),
@@ -477,7 +477,7 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
     ),
     "defaults told as sent": (
         "append",
-        lambda: said_otherwise(appending, "layout_of", with_defaults),
+        lambda: said_otherwise(append_mode, "layout_of", with_defaults),
         25,
     ),
     "defaults filled in": (

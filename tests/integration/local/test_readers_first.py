@@ -11,12 +11,12 @@ from typing import Any
 from handlog import HandLog
 from mergehistories import make_table
 
-from cdcflow.local.engine import LocalEngine
 from cdcflow.log.files.layout import Layout
 from cdcflow.model.table import Table
-from cdcflow.warehouse.cut import Cut
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.cut import Cut
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.paths import table_path
 
 Merge = Callable[..., MergeReport]
 

@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 from cdcflow import local
 from cdcflow.cli.app import app
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.local.iceberg import catalog
 from cdcflow.model.table import TableId
-from cdcflow.warehouse import live
-from cdcflow.warehouse.reports import MergeReport
-from cdcflow.warehouse.segments import sealed
+from cdcflow.tables.job import live
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.iceberg import catalog
+from cdcflow.tables.segments import sealed
 
 SEED = int(os.environ.get("CDCFLOW_CUTS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 ORDERS = make_table("orders", id="int64", product="int64")
@@ -179,7 +179,7 @@ def test_a_cut_is_read_when_the_table_has_forgotten_its_metadata_of_then(
     merge(log.root, warehouse)
     log.segment([(make_table("orders", id="int64", article="int64", n="int32"), "c", {"id": 2, "article": 6, "n": 7})])
     merge(log.root, warehouse)
-    monkeypatch.setattr("cdcflow.local.iceberg._metadata_back", lambda table: iter([table.metadata]))
+    monkeypatch.setattr("cdcflow.tables.local.iceberg._metadata_back", lambda table: iter([table.metadata]))
     found = [local.read_cut(warehouse, cut)["public.orders"] for cut in (1, 2, 3)]
     assert [rows.num_rows for rows in found] == [0, 1, 2]
     assert found[1].column_names == ["id", "product", "_offset", "_missing"]

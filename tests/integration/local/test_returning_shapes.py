@@ -18,11 +18,11 @@ import pytest
 from handlog import HandLog
 from mergehistories import Step, make_table
 
-from cdcflow.local.engine import LocalEngine
-from cdcflow.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.model.table import Table
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
+from cdcflow.tables.paths import table_path
 
 PLAIN = make_table("orders", id="int64", qty="int32")
 NOTED = make_table("orders", id="int64", qty="int32", note="string", missing={"note": "x"})

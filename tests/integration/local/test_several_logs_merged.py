@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from cdcflow import local
 from cdcflow.cli.app import app
 from cdcflow.errors import ConfigurationError
-from cdcflow.warehouse import several
-from cdcflow.warehouse.reports import SeveralReport
+from cdcflow.tables.job import several_logs
+from cdcflow.tables.job.reports import SeveralReport
 
 SEEDS = 1
 
@@ -61,15 +61,17 @@ def test_log_that_makes_no_progress_holds_the_cut_and_is_named(
     for branch in branches:
         branch.seal()
     assert merge(roots(*branches), warehouse).published is False, "shop's first row is behind where crm has come to"
-    assert several.held_text(merge(roots(*branches), warehouse)).startswith("log crm holds the cut: it has come to")
+    assert several_logs.held_text(merge(roots(*branches), warehouse)).startswith(
+        "log crm holds the cut: it has come to"
+    )
     crm.beat(12)
     assert merge(roots(*branches), warehouse).published
     shop.insert(5_000_000)
     shop.seal()
     held = merge(roots(*branches), warehouse)
     assert (held.cut, held.published, held.held_back_by) == (1, False, "crm")
-    assert "log crm holds the cut: it has come to" in several.held_text(held)
-    assert several.held_text(held).endswith(", 5.0 s behind")
+    assert "log crm holds the cut: it has come to" in several_logs.held_text(held)
+    assert several_logs.held_text(held).endswith(", 5.0 s behind")
     assert ids(warehouse) == {"people.orders": {1}, "trade.orders": {1}}
     crm.insert(13)
     crm.seal()
@@ -180,16 +182,16 @@ def test_a_merge_that_dies_is_finished_by_the_next(
         raise Died
 
     calls = iter(range(10))
-    merge_one = several._Work._merge
+    merge_one = several_logs._Work._merge
 
     def only_the_first(*given: Any) -> Any:
         return die() if next(calls) else merge_one(*given)
 
     with monkeypatch.context() as patch:
         if step == "tables of one log":
-            patch.setattr(several._Work, "_merge", only_the_first)
+            patch.setattr(several_logs._Work, "_merge", only_the_first)
         else:
-            patch.setattr(several._Work, "pinned" if step == "versions kept" else "cut", die)
+            patch.setattr(several_logs._Work, "pinned" if step == "versions kept" else "cut", die)
         with pytest.raises(Died):
             merge(roots(*branches), warehouse)
     assert ids(warehouse) == before
@@ -210,8 +212,8 @@ def test_bug_a_log_merged_beyond_the_slowest_one_is_found(
         branch.seal()
     shop.insert(30)
     shop.seal()
-    right = several._Work._range
-    monkeypatch.setattr(several._Work, "_range", lambda work, log, clock: right(work, log, START + 1_000_000))
+    right = several_logs._Work._range
+    monkeypatch.setattr(several_logs._Work, "_range", lambda work, log, clock: right(work, log, START + 1_000_000))
     merge(roots(crm, shop), tmp_path / "warehouse")
     with pytest.raises(AssertionError):
         check_cut(local.published_cut(tmp_path / "warehouse"), ids(tmp_path / "warehouse"), crm, shop)

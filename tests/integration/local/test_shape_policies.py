@@ -11,11 +11,11 @@ from typing import Any
 from handlog import HandLog
 from mergehistories import make_table
 
-from cdcflow.local.engine import LocalEngine
-from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.model.table import Table
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.merge.policy import Policies, TablePolicy
+from cdcflow.tables.paths import table_path
 
 Merge = Callable[..., MergeReport]
 

@@ -12,11 +12,11 @@ import pytest
 from handlog import HandLog
 from mergehistories import Step, make_table
 
-from cdcflow.local.engine import LocalEngine
-from cdcflow.merge.policy import Mode, Policies, TablePolicy
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.reports import MergeReport
-from cdcflow.warehouse.table_merge import TableMerge
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.job.table_merge import TableMerge
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
+from cdcflow.tables.paths import table_path
 
 Merge = Callable[..., MergeReport]
 

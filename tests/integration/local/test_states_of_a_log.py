@@ -19,7 +19,6 @@ from handlog import HandLog
 from mergehistories import make_table
 from tablehistories import Histories
 
-from cdcflow.local.current import LocalCurrent
 from cdcflow.log.files import states
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.index import Indexing
@@ -29,6 +28,7 @@ from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.query.row import text_of
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.table import OFFSET, OP
+from cdcflow.tables.local.current import LocalCurrent
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "0")) or 20

@@ -17,14 +17,14 @@ from mergehistories import make_table
 
 from cdcflow import wiring
 from cdcflow.config import load
-from cdcflow.local import replacing
-from cdcflow.local.engine import LocalCuts, LocalEngine
 from cdcflow.log.files.layout import Layout
-from cdcflow.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.model.table import Table
-from cdcflow.warehouse.formats import format_in
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.formats import format_in
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.engine import LocalCuts, LocalEngine
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
+from cdcflow.tables.paths import table_path
 
 Merge = Callable[..., MergeReport]
 
@@ -257,7 +257,7 @@ def test_files_of_appended_changes_do_not_grow_in_number_indefinitely(
     merge: Merge, log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each merge writes a file; it also compacts small ones into one."""
-    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
+    monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 3)
     for n in range(6):
         log.segment([(ORDERS, "c", {"id": 10 + n, "v": "x"})])
         merge(log.root, warehouse, policies=all_in("append"))

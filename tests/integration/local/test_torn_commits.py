@@ -13,8 +13,8 @@ from tornwarehouse import TORN, delta_logs, tear_newest
 
 from cdcflow import local
 from cdcflow.errors import ConfigurationError
-from cdcflow.local.deltalog import DeltaLog
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.deltalog import DeltaLog
 
 ORDERS = make_table("orders", id="int64", v="int32")
 ITEMS = make_table("items", id="int64", v="int32")

@@ -19,21 +19,21 @@ from typer.testing import CliRunner
 from cdcflow import local
 from cdcflow.cli.app import app
 from cdcflow.errors import HistoryLost, SinkUnavailable
-from cdcflow.local import replacing
-from cdcflow.local.delta import DeltaTable
-from cdcflow.local.deltalog import DeltaLog
-from cdcflow.local.engine import LocalEngine
-from cdcflow.local.iceberg import IcebergTable
-from cdcflow.local.tables import FileTable
-from cdcflow.merge.policy import Policies, TablePolicy
-from cdcflow.warehouse import job, lease, views
-from cdcflow.warehouse.engines import Engines
-from cdcflow.warehouse.formats import delta, iceberg
-from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
-from cdcflow.warehouse.live import VersionGone
-from cdcflow.warehouse.paths import STATE
-from cdcflow.warehouse.reports import MergeReport, TableReport
-from cdcflow.warehouse.upkeep import OUT_OF_TIME, UpkeepPolicy, UpkeepReport, UpkeepWhenDue, upkeep
+from cdcflow.tables.formats import delta, iceberg
+from cdcflow.tables.job import job, lease, views
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
+from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.job.maintenance import OUT_OF_TIME, UpkeepPolicy, UpkeepReport, UpkeepWhenDue, upkeep
+from cdcflow.tables.job.reports import MergeReport, TableReport
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.delta import DeltaTable
+from cdcflow.tables.local.deltalog import DeltaLog
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.iceberg import IcebergTable
+from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.merge.policy import Policies, TablePolicy
+from cdcflow.tables.paths import STATE
 
 ORDERS = make_table("orders", id="int64", v="int32")
 QUIET = make_table("quiet", id="int64")
@@ -52,8 +52,8 @@ def warehouse(tmp_path: Path) -> Path:
 def files_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta's retention is over, rows are marked, and a few small files count as many."""
     monkeypatch.setattr(delta, "REMOVED_KEPT_S", 0.0)
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
-    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ WAYS: dict[str, dict[str, int]] = {
 def portions(patch: pytest.MonkeyPatch, way: str) -> None:
     """What maintenance rewrites, and how much of it in one commit."""
     for name, value in WAYS[way].items():
-        patch.setattr(replacing, name, value)
+        patch.setattr(file_rewrites, name, value)
 
 
 @pytest.mark.spread(3)
@@ -279,7 +279,7 @@ def test_what_the_budget_leaves_no_time_for_is_written_again_the_next_time(
     for _ in range(20):
         ticks = iter([0, 0, 0])  # when it begins, and twice for the first table; its first commit takes all of it
         with monkeypatch.context() as patch, closing(LocalEngine(warehouse, format_name)) as engine:
-            patch.setattr("cdcflow.warehouse.upkeep.monotonic", lambda ticks=ticks: next(ticks, 100))
+            patch.setattr("cdcflow.tables.job.maintenance.monotonic", lambda ticks=ticks: next(ticks, 100))
             (orders, *_) = upkeep(Engines(engine), UpkeepPolicy()).tables
         assert orders.name == "public.orders"
         made.append(orders.done)
@@ -297,7 +297,7 @@ def test_file_with_few_dead_rows_keeps_its_marks(
     merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rewriting it would duplicate it for as long as a cut is kept that shows the old one."""
-    monkeypatch.setattr(replacing, "JOINED_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "JOINED_BYTES", 0)
     hand_log.state(ORDERS)
     hand_log.segment([(ORDERS, "c", {"id": n, "v": 0}) for n in range(2000)])
     merge(hand_log.root, warehouse)
@@ -336,7 +336,7 @@ def test_maintenance_during_a_merge_is_skipped(
     history.segment([(ORDERS, "u", {"id": 0, "v": 6})])
     working = upkeep_folder_lease(warehouse)
     working.__enter__()
-    monkeypatch.setattr("cdcflow.warehouse.lease.time.sleep", lambda _: working.__exit__(None, None, None))
+    monkeypatch.setattr("cdcflow.tables.job.lease.time.sleep", lambda _: working.__exit__(None, None, None))
     assert merge(history.root, warehouse).published
     assert read(warehouse)["public.orders"][0]["v"] == 6
     with upkeep_folder_lease(warehouse), monkeypatch.context() as patch:
@@ -385,7 +385,7 @@ def test_turns_come_when_due_and_within_the_budget(
     assert asked(99) == UpkeepReport()
     ticks = iter([0, 0, 0])  # when it begins, and twice for the first table; the second one's turn comes too late
     with monkeypatch.context() as patch:
-        patch.setattr("cdcflow.warehouse.upkeep.monotonic", lambda: next(ticks, 20))
+        patch.setattr("cdcflow.tables.job.maintenance.monotonic", lambda: next(ticks, 20))
         first = asked(1)
     assert ([t.name for t in first.tables], first.put_off) == (["public.orders"], ("public.quiet",))
     second = asked(1)
@@ -403,7 +403,7 @@ def test_a_turn_comes_after_many_merges(
     """A table that is merged every few seconds would have a thousand small files after its hour, which each merge
     reads. Tables that need nothing wait; one that could not be maintained has its turn with the next merge.
     """
-    monkeypatch.setattr(replacing, "TINY_BYTES", 1 << 20)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 1 << 20)
     with closing(LocalEngine(warehouse, format_name)) as engine:
         due = UpkeepWhenDue(Engines(engine), UpkeepPolicy(after_merges=3))
 
@@ -415,7 +415,7 @@ def test_a_turn_comes_after_many_merges(
         assert [merged(1), merged(2)] == [UpkeepReport()] * 2
         with monkeypatch.context() as patch:
             ticks = iter([0, 0])
-            patch.setattr("cdcflow.warehouse.upkeep.monotonic", lambda: next(ticks, 99))
+            patch.setattr("cdcflow.tables.job.maintenance.monotonic", lambda: next(ticks, 99))
             assert [(t.name, t.skipped) for t in merged(3).tables] == [("public.orders", OUT_OF_TIME)]
         (orders,) = merged(4).tables
         assert orders.name == "public.orders"

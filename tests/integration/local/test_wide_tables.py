@@ -18,14 +18,14 @@ from handlog import HandLog
 from mergehistories import World, assert_as_folded, make_table, make_world, write_round
 
 from cdcflow import local
-from cdcflow.local import replacing
-from cdcflow.local.engine import LocalEngine
-from cdcflow.local.iceberg import catalog
-from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.model.table import Table
-from cdcflow.warehouse.formats import iceberg
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.formats import iceberg
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.iceberg import catalog
+from cdcflow.tables.merge.policy import Policies, TablePolicy
+from cdcflow.tables.paths import table_path
 
 Merge = Callable[..., MergeReport]
 STRANGE: dict[str, Any] = {"id": "int64", "a b": "string"}
@@ -35,7 +35,7 @@ WIDE = Policies(TablePolicy(readable="wide"))
 
 @pytest.fixture(autouse=True)
 def no_file_is_too_small_to_be_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.integration.mysql.test_same_value_on_both_paths import (
 from tests.servers.mysql import MySQLDatabase
 
 from cdcflow.capture.ports.comparison import NoText
-from cdcflow.merge.digest import Buckets, Hash
+from cdcflow.model.digest import Buckets, Hash
 from cdcflow.sources.mysql import digests
 from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.types.columns import Policy

@@ -14,8 +14,8 @@ import cdcflow
 from cdcflow.config import Objects
 from cdcflow.log.read.reader import newest_checkpoint
 from cdcflow.sinks.objects import uploads
+from cdcflow.tables.job.common_clock import sealed_clock
 from cdcflow.testing.sinks import Writer, orders
-from cdcflow.warehouse.common import sealed_clock
 
 LATER_US = 5_000_000
 

@@ -18,7 +18,7 @@ from cdcflow.config import Objects
 from cdcflow.log.files.layout import Layout
 from cdcflow.sinks.objects.bucket import Bucket, Listed
 from cdcflow.sinks.objects.store import BucketStore
-from cdcflow.warehouse.segments import OlderNeeded, sealed
+from cdcflow.tables.segments import OlderNeeded, sealed
 
 ORDERS = make_table("orders", id="int64")
 

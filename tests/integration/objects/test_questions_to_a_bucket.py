@@ -11,13 +11,13 @@ from mergehistories import make_table
 from objectlogs import put_away
 
 from cdcflow.config import Objects
-from cdcflow.local.current import LocalCurrent
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.index import Indexing
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.sinks.objects.bucket import Bucket, Listed
 from cdcflow.sinks.objects.store import BucketStore
+from cdcflow.tables.local.current import LocalCurrent
 
 ORDERS = make_table("orders", id="int64", v="string")
 SEGMENTS = 20

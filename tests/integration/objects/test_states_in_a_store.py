@@ -20,7 +20,6 @@ from cdcflow import local
 from cdcflow.cli.app import app
 from cdcflow.config import Objects
 from cdcflow.errors import InvariantViolated
-from cdcflow.local.current import LocalCurrent
 from cdcflow.log.files import states
 from cdcflow.log.files.layout import UPLOADS, Layout
 from cdcflow.log.maintenance.retention import Retention, Rule
@@ -31,6 +30,7 @@ from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import Uploaded
+from cdcflow.tables.local.current import LocalCurrent
 
 ORDERS = make_table("orders", id="int64", v="string")
 EMPTIED = make_table("emptied", id="int64")

@@ -8,7 +8,7 @@ from pgwire import Lab
 from tests.integration.postgres_types.test_same_value_on_every_path import KINDS, _has_xml
 
 from cdcflow.capture.ports.comparison import NoText
-from cdcflow.merge.digest import Buckets
+from cdcflow.model.digest import Buckets
 from cdcflow.sources.postgres import digests
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.types import DescribedTable, Policy

@@ -18,10 +18,10 @@ from cdcflow.spark import job
 from cdcflow.spark.engine import SparkEngine
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.job import MergeReport
-from cdcflow.warehouse.engines import Engines
-from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.job import merge as merge_by
-from cdcflow.warehouse.paths import table_path
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.job import merge as merge_by
+from cdcflow.tables.paths import table_path
 
 
 @pytest.fixture

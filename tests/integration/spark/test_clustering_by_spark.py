@@ -13,13 +13,13 @@ from mergehistories import make_table
 from pyspark.sql.classic.dataframe import DataFrame
 
 from cdcflow import local
-from cdcflow.local import replacing
-from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.spark import read_cut
 from cdcflow.spark.engine import SparkEngine
 from cdcflow.spark.formats import delta_files
-from cdcflow.warehouse.engines import Engines
-from cdcflow.warehouse.upkeep import TableUpkeep, UpkeepPolicy, upkeep
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.maintenance import TableUpkeep, UpkeepPolicy, upkeep
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.merge.policy import Policies, TablePolicy
 
 pytestmark = pytest.mark.spark
 
@@ -124,8 +124,8 @@ def test_file_that_is_mostly_dead_is_rewritten(
     spark: Any, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its size; Delta's log records how many rows of a file are deleted."""
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
-    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)
     monkeypatch.setattr(delta_files, "SMALL_BYTES", 0)
     assert not clustered(spark, warehouse, format_name).done
     ids = range(100, 0, -MERGES)[:9]  # of 24 rows

@@ -16,7 +16,7 @@ from cdcflow import wiring
 from cdcflow.config import FileLog, load
 from cdcflow.errors import ConfigurationError
 from cdcflow.spark import merge, read_cut
-from cdcflow.warehouse.formats import FORMATS
+from cdcflow.tables.formats import FORMATS
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

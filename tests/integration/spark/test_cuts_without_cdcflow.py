@@ -15,8 +15,8 @@ from cdcflow.model.table import Table
 from cdcflow.spark import published_cut, read_cut
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.job import MergeReport
-from cdcflow.warehouse import views
-from cdcflow.warehouse.paths import Warehouse
+from cdcflow.tables.job import views
+from cdcflow.tables.paths import Warehouse
 
 pytestmark = pytest.mark.spark
 

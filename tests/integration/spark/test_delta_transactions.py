@@ -13,7 +13,7 @@ from mergedorders import AFTER_PARTIAL, PARTIAL, MergedOrders
 
 from cdcflow.model.table import Table
 from cdcflow.spark.formats import delta_jvm, delta_transaction
-from cdcflow.warehouse.paths import table_path
+from cdcflow.tables.paths import table_path
 
 pytestmark = pytest.mark.spark
 

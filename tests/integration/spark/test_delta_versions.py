@@ -12,7 +12,7 @@ from cdcflow.model.table import Table
 from cdcflow.spark import job
 from cdcflow.spark.formats import delta
 from cdcflow.spark.formats.delta import DeltaTable
-from cdcflow.warehouse.paths import table_path
+from cdcflow.tables.paths import table_path
 
 pytestmark = pytest.mark.spark
 

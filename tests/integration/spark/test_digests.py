@@ -17,10 +17,10 @@ from comparedshop import ComparedShop
 from digested import by_bucket
 from tests.servers.postgres import Database
 
-from cdcflow.local.session import DuckSession
-from cdcflow.merge import digest
-from cdcflow.merge.digest import BUCKETS_MAX, Buckets
+from cdcflow.model import digest
+from cdcflow.model.digest import BUCKETS_MAX, Buckets
 from cdcflow.spark import comparing
+from cdcflow.tables.local.session import DuckSession
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from edgevalues import MODES, EdgeTables
 from handlog import HandLog
 
 from cdcflow.spark import job, read_cut, read_live
-from cdcflow.warehouse.formats import FORMATS
+from cdcflow.tables.formats import FORMATS
 
 pytestmark = pytest.mark.spark
 

@@ -12,13 +12,13 @@ from cutbyspark import rows_of_cut
 from mergehistories import assert_as_folded, make_table, make_world, write_round
 
 from cdcflow import local
-from cdcflow.local import replacing
-from cdcflow.local.engine import LocalEngine
 from cdcflow.spark import job, published_cut, read_cut
 from cdcflow.spark.formats import table_format as table_format_of
-from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.formats.delta import CHECKPOINT_EVERY
-from cdcflow.warehouse.paths import table_path
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.formats.delta import CHECKPOINT_EVERY
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.paths import table_path
 
 pytestmark = pytest.mark.spark
 
@@ -31,7 +31,7 @@ def test_each_engine_resumes_where_the_other_ended(
     """Rows, positions, descriptions, cuts and tags are the same: nothing records which engine wrote them, and no edit
     is reported.
     """
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)  # rows are marked in small files, too
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)  # rows are marked in small files, too
     seed = random.SystemRandom().randrange(10**6)
     world = make_world(seed, 100)
 
@@ -71,7 +71,7 @@ def test_marks_of_one_engine_are_known_to_the_other(
     """A row that either engine marked is deleted for both, also when the other marks more rows of the same file; and
     Spark's clustering takes the marks into account.
     """
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")  # as other tests of the session do
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)

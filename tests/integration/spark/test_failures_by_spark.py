@@ -17,8 +17,8 @@ from cdcflow.spark.failures import of_spark
 from cdcflow.spark.formats.delta import DeltaTable
 from cdcflow.spark.formats.iceberg import IcebergTable
 from cdcflow.spark.sql import StatementTable
-from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.job.reports import MergeReport
 
 pytestmark = pytest.mark.spark
 

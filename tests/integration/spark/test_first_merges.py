@@ -16,12 +16,12 @@ import pytest
 from handlog import HandLog
 
 from cdcflow.log.files.layout import Layout
-from cdcflow.merge import statement
 from cdcflow.model.table import Table
 from cdcflow.spark import job
 from cdcflow.spark.job import MergeReport
-from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.paths import table_path
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.merge import statement
+from cdcflow.tables.paths import table_path
 
 pytestmark = pytest.mark.spark
 

@@ -16,8 +16,8 @@ from versiontables import HISTORIES, rows, told
 
 from cdcflow import local
 from cdcflow.spark import job
-from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.job.reports import MergeReport
 
 pytestmark = pytest.mark.spark
 

@@ -15,9 +15,9 @@ from cdcflow.spark import job
 from cdcflow.spark.engine import SparkEngine
 from cdcflow.spark.formats import iceberg_branch
 from cdcflow.spark.formats.iceberg import IcebergTable
-from cdcflow.warehouse.formats import iceberg
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.port import Kept
+from cdcflow.tables.formats import iceberg
+from cdcflow.tables.paths import table_path
+from cdcflow.tables.port import Kept
 
 pytestmark = pytest.mark.spark
 

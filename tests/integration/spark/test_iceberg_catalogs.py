@@ -21,7 +21,7 @@ from cdcflow.errors import SinkUnavailable
 from cdcflow.spark import engine, job, read_cut
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.formats.iceberg import IcebergTable
-from cdcflow.warehouse.paths import Warehouse, table_path
+from cdcflow.tables.paths import Warehouse, table_path
 
 pytestmark = pytest.mark.spark
 

@@ -17,10 +17,10 @@ from cdcflow.model.table import Table
 from cdcflow.spark import job, published_cut, read_cut
 from cdcflow.spark.engine import SparkEngine
 from cdcflow.spark.formats import table_format
-from cdcflow.warehouse.engines import Engines
-from cdcflow.warehouse.formats.iceberg import CATALOG
-from cdcflow.warehouse.job import merge
-from cdcflow.warehouse.paths import table_path
+from cdcflow.tables.formats.iceberg import CATALOG
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.job import merge
+from cdcflow.tables.paths import table_path
 
 pytestmark = pytest.mark.spark
 

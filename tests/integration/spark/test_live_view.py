@@ -21,14 +21,14 @@ from mergehistories import assert_as_folded, make_table, make_world, write_round
 from tablehistories import MODES
 
 from cdcflow import local
-from cdcflow.merge.policy import Mode
 from cdcflow.model.table import Table
 from cdcflow.spark import merge, read_cut, read_live
 from cdcflow.spark.formats import table_format as format_of
-from cdcflow.warehouse import segments
-from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.live import Live
-from cdcflow.warehouse.paths import table_path
+from cdcflow.tables import segments
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.job.live import Live
+from cdcflow.tables.merge.policy import Mode
+from cdcflow.tables.paths import table_path
 
 pytestmark = pytest.mark.spark
 
@@ -190,7 +190,7 @@ def test_log_that_is_compacted_under_the_reader_is_read_again_by_spark(
             hand_log.compact(2)
         return found
 
-    monkeypatch.setattr("cdcflow.warehouse.live.sealed", sealed)
+    monkeypatch.setattr("cdcflow.tables.job.live.sealed", sealed)
     assert read_live(spark, hand_log.root, warehouse, incomplete=True)["public.orders"].count() == 3
     assert listed == [3, 2]
 

@@ -34,7 +34,7 @@ from cdcflow.log.read.feed import NotInFeed
 from cdcflow.log.read.reader import read_rows
 from cdcflow.model.table import Table, TableId
 from cdcflow.spark import change_log, log_options, log_pruning, read_log, register
-from cdcflow.warehouse.logranges import files_between
+from cdcflow.tables.job.log_ranges import files_between
 
 pytestmark = pytest.mark.spark
 

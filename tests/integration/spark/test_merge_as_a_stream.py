@@ -31,8 +31,8 @@ from cdcflow.config import Objects
 from cdcflow.errors import ConfigurationError
 from cdcflow.spark import merge_stream, published_cut, read_cut
 from cdcflow.spark.job import MergeReport
+from cdcflow.tables.paths import LEASE
 from cdcflow.testing.sinks import Writer, orders
-from cdcflow.warehouse.paths import LEASE
 
 pytestmark = pytest.mark.spark
 

@@ -35,8 +35,8 @@ from cdcflow.sinks.kafka.tiering import KafkaTier
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.spark import job, kafka, merge_logs, merge_stream, read_log, register
 from cdcflow.spark.cuts import published_cut, read_cut
+from cdcflow.tables.job.reports import SeveralReport
 from cdcflow.testing.sinks import orders
-from cdcflow.warehouse.reports import SeveralReport
 
 pytestmark = pytest.mark.kafka
 SMALL = 500

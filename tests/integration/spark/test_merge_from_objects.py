@@ -21,8 +21,8 @@ from cdcflow.model.table import UNCHANGED, TableId
 from cdcflow.sinks.files import FileLog
 from cdcflow.spark import job, read_cut, read_live, read_log, register
 from cdcflow.spark.cuts import CutsTable
+from cdcflow.tables import segments
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
-from cdcflow.warehouse import segments
 from cdcflow.wiring import sealed_layout_of
 
 _HIDDEN = TableId("_shop", "orders")

@@ -26,15 +26,15 @@ from mergehistories import (
 )
 
 from cdcflow.log.fold.fold import swept
-from cdcflow.merge import reduce as reduction
-from cdcflow.merge.evolution import evolve
 from cdcflow.model.table import Table
 from cdcflow.spark.cuts import read_cut
 from cdcflow.spark.job import MergeReport
 from cdcflow.spark.sql import SparkSql
-from cdcflow.warehouse import changes as view_of_changes
-from cdcflow.warehouse.segments import sealed
-from cdcflow.warehouse.spans import shapes_over_time
+from cdcflow.tables.job import changes as view_of_changes
+from cdcflow.tables.job.spans import shapes_over_time
+from cdcflow.tables.merge import reduce as reduction
+from cdcflow.tables.merge.evolution import evolve
+from cdcflow.tables.segments import sealed
 
 pytestmark = pytest.mark.spark
 

@@ -22,8 +22,6 @@ import pytest
 
 from cdcflow.capture.ports.log import Numbered
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.local.engine import LocalCuts
-from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table
@@ -31,8 +29,10 @@ from cdcflow.sinks.files import FileLog
 from cdcflow.spark import job, read_cut
 from cdcflow.spark.cuts import CutsTable, published_cut
 from cdcflow.spark.job import MergeReport
-from cdcflow.warehouse.paths import LEASE
-from cdcflow.warehouse.positions import Positions
+from cdcflow.tables.job.positions import Positions
+from cdcflow.tables.local.engine import LocalCuts
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.paths import LEASE
 
 pytestmark = pytest.mark.spark
 

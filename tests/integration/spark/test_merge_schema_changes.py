@@ -18,12 +18,7 @@ from typing import Any
 import pytest
 
 from cdcflow.errors import CdcflowError, HistoryLost
-from cdcflow.local.delta import DeltaTable as LocalDeltaTable
-from cdcflow.local.deltalog import DeltaLog
-from cdcflow.local.iceberg import IcebergTable as LocalTable
 from cdcflow.log.files.layout import Layout
-from cdcflow.merge import marking, statement
-from cdcflow.merge.statement import TARGET_PROPERTY
 from cdcflow.model.table import Table
 from cdcflow.spark import read_cut
 from cdcflow.spark.cuts import published_cut
@@ -31,8 +26,13 @@ from cdcflow.spark.formats import table_format
 from cdcflow.spark.formats.delta import DeltaTable
 from cdcflow.spark.formats.iceberg import IcebergTable
 from cdcflow.spark.job import MergeReport
-from cdcflow.warehouse import job as warehouse_job
-from cdcflow.warehouse.paths import CUTS, table_path
+from cdcflow.tables.job import job as warehouse_job
+from cdcflow.tables.local.delta import DeltaTable as LocalDeltaTable
+from cdcflow.tables.local.deltalog import DeltaLog
+from cdcflow.tables.local.iceberg import IcebergTable as LocalTable
+from cdcflow.tables.merge import removed_and_added, statement
+from cdcflow.tables.merge.statement import TARGET_PROPERTY
+from cdcflow.tables.paths import CUTS, table_path
 
 pytestmark = pytest.mark.spark
 
@@ -82,8 +82,8 @@ from cdcflow import local
 from cdcflow.spark import job
 from cdcflow.spark.formats.delta import DeltaTable
 from cdcflow.spark.formats.iceberg import IcebergTable
-from cdcflow.local.deltalog import DeltaLog
-from cdcflow.local.iceberg import IcebergTable as LocalTable
+from cdcflow.tables.local.deltalog import DeltaLog
+from cdcflow.tables.local.iceberg import IcebergTable as LocalTable
 
 engine, left = sys.argv.pop(1), int(sys.argv.pop(1))
 table, methods = {
@@ -386,7 +386,7 @@ def optimized_in_a_statement(optimize: Callable[[], list[Any]], patch: Any, merg
             return right_commit(table, *given)
 
         patch.setattr(statement, "merge", with_hold(statement.merge))
-        patch.setattr(marking, "going", with_hold(marking.going))
+        patch.setattr(removed_and_added, "going", with_hold(removed_and_added.going))
         patch.setattr(of, method, commit)
         answering = threading.Thread(target=optimize_once)
         answering.start()

@@ -14,7 +14,7 @@ from powercuts import PowerCuts
 from cdcflow.errors import CdcflowError
 from cdcflow.model.table import Table
 from cdcflow.spark import job, read_cut
-from cdcflow.warehouse.formats import FORMATS
+from cdcflow.tables.formats import FORMATS
 
 pytestmark = pytest.mark.spark
 NAME = "public.orders"

@@ -19,11 +19,11 @@ from handlog import HandLog
 from tablehistories import MODES, Histories
 
 from cdcflow import local
-from cdcflow.merge.policy import Mode
 from cdcflow.spark import job
 from cdcflow.spark.job import MergeReport
-from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.paths import table_path
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.merge.policy import Mode
+from cdcflow.tables.paths import table_path
 
 pytestmark = pytest.mark.spark
 

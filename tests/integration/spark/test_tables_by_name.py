@@ -15,8 +15,8 @@ from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.spark import job, read_cut
-from cdcflow.warehouse.paths import Metastore, Warehouse
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.paths import Metastore, Warehouse
 
 pytestmark = pytest.mark.spark
 

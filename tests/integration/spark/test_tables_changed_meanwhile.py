@@ -27,9 +27,9 @@ from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.spark import engine, job, read_cut
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.stores import check_commits
-from cdcflow.warehouse.formats.iceberg import TRANSACTIONS
-from cdcflow.warehouse.paths import Warehouse, table_path
-from cdcflow.warehouse.port import CurrentTable
+from cdcflow.tables.formats.iceberg import TRANSACTIONS
+from cdcflow.tables.paths import Warehouse, table_path
+from cdcflow.tables.port import CurrentTable
 
 KEYED = make_table("keyed", id="int64", a="int32")
 BAG = make_table("bag", key=(), id="int64", a="int32")

@@ -15,14 +15,14 @@ from mergehistories import make_table
 
 from cdcflow import local
 from cdcflow.errors import HistoryLost
-from cdcflow.local import replacing
-from cdcflow.local.engine import LocalCuts
 from cdcflow.spark import read_cut
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.engine import SparkEngine
-from cdcflow.warehouse.engines import Engines
-from cdcflow.warehouse.formats import FORMATS
-from cdcflow.warehouse.upkeep import UpkeepPolicy, upkeep
+from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.maintenance import UpkeepPolicy, upkeep
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.engine import LocalCuts
 
 pytestmark = pytest.mark.spark
 
@@ -45,7 +45,7 @@ def merged_days_ago(days: int, hand_log: HandLog, warehouse: Path, table_format:
         return found.set_column(found.schema.get_field_index("published"), "published", published)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cdcflow.local.delta._now_ms", lambda: int(at * 1000))
+        patch.setattr("cdcflow.tables.local.delta._now_ms", lambda: int(at * 1000))
         patch.setattr(LocalCuts, "_row", row)
         local.merge(hand_log.root, warehouse, table_format=table_format)
     for path in set(warehouse.rglob("*")) - there:
@@ -64,8 +64,8 @@ def test_kept_cuts_read_the_same_after_spark_maintained_the_tables(
     """VACUUM and expire_snapshots do not know about cuts; cdcflow's calls of them must. A merge continues as if nothing
     had happened, and reports no edit.
     """
-    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
-    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)
     orders, quiet = make_table("orders", id="int64", v="int32"), make_table("quiet", id="int64")
     hand_log.state(orders)
     hand_log.state(quiet)

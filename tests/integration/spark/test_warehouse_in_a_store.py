@@ -26,7 +26,7 @@ from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.spark import job, read_cut, stores
 from cdcflow.spark.cuts import published_cut
-from cdcflow.warehouse.paths import LEASE, Warehouse
+from cdcflow.tables.paths import LEASE, Warehouse
 
 SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or 20261123
 

@@ -14,8 +14,8 @@ from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.log.files.layout import Layout
 from cdcflow.model.table import Table, TableId
 from cdcflow.spark import jars, job
-from cdcflow.warehouse.paths import table_path
-from cdcflow.warehouse.segments import sealed, shapes_of, visible
+from cdcflow.tables.paths import table_path
+from cdcflow.tables.segments import sealed, shapes_of, visible
 
 
 def without_first(log: Any) -> None:

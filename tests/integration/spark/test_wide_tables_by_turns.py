@@ -11,10 +11,10 @@ import deltalake
 from handlog import HandLog
 
 from cdcflow import local
-from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.model.table import Table
 from cdcflow.spark import job, read_cut
-from cdcflow.warehouse.paths import table_path
+from cdcflow.tables.merge.policy import Policies, TablePolicy
+from cdcflow.tables.paths import table_path
 
 
 def test_engines_take_turns_at_a_wide_table_before_and_after_it_is_mapped(

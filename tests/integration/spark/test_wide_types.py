@@ -13,7 +13,7 @@ from comparedshop import ComparedShop
 from tests.servers.postgres import Database
 
 from cdcflow.spark import read_cut
-from cdcflow.verify.job import _Verification
+from cdcflow.tables.verify.job import _Verification
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 

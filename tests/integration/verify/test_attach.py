@@ -22,13 +22,13 @@ from tests.servers.postgres import Database
 from cdcflow import local
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.local.attaching import Attaching
-from cdcflow.local.delta import DeltaTable
 from cdcflow.log.fold.completeness import IN_DOUBT, Backfill
 from cdcflow.log.read.reader import read_rows
 from cdcflow.model.change import READ
 from cdcflow.model.table import OP, TableId
-from cdcflow.warehouse.segments import backfills, sealed
+from cdcflow.tables.local.attached_tables import Attaching
+from cdcflow.tables.local.delta import DeltaTable
+from cdcflow.tables.segments import backfills, sealed
 
 ROWS = 400
 LONG = "x" * 20_000

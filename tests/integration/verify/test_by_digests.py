@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from comparedshop import ComparedShop
 
-from cdcflow.local.comparing import DuckComparer, LocalCopy
-from cdcflow.merge.digest import FOLDS
+from cdcflow.model.digest import FOLDS
 from cdcflow.sources.mysql import chunks as mysql_chunks
 from cdcflow.sources.postgres import chunks as postgres_chunks
-from cdcflow.verify import buckets, reading
+from cdcflow.tables.local.comparison import DuckComparer, LocalCopy
+from cdcflow.tables.verify import buckets, source_rows
 
 ROWS = 5000
 BUCKETS = 256
@@ -26,7 +26,7 @@ Rows = list[dict[str, Any]]
 def small_chunks_and_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small table has many of both."""
     monkeypatch.setattr(buckets, "BUCKET_ROWS", ROWS // BUCKETS)
-    monkeypatch.setattr(reading, "CHUNK_S", 0.001)
+    monkeypatch.setattr(source_rows, "CHUNK_S", 0.001)
     monkeypatch.setattr(postgres_chunks, "FIRST_PAGES", 8)
     monkeypatch.setattr(mysql_chunks, "FIRST_ROWS", 700)
     monkeypatch.setattr(mysql_chunks, "ROWS_MIN", 300)

@@ -11,7 +11,7 @@ from cdcflow import local
 from cdcflow.capture.ports.source import Sampled
 from cdcflow.config import load
 from cdcflow.model.table import TableId
-from cdcflow.verify import buckets
+from cdcflow.tables.verify import buckets
 from cdcflow.wiring.capturing import open_source
 
 

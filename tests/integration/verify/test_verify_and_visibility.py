@@ -14,8 +14,8 @@ from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow import wiring
 from cdcflow.config import load
-from cdcflow.verify.job import Pace
-from cdcflow.verify.report import TableReport
+from cdcflow.tables.verify.job import Pace
+from cdcflow.tables.verify.report import TableReport
 
 
 def compared(shop: ComparedShop) -> TableReport:

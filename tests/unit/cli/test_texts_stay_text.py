@@ -18,7 +18,7 @@ from cdcflow.cli import output
 from cdcflow.cli.progress import BackfillProgress
 from cdcflow.daemon.events import event_lines, send_structlog_to
 from cdcflow.http.metrics import exposition
-from cdcflow.merge.refusals import rebuilt
+from cdcflow.tables.merge.refusals import rebuilt
 
 TEXTS = (
     "public.[red]red[/red]",

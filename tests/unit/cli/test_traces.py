@@ -128,7 +128,7 @@ def settings_with(collector: Collector, folder: Path) -> Any:
 def test_spans_reach_a_collector(collector: Collector, tmp_path: Path) -> None:
     """Cuts and windows of the daemon, and merges of the other process; a failed merge with its kind."""
     from cdcflow.cli.merge import _traced
-    from cdcflow.warehouse.reports import MergeReport
+    from cdcflow.tables.job.reports import MergeReport
 
     traces = Traces(collector.url, lambda *_: None)
     captured(traces)

@@ -17,7 +17,7 @@ from cdcflow.daemon import status as watch
 from cdcflow.daemon.status import Watch, lag_seconds
 from cdcflow.errors import HistoryLost, SinkUnavailable
 from cdcflow.log.maintenance import state_files
-from cdcflow.warehouse.reports import MergeReport, TableReport
+from cdcflow.tables.job.reports import MergeReport, TableReport
 
 
 class Capture:

@@ -6,7 +6,7 @@ import pytest
 from tests.reference import commands, settings, types
 from tests.reference.pages import DOCS, pages, written
 
-from cdcflow.merge.types import stored
+from cdcflow.model.sqltypes import stored
 
 
 @pytest.mark.parametrize("name", ["settings.md", "options.md", "types.md"])

@@ -14,10 +14,10 @@ from deltalake import DeltaTable as ForeignTable
 from deltalake import write_deltalake
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.local.bases import Base, fitted, is_exact, opened
-from cdcflow.local.delta import DeltaTables
-from cdcflow.merge.target import Target, TargetColumn
-from cdcflow.warehouse.formats.delta import RULES
+from cdcflow.tables.formats.delta import RULES
+from cdcflow.tables.local.bases import Base, fitted, is_exact, opened
+from cdcflow.tables.local.delta import DeltaTables
+from cdcflow.tables.merge.target import Target, TargetColumn
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "name": ["a", "b", None]})
 

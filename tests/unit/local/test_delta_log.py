@@ -18,13 +18,13 @@ from deltalake import DeltaTable as ForeignTable
 from pyroaring import BitMap64
 
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.local import deltalog
-from cdcflow.local.delta import DeltaTable, DeltaTables
-from cdcflow.local.deltalog import Conflict, DeltaLog, File
-from cdcflow.local.engine import LocalEngine
-from cdcflow.local.vectors import deleted
-from cdcflow.warehouse.formats.delta import CHECKPOINT_EVERY, CHECKPOINTS, RULES
-from cdcflow.warehouse.port import HandOver
+from cdcflow.tables.formats.delta import CHECKPOINT_EVERY, CHECKPOINTS, RULES
+from cdcflow.tables.local import deltalog
+from cdcflow.tables.local.delta import DeltaTable, DeltaTables
+from cdcflow.tables.local.deltalog import Conflict, DeltaLog, File
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.vectors import deleted
+from cdcflow.tables.port import HandOver
 
 COLUMNS = pa.schema(
     [

@@ -13,12 +13,12 @@ from mergehistories import make_table
 from cdcflow import local, wiring
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
-from cdcflow.local.engine import LocalEngine
-from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.table import TableId
 from cdcflow.spark import java
 from cdcflow.spark.engine import SparkEngine
-from cdcflow.warehouse.engines import Engines
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.merge.refusals import CannotFollow
 
 SETTINGS = """
 source: {{kind: postgres, url: postgresql://nobody@127.0.0.1/shop}}

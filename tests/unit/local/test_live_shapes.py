@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdcflow.local.session import DuckSession
-from cdcflow.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Widen
-from cdcflow.merge.live import followed
-from cdcflow.merge.target import Target, TargetColumn
+from cdcflow.tables.local.session import DuckSession
+from cdcflow.tables.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Widen
+from cdcflow.tables.merge.live import followed
+from cdcflow.tables.merge.target import Target, TargetColumn
 
 TARGET = Target(
     1, ("id",), (TargetColumn("id", 1, "int"), TargetColumn("a", 2, "int"), TargetColumn("b's", 3, "string"))

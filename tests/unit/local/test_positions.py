@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 
-from cdcflow.local import positions
-from cdcflow.local.iceberg import IcebergTable, IcebergTables
+from cdcflow.tables.local import position_deletes
+from cdcflow.tables.local.iceberg import IcebergTable, IcebergTables
 
 COLUMNS = pa.schema([("id", pa.int64())])
 
@@ -44,10 +44,10 @@ def by_first_id(table: IcebergTable) -> list[Any]:
 
 def shared(table: IcebergTable, gone: dict[str, list[int]]) -> DataFile:
     """A delete file of several data files, as other writers make them."""
-    made = positions.write(table._table, table._files()[0].file, np.array([0]))
+    made = position_deletes.write(table._table, table._files()[0].file, np.array([0]))
     paths = [path for path, numbers in sorted(gone.items()) for _ in numbers]
     numbers = [number for _, numbers in sorted(gone.items()) for number in numbers]
-    rows = pa.table([paths, numbers], schema=positions._SCHEMA)
+    rows = pa.table([paths, numbers], schema=position_deletes._SCHEMA)
     pq.write_table(rows, made.file_path)
     ends = min(gone).encode(), max(gone).encode()
     fields: dict[str, Any] = {
@@ -65,7 +65,7 @@ def test_marks_of_several_files_at_once_are_read_and_stay(table: IcebergTable) -
     first, second = by_first_id(table)
     both = shared(table, {first.file.file_path: [2, 1, 2], second.file.file_path: [9]})
     with table._changing() as change:
-        producer = positions.Replaced(change, table._table, {})
+        producer = position_deletes.Replaced(change, table._table, {})
         with producer:
             producer.mark(both)
     assert ids(table) == [0, *range(3, 19)]

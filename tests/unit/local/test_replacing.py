@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from cdcflow.local import replacing
-from cdcflow.local.replacing import AGAIN_BYTES_MAX, SMALL_BYTES, SMALL_FILES_MAX, TINY_BYTES, Touched
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.file_rewrites import AGAIN_BYTES_MAX, SMALL_BYTES, SMALL_FILES_MAX, TINY_BYTES, Touched
 
 MB = 1 << 20
 
 
 def test_small_files_become_one_where_they_are_many() -> None:
     large = [SMALL_BYTES] * 5
-    assert replacing.small([*large, *[1] * SMALL_FILES_MAX]) == set()
-    assert replacing.small([*large, *[1] * (SMALL_FILES_MAX + 1)]) == set(range(5, 6 + SMALL_FILES_MAX))
+    assert file_rewrites.small([*large, *[1] * SMALL_FILES_MAX]) == set()
+    assert file_rewrites.small([*large, *[1] * (SMALL_FILES_MAX + 1)]) == set(range(5, 6 + SMALL_FILES_MAX))
 
 
 def test_bytes_of_small_files_compacted_at_a_time_are_limited() -> None:
-    found = replacing.small([3 * MB] * 50)
+    found = file_rewrites.small([3 * MB] * 50)
     assert len(found) == AGAIN_BYTES_MAX // (3 * MB)
 
 
@@ -27,27 +27,27 @@ def test_tiny_and_mostly_dead_files_are_rewritten() -> None:
         3: Touched(TINY_BYTES, 1000, 1),
         4: Touched(5 * MB, 999, 333),
     }
-    assert replacing.again(touched, 0) == {1, 2}
+    assert file_rewrites.again(touched, 0) == {1, 2}
 
 
 def test_rewritten_bytes_are_bounded_and_only_live_rows_count() -> None:
     """Other files keep their marks until it is their turn. A file without live rows costs nothing and is removed."""
     half = {n: Touched(AGAIN_BYTES_MAX, 100, 50) for n in range(5)}
-    assert len(replacing.again(half, 0)) == 2
-    assert len(replacing.again(half, AGAIN_BYTES_MAX // 2)) == 1
-    assert replacing.again({0: Touched(3 * AGAIN_BYTES_MAX, 100, 40)}, 0) == set()
-    assert replacing.again({0: Touched(9 * AGAIN_BYTES_MAX, 100, 100)}, AGAIN_BYTES_MAX) == {0}
+    assert len(file_rewrites.again(half, 0)) == 2
+    assert len(file_rewrites.again(half, AGAIN_BYTES_MAX // 2)) == 1
+    assert file_rewrites.again({0: Touched(3 * AGAIN_BYTES_MAX, 100, 40)}, 0) == set()
+    assert file_rewrites.again({0: Touched(9 * AGAIN_BYTES_MAX, 100, 100)}, AGAIN_BYTES_MAX) == {0}
 
 
 def test_maintenance_joins_as_many_files_as_are_worth_it() -> None:
     """A large file is not rewritten for a single small one; many small ones are worth it, in portions."""
-    assert replacing.joined([]) == replacing.joined([1]) == []
-    assert replacing.joined([MB, 30 * MB]) == []
-    assert replacing.joined([30 * MB, MB, 2 * MB]) == [1, 2]
-    assert replacing.joined([12 * MB, MB, 2 * MB]) == [1, 2, 0]
-    assert replacing.joined([1, 20 * MB, 20 * MB, 40 * MB]) == [1, 2]
-    assert replacing.joined([40 * MB] * 9) == []
-    assert len(replacing.joined([3 * MB] * 50)) == AGAIN_BYTES_MAX // (3 * MB)
+    assert file_rewrites.joined([]) == file_rewrites.joined([1]) == []
+    assert file_rewrites.joined([MB, 30 * MB]) == []
+    assert file_rewrites.joined([30 * MB, MB, 2 * MB]) == [1, 2]
+    assert file_rewrites.joined([12 * MB, MB, 2 * MB]) == [1, 2, 0]
+    assert file_rewrites.joined([1, 20 * MB, 20 * MB, 40 * MB]) == [1, 2]
+    assert file_rewrites.joined([40 * MB] * 9) == []
+    assert len(file_rewrites.joined([3 * MB] * 50)) == AGAIN_BYTES_MAX // (3 * MB)
 
 
 def test_joining_comes_to_an_end_and_writes_little_more_than_once() -> None:
@@ -56,7 +56,7 @@ def test_joining_comes_to_an_end_and_writes_little_more_than_once() -> None:
     written = 0
     for _ in range(1000):
         sizes.append(MB)
-        while group := replacing.joined(sizes):
+        while group := file_rewrites.joined(sizes):
             sizes.append(sum(sizes[n] for n in group))
             written += sizes[-1]
             for n in sorted(group, reverse=True):
@@ -69,8 +69,8 @@ def test_joining_comes_to_an_end_and_writes_little_more_than_once() -> None:
 def test_maintenance_rewrites_files_with_few_dead_rows() -> None:
     """The cheapest first; one at least, however large it is, but none that is larger than may be held in memory."""
     files = [Touched(50 * MB, 100, 5), Touched(50 * MB, 100, 6), Touched(20 * MB, 100, 90), Touched(9, 0, 0)]
-    assert replacing.worn(files[:1]) == []
-    assert sorted(replacing.worn(files)) == [1, 2, 3]
+    assert file_rewrites.worn(files[:1]) == []
+    assert sorted(file_rewrites.worn(files)) == [1, 2, 3]
     large = [Touched(3 * AGAIN_BYTES_MAX, 100, 10), Touched(2 * AGAIN_BYTES_MAX, 100, 10)]
-    assert replacing.worn(large) == [1]
-    assert replacing.worn(large, AGAIN_BYTES_MAX) == []
+    assert file_rewrites.worn(large) == [1]
+    assert file_rewrites.worn(large, AGAIN_BYTES_MAX) == []

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from cdcflow.local import scan
-from cdcflow.local.scan import NONE, Numbers, Rows
+from cdcflow.tables.local import scan
+from cdcflow.tables.local.scan import NONE, Numbers, Rows
 
 TABLE = pa.schema([("k", pa.int64()), ("v", pa.string()), ("late", pa.int32()), ("missing", pa.list_(pa.string()))])
 HELD = pa.schema([("c1", pa.int64()), ("c2", pa.string()), ("c3", pa.int32()), ("c4", pa.list_(pa.string()))])

@@ -16,12 +16,12 @@ from deltalake import DeltaTable as ForeignTable
 from deltalake import QueryBuilder
 from pyroaring import BitMap, BitMap64
 
-from cdcflow.local import vectors
-from cdcflow.local.delta import DeltaTable
-from cdcflow.local.deltalog import DeltaLog, File
-from cdcflow.local.scan import Numbers
-from cdcflow.warehouse.formats.delta import CHECKPOINT_EVERY, from_z85, to_z85, vector_path
-from cdcflow.warehouse.port import HandOver
+from cdcflow.tables.formats.delta import CHECKPOINT_EVERY, from_z85, to_z85, vector_path
+from cdcflow.tables.local import vectors
+from cdcflow.tables.local.delta import DeltaTable
+from cdcflow.tables.local.deltalog import DeltaLog, File
+from cdcflow.tables.local.scan import Numbers
+from cdcflow.tables.port import HandOver
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.acts import Add, Describe, Empty, Fill, Rename, Widen
-from cdcflow.merge.evolution import Evolution, evolve
-from cdcflow.merge.format import Format
-from cdcflow.merge.modes import APPEND
-from cdcflow.merge.reduce import Layout, projection
-from cdcflow.merge.refusals import CannotFollow
-from cdcflow.merge.seeing import seen
-from cdcflow.merge.target import FormatColumn, Target, TargetColumn
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.tables.merge.acts import Add, Describe, Empty, Fill, Rename, Widen
+from cdcflow.tables.merge.describe_existing import seen
+from cdcflow.tables.merge.evolution import Evolution, evolve
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.modes import APPEND
+from cdcflow.tables.merge.reduce import Layout, projection
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.merge.target import FormatColumn, Target, TargetColumn
 
 INT, BIG, TEXT = pa.int32(), pa.int64(), pa.string()
 

@@ -16,15 +16,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdcflow.merge import evolution as rules
-from cdcflow.merge.acts import Act, Add, Describe, Fill, MissAlso, MissOnly, Rename, Widen
-from cdcflow.merge.evolution import evolve
-from cdcflow.merge.refusals import CannotFollow
-from cdcflow.merge.seeing import seen
-from cdcflow.merge.statement import transaction
-from cdcflow.merge.target import FormatColumn, Target
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.tables.merge import evolution as rules
+from cdcflow.tables.merge.acts import Act, Add, Describe, Fill, MissAlso, MissOnly, Rename, Widen
+from cdcflow.tables.merge.describe_existing import seen
+from cdcflow.tables.merge.evolution import evolve
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.merge.statement import transaction
+from cdcflow.tables.merge.target import FormatColumn, Target
 
 ORDERS = TableId("public", "orders")
 INT, BIG = pa.int32(), pa.int64()

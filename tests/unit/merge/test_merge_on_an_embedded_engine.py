@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mergehistories import State, Step, World, differences, grow, make_table, make_world, segment_of
 
 from cdcflow.log.fold.fold import Change, Row, fold, swept
-from cdcflow.merge import marking, moves, statement
-from cdcflow.merge import reduce as reduction
 from cdcflow.model.table import Table
+from cdcflow.tables.merge import moves, removed_and_added, statement
+from cdcflow.tables.merge import reduce as reduction
 
 TABLE = make_table("orders", id="int64", a="int32", doc="string")
 
@@ -265,7 +265,7 @@ BREACHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a NULL does not count as sent": _null_is_not_sent,
     "of a NULL the table's value is kept": _both(
         _replaced(statement, "merge", "THEN s.c2 ", "THEN coalesce(s.c2, t.`a`) "),
-        _replaced(marking, "coming", "THEN s.c2 ELSE g.v2", "THEN coalesce(s.c2, g.v2) ELSE g.v2"),
+        _replaced(removed_and_added, "coming", "THEN s.c2 ELSE g.v2", "THEN coalesce(s.c2, g.v2) ELSE g.v2"),
     ),
     "the newest value that is not NULL wins": _replaced(
         reduction,
@@ -285,7 +285,7 @@ BREACHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _replaced(
             statement, "merge", "WHEN size(array_except(t._missing", "WHEN false AND size(array_except(t._missing"
         ),
-        _replaced(marking, "coming", "WHEN size(array_except(", "WHEN false AND size(array_except("),
+        _replaced(removed_and_added, "coming", "WHEN size(array_except(", "WHEN false AND size(array_except("),
     ),
 }
 

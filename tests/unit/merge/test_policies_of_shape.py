@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdcflow.merge.acts import Add
-from cdcflow.merge.column_versions import numbered_as, source_number, version_of
-from cdcflow.merge.evolution import Evolution, evolve
-from cdcflow.merge.modes import APPEND
-from cdcflow.merge.policy import TablePolicy
-from cdcflow.merge.refusals import CannotFollow
-from cdcflow.merge.seeing import seen
-from cdcflow.merge.shape_policy import check_allowed
-from cdcflow.merge.target import FormatColumn, Target
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.tables.merge.acts import Add
+from cdcflow.tables.merge.column_versions import numbered_as, source_number, version_of
+from cdcflow.tables.merge.describe_existing import seen
+from cdcflow.tables.merge.evolution import Evolution, evolve
+from cdcflow.tables.merge.modes import APPEND
+from cdcflow.tables.merge.policy import TablePolicy
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.merge.shape_policy import check_allowed
+from cdcflow.tables.merge.target import FormatColumn, Target
 
 INT, BIG, TEXT, DAY = pa.int32(), pa.int64(), pa.string(), pa.date32()
 ID = TableId("public", "orders")

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge import statement
-from cdcflow.merge.acts import Fill, MissAlso, MissOnly, Rename
-from cdcflow.merge.evolution import evolve
-from cdcflow.merge.format import ANY
-from cdcflow.merge.reduce import Layout, families, read_schema
-from cdcflow.merge.target import TargetColumn
-from cdcflow.merge.types import literal, name_sql, stored, text_sql, widens
+from cdcflow.model.sqltypes import literal, name_sql, stored, text_sql, widens
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.tables.merge import statement
+from cdcflow.tables.merge.acts import Fill, MissAlso, MissOnly, Rename
+from cdcflow.tables.merge.evolution import evolve
+from cdcflow.tables.merge.format import ANY
+from cdcflow.tables.merge.reduce import Layout, families, read_schema
+from cdcflow.tables.merge.target import TargetColumn
 
 
 def table(*names: str, key: tuple[str, ...] = ("id",)) -> Table:

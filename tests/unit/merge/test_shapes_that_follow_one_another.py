@@ -6,14 +6,14 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.acts import Add, Rename, Widen
-from cdcflow.merge.evolution import evolve
-from cdcflow.merge.statement import alter, create, describe, fill
-from cdcflow.merge.target import Target, TargetColumn
-from cdcflow.merge.types import stored, widens
+from cdcflow.model.sqltypes import stored, widens
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.warehouse.formats.delta import RULES as DELTA
+from cdcflow.tables.formats.delta import RULES as DELTA
+from cdcflow.tables.merge.acts import Add, Rename, Widen
+from cdcflow.tables.merge.evolution import evolve
+from cdcflow.tables.merge.statement import alter, create, describe, fill
+from cdcflow.tables.merge.target import Target, TargetColumn
 
 INT, BIG, TEXT = pa.int32(), pa.int64(), pa.string()
 

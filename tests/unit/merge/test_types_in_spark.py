@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.local.dialect import connect, duckdb_sql
-from cdcflow.merge.types import Stored, literal, stored, widens
+from cdcflow.model.sqltypes import Stored, literal, stored, widens
+from cdcflow.tables.local.dialect import connect, duckdb_sql
 
 AS_IT_IS = {
     pa.bool_(): "boolean",

@@ -17,8 +17,8 @@ from versionhistories import Log, Piece, as_text, compacted, is_doubtful, make, 
 from versiontables import in_order, told
 
 from cdcflow.log.fold.fold import Change, End, Key, Version, history
-from cdcflow.merge import ends
-from cdcflow.merge import history as sql
+from cdcflow.tables.merge import history as sql
+from cdcflow.tables.merge import history_columns
 
 SEED = int(os.environ.get("CDCFLOW_VERSION_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 LOGS = int(os.environ.get("CDCFLOW_VERSION_LOGS", "300"))
@@ -29,7 +29,7 @@ Versions = list[tuple[Key, Version]]
 
 def merged(
     merges: Sequence[Sequence[Piece]],
-    names: ends.Names = ends.Names(),  # noqa: B008 - it is frozen
+    names: history_columns.Names = history_columns.Names(),  # noqa: B008 - it is frozen
     gap: tuple[int, int] | None = None,
 ) -> Versions:
     """The versions that the SQL gives."""
@@ -132,7 +132,7 @@ def test_an_end_at_an_offset_that_no_row_has_yet_has_a_position_and_a_time(seed:
 def test_the_offsets_may_be_called_as_auto_cdc_calls_them() -> None:
     """Queries that were written for Spark's tables keep working."""
     log = make(4)
-    assert merged([log.pieces], ends.AUTO_CDC) == told([log.pieces])
+    assert merged([log.pieces], history_columns.AUTO_CDC) == told([log.pieces])
 
 
 # ── a comparison that cannot fail proves nothing ──────────────────────────────────────────────────────────────

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.evolution import evolve
-from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.formats.iceberg import IcebergFormat
-from cdcflow.warehouse.cut import Cut, CutTable
-from cdcflow.warehouse.formats import FORMATS, format_for, format_in, rules_of
-from cdcflow.warehouse.formats.iceberg import CATALOG, RULES
+from cdcflow.tables.cut import Cut, CutTable
+from cdcflow.tables.formats import FORMATS, format_for, format_in, rules_of
+from cdcflow.tables.formats.iceberg import CATALOG, RULES
+from cdcflow.tables.merge.evolution import evolve
+from cdcflow.tables.merge.refusals import CannotFollow
 
 
 class Conf:

@@ -11,9 +11,9 @@ from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.stores import StoreAddress
 from cdcflow.model.table import TableId
-from cdcflow.warehouse.formats import format_for
-from cdcflow.warehouse.formats.delta import metastore_name
-from cdcflow.warehouse.paths import Metastore, Warehouse, table_path
+from cdcflow.tables.formats import format_for
+from cdcflow.tables.formats.delta import metastore_name
+from cdcflow.tables.paths import Metastore, Warehouse, table_path
 
 SETTINGS = """
 source: {kind: postgres, url: "postgresql://cdc@localhost/shop"}

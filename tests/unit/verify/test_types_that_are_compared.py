@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from mergehistories import make_table
 
-from cdcflow.local.comparing import DuckComparer
-from cdcflow.merge.types import stored
-from cdcflow.verify.port import Columns
+from cdcflow.model.sqltypes import stored
+from cdcflow.tables.local.comparison import DuckComparer
+from cdcflow.tables.verify.port import Columns
 
 INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
 SPAN = {"months": 1, "days": -2, "microseconds": 3}

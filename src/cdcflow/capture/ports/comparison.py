@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Visibility
 from cdcflow.capture.ports.chunks import ChunkSource
-from cdcflow.merge.digest import Buckets, Hash
+from cdcflow.model.digest import Buckets, Hash
 from cdcflow.model.position import Checkpoint, Position
 from cdcflow.model.table import Table
 
@@ -39,7 +39,7 @@ class ChunkSums:
 
 
 class DigestSource(Protocol):
-    """Existing rows as digests computed by the server (`merge.digest`), in the chunks in which they are read: the same
+    """Existing rows as digests computed by the server (`model.digest`), in the chunks in which they are read: the same
     ranges, snapshots and visibilities. May be called from several threads at once."""
 
     def hash(self) -> Hash:

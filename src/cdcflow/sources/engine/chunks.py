@@ -37,8 +37,8 @@ from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned, Visib
 from cdcflow.capture.ports.comparison import ChunkSums
 from cdcflow.capture.ports.part_readers import PartRows, Readers
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.merge.digest import SUM, Buckets, Hash
 from cdcflow.model.change import HeldRun, KeySet, Run, reads
+from cdcflow.model.digest import SUM, Buckets, Hash
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId, word
 from cdcflow.sources.engine.changes import absent, after_deletes, after_truncate

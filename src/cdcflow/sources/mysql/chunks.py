@@ -36,8 +36,8 @@ import pymysql
 
 from cdcflow.capture.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.errors import SourceUnavailable
-from cdcflow.merge.digest import Buckets, Hash
 from cdcflow.model.change import KeySet
+from cdcflow.model.digest import Buckets, Hash
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import (

@@ -1,4 +1,4 @@
-"""Rows as digests that MySQL or MariaDB computes: the texts of `merge.digest` in its SQL, column by column. Pure.
+"""Rows as digests that MySQL or MariaDB computes: the texts of `model.digest` in its SQL, column by column. Pure.
 
     column               text                                        not supported
     integer, BIT         as a number, without the zeros of ZEROFILL
@@ -26,8 +26,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from cdcflow.capture.ports.comparison import NoText
-from cdcflow.merge.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, Hash, is_portable
-from cdcflow.merge.types import stored
+from cdcflow.model.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, Hash, is_portable
+from cdcflow.model.sqltypes import stored
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.mysql.sql import quoted
 from cdcflow.sources.mysql.tables import DescribedTable, describe

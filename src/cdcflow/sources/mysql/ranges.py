@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.digest import Buckets
+from cdcflow.model.digest import Buckets
 from cdcflow.sources.engine import chunks
 from cdcflow.sources.mysql import digests
 from cdcflow.sources.mysql.catalog import CatalogTable

@@ -29,8 +29,8 @@ from psycopg import pq
 
 from cdcflow.capture.interleave.messages import Chunk, Planned, XidSnapshot
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, RightMissing, SourceUnavailable
-from cdcflow.merge.digest import Buckets, Hash
 from cdcflow.model.change import KeySet
+from cdcflow.model.digest import Buckets, Hash
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId, word
 from cdcflow.sources.engine.chunks import (

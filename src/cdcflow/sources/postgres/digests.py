@@ -1,4 +1,4 @@
-"""Rows as digests that PostgreSQL computes: the texts of `merge.digest` in its SQL, column by column. Pure.
+"""Rows as digests that PostgreSQL computes: the texts of `model.digest` in its SQL, column by column. Pure.
 
     column         text                                              not
     whole number   as `concat` prints it
@@ -24,8 +24,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from cdcflow.capture.ports.comparison import NoText
-from cdcflow.merge.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, is_portable
-from cdcflow.merge.types import stored
+from cdcflow.model.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, is_portable
+from cdcflow.model.sqltypes import stored
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.types.describe import AttributeInfo, Codec, Policy, describe_table, quoted

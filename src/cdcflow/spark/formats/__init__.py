@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from cdcflow.spark.formats.delta import DeltaFormat
 from cdcflow.spark.formats.iceberg import IcebergFormat
 from cdcflow.spark.sql import StatementTable
-from cdcflow.warehouse.formats import rules_of
-from cdcflow.warehouse.paths import Warehouse
+from cdcflow.tables.formats import rules_of
+from cdcflow.tables.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ class SparkFormat(Protocol):
         metastore."""
 
     def is_conflict(self, error: BaseException) -> bool:
-        """See `cdcflow.warehouse.port.Engine.is_conflict`."""
+        """See `cdcflow.tables.port.Engine.is_conflict`."""
 
 
 _FORMATS: dict[str, Callable[[], SparkFormat]] = {"delta": DeltaFormat, "iceberg": IcebergFormat}

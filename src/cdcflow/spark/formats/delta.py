@@ -21,12 +21,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from cdcflow.errors import SinkUnavailable
-from cdcflow.merge.acts import Act
-from cdcflow.merge.modes import CURRENT, ModeRules
-from cdcflow.merge.refusals import CannotFollow
-from cdcflow.merge.statement import Folding
-from cdcflow.merge.target import Target
-from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.spark.formats.delta_files import COMPACTED
 from cdcflow.spark.formats.delta_jvm import DeltaJvm, delta_jvm
 from cdcflow.spark.formats.delta_transaction import Transaction, may_write, serve
@@ -35,9 +30,8 @@ from cdcflow.spark.java_errors import first_line
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.verbatim import as_written, in_setting
-from cdcflow.warehouse.durable import sync_table
-from cdcflow.warehouse.failures import reading
-from cdcflow.warehouse.formats.delta import (
+from cdcflow.tables.durable import sync_table
+from cdcflow.tables.formats.delta import (
     HARMLESS,
     MAPPING,
     RULES,
@@ -51,9 +45,15 @@ from cdcflow.warehouse.formats.delta import (
     said,
     vector_path,
 )
-from cdcflow.warehouse.formats.delta_commits import identity, lines_of, set_aside, torn_since
-from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import ROW_GROUP_BYTES, Compacted, HandOver, Kept, Snapshot
+from cdcflow.tables.formats.delta_commits import identity, lines_of, set_aside, torn_since
+from cdcflow.tables.job.failures import reading
+from cdcflow.tables.merge.acts import Act
+from cdcflow.tables.merge.modes import CURRENT, ModeRules
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.merge.statement import Folding
+from cdcflow.tables.merge.target import Target
+from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.port import ROW_GROUP_BYTES, Compacted, HandOver, Kept, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,16 +18,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cdcflow.merge import marking
-from cdcflow.merge.marking import FILE, ROW
-from cdcflow.merge.statement import Folding
-from cdcflow.merge.types import name_sql
+from cdcflow.model.sqltypes import name_sql
 from cdcflow.spark.formats import marked
 from cdcflow.spark.formats.delta_files import MADE_BYTES, chosen
 from cdcflow.spark.formats.delta_jvm import delta_jvm
 from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, Views
 from cdcflow.spark.verbatim import as_written
-from cdcflow.warehouse.port import Compacted
+from cdcflow.tables.merge import removed_and_added
+from cdcflow.tables.merge.removed_and_added import FILE, ROW
+from cdcflow.tables.merge.statement import Folding
+from cdcflow.tables.port import Compacted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,13 +135,13 @@ class Transaction:
             # No value of the table's rows is kept: each inserted row is read once, when it is written.
             rows = views.of(self._rows(files, list(folding.replaced.key)), "rows")
             broadcast = folding.count <= BROADCAST_ROWS_MAX
-            matched = marking.matched(folding.replaced, rows, limits=folding.limits, broadcast=broadcast)
+            matched = removed_and_added.matched(folding.replaced, rows, limits=folding.limits, broadcast=broadcast)
             gone = self._marked(self._spark.sql(matched), files)
             return [*gone, *self._come(folding, folding.rows())]
         target, families, ended = folding.layout.target, folding.families, folding.layout.ended
         reduced, going = marked.going(self._spark, views, folding, partial(self._rows, files))
         gone = self._marked(self._spark.table(going), files)
-        return [*gone, *self._come(folding, marking.coming(target, families, reduced, going, ended))]
+        return [*gone, *self._come(folding, removed_and_added.coming(target, families, reduced, going, ended))]
 
     def _come(self, folding: Folding, rows: str) -> list[Any]:
         """Write the inserted rows; return the actions that add their files."""

@@ -1,5 +1,5 @@
 """Apache Iceberg, format version 2, merge-on-read. A commit carries cdcflow's position and metadata in the snapshot's
-summary, as in `cdcflow.warehouse.formats.iceberg`."""
+summary, as in `cdcflow.tables.formats.iceberg`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.merge.statement import Folding
-from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.model.table import OFFSET
 from cdcflow.spark.formats import iceberg_branch
 from cdcflow.spark.formats.iceberg_branch import BranchMoved, branched
@@ -24,12 +23,13 @@ from cdcflow.spark.formats.marked import NewerRows, Views
 from cdcflow.spark.java_errors import first_line
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.verbatim import as_written
-from cdcflow.warehouse.durable import sync_table, torn
-from cdcflow.warehouse.formats import iceberg
-from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
-from cdcflow.warehouse.formats.iceberg_catalog import step_back
-from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import COMMITTED, Compacted, Kept, Snapshot
+from cdcflow.tables.durable import sync_table, torn
+from cdcflow.tables.formats import iceberg
+from cdcflow.tables.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
+from cdcflow.tables.formats.iceberg_catalog import step_back
+from cdcflow.tables.merge.statement import Folding
+from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.port import COMMITTED, Compacted, Kept, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cdcflow.merge import marking
-from cdcflow.merge.marking import FILE, ROW
-from cdcflow.merge.statement import Bounds, Folding, is_integer
-from cdcflow.merge.target import TargetColumn
-from cdcflow.merge.types import name_sql
+from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import OFFSET
 from cdcflow.spark.formats import marked
 from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, NewerRows, Views
+from cdcflow.tables.merge import removed_and_added
+from cdcflow.tables.merge.removed_and_added import FILE, ROW
+from cdcflow.tables.merge.statement import Bounds, Folding, is_integer
+from cdcflow.tables.merge.target import TargetColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,18 +94,18 @@ def changes(
     names = [c.name for c in target.columns]
 
     def gone(keys: str, key: dict[str, str]) -> str:
-        return marking.removal(branch, key, keys, limits=limits, broadcast=broadcast)
+        return removed_and_added.removal(branch, key, keys, limits=limits, broadcast=broadcast)
 
     if (replaced := folding.replaced) is not None:
         return Changes(gone(replaced.rows, dict(replaced.key)), folding.rows())
     key = {names[i]: f"c{i}" for i in target.key_positions}
-    if marking.needs_values(families):
+    if removed_and_added.needs_values(families):
         reduced, going = marked.going(spark, views, folding, lambda columns: _rows(spark, table, columns))
-        return Changes(gone(reduced, key), marking.coming(target, families, reduced, going, ended))
+        return Changes(gone(reduced, key), removed_and_added.coming(target, families, reduced, going, ended))
     if newest is None or newest >= folding.first:
         raise NewerRows
     reduced = views.of(spark.sql(folding.reduced(families)), "reduced", keep=True)
-    return Changes(gone(reduced, key), marking.coming(target, families, reduced, "", ended))
+    return Changes(gone(reduced, key), removed_and_added.coming(target, families, reduced, "", ended))
 
 
 def _rows(spark: SparkSession, table: str, columns: Sequence[str]) -> DataFrame:

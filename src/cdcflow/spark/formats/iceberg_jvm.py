@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cdcflow.merge.target import FormatColumn
 from cdcflow.spark.formats.jvm import Jvm, once
-from cdcflow.warehouse.formats import iceberg
+from cdcflow.tables.formats import iceberg
+from cdcflow.tables.merge.target import FormatColumn
 
 
 class IcebergJvm(Jvm):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from cdcflow.merge import marking
-from cdcflow.merge.statement import Folding
 from cdcflow.spark.sql import named
+from cdcflow.tables.merge import removed_and_added
+from cdcflow.tables.merge.statement import Folding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,17 +49,19 @@ class Views:
 def going(
     spark: SparkSession, views: Views, folding: Folding, rows: Callable[[Sequence[str]], DataFrame]
 ) -> tuple[str, str]:
-    """Return the views of the reduced range and of the rows to delete (see `merge.marking`), both kept. `rows` returns
-    columns of the table's rows, and the location of each.
+    """Return the views of the reduced range and of the rows to delete (see `tables.merge.removed_and_added`), both
+    kept. `rows` returns columns of the table's rows, and the location of each.
 
     Raises:
         NewerRows: see there; a MERGE does not touch those rows.
     """
     target, families, ended = folding.layout.target, folding.families, folding.layout.ended
     reduced = views.of(spark.sql(folding.reduced(families)), "reduced", keep=True)
-    of_table = views.of(rows(marking.table_columns(target, families, ended)), "rows")
+    of_table = views.of(rows(removed_and_added.table_columns(target, families, ended)), "rows")
     broadcast = folding.count <= BROADCAST_ROWS_MAX
-    found = marking.going(target, families, of_table, reduced, limits=folding.limits, broadcast=broadcast, ended=ended)
+    found = removed_and_added.going(
+        target, families, of_table, reduced, limits=folding.limits, broadcast=broadcast, ended=ended
+    )
     name = views.of(spark.sql(found), "going", keep=True)
     if spark.table(name).selectExpr("count_if(newer) AS n").collect()[0].n:
         raise NewerRows

@@ -1,0 +1,218 @@
+"""A published cut: the version of every table that shows the same state of the source.
+
+    <warehouse>/_cdcflow_cuts     a row per cut; `tables` maps a table's name to its path, version, and whether every
+                                  row is present; `ids`, `states` and `commits` add to each, `tags` has the tag
+                                  of its version if the format has tags; `left_out` why one is missing
+
+A merge appends the row when every table has reached the cut, so a reader that goes through it sees one consistent state
+or nothing. Maintenance keeps what the kept cuts need (`tables.job.maintenance`); an operator's own VACUUM needs a
+retention longer than the age of the oldest cut in use.
+
+A version number has a meaning in one table only, and in one history of that table. A cut therefore records the table's
+id and an identifier of the version's commit, and readers compare both with the table at the path. After a table's
+folder was moved away, or replaced by an older copy, version 3 shows a different state. What a cut number shows never
+changes; what an edit did to a table is in the next cut.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from cdcflow.errors import HistoryLost, SinkUnavailable
+
+LATER_COLUMNS = ("ids", "states", "left_out", "tags", "logs", "commits")
+"""Maps from a table's name to text, which older versions of cdcflow did not write; `logs` maps a log's id to its part
+as JSON."""
+
+PUBLICATION = "cdcflow/cuts"
+"""The transaction of a publication, identified by its version: of two publications that follow the same one the table
+accepts only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutTable:
+    """A table in a cut. `generation`: the latest backfill whose sweep the table has seen (0 if none).
+
+    `complete`: every row is present. `state` is the table's state in the log at that time. For a complete table, a
+    state other than "done" means that the table is being read again, that this was abandoned, or that it is no longer
+    captured ("forgotten") and shows an older state. `id` is the table's id. `tag` names the version for readers without
+    cdcflow ("" if the format has no tags). `commit` identifies the commit that created the version (see
+    `port.Snapshot`). All four are "" in a cut of an older cdcflow.
+    """
+
+    path: str
+    version: int
+    complete: bool
+    generation: int = 0
+    id: str = ""
+    state: str = ""
+    tag: str = ""
+    commit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """One log's part in a cut of several logs: the name of the log, its position (cut, offset and source position as
+    the log itself counts them, and its commit clock), and the names of its tables."""
+
+    name: str
+    cut: int
+    offset: int
+    position: str
+    commit_clock: int
+    tables: tuple[str, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, found: str | Mapping[str, Any]) -> LogPart:
+        value = json.loads(found) if isinstance(found, str) else found
+        return cls(**{**_known(cls, value), "tables": tuple(value["tables"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A published cut. `commit_clock` is in microseconds since 1970 UTC. `left_out`: tables that could not be brought
+    to the cut, and why.
+
+    `logs`: in a cut of several logs, each log's part by its id. Then `cut` is the warehouse's own number, `offset` the
+    sum of the logs' offsets, and `commit_clock` the lowest of the logs that the merge waited for.
+    """
+
+    cut: int
+    log_id: str
+    offset: int
+    position: str
+    commit_clock: int
+    tables: Mapping[str, CutTable]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    logs: Mapping[str, LogPart] = field(default_factory=dict)
+
+    def part_of(self, log_id: str) -> Cut | None:
+        """Return one log's part of a cut of several logs as a cut that has only its tables; `None` if the cut has
+        nothing of that log. For a cut of one log, return the cut itself."""
+        if not self.logs:
+            return self if self.log_id == log_id else None
+        part = self.logs.get(log_id)
+        if part is None:
+            return None
+        tables = {name: self.tables[name] for name in part.tables if name in self.tables}
+        left_out = {name: self.left_out[name] for name in part.tables if name in self.left_out}
+        return Cut(part.cut, log_id, part.offset, part.position, part.commit_clock, tables, left_out)
+
+    def part_with(self, table: str) -> Cut:
+        """Return the part of the log that has this table."""
+        found = (log_id for log_id, part in self.logs.items() if table in part.tables)
+        return self.part_of(next(found, self.log_id)) or self
+
+    def to_json(self) -> dict[str, Any]:
+        """Return values that survive a round trip through JSON."""
+        logs = {log_id: {**asdict(part), "tables": list(part.tables)} for log_id, part in self.logs.items()}
+        return {**asdict(self), "logs": logs}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Cut:
+        tables = {name: CutTable(**_known(CutTable, table)) for name, table in found["tables"].items()}
+        logs = {log_id: LogPart.from_json(part) for log_id, part in (found.get("logs") or {}).items()}
+        return cls(**{**_known(cls, found), "tables": tables, "logs": logs})
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], clock: int) -> Cut:
+        """Return the cut of a row of the table of cuts, whose maps and structs are dicts. `clock` is its
+        `commit_clock`."""
+        ids, states, left_out, tags, logs, commits = (row.get(name) or {} for name in LATER_COLUMNS)
+        later = {"id": ids, "state": states, "tag": tags, "commit": commits}
+        tables = {
+            name: CutTable(**entry, **{word: texts.get(name, "") for word, texts in later.items()})
+            for name, entry in row["tables"].items()
+        }
+        return cls(row["cut"], row["log_id"], row["offset"], row["position"], clock, tables, left_out, _parts(logs))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCut:
+    """A published cut in a list. `commit_clock` and `published` are in microseconds since 1970 UTC; `tables`: the
+    number of tables that it shows."""
+
+    cut: int
+    offset: int
+    position: str
+    commit_clock: int
+    published: int
+    tables: int
+
+
+EXPIRED_PROPERTY = "cdcflow.expired"
+"""A property of the table of cuts: the latest cut that maintenance has expired."""
+
+
+def own_part(cut: Cut | None, log_id: str) -> Cut | None:
+    """Return one log's part of a cut, for a caller that needs only that log; a cut without a part of that log is
+    returned unchanged."""
+    return None if cut is None else cut.part_of(log_id) or cut
+
+
+def cut_expired(warehouse: object, cut: int, expired: int) -> HistoryLost:
+    """Return the error for a reader of a cut that maintenance has expired."""
+    return HistoryLost(
+        f"reading cut {cut} of {warehouse}: it has expired, as all up to cut {expired} have",
+        remedy="read one that `cdcflow cuts` lists; set merge.keep longer to keep coming ones for longer",
+        runbook="cut-gone",
+    )
+
+
+def newest_of_each(listed: Iterable[ListedCut]) -> list[ListedCut]:
+    """Return the cuts in the order of their numbers; of a cut that was published more than once only the latest
+    publication."""
+    found: dict[int, ListedCut] = {}
+    for one in sorted(listed, key=lambda one: (one.cut, one.published)):
+        found[one.cut] = one
+    return list(found.values())
+
+
+def _parts(logs: Mapping[str, str]) -> dict[str, LogPart]:
+    return {log_id: LogPart.from_json(part) for log_id, part in logs.items()}
+
+
+def _known(of: type[Cut] | type[CutTable] | type[LogPart], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that this version knows, without those that a newer cdcflow has added."""
+    return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
+
+
+def is_replaced(cut: Cut, name: str, commit: str, transactions: Mapping[str, int]) -> bool:
+    """Return whether the version number that the cut shows now belongs to a different commit of the table.
+
+    `commit`, `transactions`: the current ones of that version, as in `port.Snapshot`. For a cut of an older cdcflow,
+    and for a commit that was cleaned up, the test is whether the version has merged anything after the cut.
+    """
+    shown = cut.tables[name].commit
+    if shown and commit:
+        return shown != commit
+    part = cut.part_with(name)
+    return transactions.get(f"cdcflow/{part.log_id}/{name}", 0) > part.cut
+
+
+REPLACED = "another version has its number: the table was put back from a copy, and changed since then"
+
+
+def version_gone(warehouse: object, cut: Cut, name: str, why: str) -> HistoryLost:
+    """Return the error for a reader of a cut when a table is no longer in the state that the cut shows."""
+    return HistoryLost(
+        f"reading cut {cut.cut} of {warehouse}: version {cut.tables[name].version} of table {name} is no longer there:"
+        f" {why}",
+        remedy="read a newer cut, or the other tables of this one: read_cut(…, tables=[…])",
+        runbook="cut-gone",
+    )
+
+
+def already_published(cut: Cut) -> SinkUnavailable:
+    """Return the error for a merge that tries to publish after a different merge has published."""
+    return SinkUnavailable(
+        f"publishing cut {cut.cut}: another merge has published one meanwhile",
+        remedy="nothing is lost; merge again",
+        runbook="busy",
+    )

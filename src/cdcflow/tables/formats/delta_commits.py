@@ -1,0 +1,164 @@
+"""Commits of a Delta table as files in a folder: whether one is whole, its identity, and how to remove a torn one.
+
+    _delta_log/00000000000000000041.json       a JSON object per line
+               00000000000000000042.json       0 bytes: the machine lost power before the file reached its disk
+               .torn-…-00000000000000000042    the same after the next merge
+
+A writer creates a commit's file under another name and then renames it, so a file that lacks lines was left by a power
+cut. Its version was never durable, and counts as never made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+import structlog
+
+from cdcflow.tables import durable
+from cdcflow.tables.formats.delta import vector_path
+
+_VECTOR_FRAME = 8
+"""Bytes around a deletion vector in its file: its size before it, its checksum after it."""
+_COMPUTED = re.compile(r"\.?(\d{20})\.(?:json\.crc|crc|crc\.crc)")
+_COMMIT = re.compile(r"(\d{20})\.json")
+
+_log = structlog.get_logger()
+
+
+def lines_of(text: str) -> list[str]:
+    """Split a commit into lines at line feeds only, as texts in it may contain other separators."""
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def actions_of(content: bytes) -> list[dict[str, Any]] | None:
+    """Return what a commit changed; `None` if its file is torn."""
+    try:
+        found = [json.loads(line) for line in lines_of(content.decode())]
+    except ValueError:  # JSON or characters that are cut short
+        return None
+    return found if found and all(isinstance(action, dict) for action in found) else None
+
+
+def identity(lines: Sequence[str]) -> str:
+    """Return a text that no other commit has, not even one with the same version, since a commit names its own files
+    and its time."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def torn_since(log: Path, published: int | None) -> list[int]:
+    """Return the versions of a table that a power cut left torn, the latest first; nothing whole follows them.
+
+    `log`: the folder `_delta_log`. For versions after `published` (`None`: for the latest one) the data files are
+    checked as well; what was published had been synced before. A commit whose files are missing or end early is torn,
+    and so is every later one.
+    """
+    try:
+        versions = sorted(int(found[1]) for name in os.listdir(log) if (found := _COMMIT.fullmatch(name)))
+    except FileNotFoundError:
+        return []
+    later = versions[-1:] if published is None else [v for v in versions if v > published] or versions[-1:]
+    _drop_torn_sums(log, later)
+    commits = {v: actions_of(_file(log, v).read_bytes()) for v in later}
+    gone = {_path(a["remove"]) for actions in commits.values() for a in actions or () if "remove" in a}
+    for version, actions in commits.items():
+        # A torn commit that is not the latest is reported by the reader: see `built_on_torn`.
+        if actions is None:
+            return [version] if version == versions[-1] else []
+        was_synced = published is not None and version <= published
+        added = [action["add"] for action in actions if "add" in action and not was_synced]
+        if not all(_is_whole(log.parent, add) for add in added if _path(add) not in gone):
+            return [v for v in reversed(later) if v >= version]
+    return []
+
+
+def _path(action: Mapping[str, Any]) -> tuple[str, str]:
+    vector = action.get("deletionVector") or {}
+    return action["path"], f"{vector.get('pathOrInlineDv')}@{vector.get('offset')}"
+
+
+def _is_whole(folder: Path, add: Mapping[str, Any]) -> bool:
+    """Return whether a file and its deletion vector are as long as the commit records. Files elsewhere belong to a
+    clone and are not checked."""
+    parts, vector = urlsplit(add["path"]), add.get("deletionVector") or {}
+    if parts.scheme or parts.path.startswith("/"):
+        return True
+    path = folder / unquote(parts.path)
+    if _size(path) != add["size"] or not _check_sum(path):
+        return False
+    if vector.get("storageType") != "u":
+        return True
+    end = int(vector.get("offset") or 0) + int(vector["sizeInBytes"]) + _VECTOR_FRAME
+    return _size(folder / vector_path(vector["pathOrInlineDv"])) >= end
+
+
+def _drop_torn_sums(log: Path, versions: Sequence[int]) -> None:
+    """Remove files computed from commits if they are torn or do not match; readers compute them again, or do
+    without."""
+    latest = versions[-1] if versions else -1
+    for name in os.listdir(log):
+        # Computed from a commit that was never made: it would not match the next commit with its number.
+        if (found := _COMPUTED.fullmatch(name)) is not None and int(found[1]) > latest:
+            (log / name).unlink()
+    for version in versions:
+        state = log / f"{version:020d}.crc"
+        if not _check_sum(_file(log, version)):
+            _beside(_file(log, version)).unlink()
+        if state.exists() and (not _check_sum(state) or actions_of(state.read_bytes()) is None):
+            state.unlink()
+            _beside(state).unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.crc")
+
+
+def _check_sum(path: Path) -> bool:
+    """Return whether a file matches the checksums that Hadoop keeps next to it. Torn checksum files are removed: they
+    prove nothing."""
+    beside = _beside(path)
+    if not beside.exists() or not path.exists():
+        return True
+    content, kept = path.read_bytes(), beside.read_bytes()
+    each = int.from_bytes(kept[4:8], "big")
+    if kept[:4] == b"crc\0" and each > 0 and len(kept) == 8 + 4 * -(-len(content) // each):
+        sums = b"".join(zlib.crc32(content[at : at + each]).to_bytes(4, "big") for at in range(0, len(content), each))
+        if sums == kept[8:]:
+            return True
+        if any(kept[8:]):
+            return False
+    beside.unlink()
+    return True
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1
+
+
+def set_aside(log: Path, versions: Sequence[int]) -> None:
+    """Rename torn commits' files, the latest first, so that no reader sees them, and remove what was computed from
+    them. Only for a merge that holds the warehouse's lease."""
+    for version in versions:
+        file = _file(log, version)
+        _log.warning("a torn commit is set aside, its range is merged again", table=log.parent.name, version=version)
+        computed = (f"{version:020d}.crc", f"{version:020d}.checkpoint.parquet")
+        for name in (*computed, *(f".{name}.crc" for name in (file.name, *computed))):
+            (log / name).unlink(missing_ok=True)
+        file.rename(log / f".torn-{uuid4()}-{version:020d}")
+    if versions:
+        durable.sync_folder(log)
+
+
+def _file(log: Path, version: int) -> Path:
+    return log / f"{version:020d}.json"
+
+
+__all__ = ["actions_of", "identity", "lines_of", "set_aside", "torn_since"]

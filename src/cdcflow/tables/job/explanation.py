@@ -1,0 +1,235 @@
+"""What a version of a table contains: cuts, segments and transactions, and the origin of each value of a row.
+
+cut 41 ── version 6          offsets up to 4989
+cut 52 ── version 7          new in it: offsets 4990 to 5006
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.log.read.log_reader import LogReader
+from cdcflow.model.change import DELETE, TRUNCATE
+from cdcflow.model.keytexts import are_equal, scalar_of
+from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, TableId
+from cdcflow.tables.cut import Cut
+from cdcflow.tables.paths import table_at
+from cdcflow.tables.port import Cuts
+
+TRANSACTIONS_MAX = 20
+"""At most this many transactions are listed, the latest ones."""
+
+STEP = 250_000
+"""A row's changes are searched for in steps of this many rows of the log, from the latest backwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction of the source, or a chunk of a backfill (`kind` "read"). Times are microseconds since 1970 UTC."""
+
+    number: int
+    first_offset: int
+    last_offset: int
+    position: str
+    kind: str
+    xid: int
+    commit_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The change that a value came from. `value` is its text; `None` for NULL."""
+
+    column: str
+    value: str | None
+    op: str
+    transaction: Transaction
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A version of a table: everything up to `offset`, which is `position` in the source's log.
+
+    `cuts` are the published cuts that show this version. `before` is the version in the cut before them (`None`: this
+    version is the first known), and `first` the first offset that is new in this version. `count` transactions changed
+    this table between `first` and `offset`; `transactions` are the latest of them, and `segments` contain them.
+
+    `row`: for each column of a row, the change that its value came from. `row_state` describes what is known of that
+    row; `unknown`: columns whose value is older than the oldest change of the row that the log has.
+    """
+
+    table: str
+    version: int
+    cuts: tuple[int, ...]
+    offset: int
+    position: str
+    commit_clock: int
+    before: int | None
+    first: int
+    changes: int
+    count: int
+    transactions: tuple[Transaction, ...]
+    segments: tuple[str, ...] = ()
+    row: tuple[Origin, ...] = ()
+    row_state: str = ""
+    unknown: tuple[str, ...] = ()
+
+
+def explain(
+    log: LogReader,
+    cuts: Cuts,
+    name: str,
+    version: int | None = None,
+    key: Sequence[str] | None = None,
+    segments: Sequence[tuple[int, int]] = (),
+) -> Explained:
+    """Return what a version of a table contains (`None`: the latest that a cut shows), and the origin of a row's
+    values.
+
+    `key`: the texts of the row's key columns. `segments`: the first and last offsets of the log's sealed segments.
+
+    Raises:
+        ConfigurationError: no kept cut shows the table or the version, or the key has another number of columns.
+    """
+    shown, before = _shown(cuts, name, version)
+    newest, entry = shown[-1], shown[-1].tables[name]
+    table = table_at(entry.path)
+    first = 1 if before is None else before.offset + 1
+    headers, changes = _news(log, table, first, newest.offset)
+    found = Explained(
+        table=name,
+        version=entry.version,
+        cuts=tuple(cut.cut for cut in shown),
+        offset=newest.offset,
+        position=newest.position,
+        commit_clock=newest.commit_clock,
+        before=None if before is None else before.tables[name].version,
+        first=first,
+        changes=changes,
+        count=0 if headers is None else headers.num_rows,
+        transactions=()
+        if headers is None
+        else tuple(_transactions(headers.slice(max(0, len(headers) - TRANSACTIONS_MAX)))),
+        segments=tuple(f"{a}-{b}" for a, b in segments if b >= first and a <= newest.offset),
+    )
+    if key is None:
+        return found
+    return _with_row(found, log, table, key)
+
+
+def _shown(cuts: Cuts, name: str, version: int | None) -> tuple[list[Cut], Cut | None]:
+    """Return the kept cuts that show this version of a table, and the latest earlier cut that shows a different one."""
+    shown: list[Cut] = []
+    for listed in reversed(cuts.listed()):
+        cut = cuts.numbered(listed.cut)
+        if cut is None or name not in cut.tables:
+            continue
+        cut = replace(cut.part_with(name), cut=cut.cut)  # offsets of the table's own log
+        there = cut.tables[name].version
+        if version is None:
+            version = there
+        if there == version:
+            shown.append(cut)
+        elif shown:
+            return shown[::-1], cut
+    if not shown:
+        what = f"table {name}" if version is None else f"version {version} of table {name}"
+        raise ConfigurationError(
+            f"explaining {what}: no kept cut shows it",
+            remedy="`cdcflow cuts` lists the kept cuts; merge.keep says how long they are kept",
+            runbook="no-cut",
+        )
+    return shown[::-1], None
+
+
+def _news(log: LogReader, table: TableId, first: int, last: int) -> tuple[pa.Table | None, int]:
+    """Return the headers of the transactions that changed this table in a range of offsets, and the number of
+    changes."""
+    try:
+        offsets = [rows.column(OFFSET).to_numpy() for _, _, rows in log.read_rows(first, last, {table})]
+        headers = list(log.read_transactions(first, last))
+    except HistoryLost:
+        return None, 0
+    if not offsets or not headers:
+        return None, 0
+    touched, listed = np.sort(np.concatenate(offsets)), pa.concat_tables(headers)
+    begins, ends = (listed.column(name).to_numpy() for name in ("first_offset", "last_offset"))
+    hit = np.searchsorted(touched, ends, side="right") > np.searchsorted(touched, begins, side="left")
+    return listed.filter(pa.array(hit)), len(touched)
+
+
+def _transactions(headers: pa.Table) -> Iterator[Transaction]:
+    names = ["number", "first_offset", "last_offset", "position", "kind", "xid"]
+    stamps = headers.column("commit_ts").cast(pa.int64()).to_pylist()
+    for values, stamp in zip(headers.select(names).to_pylist(), stamps, strict=True):
+        yield Transaction(**values, commit_ts=stamp)
+
+
+# ── a row ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _with_row(found: Explained, log: LogReader, table: TableId, key: Sequence[str]) -> Explained:
+    origins: dict[str, Origin] = {}
+    columns: dict[str, None] = {}
+    state = "the log has no change of it"
+    for shape, row in _changes_back(log, table, key, found.offset):
+        op = row[OP]
+        if op in (DELETE, TRUNCATE):
+            if not columns:
+                state = "deleted"
+                origins["(row)"] = _origin(log, "(row)", None, row)
+            break
+        if not columns:
+            state = "in the table"
+            columns = dict.fromkeys(c.name for c in shape.columns)
+        left = set(row[UNCHANGED] or ())
+        for column in columns:
+            if column in row and column not in left and column not in origins:
+                origins[column] = _origin(log, column, row[column], row)
+        if not left or len(origins) == len(columns):
+            break
+    unknown = tuple(column for column in columns if column not in origins)
+    return replace(found, row=tuple(origins.values()), row_state=state, unknown=unknown)
+
+
+def _origin(log: LogReader, column: str, value: object, row: Mapping[str, Any]) -> Origin:
+    offset = int(row[OFFSET])
+    [transaction] = [t for batch in log.read_transactions(offset, offset) for t in _transactions(batch)][:1]
+    return Origin(column, None if value is None else str(value), str(row[OP]), transaction, offset)
+
+
+def _changes_back(
+    log: LogReader, table: TableId, key: Sequence[str], last: int
+) -> Iterator[tuple[Table, dict[str, Any]]]:
+    """Yield the changes of a row, and the truncates of its table, the latest first, as far back as the log reaches."""
+    high = last
+    while high > 0:
+        low = max(1, high - STEP + 1)
+        try:
+            parts = list(log.read_rows(low, high, {table}))
+        except HistoryLost:
+            return
+        hits: list[tuple[Table, dict[str, Any]]] = []
+        for shape, _, rows in parts:
+            names = shape.key_columns
+            if len(names) != len(key):
+                raise ConfigurationError(
+                    f"explaining a row of {table}: its key has {len(names)} columns ({', '.join(names)}),"
+                    f" {len(key)} were named",
+                    remedy="name one value for each of them, with commas",
+                    runbook="settings",
+                )
+            wanted = [scalar_of(shape, name, text) for name, text in zip(names, key, strict=True)]
+            its = are_equal([rows.column(name) for name in names], wanted)
+            these = rows.filter(pc.or_(pc.equal(rows.column(OP), TRUNCATE), its))
+            hits += [(shape, row) for row in these.to_pylist()]
+        yield from sorted(hits, key=lambda hit: int(hit[1][OFFSET]), reverse=True)
+        high = low - 1

@@ -1,0 +1,261 @@
+"""Errors that end the merge of one table: that table is excluded from the cut, with the reason, and the others
+continue.
+
+An engine classifies its own errors (`Engine.failure`); this module turns the classification into a message and a
+remedy. No message contains a row's values: an engine's own texts may, so only the error's kind, the line of cdcflow
+where it occurred, and the file are reported.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from cdcflow.errors import (
+    CdcflowError,
+    ConfigurationError,
+    HistoryLost,
+    InvariantViolated,
+    SinkUnavailable,
+    SyncFailed,
+)
+from cdcflow.model.table import TableId, word
+from cdcflow.tables.cut import Cut
+from cdcflow.tables.merge.refusals import CannotFollow, rebuilt
+from cdcflow.tables.paths import CUTS, Warehouse
+from cdcflow.tables.port import Engine, Failure, FailureKind, HandOver
+
+Rows = TypeVar("Rows")
+
+_log = structlog.get_logger()
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+_AGAIN = {"merged": "run `cdcflow merge`", "read": "read it again"}
+
+
+class TableFailed(CannotFollow):
+    """The merge of one table ended with an error of its engine."""
+
+    section = "table-failed"
+
+
+class FileUnreadable(Exception):
+    """The file `place` cannot be read, or has other contents than it should. The cause says why."""
+
+    def __init__(self, place: Path | str) -> None:
+        super().__init__(str(place))
+        self.place = str(place)
+
+
+@contextmanager
+def reading(place: Path | str, *passing: type[Exception]) -> Iterator[None]:
+    """Wrap the reading of a file, so that an error names it. `passing`: errors that do not concern the file.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        FileUnreadable: any other error, except cdcflow's own.
+    """
+    try:
+        yield
+    except (CdcflowError, HandOver, FileUnreadable):
+        raise
+    except FileNotFoundError as error:
+        if error.filename is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place)) from error
+        raise
+    except Exception as error:
+        if isinstance(error, passing):
+            raise
+        raise FileUnreadable(place) from error
+
+
+def of_system(error: BaseException) -> Failure | None:
+    """Return what an error of the operating system or of a file means; `None` if it is neither."""
+    place, is_unreadable = "", False
+    for one in causes(error):
+        if isinstance(one, FileUnreadable):
+            place, is_unreadable = place or one.place, True
+        if isinstance(one, OSError) and one.errno in _FULL | _REFUSED:
+            kind: FailureKind = "full" if one.errno in _FULL else "refused"
+            return Failure(kind, errno.errorcode[one.errno], place or str(one.filename or ""))
+        if isinstance(one, FileNotFoundError):
+            return Failure("damaged", "ENOENT", place or str(one.filename or ""))
+    return Failure("damaged", kinds(error), place) if is_unreadable else None
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def kinds(error: BaseException) -> str:
+    """Return the kind of an error, and the line of cdcflow at which it was raised."""
+    last = list(causes(error))[-1]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "cdcflow/" in f.filename]
+    at = f" in {frames[-1].filename.rpartition('cdcflow/')[2]}:{frames[-1].lineno}" if frames else ""
+    return f"{type(last).__name__}{at}"
+
+
+def table_failed(
+    table: TableId | str, engine: str, found: Failure, folder: str, log: str = "", *, attempted: str = "merged"
+) -> TableFailed:
+    """Return the error for a table that an engine failed at. `folder`: the table's folder; `log`: its log's folder."""
+    place, told, command = found.place or folder, f"table {table} cannot be {attempted}:", _AGAIN[attempted]
+    if found.kind in ("full", "refused") and not os.path.exists(place):
+        place = place.rpartition("/")[0]  # the name of a file that was not created is random
+    if found.kind == "full":
+        return TableFailed(
+            f"{told} there is no room at {place} ({found.what})",
+            remedy=f"make room there, then {command}; nothing is lost",
+        )
+    if found.kind == "refused":
+        return TableFailed(
+            f"{told} {place} may not be read or written ({found.what})",
+            remedy=f"let this user read and write it, then {command}; nothing is lost",
+        )
+    if found.kind == "damaged" and log and place.startswith(f"{log}/"):
+        return TableFailed(
+            f"{told} {place}, a file of the log, is damaged or gone ({found.what})",
+            remedy=f"run `cdcflow log check --deep`; put the file back from a copy, then {command}",
+            runbook="log-damaged",
+        )
+    if found.kind == "damaged":
+        return TableFailed(
+            f"{told} {place} is damaged or gone ({found.what})",
+            remedy=f"put it back from a copy and {command}; or {rebuilt(table)}",
+        )
+    return TableFailed(
+        f"{told} the {engine} engine failed ({found.what})",
+        remedy=f"{command} once more; if it fails again, report this, and {rebuilt(table)}",
+    )
+
+
+def rows_missing(table: TableId, cut: int, count: int) -> CannotFollow:
+    """Return the error for a table with rows that lack columns, although all of its rows were read."""
+    return CannotFollow(
+        f"table {table} cannot be merged up to cut {cut}: all of its rows were read, and {count} rows miss columns."
+        " So it is where somebody removed rows of the current-state table that then changed at the source",
+        remedy=f"run `cdcflow backfill {word(table)}`, then `cdcflow merge`",
+        runbook="table-changed-by-others",
+    )
+
+
+@contextmanager
+def of_all_tables(engine: Engine, warehouse: Warehouse) -> Iterator[None]:
+    """Wrap access to what all tables of a warehouse share: their cuts, and the catalog.
+
+    Raises:
+        SinkUnavailable: the disk is full.
+        ConfigurationError: it is damaged, or no permission to read or write it.
+    """
+    try:
+        yield
+    except HistoryLost as error:  # the table of cuts, whose rows no source has
+        raise _of_all(
+            Failure("damaged", "commits follow one that is torn or missing"), warehouse.at((CUTS,))
+        ) from error
+    except CdcflowError:
+        raise
+    except Exception as error:
+        found = engine.failure(error)
+        if found is None or found.kind == "fault":
+            raise
+        raise _of_all(found, warehouse.at((CUTS,))) from error
+
+
+def _of_all(found: Failure, cuts: str) -> CdcflowError:
+    place = found.place or cuts
+    told = "what all tables of a warehouse have in common:"
+    if found.kind == "full":
+        return SinkUnavailable(
+            f"{told} there is no room at {place} ({found.what})", remedy="make room there, then run `cdcflow merge`"
+        )
+    if found.kind == "refused":
+        return ConfigurationError(
+            f"{told} {place} may not be read or written ({found.what})",
+            remedy="let this user read and write it, then run `cdcflow merge`",
+            runbook="warehouse-damaged",
+        )
+    again = f"move {cuts} away, which loses the older cuts, and run `cdcflow merge`"
+    if not place.startswith(cuts):
+        again = "move the whole warehouse away, and run `cdcflow backfill` for its tables, then `cdcflow merge`"
+    return ConfigurationError(
+        f"{told} {place} is damaged or gone ({found.what})",
+        remedy=f"put it back from a copy, then run `cdcflow merge`; or {again}",
+        runbook="warehouse-damaged",
+    )
+
+
+def read_tables(
+    cut: Cut,
+    wanted: Sequence[str],
+    read: Callable[[str], Rows],
+    engine: str,
+    warehouse: Warehouse,
+    failure: Callable[[Exception], Failure | None],
+) -> dict[str, Rows]:
+    """Return the requested tables of a cut, keyed by name, without those that cannot be read; each of these is logged
+    as a warning.
+
+    Raises:
+        TableFailed: no table can be read.
+    """
+    found: dict[str, Rows] = {}
+    failed: list[TableFailed] = []
+    for name in wanted:
+        try:
+            found[name] = read(name)
+        except CdcflowError:
+            raise
+        except Exception as error:
+            if (what := failure(error)) is None:
+                raise
+            folder = warehouse.at(cut.tables[name].path.split("/"))
+            failed.append(table_failed(name, engine, what, folder, attempted="read"))
+            failed[-1].__cause__ = error
+            _log.warning("table left out of the cut", table=name, cut=cut.cut, reason=failed[-1].with_section)
+    if failed and not found:
+        raise failed[0]
+    return found
+
+
+def contradicted(table: TableId, error: InvariantViolated) -> TableFailed:
+    """Return the error for a table whose data contradicts itself."""
+    remedy = None if error.remedy else rebuilt(table)
+    return TableFailed(f"table {table} cannot be merged: {error}", remedy=remedy, runbook=error.runbook)
+
+
+def is_of_one_table(error: CdcflowError) -> bool:
+    """Return whether an error of cdcflow that ended a table's merge concerns that table alone."""
+    if isinstance(error, InvariantViolated):
+        return not isinstance(error, SyncFailed)
+    return isinstance(error, (CannotFollow, HistoryLost)) or error.runbook == CannotFollow.section
+
+
+__all__ = [
+    "FileUnreadable",
+    "TableFailed",
+    "causes",
+    "contradicted",
+    "is_of_one_table",
+    "kinds",
+    "of_all_tables",
+    "of_system",
+    "read_tables",
+    "reading",
+    "rows_missing",
+    "table_failed",
+]

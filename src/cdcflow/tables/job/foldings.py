@@ -1,0 +1,138 @@
+"""Turn a range of changes into a `Folding` for its table, by the table's mode; every engine can run it.
+
+    mode          built from
+    current       the changes after the last truncate
+    soft_delete   all changes, deletes and truncates as changes of `_is_deleted`    (`tables.merge.soft_delete`)
+    append        all changes, also those of tables that were dropped since         (`tables.merge.append_mode`)
+    history       versions, built from all changes                                  (`histories`,
+    `tables.merge.history`)
+
+A mode is a function of a range, its evolutions (one for each incarnation of the source table that the mode needs) and
+the session. It yields the folding for as long as the session has the views that the folding names.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from cdcflow.tables.job import changes, histories
+from cdcflow.tables.job.ranges import TableRange
+from cdcflow.tables.job.spans import shapes_over_time
+from cdcflow.tables.merge import append_mode, statement
+from cdcflow.tables.merge.evolution import Evolution
+from cdcflow.tables.merge.policy import Mode
+from cdcflow.tables.merge.reduce import Layout
+from cdcflow.tables.merge.statement import Ending, Folding
+from cdcflow.tables.port import SqlSession
+from cdcflow.tables.segments import InputFile, offsets_of
+
+Standing = Callable[..., str]
+"""See `CurrentTable.standing`."""
+
+
+def folding(
+    range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
+) -> AbstractContextManager[Folding]:
+    """Yield the folding of a range into its table, which has gone through these evolutions."""
+    return _MODES[range_.mode.name](range_, session, evolutions, standing)
+
+
+@contextmanager
+def _current(
+    range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
+) -> Iterator[Folding]:
+    (evolution,) = evolutions
+    layout = Layout.of(evolution, shapes_over_time(range_.files))
+    living = range_.of(evolution)
+    after = changes.last_truncate(session, living)
+    if evolution.fresh:
+        after = max(after, offsets_of(living)[0] - 1)
+    emptied = after > 0 or range_.is_first
+    rows = None if emptied else functools.partial(standing, layout)
+    with changes.view(session, layout, living, after, rows) as found:
+        yield Folding(
+            layout,
+            found.name,
+            found.masks,
+            empty=range_.is_first,
+            emptied=emptied,
+            once=range_.is_first and _each_key_once(session, layout, living, found),
+            sweep_before=max(range_.sweep, after + 1 if after else 0),
+            ends=tuple((f.file.key_min, f.file.key_max) for f in living),
+            count=sum(f.file.rows for f in living),
+            first=offsets_of(living)[0],
+            by_offset=session.takes_by_offset,
+        )
+
+
+@contextmanager
+def _soft_delete(
+    range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
+) -> Iterator[Folding]:
+    (evolution,) = evolutions
+    layout = Layout.of(evolution, shapes_over_time(range_.files)).ending_by(range_.mode.ended or "")
+    living = range_.of(evolution)
+    truncates = changes.truncates(session, living)
+    # A dropped table's rows are gone, and they had other columns.
+    after = offsets_of(living)[0] - 1 if evolution.fresh else 0
+    emptied = evolution.fresh or range_.is_first
+
+    def lives(changes_: str) -> str:
+        ended = statement.is_ended("", layout.ended_name or "")
+        return f"(SELECT * FROM {standing(layout, changes_)} WHERE NOT {ended})"  # noqa: S608  quoted
+
+    with changes.ending_view(session, layout, living, after, None if emptied else lives, truncates) as found:
+        yield Folding(
+            layout,
+            found.name,
+            found.masks,
+            empty=range_.is_first,
+            emptied=emptied,
+            once=range_.is_first and not truncates and _each_key_once(session, layout, living, found),
+            sweep_before=after + 1 if evolution.fresh else 0,
+            ends=tuple((f.file.key_min, f.file.key_max) for f in living),
+            count=sum(f.file.rows for f in living),
+            first=offsets_of(living)[0],
+            ending=Ending(range_.sweep, min(truncates, default=0)),
+            by_offset=session.takes_by_offset,
+        )
+
+
+@contextmanager
+def _append(
+    range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
+) -> Iterator[Folding]:
+    target, shapes = evolutions[-1].target, shapes_over_time(range_.files)
+    layouts = [(append_mode.layout_of(target, e, shapes), range_.of(e)) for e in evolutions]
+    with changes.every(session, layouts) as name:
+        yield append_mode.Appending(
+            layouts[-1][0],
+            name,
+            frozenset(),
+            empty=range_.is_first,
+            emptied=False,
+            count=sum(f.file.rows for f in range_.files),
+            first=offsets_of(range_.files)[0],
+        )
+
+
+_MODES: Mapping[Mode, Callable[..., AbstractContextManager[Folding]]] = {
+    "current": _current,
+    "soft_delete": _soft_delete,
+    "append": _append,
+    "history": histories.folding,
+}
+
+
+def _each_key_once(session: SqlSession, layout: Layout, files: Sequence[InputFile], found: changes.View) -> bool:
+    """Return whether the changes are whole rows with unique keys, as after a backfill. Manifests show whether that is
+    possible, and usually that it is so; otherwise the log's keys are checked."""
+    target = layout.target
+    if not target.key or not all(f.ops and f.ops.keys() <= {"c", "r"} and not f.file.partial for f in files):
+        return False
+    first = target.columns[layout.key[0]].type
+    if statement.each_key_once(first, [f.file.key_runs for f in files]):
+        return True
+    return not session.rows(statement.repeated(target, found.name))

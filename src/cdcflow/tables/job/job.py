@@ -1,0 +1,588 @@
+"""The merge: fold the new changes of a log into current-state tables, then publish one cut.
+
+    log       ──cut 41──segment──cut 52──segment──cut 60──▶       latest sealed cut: 60
+    orders    at 52   ─────────── (52, 60] ──▶ one commit with (log, orders) = 60
+    products  at 60   (an earlier run got that far, then died): nothing to do
+    cuts      41 published ───────────────────▶ 60 published, last
+
+A table's position is read from the table: the latest commit by cdcflow names the cut, in the same atomic commit as the
+rows. So the next run finishes what a killed run began, a range is never applied twice, and a log that is older than the
+table, or a different log, is refused.
+
+The engine is chosen per table: `Engines` has the first engine, and the other one, for tables that the first cannot
+merge.
+
+    merge ──▶ Run ──▶ TableMerge ──▶ TableRange      what a range does to a table's shape and rows
+                 └──▶ Positions                       where each table is, and where its merge starts
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import structlog
+
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.log.files import notes
+from cdcflow.log.files.layout import Layout as LogLayout
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.suggestions import meant
+from cdcflow.model.table import TableId, word
+from cdcflow.tables.cut import Cut, CutTable
+from cdcflow.tables.formats import tag_of
+from cdcflow.tables.job import views
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.failures import contradicted, is_of_one_table, of_all_tables, rows_missing, table_failed
+from cdcflow.tables.job.positions import Positions, overtaken
+from cdcflow.tables.job.ranges import TableRange
+from cdcflow.tables.job.reports import MergeReport, Progress, TableReport, Watch, both, unwatched
+from cdcflow.tables.job.table_merge import TableMerge
+from cdcflow.tables.merge import statement
+from cdcflow.tables.merge.modes import ModeRules, decided
+from cdcflow.tables.merge.policy import DEFAULTS, Policies
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.merge.target import Target
+from cdcflow.tables.paths import Warehouse, table_at, table_path
+from cdcflow.tables.port import CurrentTable, Engine, HandOver, Snapshot
+from cdcflow.tables.segments import OlderNeeded, Range, sealed
+
+OnEdit = Literal["warn", "stop"]
+
+CONFLICTS_MAX = 5
+"""How often a table is merged again after another process (OPTIMIZE, a retention job) committed to it."""
+
+TABLES_AT_ONCE = 3
+"""Most of a small merge is planning and commits on the driver, in one thread: three tables keep two cores busy."""
+
+_log = structlog.get_logger()
+_Answer = TypeVar("_Answer")
+
+
+def merge(
+    engines: Engines,
+    log: LogLayout | Path | str,
+    warehouse: Warehouse | Path | str,
+    tables: Collection[str] | None = None,
+    *,
+    on_edit: OnEdit = "warn",
+    newest: Checkpoint | None = None,
+    origin: Mapping[str, object] | None = None,
+    watch: Watch = unwatched,
+    policies: Policies = DEFAULTS,
+) -> MergeReport:
+    """Bring every current-state table to the latest sealed cut of the log, then publish the cut.
+
+    `engines` work in this warehouse (see `cdcflow.spark.job.merge` and `cdcflow.local.merge`, which name them). `log`:
+    its directory, or its layout if segments are in an object store. Segments that have to be fetched are merged in
+    several steps, so that the local disk holds few of them at a time. `tables`: only these (`schema.name`); the cut is
+    then published only if no other table has changes up to it. `on_edit`: what to do if another process changed a
+    table's rows (hard case G36). `policies`: the settings of each table. If the directory is the history of a log in
+    Kafka, `newest` is that log's latest checkpoint, and `origin` the place in its topic where the history ends, which
+    each table's commit then records (see `cdcflow.spark.kafka`).
+
+    A table is excluded from the cut, with the reason in its report, if it cannot follow its source, if the log no
+    longer has what it needs, or if its merge ends with an error of the engine (a damaged file, a full disk); the others
+    continue.
+
+    Raises:
+        SinkUnavailable: another merge works in this warehouse, or another process kept changing a table; try again
+            later.
+        ConfigurationError: the tables belong to another log or are ahead of this one, the warehouse is a URL, no table
+            at all can follow its source, or no engine can do it; the message says what to do.
+        HistoryLost: the log no longer has what any table needs.
+        InvariantViolated: every table contradicts itself.
+        TableFailed: the engine failed at every table.
+    """
+    with engines.first.lease():
+        given = (
+            engines,
+            LogLayout.of(log),
+            Warehouse.of(warehouse),
+            tables,
+            on_edit,
+            newest,
+            origin or {},
+            watch,
+            policies,
+        )
+        try:
+            return _merge(*given, recent=True)
+        except OlderNeeded:
+            return _merge(*given, recent=False)
+
+
+def _merge(
+    engines: Engines,
+    log: LogLayout,
+    place: Warehouse,
+    tables: Collection[str] | None,
+    on_edit: OnEdit,
+    newest: Checkpoint | None,
+    origin: Mapping[str, object],
+    watch: Watch,
+    policies: Policies,
+    *,
+    recent: bool,
+) -> MergeReport:
+    """`recent`: list only segments after the published cut, if listing all of them would cost more. Raises OlderNeeded
+    if they are not enough; what was already committed stays committed."""
+    began = time.monotonic()
+    with of_all_tables(engines.first, place):
+        cuts = engines.first.cuts()
+        cuts.drop_torn()
+        before = cuts.newest()
+    whole = sealed(log, 0 if before is None else before.offset, recent=recent)
+    if whole.newest is None:
+        return MergeReport(0, 0, False, time.monotonic() - began, ())
+    for name in sorted(policies.each.keys() - whole.tables(before).keys() if policies.each else ()):
+        _log.warning("settings name a table of which the log has no row", table=name)
+    reports: dict[str, TableReport] = {}
+    published = False
+    steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
+    for number, step in enumerate(steps, 1):
+        told = functools.partial(_tell_step, watch, number)
+        run = Run(engines, step, place, on_edit, whole, newest, origin, before, told, policies)
+        found = run.tables(_known(tables, step, whole, before))
+        new = run.cut(found)
+        new = None if new is None else run.pinned(new)
+        found = run.final(found)
+        if new is not None:
+            with of_all_tables(engines.first, place):
+                cuts.publish(new)
+            _log.info("cut published", cut=new.cut, tables=len(new.tables))
+            before, published = new, True
+        reports |= {r.name: both(reports.get(r.name), r) for r in found}
+    if before is not None:
+        show_views(engines.first, place, before)
+    if before is not None and log.is_home:
+        note(log, place, before)
+    last = whole.newest
+    ordered = tuple(reports[name] for name in sorted(reports))
+    return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered)
+
+
+def show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:
+    """Write the latest cut's SQL for readers without cdcflow, unless it is already written: an earlier run may have
+    died before that."""
+    text = views.spark_sql(cut, warehouse, engine.rules.name)
+    try:
+        if engine.read_text(views.LATEST) != text:
+            engine.write_text(views.LATEST, text)
+    except (OSError, SinkUnavailable) as error:
+        # Tables and cuts are correct; the next merge tries again.
+        _log.warning("views of the newest cut were not written", cut=cut.cut, reason=str(error).splitlines()[0])
+
+
+def note(log: LogLayout, warehouse: Warehouse, cut: Cut) -> None:
+    """Tell the log's retention what this warehouse no longer needs. An excluded table may need older segments."""
+    name = notes.warehouse_name(warehouse.folder if warehouse.is_local else str(warehouse))
+    known = notes.read(log, "merge", name)
+    held = tuple(sorted(cut.left_out))
+    offset = (0 if known is None else known.offset) if held else cut.offset
+    with contextlib.suppress(OSError):  # without a note nothing expires, and retention reports that
+        notes.write(log, notes.Note("merge", name, offset, held))
+
+
+def _tell_step(watch: Watch, step: int, progress: Progress) -> None:
+    watch(replace(progress, step=step))
+
+
+def _known(tables: Collection[str] | None, step: Range, whole: Range, before: Cut | None) -> Collection[str] | None:
+    """Return the requested tables that already have rows in this step."""
+    if tables is None or step.segments == whole.segments:
+        return tables
+    known = step.tables(before)
+    return [name for name in tables if name in known]
+
+
+class Run:
+    """One merge: the log's latest cut, and what was published before. `log` is the part of `whole` that this step
+    merges."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        log: Range,
+        warehouse: Warehouse,
+        on_edit: OnEdit,
+        whole: Range,
+        newest: Checkpoint | None,
+        origin: Mapping[str, object],
+        published: Cut | None,
+        watch: Watch,
+        policies: Policies,
+    ) -> None:
+        self._policies = policies
+        self._watch = watch
+        self._engines = engines
+        self._log = log
+        self._warehouse = warehouse
+        self._on_edit = on_edit
+        self._checkpoint = log.checkpoint
+        self._cut = self._checkpoint.cut
+        self._ahead: set[TableId] = set()
+        self._positions = Positions(log, whole, newest, published, warehouse, engines.first.rules, policies)
+        self._ids: dict[TableId, str] = {}
+        self._commits: dict[TableId, str] = {}
+        self._shown: set[str] = set()
+        self._modes: dict[TableId, ModeRules] = {}
+        self._refused: list[CdcflowError] = []
+        self._late: dict[str, str] = {}
+        self._removed: set[str] = set()
+        self._known: Mapping[str, TableId] = {}
+        self._chosen: Mapping[TableId, int] = {}
+        self._origin = origin
+        self._published = published
+
+    def tables(self, wanted: Collection[str] | None) -> tuple[TableReport, ...]:
+        empty = {str(table): table for table in self._positions.without_rows}
+        known = self._known = {**empty, **self._log.tables(self._published)}
+        unknown = sorted(set(wanted or ()) - set(known))
+        if unknown:
+            raise ConfigurationError(
+                f"merging {self._log.layout.name}: it has no rows of table {', '.join(unknown)}",
+                remedy=f"{meant(unknown[0], known)}name one of: {', '.join(sorted(known))}",
+                runbook="table-not-found",
+            )
+        chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]
+        self._chosen = {table: number for number, table in enumerate(chosen, 1)}
+        with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+            reports = tuple(report for report in pool.map(self._table, chosen) if report is not None)
+        if self._refused and all(r.left_out is not None for r in reports):
+            raise self._refused[0]
+        return reports
+
+    def _table(self, table: TableId) -> TableReport | None:
+        engine = self._engines.first
+        for _ in range(CONFLICTS_MAX):
+            try:
+                try:
+                    return self._merged(table, engine)
+                except HandOver as reason:
+                    engine = self._engines.other(table, str(reason))
+                    return self._merged(table, engine)
+            except OlderNeeded:
+                raise
+            except Exception as error:  # noqa: BLE001  raised again unless it concerns only this table
+                if not engine.is_conflict(error):
+                    return TableReport(
+                        str(table), 0, 0, False, 0.0, left_out=self._refusal(table, engine, error).with_section
+                    )
+                _log.info("table changed meanwhile, merging it again", table=str(table))
+        raise SinkUnavailable(
+            f"merging into {table}: somebody else changed the table during each of {CONFLICTS_MAX} tries",
+            remedy="nothing is lost; merge again when it is changed less often",
+            runbook="busy",
+        )
+
+    def _refusal(self, table: TableId, engine: Engine, error: Exception) -> CdcflowError:
+        """Return why a table whose merge ended with this error is excluded; raise the error again if it does not
+        concern only the table."""
+        raised = error if isinstance(error, CdcflowError) else self._failed(table, engine, error)
+        if not is_of_one_table(raised):
+            raise raised
+        told = contradicted(table, raised) if isinstance(raised, InvariantViolated) else raised
+        self._refused.append(raised)
+        _log.error("table left out of the cut", table=str(table), reason=told.with_section)
+        return told
+
+    def _failed(self, table: TableId, engine: Engine, error: Exception) -> CdcflowError:
+        failure = engine.failure(error)
+        if failure is None:
+            raise error
+        log = "" if self._log.layout.store is not None else str(self._log.layout.root.resolve())
+        found = table_failed(table, engine.name, failure, self._warehouse.at(table_path(table)), log)
+        found.__cause__ = error  # for the full traceback
+        return found
+
+    def _merged(self, table: TableId, engine: Engine) -> TableReport | None:
+        with closing(engine.table(table_path(table))) as there:
+            return self._merged_into(there, table, engine)
+
+    def _merged_into(self, there: CurrentTable, table: TableId, engine: Engine) -> TableReport | None:
+        began = time.monotonic()
+        shown = None if self._published is None else self._published.tables.get(str(table))
+        there.drop_torn(-1 if shown is None else shown.version)
+        before = there.snapshot()
+        self._positions.see(table, before, there)
+        if before is None and self._positions.is_removed(table):
+            self._removed.add(str(table))
+            return None
+        policy = self._policies.of(str(table))
+        mode = decided(table, None if before is None else before.properties, policy.mode, policy.history_columns)
+        if (before is None or str(table) not in self._positions.backfilled) and not self._log.files(table, 0):
+            if before is not None:
+                return None  # a cut shows it, and its rows in the log have expired
+            before = self._made_empty(there, table, engine, mode)
+        start, since = self._positions.start(there, table, before, mode)
+        if start > self._cut:
+            self._ahead.add(table)  # an earlier merge that died had gone further with it than this step goes
+        files = self._log.files(table, start, since)
+        if files and (reason := engine.declines(before, files, mode)) is not None:
+            raise HandOver(reason)
+        edits = self._edits(there, table, before)
+        is_new = self._positions.is_new(table, before)
+        range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=is_new)
+        work = TableMerge(self._log, self._positions, engine, there, range_, since, self._origin)
+        if files:
+            self._watch(Progress(str(table), self._chosen[table], len(self._chosen)))
+            work.run()
+        elif before is not None and table not in self._ahead and work.sweeps:
+            work.sweep()
+        after = there.snapshot()
+        if after is None:
+            if since > self._checkpoint.next_offset - 1:
+                later = CannotFollow(
+                    f"merging into {table}: it begins at offset {since}, after this cut",
+                    remedy="run `cdcflow merge` again later: a later cut has it",
+                )
+                return TableReport(str(table), 0, 0, False, 0.0, left_out=later.with_section)
+            raise InvariantViolated(f"merging {table}: {len(files)} files of the log gave no table")
+        was = 0 if before is None else before.transactions.get(self._positions.app(table), 0)
+        came_to, expected = after.transactions.get(self._positions.app(table), 0), self._cut if files else was
+        if came_to != expected and table not in self._ahead:
+            raise overtaken(table, came_to, self._cut)  # its current state is not the one at this merge's cut
+        self._ids[table], self._modes[table], self._commits[table] = after.id, mode, after.commit
+        if self._shows_already(table, after, there):
+            self._shown.add(str(table))
+        complete, state = self._positions.standing(table, after)
+        report = TableReport(
+            name=str(table),
+            changes=sum(f.file.rows for f in files),
+            version=after.version,
+            complete=complete,
+            seconds=time.monotonic() - began,
+            edits=tuple(edits),
+            state=state,
+            engine=engine.name if files else "",
+        )
+        if report.changes:
+            seconds = round(report.seconds, 2)
+            _log.info("table merged", table=report.name, changes=report.changes, seconds=seconds, engine=engine.name)
+        return report
+
+    def _made_empty(self, there: CurrentTable, table: TableId, engine: Engine, mode: ModeRules) -> Snapshot | None:
+        """Create a table that has no row in the log. HistoryLost: it had some."""
+        shape = self._positions.empty_shape(table)
+        if shape is None:
+            raise self._positions.history_lost(table)
+        range_ = TableRange(table, None, (), 0, policy=self._policies.of(str(table)), mode=mode)
+        TableMerge(self._log, self._positions, engine, there, range_, 0, self._origin).make_empty(shape)
+        made = there.snapshot()
+        self._positions.see(table, made)
+        _log.info("table made without a row", table=str(table), engine=engine.name)
+        return made
+
+    def final(self, reports: tuple[TableReport, ...]) -> tuple[TableReport, ...]:
+        """Return the reports, updated with what was found when the cut was built.
+
+        Raises:
+            CdcflowError: every table is excluded.
+        """
+        found = tuple(
+            replace(report, left_out=self._late[report.name]) if report.name in self._late else report
+            for report in reports
+        )
+        if self._late and all(r.left_out is not None for r in found):
+            raise self._refused[0]
+        return found
+
+    def cut(self, reports: tuple[TableReport, ...]) -> Cut | None:
+        """Return the cut to publish; `None` if it contains nothing new, or if a table has not reached it."""
+        if self._ahead:
+            return None
+        merged = {r.name: r for r in reports}
+        known = self._known
+        if not all(n in merged or self._untouched(t) for n, t in known.items()):
+            return None
+        before = self._published
+        tables = dict(before.tables) if before is not None else {}
+        left_out = dict(before.left_out) if before is not None else {}
+        for name, report in merged.items():
+            why, shown = report.left_out, None
+            if why is None:
+                why, shown = self._tried(known[name], functools.partial(self._cut_table, known[name], report))
+            if shown is None:
+                tables.pop(name, None)
+                left_out[name] = why or ""
+                continue
+            left_out.pop(name, None)
+            if name in self._shown and not _is_known_better(tables[name], shown):
+                shown = replace(tables[name], state=shown.state)
+            tables[name] = shown
+        for name in (tables.keys() - merged.keys()) & self._positions.backfilled:
+            now = self._positions.backfill(table_at(tables[name].path))
+            complete, state = now.stays_whole(complete=tables[name].complete, state=tables[name].state)
+            tables[name] = replace(tables[name], complete=complete, state=state)
+        for name in self._removed:
+            tables.pop(name, None)
+            left_out.pop(name, None)
+        if before is not None and (before.cut, dict(before.tables), dict(before.left_out)) == (
+            self._cut,
+            tables,
+            left_out,
+        ):
+            return None
+        return Cut(
+            cut=self._cut,
+            log_id=self._log.log_id,
+            offset=self._checkpoint.next_offset - 1,
+            position=self._checkpoint.position or "",
+            commit_clock=self._checkpoint.commit_clock,
+            tables=tables,
+            left_out=left_out,
+        )
+
+    def _shows_already(self, table: TableId, now: Snapshot, there: CurrentTable) -> bool:
+        """Return whether this same cut was already published with the table, and the version that it shows still
+        exists. Then the cut keeps showing that version, whatever was done to the table since."""
+        published = self._published
+        shown = None if published is None or published.cut != self._cut else published.tables.get(str(table))
+        if shown is None or shown.id != now.id or not shown.commit:
+            return False
+        return there.commit_of(shown.version) == shown.commit
+
+    def pinned(self, cut: Cut) -> Cut:
+        """Make the formats keep what the cut shows, durably; versions that an older cut shows are already kept. Return
+        the cut without the tables for which that failed."""
+        before = self._published.tables if self._published is not None else {}
+        failed = {}
+        for name, table in cut.tables.items():
+            known = before.get(name)
+            if known is not None and _version(known) == _version(table):
+                continue
+            why, _ = self._tried(table_at(table.path), functools.partial(self._pin, known, table, cut.cut, name))
+            if why is not None:
+                failed[name] = why
+        if not failed:
+            return cut
+        tables = {name: table for name, table in cut.tables.items() if name not in failed}
+        return replace(cut, tables=tables, left_out={**cut.left_out, **failed})
+
+    def _pin(self, known: CutTable | None, table: CutTable, cut: int, name: str) -> None:
+        shown = None if known is None or known.id != table.id else known.version
+        try:
+            self._asked(table_at(table.path), functools.partial(_pin, version=table.version, cut=cut, shown=shown))
+        except Exception as error:
+            if not self._engines.first.is_conflict(error):
+                raise
+            raise SinkUnavailable(
+                f"publishing cut {cut}: somebody else changed {name} just then",
+                remedy="nothing is lost; merge again",
+                runbook="busy",
+            ) from error
+
+    def _tried(self, table: TableId, ask: Callable[[], _Answer]) -> tuple[str | None, _Answer | None]:
+        """Return what `ask` returns for a merged table; or why the table is excluded after all."""
+        try:
+            return None, ask()
+        except Exception as error:  # noqa: BLE001  raised again unless it concerns only this table
+            why = self._late[str(table)] = self._refusal(table, self._engines.first, error).with_section
+            return why, None
+
+    def _asked(self, table: TableId, ask: Callable[[CurrentTable], _Answer]) -> _Answer:
+        """Call `ask` with the table in the first engine, or in the other one if the first cannot do it."""
+        engine = self._engines.first
+        for _ in range(2):
+            with closing(engine.table(table_path(table))) as there:
+                try:
+                    return ask(there)
+                except HandOver as reason:
+                    engine = self._engines.other(table, str(reason))
+        raise InvariantViolated(f"asking {table}: both engines hand it over")
+
+    def _cut_table(self, table: TableId, report: TableReport) -> CutTable:
+        known = self._positions.backfill(table)
+        complete = report.complete
+        if complete and (count := self._rows_that_miss(table)):
+            if known.is_done:
+                raise rows_missing(table, self._cut, count)
+            complete = False
+        return CutTable(
+            path="/".join(table_path(table)),
+            version=report.version,
+            complete=complete,
+            generation=max(known.finished, self._positions.swept(table)),
+            id=self._ids[table],
+            state=report.state,
+            tag=self._tag(table, report.version),
+            commit=self._commits[table],
+        )
+
+    def _tag(self, table: TableId, version: int) -> str:
+        """Return the tag of a version: that of the first cut that shows it (see `pin`)."""
+        entry = self._positions.entry(table)
+        if entry is not None and _version(entry) == (self._ids[table], version, self._commits[table]):
+            return entry.tag
+        return tag_of(self._engines.first.rules.name, self._cut) if version else ""
+
+    def _untouched(self, table: TableId) -> bool:
+        if str(table) in self._removed or (self._published is not None and str(table) in self._published.left_out):
+            return True  # it stays excluded
+        entry = self._positions.entry(table)
+        return entry is not None and self._published is not None and not self._log.files(table, self._published.cut)
+
+    def _edits(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> list[str]:
+        entry = self._positions.entry(table)
+        if before is None or entry is None or before.version == entry.version:
+            return []
+        found = there.edits_since(entry.version)
+        if found and self._on_edit == "stop":
+            raise ConfigurationError(
+                f"merging into {table}: somebody else changed its rows ({', '.join(found)})",
+                remedy=f"check the table against its source; to rebuild it, move its folder away and run"
+                f" `cdcflow backfill {word(table)}`",
+                runbook="table-changed-by-others",
+            )
+        if found:
+            _log.warning("table changed by somebody else", table=str(table), edits=found)
+        return found
+
+    def _rows_that_miss(self, table: TableId) -> int:
+        """Return how many rows lack columns: none once its backfill is done. The rows are counted only if there may be
+        such rows."""
+        mode = self._modes[table]
+        if mode.keeps_changes:
+            return 0  # nothing is completed later
+        entry, before = self._positions.entry(table), self._positions.seen(table)
+        if entry is not None and entry.complete and self._published is not None:
+            since = self._published.cut
+        elif before is None or before.is_empty:
+            since = 0
+        else:
+            since = None
+        if since is not None and not any(f.file.partial for f in self._log.files(table, since)):
+            return 0
+        return self._asked(table, functools.partial(_rows_that_miss, ended=mode.ended))
+
+
+def _rows_that_miss(there: CurrentTable, ended: str | None) -> int:
+    """Return how many rows lack a column that the source has; the values of a dropped column can never be known."""
+    found = there.snapshot()
+    described = None if found is None else found.properties.get(statement.TARGET_PROPERTY)
+    left = () if described is None else Target.from_json(described).left_names
+    return there.rows_that_miss(ended, left)
+
+
+def _version(table: CutTable) -> tuple[str, int, str]:
+    """Return what identifies the version that a cut shows of a table."""
+    return table.id, table.version, table.commit
+
+
+def _is_known_better(shown: CutTable, new: CutTable) -> bool:
+    """Return whether the log now has more to report about a table than when the same cut was published: that every row
+    is present."""
+    return (shown.complete, shown.generation) != (new.complete, new.generation)
+
+
+def _pin(there: CurrentTable, version: int, cut: int, shown: int | None) -> None:
+    there.pin(version, cut)
+    there.sync(shown)

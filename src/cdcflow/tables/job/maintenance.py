@@ -1,0 +1,291 @@
+"""Maintenance: expire old cuts and the files that only they need, and merge small files, in small steps between merges.
+
+    cuts      10   20   30 │ 40   50   60        keep: cuts published since │
+              └─ expired ──┘ └── kept ──┘        the latest is always kept
+    a table    v3   v4   v4   v4   v7   v9       needed: v4, v7, v9, and everything newer
+
+The rows of expired cuts are removed first, then what the tables kept for them: a run that dies at any point leaves more
+than is needed, never less, and the next run continues. Versions that no cut ever showed, and everything younger than
+`keep`, stay.
+
+A merge has the tables to itself while it works: a step here never waits for one, and is skipped instead. Compaction may
+run during a merge; of two concurrent commits the format accepts one, and a merge then repeats its table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+
+import structlog
+
+from cdcflow.errors import CdcflowError, HistoryLost, SinkUnavailable
+from cdcflow.tables.cut import ListedCut
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.failures import kinds
+from cdcflow.tables.job.ranges import order_of
+from cdcflow.tables.job.reports import TableReport
+from cdcflow.tables.paths import STATE
+from cdcflow.tables.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept, Snapshot
+
+Step = Callable[[Engine, CurrentTable, Snapshot], str]
+"""A step of maintenance of one table, which gets the table's current snapshot. Returns what was done."""
+
+OUT_OF_TIME = "the budget was used up; its turn comes first the next time"
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepPolicy:
+    """What maintenance of a warehouse may do. `keep_s`: how long cuts are kept (`None`: indefinitely). `every_s`: how
+    often a table is maintained. `budget_s`: no step begins later than this after the first. `compact`: merge small
+    files. `after_merges`: a table is also maintained after this many merges of it (0: only by time). `cluster`: rows of
+    rewritten files are sorted by the table's key."""
+
+    keep_s: float | None = None
+    every_s: float = 3600.0
+    budget_s: float = 60.0
+    compact: bool = True
+    after_merges: int = 100
+    cluster: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableUpkeep:
+    """What was done to a table, and why the rest was not ("": everything was done)."""
+
+    name: str
+    done: tuple[str, ...] = ()
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepReport:
+    """What a maintenance run did. `expired`: number of expired cuts. `oldest`: the oldest kept cut (0 if none was
+    published). `put_off`: tables that the budget did not suffice for."""
+
+    expired: int = 0
+    oldest: int = 0
+    tables: tuple[TableUpkeep, ...] = ()
+    put_off: tuple[str, ...] = ()
+    skipped: str = ""
+
+
+@dataclass(slots=True)
+class _Turns:
+    """When each table was last maintained, as recorded in the warehouse. Seconds since 1970."""
+
+    engine: Engine
+    began: float = 0.0
+    tables: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, engine: Engine) -> _Turns:
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+            found = json.loads(engine.read_text(STATE) or "{}")
+            tables = {str(name): float(at) for name, at in found["tables"].items()}
+            return cls(engine, float(found["began"]), tables)
+        return cls(engine)
+
+    def last(self, name: str) -> float:
+        return self.tables.get(name, self.began)
+
+    def save(self) -> None:
+        self.engine.write_text(STATE, json.dumps({"began": self.began, "tables": self.tables}) + "\n")
+
+
+class UpkeepWhenDue:
+    """Maintenance of tables when it is due, in the process that merges.
+
+    Each small merge leaves small files, and the next one reads them: a table that is merged every few seconds is due
+    long before an hour is over. Merges are counted in this process, so another process starts again at 0.
+    """
+
+    def __init__(self, engines: Engines, policy: UpkeepPolicy, clock: Callable[[], float] = time.time) -> None:
+        self._engines = engines
+        self._policy = policy
+        self._clock = clock
+        self._merges: Counter[str] = Counter()
+
+    def after(self, tables: Iterable[TableReport]) -> UpkeepReport:
+        """Run the maintenance that is due after a merge of these tables. An error postpones it; the merge never fails
+        because of it."""
+        policy, now = self._policy, self._clock()
+        self._merges.update(table.name for table in tables if table.changes)
+        counted = policy.compact and policy.after_merges > 0
+        worn = {name for name, count in self._merges.items() if counted and count >= policy.after_merges}
+        try:
+            turns = _Turns.of(self._engines.first)
+            if not turns.began:  # nothing is due in a warehouse that is new, or new to maintenance
+                turns.began = now
+                turns.save()
+            oldest = min((turns.last(name) for name in turns.tables), default=turns.began)
+            if not worn and now - oldest < policy.every_s:
+                return UpkeepReport()
+            report = upkeep(self._engines, policy, self._clock, due_only=True, worn=worn)
+        except Exception as error:  # noqa: BLE001  the merge is done and stays done
+            reason = kinds(error)
+            if isinstance(error, CdcflowError):  # other errors' texts may contain values of rows
+                reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            _log.warning("upkeep ended early", reason=reason)
+            return UpkeepReport(skipped=reason)
+        asked = {table.name: table.skipped for table in report.tables}
+        for name in worn | asked.keys():  # a table that no kept cut shows is not in the report; its count is reset too
+            if name not in report.put_off and asked.get(name) != OUT_OF_TIME:
+                del self._merges[name]
+        return report
+
+
+def upkeep(
+    engines: Engines,
+    policy: UpkeepPolicy,
+    clock: Callable[[], float] = time.time,
+    *,
+    due_only: bool = False,
+    worn: Collection[str] = (),
+) -> UpkeepReport:
+    """Maintain the cuts and tables of the warehouse in which `engines` work; the tables that have waited longest come
+    first. `due_only`: only tables that are due, and the `worn` ones.
+
+    Raises:
+        SinkUnavailable: the warehouse's store does not answer.
+    """
+    engine = engines.first
+    deadline = monotonic() + policy.budget_s
+    turns = _Turns.of(engine)
+    turns.began = turns.began or clock()
+    cuts = engine.cuts()
+    expired, oldest, why_not = 0, 0, ""
+    try:
+        with engine.upkeep_lease():
+            expired, oldest = _expire(cuts, policy.keep_s, clock())
+    except Exception as error:  # noqa: BLE001  raised again unless it is a reason to skip
+        why_not = _passes(engine, error)
+    known = cuts.shown()
+    names = sorted(known, key=lambda name: (turns.last(name), name))
+    due = [n for n in names if not due_only or n in worn or clock() - turns.last(n) >= policy.every_s]
+    reports: list[TableUpkeep] = []
+    for name in due:
+        if monotonic() >= deadline:
+            break
+        kept = Kept(known[name].ids, oldest, clock() - policy.keep_s if policy.keep_s is not None else None)
+        reports.append(_looked_after(engines, name, known[name].path, kept, policy, deadline))
+        if reports[-1].skipped != OUT_OF_TIME:
+            turns.tables[name] = clock()
+            turns.save()
+    turns.tables, turns.began = {name: turns.last(name) for name in known}, clock()
+    turns.save()
+    put_off = tuple(due[len(reports) :])
+    return UpkeepReport(expired, oldest, tuple(reports), put_off, why_not)
+
+
+def first_kept(listed: list[ListedCut], keep_s: float | None, now: float) -> int:
+    """Return the number of the oldest cut that is kept: cuts no older than `keep_s` are kept, and always the latest."""
+    if keep_s is None:
+        return listed[0].cut
+    since = (now - keep_s) * 1e6
+    return next((one.cut for one in listed if one.published >= since), listed[-1].cut)
+
+
+def _expire(cuts: Cuts, keep_s: float | None, now: float) -> tuple[int, int]:
+    """Expire old cuts. Return how many, and the oldest kept one."""
+    listed = cuts.listed()
+    if not listed:
+        return 0, 0
+    oldest = first_kept(listed, keep_s, now)
+    gone = sum(one.cut < oldest for one in listed)
+    cuts.tidy(oldest)
+    if gone:
+        _log.info("cuts expired", cuts=gone, oldest=oldest)
+    return gone, oldest
+
+
+def _looked_after(
+    engines: Engines, name: str, path: str, kept: Kept, policy: UpkeepPolicy, deadline: float
+) -> TableUpkeep:
+    engine: Engine = engines.first
+    done: list[str] = []
+    compacted = _Compacted(deadline, clusters=policy.cluster)
+    steps: list[Step] = []
+    if policy.compact:
+        steps.append(compacted.bit_by_bit)
+    if kept.since is not None:
+        steps.append(partial(_let_go, kept))
+    for step in steps:
+        if monotonic() >= deadline:
+            return TableUpkeep(name, tuple(done), OUT_OF_TIME)
+        try:
+            engine, what = _asked(engines, engine, path, step)
+        except Exception as error:  # noqa: BLE001  as above
+            return TableUpkeep(name, tuple(done), _passes(engine, error))
+        done += [what] if what else []
+        if compacted.is_late:
+            return TableUpkeep(name, tuple(done), OUT_OF_TIME)
+    if done:
+        _log.info("table looked after", table=name, done=", ".join(done))
+    return TableUpkeep(name, tuple(done))
+
+
+@dataclass(slots=True)
+class _Compacted:
+    """Compaction of a table's files until a deadline (`monotonic`). `clusters`: with rows sorted by the key. `is_late`:
+    the deadline came before everything was compacted."""
+
+    deadline: float
+    clusters: bool
+    is_late: bool = False
+
+    def bit_by_bit(self, engine: Engine, there: CurrentTable, found: Snapshot) -> str:
+        """Compact in several commits; a merge can run between two of them."""
+        if engine.compacts_beside:
+            return str(there.compact(self._order(found)))
+        done = Compacted(has_more=True)
+        while done.has_more and not self.is_late:
+            with engine.upkeep_lease():
+                done += there.compact(self._order(there.snapshot()))
+            self.is_late = done.has_more and monotonic() >= self.deadline
+        return str(done)
+
+    def _order(self, table: Snapshot | None) -> Sequence[str]:
+        return order_of(table) if self.clusters and table is not None else ()
+
+
+def _let_go(kept: Kept, engine: Engine, there: CurrentTable, found: Snapshot) -> str:
+    # A merge that publishes at the same time would change what cuts need.
+    with engine.upkeep_lease():
+        there.snapshot()
+        return there.let_go(kept)
+
+
+def _asked(engines: Engines, engine: Engine, path: str, step: Step) -> tuple[Engine, str]:
+    """Run a step with the first engine, or with the other one if the first cannot and the other is already running."""
+    try:
+        with closing(engine.table(path.split("/"))) as there:
+            found = there.snapshot()
+            return engine, "" if found is None else step(engine, there, found)
+    except HandOver:
+        if (other := engines.begun) is None or other is engine:
+            raise
+        return _asked(engines, other, path, step)
+
+
+def _passes(engine: Engine, error: Exception) -> str:
+    """Return why a step was skipped; raise the error again if it is not a reason to skip."""
+    if isinstance(error, HandOver | SinkUnavailable | HistoryLost) or engine.is_conflict(error):
+        return str(error).splitlines()[0]
+    # One damaged table, or any failure of an engine, must not keep the others from their turn.
+    failure = None if isinstance(error, CdcflowError) else engine.failure(error)
+    if failure is None:
+        raise error
+    return f"{failure.kind}: {failure.place or 'no file is named'} ({failure.what})"
+
+
+__all__ = ["TableUpkeep", "UpkeepPolicy", "UpkeepReport", "UpkeepWhenDue", "first_kept", "upkeep"]

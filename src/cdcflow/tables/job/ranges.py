@@ -1,0 +1,116 @@
+"""A range of the log for one table, and how it changes the table's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.table import Table, TableId
+from cdcflow.tables.merge import statement
+from cdcflow.tables.merge.describe_existing import seen
+from cdcflow.tables.merge.evolution import Evolution, evolve
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.modes import CURRENT, ModeRules, known
+from cdcflow.tables.merge.policy import UNSAID, TablePolicy
+from cdcflow.tables.merge.refusals import CannotFollow, rebuilt
+from cdcflow.tables.merge.shape_policy import check_allowed
+from cdcflow.tables.merge.target import Target
+from cdcflow.tables.port import Snapshot
+from cdcflow.tables.segments import InputFile, shapes_of
+
+
+@dataclass(frozen=True, slots=True)
+class TableRange:
+    """The `files` of a table after cut `start`, in the order of their offsets, and the table that they are applied to.
+
+    `before`: the table (`None` if it does not exist yet). Rows from before offset `sweep` that the range does not touch
+    are removed. `mode`: the table's mode. `is_new`: the table has no readers yet, so any change of its source's shape
+    may be applied. Only for a history: `since`, where the latest backfill began (0 if that no longer matters), the
+    `gap` (see `tables.merge.history.Range`), and the files with the `transactions` of the range and of `since` and
+    `sweep`.
+    """
+
+    table: TableId
+    before: Snapshot | None
+    files: Sequence[InputFile]
+    start: int
+    sweep: int = 0
+    policy: TablePolicy = UNSAID
+    mode: ModeRules = CURRENT
+    is_new: bool = False
+    since: int = 0
+    gap: tuple[int, int] | None = None
+    transactions: Sequence[InputFile] = ()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the table has no earlier row."""
+        return self.before is None or self.before.is_empty
+
+    def of(self, evolution: Evolution) -> list[InputFile]:
+        """Return the files of the incarnation of the source table that an evolution is about."""
+        return [f for f in self.files if f.shape.incarnation == evolution.target.incarnation]
+
+    def evolution(self, there: Snapshot | None, shapes: Sequence[Table], rules: Format) -> Evolution:
+        """Return the evolution that brings the table `there` (`None` if it does not exist) into these shapes.
+
+        Raises:
+            CannotFollow: there is no such evolution.
+        """
+        return self.evolution_of(
+            None if there is None else _described(self.table, there, shapes, self.mode), shapes, rules
+        )
+
+    def evolution_of(self, target: Target | None, shapes: Sequence[Table], rules: Format) -> Evolution:
+        """Return the same for a table with this description."""
+        found = evolve(
+            target,
+            shapes,
+            self.start,
+            rules,
+            self.mode,
+            new_versions=self.policy.keeps_versions,
+        )
+        if not self.is_new:
+            check_allowed(found, self.policy)
+        return found
+
+    def described(self) -> Target:
+        """Return the description of the existing table before the range.
+
+        Raises:
+            CannotFollow: it cannot be determined.
+        """
+        if self.before is None:
+            raise InvariantViolated(f"describing {self.table}: there is no table yet")
+        return _described(self.table, self.before, shapes_of(self.files), self.mode)
+
+
+def order_of(there: Snapshot) -> tuple[str, ...]:
+    """Return the columns by which the rows of a table are clustered (see `ModeRules.order`); empty if they cannot be
+    determined, as in the middle of a rename."""
+    text, mode = there.properties.get(statement.TARGET_PROPERTY), known(there.properties)
+    found = () if text is None or mode is None else mode.order(Target.from_json(text).key)
+    return found if {column.name for column in there.columns}.issuperset(found) else ()
+
+
+def grouped(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:
+    """Group shapes, oldest first, by the steps in which a table evolves: if the rows of all incarnations of the source
+    table stay, each incarnation is a group."""
+    if not (mode.keeps_changes or mode.in_turn):
+        return [list(shapes)]
+    incarnations = list(dict.fromkeys(shape.incarnation for shape in shapes))
+    return [[s for s in shapes if s.incarnation == incarnation] for incarnation in incarnations]
+
+
+def _described(table: TableId, before: Snapshot, shapes: Sequence[Table], mode: ModeRules) -> Target:
+    """Return the table's own description, with the current names of its columns."""
+    text = before.properties.get(statement.TARGET_PROPERTY)
+    if text is None:
+        raise CannotFollow(
+            f"merging into {table}: the table's property {statement.TARGET_PROPERTY} is gone, which describes its "
+            f"columns",
+            remedy=rebuilt(table),
+        )
+    return seen(Target.from_json(text), before.columns, table, shapes, mode)

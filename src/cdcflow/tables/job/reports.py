@@ -1,0 +1,84 @@
+"""What a merge reports, while it runs and when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from cdcflow.tables.cut import LogPart
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A table whose merge begins: the `number`th of `tables`, in the `step`th range of cuts."""
+
+    table: str
+    number: int
+    tables: int
+    step: int = 1
+
+
+Watch = Callable[[Progress], None]
+"""Called during a merge, from several threads concurrently."""
+
+
+def unwatched(progress: Progress) -> None:
+    """Ignore the progress of a merge."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """One table of a merge. `changes` counts rows read from the log; 0 with an unchanged `version` means that nothing
+    was new. `edits`: what other writers did to the table's rows since the last published cut. `complete`: every row is
+    present. `state`: the state of its backfill in the log. `left_out`: why the table is not in the cut; `None` if it
+    is. `engine`: the engine that merged it ("" if there was nothing to merge)."""
+
+    name: str
+    changes: int
+    version: int
+    complete: bool
+    seconds: float
+    edits: tuple[str, ...] = ()
+    state: str = ""
+    left_out: str | None = None
+    engine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """What a merge did. `cut` 0: the log has no sealed segment yet. `published`: this run published the cut."""
+
+    cut: int
+    offset: int
+    published: bool
+    seconds: float
+    tables: tuple[TableReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralReport:
+    """What a merge of several logs did. `cut`: the latest one (0 if no cut was ever published); `published`: this run
+    published it. `clocks`: the commit clock (µs since 1970 UTC) up to which each log is sealed, by the log's name (0:
+    nothing is sealed). `held_back_by`: the log with the lowest clock of those that the merge waited for; `without`: the
+    logs that it did not wait for. `logs`: each log's part in the latest cut, by name."""
+
+    cut: int
+    published: bool
+    seconds: float
+    tables: tuple[TableReport, ...]
+    clocks: Mapping[str, int]
+    held_back_by: str
+    logs: Mapping[str, LogPart]
+    without: tuple[str, ...] = ()
+
+
+def both(before: TableReport | None, after: TableReport) -> TableReport:
+    """Combine the reports of a table over several steps into one."""
+    if before is None:
+        return after
+    return replace(
+        after,
+        changes=before.changes + after.changes,
+        seconds=before.seconds + after.seconds,
+        edits=(*before.edits, *after.edits),
+    )

@@ -1,0 +1,90 @@
+"""Read all tables at one cut, without Spark, as Arrow (see `cdcflow.tables.cut`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import structlog
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.tables.cut import REPLACED, Cut, is_replaced, version_gone
+from cdcflow.tables.formats import format_for
+from cdcflow.tables.job.failures import FileUnreadable, read_tables
+from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.job.moments import AsOf, find
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.failures import of_local
+from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.port import HandOver
+
+_log = structlog.get_logger()
+
+
+def published_cut(warehouse: Path, cut: int | None, as_of: AsOf | None) -> Cut:
+    """Return a published cut: its tables, each with its state, and the tables excluded from it. Without `cut`, its
+    number, and `as_of` (see `cdcflow.tables.job.moments`), return the latest.
+
+    Raises:
+        ConfigurationError: no such cut was published.
+    """
+    with closing(LocalEngine(warehouse, format_for(warehouse, None))) as engine:
+        return find(engine.cuts(), warehouse, cut, as_of)
+
+
+def read_cut(
+    warehouse: Path, cut: int | None, as_of: AsOf | None, incomplete: bool, tables: Collection[str] | None
+) -> dict[str, pa.Table]:
+    """Return all tables at one cut, keyed by name, in memory; otherwise as `cdcflow.spark.cuts.read_cut`.
+
+    Raises:
+        ConfigurationError: no such cut was published, or only Spark can read one of its tables.
+        HistoryLost: a table's state at that cut no longer exists.
+    """
+    with closing(LocalEngine(warehouse, format_for(warehouse, None))) as engine:
+        found = find(engine.cuts(), warehouse, cut, as_of)
+        for name, why in sorted(found.left_out.items()):
+            if tables is None or name in tables:
+                _log.warning("table left out of the cut", table=name, cut=found.cut, reason=why)
+        wanted = [
+            name
+            for name, table in sorted(found.tables.items())
+            if (table.complete or incomplete) and (tables is None or name in tables)
+        ]
+        rows = partial(_rows, engine, warehouse, found)
+        return read_tables(found, wanted, rows, engine.name, Warehouse(warehouse), of_local)
+
+
+def _rows(engine: LocalEngine, warehouse: Path, cut: Cut, name: str) -> pa.Table:
+    table = cut.tables[name]
+    with closing(engine.table(table.path.split("/"))) as there:
+        try:
+            newest = there.snapshot()
+            if newest is None:
+                raise version_gone(warehouse, cut, name, "its folder is gone")
+            if (table.id and table.id != newest.id) or newest.version < table.version:
+                raise version_gone(warehouse, cut, name, "another table is in its folder, made since then")
+            commit = there.commit_of(table.version)
+            then = there.as_of(table.version)
+            if is_replaced(cut, name, commit, {} if then is None else then.transactions):
+                raise version_gone(warehouse, cut, name, REPLACED)
+            try:
+                return there.rows()
+            except FileNotFoundError:
+                if table.version == newest.version:
+                    raise FileUnreadable("") from None  # nothing removes these in regular operation
+                raise
+        except (VersionGone, FileNotFoundError) as error:
+            raise version_gone(warehouse, cut, name, "that version, or files of it, were removed") from error
+        except HandOver as reason:
+            raise ConfigurationError(
+                f"reading table {name} of {warehouse} without Spark: {reason}",
+                remedy="read it with Spark: cdcflow.spark.read_cut",
+                runbook="merge-session",
+            ) from reason
+
+
+__all__ = ["published_cut", "read_cut"]

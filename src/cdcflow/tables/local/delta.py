@@ -1,0 +1,567 @@
+"""Delta tables, version by version (see `tables` and `deltalog`).
+
+Tables and commits are the same as Spark's (`cdcflow.spark.formats.delta`), so each engine can continue where the other
+stopped. Deleted rows are marked by deletion vectors, as Spark does (`vectors`). A vector's file is durable before the
+commit that refers to it; a run that dies in between leaves an unreferenced file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdcflow.errors import HistoryLost
+from cdcflow.log.files.parquet import repeating
+from cdcflow.tables.durable import sync_folder
+from cdcflow.tables.formats import delta
+from cdcflow.tables.formats.delta import (
+    COLUMN_ID,
+    HARMLESS,
+    MAPPING,
+    MARKS,
+    RULES,
+    columns,
+    is_mapped,
+    ours,
+    said,
+)
+from cdcflow.tables.job.failures import reading
+from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.local import vectors
+from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, unread
+from cdcflow.tables.local.file_rewrites import Touched
+from cdcflow.tables.local.scan import Ends, Numbers, Rows, named
+from cdcflow.tables.local.tables import TYPES, FileTable, type_of
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.port import HandOver, Kept, Snapshot
+from cdcflow.version import __version__
+
+FILE_BYTES = 256 << 20
+"""A new file gets at most this many bytes of rows, as measured in memory."""
+
+ROW_GROUP = 1 << 17
+"""Rows per row group: the minimum that is read to get one row of a file."""
+
+INDEXED, TEXT_MAX = 32, 31
+"""Bounds are kept for this many columns, and for texts up to this length: for longer ones other writers keep only
+prefixes."""
+
+_NAME = "delta.columnMapping.physicalName"
+_MAX_ID = "delta.columnMapping.maxColumnId"
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_SQL_WORDS = {text: word for word, text in delta.TYPES.items()}
+_WORDS = {type_: _SQL_WORDS.get(text, text) for text, type_ in TYPES.items()}
+
+
+class DeltaTables:
+    """Implements `cdcflow.tables.local.tables.Tables`."""
+
+    def __init__(self, warehouse: Path, bytes_max: int | None) -> None:
+        self._warehouse = warehouse
+        self._bytes_max = bytes_max
+
+    def table(self, path: Sequence[str]) -> DeltaTable:
+        return DeltaTable(self._warehouse.resolve().joinpath(*path), self._bytes_max)
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return isinstance(error, Conflict)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+class DeltaTable(FileTable[File]):
+    """A table in a folder."""
+
+    rules = RULES
+
+    def __init__(self, folder: Path, bytes_max: int | None) -> None:
+        super().__init__("/".join(folder.parts[-2:]), bytes_max)
+        self._folder = folder
+        self._log = DeltaLog(folder)
+
+    def snapshot(self) -> Snapshot | None:
+        self._standing = None
+        return None if self._log.update() < 0 else self._told()
+
+    def as_of(self, version: int) -> Snapshot:
+        self._log = DeltaLog(self._folder)
+        gone = "the log of the Delta table there does not have that version"
+        try:
+            found = self._log.update(version)
+        except LogBegun as error:
+            raise VersionGone(gone) from error
+        if found != version:
+            raise VersionGone("its folder is gone" if found < 0 else gone)
+        return self._told()
+
+    def _told(self) -> Snapshot:
+        metadata = self._log.metadata
+        return Snapshot(
+            id=metadata["id"],
+            version=self._log.version,
+            properties=dict(metadata["configuration"]),
+            transactions=dict(self._log.transactions),
+            columns=columns(metadata["schemaString"]),
+            is_empty=self._log.is_short and not self._log.files(),
+            commit=self._log.commit_id,
+        )
+
+    def commit_of(self, version: int) -> str:
+        return self._log.commit_id_of(version)
+
+    def drop_torn(self, published: int | None = None) -> None:
+        self._log.drop_torn(published)
+
+    def sync(self, published: int | None) -> None:
+        """Do nothing: each commit was already durable when it returned."""
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The features that its readers must support."""
+        return frozenset(self._log.protocol.get("readerFeatures") or ())
+
+    @property
+    def is_partitioned(self) -> bool:
+        return bool(self._log.metadata.get("partitionColumns"))
+
+    def parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield these columns of all rows, file by file."""
+        for file in self._log.files():
+            yield self._read(file, columns)
+
+    def newest_commit(self) -> Mapping[str, Any] | None:
+        return ours(_info(self._log.actions(self._log.version) or []).get("userMetadata"))
+
+    def edits_since(self, version: int) -> list[str]:
+        found = []
+        for newer in range(self._log.version, version, -1):
+            info = _info(self._log.actions(newer) or [])
+            operation = info.get("operation")
+            if operation and operation not in HARMLESS and ours(info.get("userMetadata")) is None:
+                found.append(f"{operation}@{newer}")
+        return found
+
+    def pin(self, version: int, cut: int) -> None:
+        """Do nothing: versions have no names here; `let_go` finds what kept cuts need."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return _schema(self._fields, _logical)
+
+    def create(
+        self,
+        columns: pa.Schema,
+        properties: Mapping[str, str],
+        metadata: Mapping[str, Any],
+        rules: Format | None = None,
+    ) -> None:
+        if self._log.update() >= 0:
+            raise Conflict(f"somebody else has created {self._name}")
+        properties = {**(rules or RULES).properties, **properties}
+        numbers = _Numbers(0) if is_mapped(properties) else None
+        fields = [_field(column, numbers) for column in columns]
+        settings = {**properties, **({} if numbers is None else {_MAX_ID: str(numbers.last)})}
+        made = {
+            "id": str(uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "partitionColumns": [],
+            "createdTime": _now_ms(),
+        }
+        self._describe("CREATE TABLE", made, fields, settings, metadata)
+
+    def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
+        is_plain = all(delta.is_plain(c.name, has_fields=pa.types.is_struct(c.type)) for c in columns)
+        fields, settings = (self._fields, self._settings) if is_plain else self._mapped()
+        numbers = _Numbers(int(settings[_MAX_ID])) if is_mapped(settings) else None
+        fields = [*fields, *(_field(column, numbers) for column in columns)]
+        more = {} if numbers is None else {_MAX_ID: str(numbers.last)}
+        self._describe("ADD COLUMNS", {}, fields, {**settings, **more}, metadata)
+
+    def describe(self, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
+        self._describe("SET TBLPROPERTIES", {}, self._fields, {**self._settings, **properties}, metadata)
+
+    def rename(self, old: str, new: str, metadata: Mapping[str, Any]) -> None:
+        fields, settings = self._mapped()
+        fields = [{**f, "name": new if f["name"] == old else f["name"]} for f in fields]
+        self._describe("RENAME COLUMN", {}, fields, settings, metadata)
+
+    def widen(self, name: str, type_: pa.DataType, metadata: Mapping[str, Any]) -> None:
+        fields = [_widened(f, _word(type_)) if f["name"] == name else f for f in self._fields]
+        settings = {**self._settings, "delta.enableTypeWidening": "true"}
+        self._describe("CHANGE COLUMN", {}, fields, settings, metadata)
+
+    def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
+        self._replace([], rows, metadata, app, version)
+
+    def load(self, parts: Iterable[pa.Table], metadata: Mapping[str, Any], app: str, version: int) -> None:
+        self._check_ours()
+        self._put("WRITE", [], [f for part in parts if len(part) for f in self._written(part)], metadata, app, version)
+
+    def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
+        self._replace(self._log.files(), rows, metadata, "", 0)
+
+    def let_go(self, kept: Kept) -> str:
+        """Remove files that no kept version has, that no version since `kept.since` had, and that are older than
+        Delta's week."""
+        self._check_ours()
+        now, since = time.time(), kept.since or 0.0
+        if wanted := delta.retention(now - since, self._settings, now):
+            self.describe(wanted, {"upkeep": "retention"})
+        needed = kept.of(self._log.metadata["id"])
+        before = min(since, now - delta.REMOVED_KEPT_S)
+        least = self._log.at_time_ms(before * 1000)
+        oldest = min([self._log.version, least, *needed])
+        used = self._used_since(oldest)
+        if used is None:
+            raise HandOver(f"its log no longer says what version {oldest} has")
+        gone = [path for path in self._written_before(before) if path.name not in used]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return f"{len(gone)} files removed" if gone else ""
+
+    def _used_since(self, oldest: int) -> set[str] | None:
+        """Return the names of the files that any version since this one has; `None` if that is unknown."""
+        then = DeltaLog(self._folder)
+        try:
+            if then.update(oldest) != oldest:
+                return None
+        except (FileNotFoundError, LogBegun, HistoryLost):
+            return None
+        files = list(then.files())
+        for version in range(oldest + 1, self._log.version + 1):
+            found = self._log.actions(version)
+            if found is None:
+                return None
+            files += [File.of(action["add"]) for action in found if "add" in action]
+        return {path.name for file in files for path in self._paths(file)}
+
+    def _paths(self, file: File) -> list[Path]:
+        """Return the paths of a file and its vector."""
+        vector = file.vector
+        found = [local_path(self._folder, file)]
+        if vector is not None and vector["storageType"] == "u":
+            found.append(self._folder / delta.vector_path(vector["pathOrInlineDv"]))
+        elif vector is not None and vector["storageType"] == "p":
+            raise HandOver("it has deletion vectors outside of its folder")
+        return found
+
+    def _written_before(self, at: float) -> list[Path]:
+        """Return files of rows and of vectors that are older than a time, in seconds since 1970."""
+        found = [*self._folder.rglob("*.parquet"), *self._folder.rglob("deletion_vector_*.bin")]
+        own = [path for path in found if not path.relative_to(self._folder).parts[0].startswith(("_", "."))]
+        return [path for path in own if path.stat().st_mtime < at]
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _marks(self) -> bool:
+        return self._settings.get(MARKS) == "true"
+
+    def _mapped(self) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
+        """Return fields and settings of the table with column mapping: ids are the columns' positions, as Delta itself
+        assigns them, and the names in files are the current ones."""
+        if is_mapped(self._settings):
+            return self._fields, self._settings
+        fields = [
+            {**f, "metadata": {**f["metadata"], COLUMN_ID: number, _NAME: f["name"]}}
+            for number, f in enumerate(self._fields, start=1)
+        ]
+        return fields, {**self._settings, MAPPING: "name", _MAX_ID: str(len(fields))}
+
+    @property
+    def _fields(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._log.metadata["schemaString"])["fields"]
+        return found
+
+    @property
+    def _settings(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self._log.metadata["configuration"]
+        return found
+
+    def _has(self, app: str, version: int) -> bool:
+        return self._log.transactions.get(app, version - 1) >= version
+
+    def _check_ours(self) -> None:
+        """Raise HandOver if only Spark can write the table."""
+        if (why := unread(self._log.protocol, self._log.metadata)) is not None:
+            raise HandOver(why)
+
+    def _describe(
+        self,
+        operation: str,
+        made: Action,
+        fields: Sequence[Mapping[str, Any]],
+        settings: Mapping[str, str],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        """Commit a new description of the table; no row changes."""
+        if self._log.version >= 0:
+            self._check_ours()
+        schema = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+        changed = {**self._log.metadata, **made, "schemaString": schema, "configuration": dict(settings)}
+        actions: list[Action] = [self._said(operation, metadata), {"metaData": changed}]
+        protocol = _protocol(self._log.protocol, schema, settings)
+        if protocol != self._log.protocol:
+            actions.append({"protocol": protocol})
+        self._log.commit(actions)
+
+    def _said(self, operation: str, metadata: Mapping[str, Any]) -> Action:
+        base = {} if self._log.version < 0 else {"readVersion": self._log.version}
+        return {
+            "commitInfo": {
+                "timestamp": _now_ms(),
+                "operation": operation,
+                "operationParameters": {},
+                **base,
+                "isolationLevel": "Serializable",
+                "isBlindAppend": False,
+                "engineInfo": f"cdcflow/{__version__}",
+                "userMetadata": said(metadata),
+            }
+        }
+
+    def _files(self) -> Sequence[File]:
+        self._check_ours()
+        return self._log.files()
+
+    def _size(self, file: File) -> int:
+        return file.size
+
+    def _touched(self, file: File) -> Touched:
+        if file.vector is None:
+            return Touched(file.size, 1, 0)
+        return Touched(file.size, self._count(file), int(file.vector["cardinality"]))
+
+    def _opened(self, file: File) -> Rows:
+        fields, path = self._fields, local_path(self._folder, file)
+        with reading(path):
+            opened = pq.ParquetFile(path)
+        return Rows(
+            opened,
+            _schema(fields, _logical),
+            _schema(fields, _physical),
+            partial(vectors.deleted, self._folder, file.vector),
+            path,
+        )
+
+    def _read(self, file: File, columns: Sequence[str]) -> pa.Table:
+        with self._opened(file) as rows:
+            return rows.living(columns)
+
+    def _ends(self, files: Sequence[File], column: str) -> Sequence[Ends | None]:
+        field = next(f for f in self._fields if f["name"] == column)
+        name, type_ = _physical(field), field["type"]
+
+        def of(file: File) -> Ends | None:
+            low, high = (file.stats.get(which, {}).get(name) for which in ("minValues", "maxValues"))
+            if low is None or high is None:
+                return None
+            if type_ in ("byte", "short", "integer", "long"):
+                return low, high
+            if type_ == "date" and _DATE.fullmatch(low) and _DATE.fullmatch(high):
+                return low, high
+            return (low, high) if type_ == "string" and len(high) <= TEXT_MAX else None
+
+        return [of(file) for file in files]
+
+    def _replace(
+        self,
+        old: Sequence[File],
+        new: pa.Table | None,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        marked: Sequence[tuple[File, Numbers]] = (),
+    ) -> None:
+        self._check_ours()
+        written = [*self._marked(marked), *(self._written(new) if new is not None and len(new) else [])]
+        gone = [*old, *(file for file, _ in marked)]
+        self._put("MERGE" if gone else "WRITE", gone, written, metadata, app, version)
+
+    def _put(
+        self,
+        operation: str,
+        old: Sequence[File],
+        new: Sequence[File],
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+    ) -> None:
+        """Commit files that are already written."""
+        now = _now_ms()
+        actions = [self._said(operation, metadata)]
+        if app:
+            actions.append({"txn": {"appId": app, "version": version, "lastUpdated": now}})
+        actions += [file.removed(now) for file in old]
+        if new:
+            sync_folder(self._folder)
+        self._log.commit([*actions, *(file.added() for file in new)])
+
+    def _marked(self, marked: Sequence[tuple[File, Numbers]]) -> list[File]:
+        """Return files with these rows marked as deleted."""
+        if not marked:
+            return []
+        said = vectors.write(self._folder, [gone for _, gone in marked])
+        return [file.marked(self._count(file), vector) for (file, _), vector in zip(marked, said, strict=True)]
+
+    def _count(self, file: File) -> int:
+        """Return how many rows it has, including deleted ones."""
+        if "numRecords" in file.stats:
+            return int(file.stats["numRecords"])
+        with self._opened(file) as rows:
+            return len(rows)
+
+    def _written(self, rows: pa.Table) -> list[File]:
+        """Write files with these rows; they are durable, but not yet their names."""
+        fields = self._fields
+        held = named(rows, _schema(fields, _physical))
+        most = max(1, len(held) * FILE_BYTES // max(held.nbytes, 1))
+        found = []
+        for first in range(0, len(held), most):
+            part = held.slice(first, most)
+            path = self._folder / f"part-00000-{uuid4()}-c000.zstd.parquet"
+            with path.open("wb") as file:
+                # A dictionary of values that never repeat costs half of the writing time, and space.
+                pq.write_table(part, file, compression="zstd", row_group_size=ROW_GROUP, use_dictionary=repeating(part))
+                file.flush()
+                os.fsync(file.fileno())
+            found.append(File(path.name, path.stat().st_size, _stats(part), None, _now_ms()))
+        return found
+
+
+class _Numbers:
+    """Column numbers; none is ever used again."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def next(self) -> int:
+        self.last += 1
+        return self.last
+
+
+def _info(actions: Sequence[Action]) -> Mapping[str, Any]:
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _protocol(before: Action, schema: str, settings: Mapping[str, str]) -> Action:
+    """Return the protocol that a table requires: what it required before, and its new features."""
+    both = ["deletionVectors"] if settings.get(MARKS) == "true" else []
+    both += ["columnMapping"] if is_mapped(settings) else []
+    both += ["timestampNtz"] if '"timestamp_ntz"' in schema else []
+    both += ["typeWidening"] if settings.get("delta.enableTypeWidening") == "true" else []
+    if not both and before.get("minReaderVersion", 1) == 1:
+        return before or {"minReaderVersion": 1, "minWriterVersion": 2}
+    if both == ["columnMapping"] and before.get("minReaderVersion") == 2:
+        return before
+    # In a checkpoint a missing value may be NULL.
+    reader, writer = before.get("readerFeatures") or [], before.get("writerFeatures") or ["invariants", "appendOnly"]
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": [*reader, *(f for f in both if f not in reader)],
+        "writerFeatures": [*writer, *(f for f in both if f not in writer)],
+    }
+
+
+# ── conversion between schemas in Delta's JSON and Arrow schemas ──────────────────────────────────────────────
+
+
+def _logical(field: Mapping[str, Any]) -> str:
+    return str(field["name"])
+
+
+def _physical(field: Mapping[str, Any]) -> str:
+    return str(field["metadata"].get(_NAME, field["name"]))
+
+
+def _schema(fields: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> pa.Schema:
+    """Return the Arrow schema of a table's columns, under their own names or under those in its files."""
+
+    def column(field: Mapping[str, Any]) -> pa.Field:
+        id_ = field["metadata"].get(COLUMN_ID) if name is _physical else None
+        ids = None if id_ is None else {b"PARQUET:field_id": str(id_)}
+        return pa.field(name(field), arrow(field["type"]), metadata=ids)
+
+    def arrow(type_: Any) -> pa.DataType:
+        if isinstance(type_, str):
+            return type_of(delta.TYPES.get(type_, type_))
+        match type_["type"]:
+            case "array":
+                return pa.list_(arrow(type_["elementType"]))
+            case "map":
+                return pa.map_(arrow(type_["keyType"]), arrow(type_["valueType"]))
+            case _:
+                return pa.struct([column(f) for f in type_["fields"]])
+
+    return pa.schema([column(field) for field in fields])
+
+
+def _field(column: pa.Field, numbers: _Numbers | None) -> dict[str, Any]:
+    """Return a new column. `numbers`: the numbers of the table's columns, if it has column mapping."""
+    if numbers is None:
+        return {"name": column.name, "type": _word(column.type), "nullable": True, "metadata": {}}
+    metadata = {COLUMN_ID: numbers.next(), _NAME: f"col-{uuid4()}"}
+    return {"name": column.name, "type": _word(column.type, numbers), "nullable": True, "metadata": metadata}
+
+
+def _word(type_: pa.DataType, numbers: _Numbers | None = None) -> Any:
+    """Return a type as Delta's JSON."""
+    if pa.types.is_decimal(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    if pa.types.is_list(type_):
+        return {"type": "array", "elementType": _word(type_.value_type, numbers), "containsNull": True}
+    if pa.types.is_map(type_):
+        key, value = _word(type_.key_type, numbers), _word(type_.item_type, numbers)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if pa.types.is_struct(type_):
+        return {"type": "struct", "fields": [_field(field, numbers or _Numbers(0)) for field in type_]}
+    return _WORDS[type_]
+
+
+def _widened(field: Mapping[str, Any], word: str) -> dict[str, Any]:
+    before = field["metadata"].get("delta.typeChanges", [])
+    change = {"fromType": field["type"], "toType": word}
+    return {**field, "type": word, "metadata": {**field["metadata"], "delta.typeChanges": [*before, change]}}
+
+
+def _stats(rows: pa.Table) -> str:
+    """Return the log's statistics of a file's columns."""
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    for name in rows.column_names[:INDEXED]:
+        column = rows.column(name)
+        type_ = column.type
+        if not (pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_string(type_)):
+            continue
+        try:
+            low, high = (end.as_py() for end in pc.min_max(column).values())
+        except OverflowError:  # a date before the year 1, or after 9999: other readers have no text for it either
+            continue
+        if low is None or (isinstance(high, str) and max(len(low), len(high)) > TEXT_MAX):
+            continue
+        least[name], greatest[name] = (str(low), str(high)) if pa.types.is_date(type_) else (low, high)
+    found = {
+        "numRecords": len(rows),
+        "minValues": least,
+        "maxValues": greatest,
+        "nullCount": {name: rows.column(name).null_count for name in rows.column_names[:INDEXED]},
+        "tightBounds": True,
+    }
+    return json.dumps(found, separators=(",", ":"))

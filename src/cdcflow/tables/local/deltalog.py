@@ -1,0 +1,415 @@
+"""The log of a Delta table in a folder: read its current state, and commit one more version.
+
+    _delta_log/00000000000000000040.checkpoint.parquet    the whole state at version 40
+               00000000000000000041.json                  the changes of version 41: one action per line
+
+The writer that creates a version's file first has committed it. Source:
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+from deltalake import DeltaTable as ForeignTable
+
+from cdcflow.errors import HistoryLost
+from cdcflow.tables.durable import make_folder, sync_file, sync_folder
+from cdcflow.tables.formats.delta import MAPPING, checkpoint_every
+from cdcflow.tables.formats.delta_commits import actions_of, identity, lines_of, set_aside, torn_since
+from cdcflow.tables.job.failures import reading
+from cdcflow.tables.port import HandOver
+
+FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
+"""The table features that this reader and writer supports."""
+
+PROTOCOLS = ((3, 7), (1, 2), (1, 7), (2, 5), (2, 7))
+"""Supported versions for readers and writers: with named features; a plain table; one that Spark gave column mapping.
+Writer version 7 lists its features; a lower version may have a change feed, constraints and generated columns."""
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_ANY_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.")
+"""Checkpoints of any kind; versions older than one of them are removed over time."""
+_VERSION = re.compile(r"(\d{20})\.json")
+
+_log = structlog.get_logger()
+
+Action = Mapping[str, Any]
+
+
+class LogBegun(HandOver):
+    """A log begins with something that this reader does not support: with a checkpoint of several files, or after the
+    requested version."""
+
+
+class Conflict(Exception):
+    """Another writer has committed the version that was to be next."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a table's rows. `path` and `told` (its column statistics as JSON) are as in the log; `vector` describes
+    its deletion vector."""
+
+    path: str
+    size: int
+    told: str = "{}"
+    vector: Mapping[str, Any] | None = None
+    modified_ms: int = 0
+
+    @classmethod
+    def of(cls, add: Mapping[str, Any]) -> File:
+        return cls(add["path"], add["size"], add.get("stats") or "{}", _vector(add), add["modificationTime"])
+
+    @property
+    def stats(self) -> Mapping[str, Any]:
+        """Its column statistics."""
+        found: Mapping[str, Any] = json.loads(self.told)
+        return found
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The key by which a `remove` refers to it."""
+        if self.vector is None:
+            return self.path, ""
+        return self.path, "{storageType}{pathOrInlineDv}@{offset}".format(**{"offset": None, **self.vector})
+
+    def removed(self, now_ms: int) -> Action:
+        """Return the action that removes it from the table."""
+        more = {} if self.vector is None else {"deletionVector": self.vector}
+        return {
+            "remove": {
+                "path": self.path,
+                "deletionTimestamp": now_ms,
+                "dataChange": True,
+                "extendedFileMetadata": True,
+                "partitionValues": {},
+                "size": self.size,
+                **more,
+            }
+        }
+
+    def added(self) -> Action:
+        """Return the action that adds it to the table."""
+        more = {} if self.vector is None else {"deletionVector": self.vector}
+        return {
+            "add": {
+                "path": self.path,
+                "partitionValues": {},
+                "size": self.size,
+                "modificationTime": self.modified_ms,
+                "dataChange": True,
+                "stats": self.told,
+                **more,
+            }
+        }
+
+    def marked(self, rows: int, vector: Mapping[str, Any]) -> File:
+        """Return the same file with these rows deleted; it has `rows` rows in all. Its bounds stay, although perhaps no
+        remaining row has those values."""
+        # Numbers keep their text: a decimal could change when it is parsed and written again.
+        told = {**_members(self.told), "numRecords": str(rows), "tightBounds": "false"}
+        listed = ",".join(f"{json.dumps(name)}:{value}" for name, value in told.items())
+        return replace(self, told=f"{{{listed}}}", vector=vector)
+
+
+class DeltaLog:
+    """A table's log, as of the latest `update`. `version` is -1 if there is no table. `commit_id` identifies the
+    version's commit ("" if its file was cleaned up after a checkpoint)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._place = folder / "_delta_log"
+        self._forget()
+
+    def _forget(self) -> None:
+        self.version = -1
+        self.commit_id = ""
+        self.protocol: Action = {}
+        self.metadata: Action = {}
+        self.transactions: dict[str, int] = {}
+        self._checkpoint: Path | None = None
+        self._since: list[Action] = []
+        self._files: dict[tuple[str, str], File] | None = None
+
+    def update(self, until: int | None = None) -> int:
+        """Read the new versions, up to a version (`None`: the latest). Return the last version that was read.
+
+        Raises:
+            HandOver: the log begins with something that this reader does not support.
+            HistoryLost: a version's file is missing or torn, and later ones were committed after it.
+        """
+        if not self._place.exists():  # an operator may have moved its folder away
+            self._forget()
+        elif self.version < 0:
+            self._begin(until)
+        while self.version != until and (found := self._read(self.version + 1)) is not None:
+            actions, self.commit_id = found
+            self._apply(actions)
+        return self.version
+
+    def actions(self, version: int) -> list[Action] | None:
+        """Return what a version changed; `None` if its commit is missing or torn.
+
+        Raises:
+            HistoryLost: it is torn, and later versions were committed after it.
+        """
+        found = self._read(version)
+        return None if found is None else found[0]
+
+    def commit_id_of(self, version: int) -> str:
+        """Return the identity of a version's commit; "" if it is missing or torn."""
+        if version == self.version and self.commit_id:
+            return self.commit_id
+        found = self._read(version)
+        return "" if found is None else found[1]
+
+    def drop_torn(self, published: int | None = None) -> None:
+        """Set aside commits that a power cut left torn (see `torn_since`). For a merge, which holds the lease."""
+        if torn := torn_since(self._place, published):
+            set_aside(self._place, torn)
+            self._forget()
+
+    def _read(self, version: int) -> tuple[list[Action], str] | None:
+        """Return a version's actions and the identity of its commit."""
+        try:
+            content = self._at(version).read_bytes()
+        except FileNotFoundError:
+            return None
+        found = actions_of(content)
+        if found is not None:
+            return list(found), identity(lines_of(content.decode()))
+        if self._at(version + 1).exists():
+            raise _built_on_torn("/".join(self._folder.parts[-2:]), version)
+        return None
+
+    def at_time_ms(self, at_ms: float) -> int:
+        """Return the version that was the latest at a time, in milliseconds since 1970; the oldest known one, if none
+        existed yet."""
+        for version in range(self.version, -1, -1):
+            found = self.actions(version)
+            if found is None:
+                return min(version + 1, self.version)
+            if any(a["commitInfo"].get("timestamp", at_ms + 1) <= at_ms for a in found if "commitInfo" in a):
+                return version
+        return 0
+
+    def files(self) -> list[File]:
+        """Return the files of the latest version."""
+        if self._files is None:
+            self._files = {}
+            if self._checkpoint is not None:
+                _take(self._files, ({"add": add} for add in _standing(self._checkpoint, "add")))
+            _take(self._files, self._since)
+        return list(self._files.values())
+
+    @property
+    def is_short(self) -> bool:
+        """Whether its files are known without reading a checkpoint."""
+        return self._checkpoint is None
+
+    def commit(self, actions: Sequence[Action]) -> None:
+        """Commit the next version, durably.
+
+        Raises:
+            Conflict: another writer has committed it.
+        """
+        version = self.version + 1
+        text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+        make_folder(self._place)
+        made = self._place / f".{uuid4()}.tmp"
+        try:
+            with made.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(made, self._at(version))
+            except FileExistsError as error:
+                raise Conflict(f"version {version} of {self._folder.name} is there already") from error
+        finally:
+            made.unlink()
+        sync_folder(self._place)
+        self._apply(actions)
+        self.commit_id = identity(lines_of(text))
+        if version and version % checkpoint_every(self.metadata.get("configuration") or {}) == 0:
+            self._write_checkpoint()
+
+    def _write_checkpoint(self) -> None:
+        try:
+            table = ForeignTable(self._folder)
+            table.create_checkpoint()
+            # Before the commits that it replaces are removed.
+            sync_file(self._checkpoint_at(self.version))
+            sync_folder(self._place)
+            table.cleanup_metadata()
+        except Exception as error:  # noqa: BLE001  whatever the error is: the commits themselves exist
+            _log.info("no checkpoint of a Delta table", table=self._folder.name, error=type(error).__name__)
+
+    def _at(self, version: int) -> Path:
+        return self._place / f"{version:020d}.json"
+
+    def _checkpoint_at(self, version: int) -> Path:
+        return self._place / f"{version:020d}.checkpoint.parquet"
+
+    def _begin(self, until: int | None) -> None:
+        names = os.listdir(self._place)
+        last = sys.maxsize if until is None else until
+        checkpoints = [n for name in names if (found := _CHECKPOINT.fullmatch(name)) and (n := int(found[1])) <= last]
+        versions = [n for name in names if (found := _VERSION.fullmatch(name)) and (n := int(found[1])) <= last]
+        # A torn checkpoint counts as missing.
+        begin = next((n for n in sorted(checkpoints, reverse=True) if _is_readable(self._checkpoint_at(n))), -1)
+        newer = sorted(v for v in versions if v > begin and (until is None or v <= until))
+        missing = next((n for n, v in enumerate(newer, begin + 1) if n != v), None)
+        if missing is not None:
+            if any(int(found[1]) >= missing for name in names if (found := _ANY_CHECKPOINT.match(name))):
+                raise LogBegun("its log begins with a checkpoint that only Spark reads")
+            raise _has_gap("/".join(self._folder.parts[-2:]), missing)
+        if begin < 0:
+            return
+        self._checkpoint = self._checkpoint_at(begin)
+        if _standing(self._checkpoint, "sidecar"):
+            raise HandOver("its log has a checkpoint that only Spark reads")
+        self.version = begin
+        self.commit_id = self.commit_id_of(begin)
+        for kind in ("protocol", "metaData", "txn"):
+            for action in _standing(self._checkpoint, kind):
+                self._note({kind: action})
+
+    def _apply(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._note(action)
+        files = [action for action in actions if "add" in action or "remove" in action]
+        if self._files is None:
+            self._since += files
+        else:
+            _take(self._files, files)
+        self.version += 1
+
+    def _note(self, action: Action) -> None:
+        if "txn" in action:
+            self.transactions[action["txn"]["appId"]] = action["txn"]["version"]
+        self.protocol = action.get("protocol", self.protocol)
+        self.metadata = action.get("metaData", self.metadata)
+
+
+def _has_gap(table: str, version: int) -> HistoryLost:
+    return HistoryLost(
+        f"the commit of version {version} of table {table} is missing (_delta_log/{version:020d}.json), and there are"
+        " later versions: its rows are not known",
+        remedy="put that file back from a copy; or move the table's folder away, run `cdcflow backfill` for the table,"
+        " then `cdcflow merge`",
+        runbook="table-torn",
+    )
+
+
+def _built_on_torn(table: str, version: int) -> HistoryLost:
+    return HistoryLost(
+        f"the commit of version {version} of table {table} is torn, as a power cut leaves a file, and later versions"
+        " were committed after it: they miss its rows",
+        remedy="move the table's folder away, run `cdcflow backfill` for the table, then `cdcflow merge`",
+        runbook="table-torn",
+    )
+
+
+def _take(files: dict[tuple[str, str], File], actions: Iterable[Action]) -> None:
+    for action in actions:
+        if "add" in action:
+            file = File.of(action["add"])
+            files[file.key] = file
+        elif "remove" in action:
+            gone = action["remove"]
+            files.pop(File(gone["path"], 0, vector=_vector(gone)).key, None)
+
+
+def _members(text: str) -> dict[str, str]:
+    """Return the members of a JSON object, each value as written."""
+    read = json.JSONDecoder().raw_decode
+    found = {}
+    at = _next(text, 0) + 1
+    while text[at := _next(text, at)] != "}":
+        name, at = read(text, at)
+        begin = _next(text, at)
+        _, at = read(text, begin)
+        found[name] = text[begin:at]
+    return found
+
+
+def _next(text: str, at: int) -> int:
+    """Return the index of the next token in a JSON object's text."""
+    while text[at] in " \t\r\n,:":
+        at += 1
+    return at
+
+
+def _vector(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return a file's deletion vector. In a checkpoint a missing vector may be a struct of NULLs."""
+    found: Mapping[str, Any] | None = of.get("deletionVector")
+    return found if found and found.get("storageType") else None
+
+
+def _is_readable(checkpoint: Path) -> bool:
+    try:
+        pq.read_schema(checkpoint)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _standing(checkpoint: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the actions of one kind in a checkpoint."""
+    with reading(checkpoint):
+        if kind not in pq.read_schema(checkpoint).names:
+            return []
+        found = pq.read_table(checkpoint, columns=[kind], partitioning=None).column(0).combine_chunks()
+    listed: list[dict[str, Any]] = found.filter(found.is_valid()).to_pylist(maps_as_pydicts="strict")
+    return listed
+
+
+def local_path(folder: Path, file: File) -> Path:
+    """Return the path of a file of a table.
+
+    Raises:
+        HandOver: it is outside of the table's folder, as in a clone.
+    """
+    parts = urlsplit(file.path)
+    if parts.scheme or parts.path.startswith("/"):
+        raise HandOver("it has files outside of its folder")
+    return folder / unquote(parts.path)
+
+
+def unread(protocol: Action, metadata: Action) -> str | None:
+    """Return why this writer cannot write a table; `None` if it can."""
+    # In a checkpoint a missing value may be NULL.
+    features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+    if (protocol["minReaderVersion"], protocol["minWriterVersion"]) not in PROTOCOLS:
+        return "it follows an older protocol of Delta"
+    if strange := sorted(features - FEATURES):
+        return f"it has features of Delta that only Spark knows: {', '.join(strange)}"
+    if metadata.get("partitionColumns"):
+        return "it is partitioned"
+    settings = metadata.get("configuration") or {}
+    if settings.get(MAPPING, "none") not in ("name", "none") or settings.get("delta.appendOnly") == "true":
+        return "its properties are not those of a current-state table"
+    if settings.get("delta.enableChangeDataFeed") == "true" or any(
+        s.startswith("delta.constraints.") for s in settings
+    ):
+        return "it has a change feed or constraints"
+    fields = json.loads(metadata["schemaString"])["fields"]
+    computed = ("delta.invariants", "delta.generationExpression")
+    if any(key.startswith(computed) for key in itertools.chain(*(f["metadata"] for f in fields))):
+        return "it has invariants or generated columns"
+    return None

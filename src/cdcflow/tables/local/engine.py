@@ -1,0 +1,299 @@
+"""The engine that merges in this process: DuckDB folds, and the table formats commit. For small ranges, without
+Java."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.log.files.layout import Layout
+from cdcflow.model.sqltypes import DECIMAL_TEXT, has_two_zeros, stored
+from cdcflow.model.table import Table
+from cdcflow.tables.cut import (
+    EXPIRED_PROPERTY,
+    LATER_COLUMNS,
+    PUBLICATION,
+    Cut,
+    ListedCut,
+    already_published,
+    newest_of_each,
+)
+from cdcflow.tables.durable import sync_folder
+from cdcflow.tables.formats import rules_of
+from cdcflow.tables.job import text_files
+from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
+from cdcflow.tables.local.failures import of_local
+from cdcflow.tables.local.tables import FileTable, Tables
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.modes import CURRENT, ModeRules
+from cdcflow.tables.paths import CUTS
+from cdcflow.tables.port import Failure, HandOver, Kept, Shown, Snapshot
+from cdcflow.tables.segments import InputFile, present
+
+KEPT = 10
+"""How many versions of the table of cuts are kept: its rows never change, so the latest version has all of them."""
+
+VERSIONS_KEPT_S = 3600.0
+"""Younger versions of the table of cuts are kept for readers that are using them."""
+
+ROWS_AT_ONCE = 1000
+"""Rows of the table of cuts per batch."""
+
+_SAID_ALIKE = ("boolean", "tinyint", "smallint", "int", "bigint", "decimal(", "string")
+"""Types for which Spark and DuckDB read the same value from the source's text of a constant."""
+
+
+class LocalEngine:
+    """Implements `cdcflow.tables.port.Engine`."""
+
+    name = "local"
+    reads_in_place = False
+    compacts_beside = False
+
+    def __init__(
+        self, warehouse: Path, format_: str, changes_max: int | None = None, bytes_max: int | None = None
+    ) -> None:
+        """Tables beyond these limits are left to another engine: more than `changes_max` changes, or more than
+        `bytes_max` bytes of files that would have to be held in memory."""
+        self._warehouse = warehouse
+        self._changes_max = changes_max
+        self._tables = _tables(format_, warehouse, bytes_max)
+        self.rules: Format = rules_of(format_)
+
+    def close(self) -> None:
+        """Close what its tables have open."""
+        self._tables.close()
+
+    def lease(self) -> AbstractContextManager[None]:
+        return folder_lease(self._warehouse)
+
+    def upkeep_lease(self) -> AbstractContextManager[None]:
+        return upkeep_folder_lease(self._warehouse)
+
+    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        return present(layout, files, room)
+
+    def cuts(self) -> LocalCuts:
+        return LocalCuts(self._tables, self._warehouse)
+
+    def table(self, path: Sequence[str]) -> FileTable[Any]:
+        return self._tables.table(path)
+
+    def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
+        changes = sum(f.file.rows for f in files)
+        if self._changes_max is not None and changes > self._changes_max:
+            return f"it has {changes} changes, more than {self._changes_max}"
+        return next((why for shape in {f.shape for f in files} if (why := _strange(shape, mode)) is not None), None)
+
+    def read_text(self, path: Sequence[str]) -> str | None:
+        return text_files.read_text(self._warehouse, path)
+
+    def write_text(self, path: Sequence[str], text: str) -> None:
+        text_files.write_text(self._warehouse, path, text)
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return self._tables.is_conflict(error)
+
+    def failure(self, error: Exception) -> Failure | None:
+        return of_local(error)
+
+
+def _strange(shape: Table, mode: ModeRules) -> str | None:
+    """Return why only Spark can merge a table of this shape correctly; `None` if this engine can."""
+    for column in shape.columns:
+        try:
+            held = stored(column.type.arrow)
+        except ConfigurationError:
+            return None  # no engine can, and the merge reports it
+        if "struct<" in held.table or DECIMAL_TEXT in (held.convert or ""):
+            return f"its column {column.name} is of a type that is merged by Spark only ({column.type.source})"
+        if mode.keeps_changes:
+            continue  # nothing is compared or filled in
+        if has_two_zeros(held.table) and (not shape.key or column.name in shape.key):
+            return f"its key has a column of floating-point numbers ({column.name})"
+        if column.missing is not None and not held.table.startswith(_SAID_ALIKE):
+            return f"its column {column.name} was added with a default of type {column.type.source}"
+    return None
+
+
+def _tables(format_: str, warehouse: Path, bytes_max: int | None) -> Tables:
+    # Imported here, so that a format does not need the other's packages.
+    if format_ == "iceberg":
+        from cdcflow.tables.local.iceberg import IcebergTables
+
+        return IcebergTables(warehouse, bytes_max)
+    from cdcflow.tables.local.delta import DeltaTables
+
+    return DeltaTables(warehouse, bytes_max)
+
+
+_TEXTS = pa.map_(pa.string(), pa.string())
+_LATER = pa.schema([(name, _TEXTS) for name in LATER_COLUMNS])
+_ENTRY = pa.struct(
+    [("path", pa.string()), ("version", pa.int64()), ("complete", pa.bool_()), ("generation", pa.int64())]
+)
+_COLUMNS = pa.schema(
+    [
+        ("cut", pa.int64()),
+        ("log_id", pa.string()),
+        ("offset", pa.int64()),
+        ("position", pa.string()),
+        ("commit_clock", pa.timestamp("us", "UTC")),
+        ("published", pa.timestamp("us", "UTC")),
+        ("tables", pa.map_(pa.string(), _ENTRY)),
+        *_LATER,
+    ]
+)
+
+
+class LocalCuts:
+    """Implements `cdcflow.tables.port.Cuts`, on the same table that Spark uses."""
+
+    def __init__(self, tables: Tables, warehouse: Path) -> None:
+        self._tables = tables
+        self._warehouse = warehouse
+        self._table = tables.table((CUTS,))
+        self._version: int | None = None
+
+    def drop_torn(self) -> None:
+        self._table.drop_torn()
+
+    def newest(self) -> Cut | None:
+        with _only_for_spark():
+            there = self._table.snapshot()
+            self._version = _version(there)
+            if there is None:
+                return None
+            said = self._table.newest_commit()
+            if said is not None and "published" in said:
+                return Cut.from_json(said["published"])
+            return _newest(self._table.rows())
+
+    def numbered(self, cut: int) -> Cut | None:
+        with _only_for_spark():
+            if self._table.snapshot() is None:
+                return None
+            rows = self._table.rows_near("cut", cut)
+        return _newest(rows.filter(pc.equal(rows.column("cut"), cut)))
+
+    def listed(self) -> list[ListedCut]:
+        with _only_for_spark():
+            if self._table.snapshot() is None:
+                return []
+            rows = self._table.rows()
+        counts = [len(entries or ()) for entries in rows.column("ids").to_pylist()]
+        plain = rows.select(["cut", "offset", "position"]).to_pylist()
+        clocks, published = (rows.column(name).cast(pa.int64()).to_pylist() for name in ("commit_clock", "published"))
+        return newest_of_each(
+            ListedCut(**row, commit_clock=clock, published=at, tables=count)
+            for row, clock, at, count in zip(plain, clocks, published, counts, strict=True)
+        )
+
+    def expired(self) -> int:
+        with _only_for_spark():
+            there = self._table.snapshot()
+        return 0 if there is None else int(there.properties.get(EXPIRED_PROPERTY, "0"))
+
+    def shown(self) -> Mapping[str, Shown]:
+        with _only_for_spark():
+            rows = None if self._table.snapshot() is None else self._table.rows()
+        found: dict[str, tuple[str, dict[str, set[int]]]] = {}
+        for batch in () if rows is None else rows.select(["tables", "ids"]).to_batches(ROWS_AT_ONCE):
+            for row in batch.to_pylist(maps_as_pydicts="strict"):
+                for name, entry in row["tables"].items():
+                    _, ids = found.setdefault(name, (entry["path"], {}))
+                    ids.setdefault((row["ids"] or {}).get(name, ""), set()).add(entry["version"])
+        return {n: Shown(path, {i: frozenset(v) for i, v in ids.items()}) for n, (path, ids) in found.items()}
+
+    def tidy(self, oldest: int) -> None:
+        with _only_for_spark():
+            if self._table.snapshot() is None:
+                return
+            rows = self._table.rows()
+            kept = rows.filter(pc.greater_equal(rows.column("cut"), oldest))
+            if len(kept) < len(rows):
+                # This first, so that a reader of an expired cut gets the reason.
+                self._table.describe({EXPIRED_PROPERTY: str(oldest - 1)}, {})
+            if len(kept) < len(rows) or self._table.has_many_files:
+                self._table.rewrite(kept, {"upkeep": "cuts", "oldest": oldest}, KEPT)
+            self._table.let_go(Kept({}, 0, time.time() - VERSIONS_KEPT_S))
+
+    def publish(self, cut: Cut) -> None:
+        with _only_for_spark():
+            there = self._table.snapshot()
+            if self._version is not None and self._version != _version(there):
+                raise already_published(cut)
+            try:
+                self._publish(cut, there)
+            except Exception as error:
+                if self._tables.is_conflict(error):
+                    raise already_published(cut) from error
+                raise
+            self._version = _version(self._table.snapshot())
+            # This also makes the deletion of SQLite's journal durable: if it reappeared, it would undo the commit.
+            sync_folder(self._warehouse)
+
+    def _publish(self, cut: Cut, there: Snapshot | None) -> None:
+        said = {"log": cut.log_id, "cut": cut.cut}
+        if there is None:
+            self._table.create(_COLUMNS, {}, said)
+        elif lacking := [field for field in _LATER if field.name not in {c.name for c in there.columns}]:
+            self._table.add(pa.schema(lacking), said)
+        number = 1 + (0 if there is None else there.transactions.get(PUBLICATION, 0))
+        published = {**said, "published": cut.to_json()}
+        self._table.append(self._row(cut), published, PUBLICATION, number, KEPT)
+
+    def _row(self, cut: Cut) -> pa.Table:
+        entries = {
+            name: {"path": t.path, "version": t.version, "complete": t.complete, "generation": t.generation}
+            for name, t in cut.tables.items()
+        }
+        row = {
+            "cut": cut.cut,
+            "log_id": cut.log_id,
+            "offset": cut.offset,
+            "position": cut.position,
+            "commit_clock": cut.commit_clock,
+            "published": datetime.now(UTC),
+            "tables": list(entries.items()),
+            "ids": [(name, t.id) for name, t in cut.tables.items()],
+            "states": [(name, t.state) for name, t in cut.tables.items()],
+            "left_out": list(cut.left_out.items()),
+            "tags": [(name, t.tag) for name, t in cut.tables.items()],
+            "logs": [(log_id, part.to_json()) for log_id, part in cut.logs.items()],
+            "commits": [(name, t.commit) for name, t in cut.tables.items()],
+        }
+        return pa.Table.from_pylist([row], schema=self._table.schema)
+
+
+def _newest(rows: pa.Table) -> Cut | None:
+    """Return the cut with the greatest number among these rows, in its latest publication; `None` if there are no
+    rows."""
+    newest = rows.sort_by([("cut", "descending"), ("published", "descending")]).slice(0, 1)
+    clocks = newest.column("commit_clock").cast(pa.int64()).to_pylist()
+    found = newest.to_pylist(maps_as_pydicts="strict")
+    return Cut.from_row(found[0], clocks[0]) if found else None
+
+
+def _version(there: Snapshot | None) -> int:
+    return -1 if there is None else there.version
+
+
+@contextmanager
+def _only_for_spark() -> Iterator[None]:
+    try:
+        yield
+    except HandOver as reason:
+        raise ConfigurationError(
+            f"merging without Spark: only Spark can write the table of published cuts: {reason}",
+            remedy="set merge.engine to spark",
+            runbook="merge-session",
+        ) from reason

@@ -1,0 +1,648 @@
+"""Iceberg tables through PyIceberg (see `tables`).
+
+Tables and snapshots are the same as Spark's (`cdcflow.tables.formats.iceberg`), so each engine can continue where
+the other stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io.pyarrow import (
+    ArrowScan,
+    _dataframe_to_data_files,
+    _pyarrow_to_schema_without_ids,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+from pyiceberg.table.update.snapshot import ExpireSnapshots, ManageSnapshots, _MergeAppendFiles
+from pyiceberg.types import (
+    DateType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
+from cdcflow.tables.formats import iceberg
+from cdcflow.tables.formats.iceberg import CATALOG, ROW_GROUPS, RULES, TRANSACTIONS, KeptSnapshot
+from cdcflow.tables.formats.iceberg_catalog import step_back
+from cdcflow.tables.job.failures import FileUnreadable, reading
+from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.local import position_deletes
+from cdcflow.tables.local.file_rewrites import Touched
+from cdcflow.tables.local.position_deletes import Replaced
+from cdcflow.tables.local.scan import Ends, Numbers, Rows
+from cdcflow.tables.local.synced import SyncedIO
+from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.target import FormatColumn
+from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.port import COMMITTED, HandOver, Kept, Snapshot
+
+BUSY_S = 60
+_LOCKED = "database is locked"
+_BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType)
+"""Key types that manifests order as SQL does."""
+
+_DELETES = "it has deletes that only Spark reads"
+
+
+def catalog(warehouse: Path) -> SqlCatalog:
+    """Return the warehouse's catalog; it is created if it does not exist."""
+    uri = f"sqlite:///{quote(str(warehouse.resolve() / CATALOG))}?timeout={BUSY_S}"
+    settings = {"uri": uri, "warehouse": str(warehouse.resolve()), PY_IO_IMPL: f"{SyncedIO.__module__}.SyncedIO"}
+    return SqlCatalog(iceberg.catalog_name(Warehouse(warehouse)), **settings)
+
+
+@contextlib.contextmanager
+def asking(warehouse: Path) -> Iterator[None]:
+    """Wrap a query to the catalog, so that an error names its file.
+
+    Raises:
+        FileUnreadable: the catalog is damaged.
+    """
+    try:
+        yield
+    except SQLAlchemyError as error:
+        if _LOCKED in str(error):
+            raise
+        raise FileUnreadable(warehouse.resolve() / CATALOG) from error
+
+
+class _Change(Transaction):
+    """A transaction that computes the table's new metadata once per update, and not at each access: PyIceberg copies
+    all kept snapshots for it."""
+
+    _seen: tuple[int, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if not self._updates:
+            return self._table.metadata
+        if self._seen is None or self._seen[0] != len(self._updates):
+            self._seen = len(self._updates), super().table_metadata
+        return self._seen[1]
+
+
+class IcebergTables:
+    """Implements `cdcflow.tables.local.tables.Tables`."""
+
+    def __init__(self, warehouse: Path, bytes_max: int | None) -> None:
+        self._warehouse = warehouse
+        self._bytes_max = bytes_max
+        self._pinned: dict[Path, tuple[int, int]] = {}
+
+    @cached_property
+    def _catalog(self) -> SqlCatalog:
+        with asking(self._warehouse):
+            return catalog(self._warehouse)
+
+    def table(self, path: Sequence[str]) -> IcebergTable:
+        return IcebergTable(self._catalog, self._warehouse, path, self._bytes_max, self._pinned)
+
+    def is_conflict(self, error: BaseException) -> bool:
+        return isinstance(error, CommitFailedException | TableAlreadyExistsError) or _LOCKED in str(error)
+
+    def close(self) -> None:
+        if "_catalog" in self.__dict__:
+            self._catalog.close()
+
+
+class IcebergTable(FileTable[FileScanTask]):
+    """A table of the catalog."""
+
+    rules = RULES
+
+    def __init__(
+        self,
+        catalog: SqlCatalog,
+        warehouse: Path,
+        path: Sequence[str],
+        bytes_max: int | None,
+        pinned: dict[Path, tuple[int, int]],
+    ) -> None:
+        """`pinned`: by location, the version and cut that were tagged last."""
+        self._identifier = iceberg.identifier(path)
+        super().__init__(".".join(self._identifier), bytes_max)
+        self._catalog = catalog
+        self._warehouse = warehouse.resolve()
+        self._location = self._warehouse.joinpath(*path)
+        self._pinned = pinned
+        self._loaded: Table | None = None
+        self._deletes = position_deletes.Deletes()
+
+    def snapshot(self) -> Snapshot | None:
+        self._standing = None
+        self._loaded = self._newest()
+        return None if self._loaded is None else self._told(self._loaded)
+
+    def as_of(self, version: int) -> Snapshot | None:
+        table = self._newest()
+        if table is None:
+            raise VersionGone("its folder is gone")
+        now = _moved_to(table, version)
+        found = _metadata_of(table, version)
+        then = now if found is None else found
+        self._loaded = Table(table.name(), then, table.metadata_location, table.io, table.catalog)
+        return None if found is None else self._told(self._loaded)
+
+    def _newest(self) -> Table | None:
+        """Return the current table; `None` if it does not exist."""
+        if not self._location.exists():  # an operator may have moved its folder away
+            return None
+        try:
+            with asking(self._warehouse), reading(self._location / "metadata", NoSuchTableError, SQLAlchemyError):
+                return self._catalog.load_table(self._identifier)
+        except NoSuchTableError:
+            return None
+
+    def _told(self, table: Table) -> Snapshot:
+        newest = table.current_snapshot()
+        return Snapshot(
+            id=str(table.metadata.table_uuid),
+            version=_version(newest),
+            properties=dict(table.properties),
+            transactions=_transactions(table, newest),
+            columns=tuple(
+                FormatColumn(f.name, f.field_id, iceberg.type_sql(str(f.field_type))) for f in table.schema().fields
+            ),
+            is_empty=newest is None or _said(newest, "total-data-files") == "0",
+            commit="" if newest is None else str(newest.snapshot_id),
+        )
+
+    def commit_of(self, version: int) -> str:
+        found = next((s for s in self._table.snapshots() if _version(s) == version), None)
+        return "" if found is None else str(found.snapshot_id)
+
+    def sync(self, published: int | None) -> None:
+        """Do nothing: its files are durable before the catalog refers to them (`synced`)."""
+
+    def drop_torn(self, published: int | None = None) -> None:
+        """If the catalog names metadata that never reached the disk, go back to the metadata that it named before."""
+        step_back(self._warehouse / CATALOG, iceberg.catalog_name(Warehouse(self._warehouse)), self._identifier)
+
+    def newest_commit(self) -> Mapping[str, Any] | None:
+        newest = self._table.current_snapshot()
+        said = None if newest is None else _said(newest, COMMITTED)
+        if said is None:
+            return None
+        found: Mapping[str, Any] = json.loads(said)
+        return found
+
+    def edits_since(self, version: int) -> list[str]:
+        return [
+            f"{_operation(snapshot)}@{snapshot.sequence_number}"
+            for snapshot in _ancestors(self._table, self._table.current_snapshot())
+            if _version(snapshot) > version
+            and _operation(snapshot) != Operation.REPLACE.value
+            and _said(snapshot, COMMITTED) is None
+        ]
+
+    def rows(self) -> pa.Table:
+        """Return all rows, also for a table that PyIceberg cannot write."""
+        names, tasks = self.schema.names, self._planned()
+        marked = [task for task in tasks if task.delete_files]
+        parts = [self._scanned([task for task in tasks if not task.delete_files], names)]
+        return pa.concat_tables([*parts, *(self._read(task, names) for task in marked)])
+
+    def pin(self, version: int, cut: int) -> None:
+        if self._pinned.get(self._location) == (version, cut) or self.snapshot() is None:
+            return
+        self._check_ours()
+        found = next((s for s in self._table.snapshots() if _version(s) == version), None)
+        if found is not None:
+            with self._changing() as change:
+                self._tag(change, found.snapshot_id, cut)
+
+    def create(
+        self,
+        columns: pa.Schema,
+        properties: Mapping[str, str],
+        metadata: Mapping[str, Any],
+        rules: Format | None = None,
+    ) -> None:
+        try:
+            self._catalog.create_namespace_if_not_exists(self._identifier[:1])
+        except SQLAlchemyError:
+            if not self._catalog.namespace_exists(self._identifier[:1]):  # otherwise another table's thread was faster
+                raise
+        with contextlib.suppress(NoSuchTableError):
+            self._catalog.drop_table(self._identifier)
+        self._loaded = self._catalog.create_table(
+            self._identifier,
+            columns,
+            location=str(self._location),
+            properties={**(rules or RULES).properties, **properties},
+        )
+
+    def describe(self, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
+        with self._changing() as change:
+            change.set_properties(dict(properties))
+
+    def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
+        with self._changing() as change, change.update_schema() as update:
+            for column in columns:
+                update.add_column((column.name,), _iceberg(column.type))
+
+    def rename(self, old: str, new: str, metadata: Mapping[str, Any]) -> None:
+        with self._changing() as change, change.update_schema() as update:
+            update.rename_column((old,), new)
+
+    def widen(self, name: str, type_: pa.DataType, metadata: Mapping[str, Any]) -> None:
+        with self._changing() as change, change.update_schema() as update:
+            update.update_column((name,), field_type=_iceberg(type_))
+
+    @property
+    def _marks(self) -> bool:
+        return iceberg.marks(self._table.properties)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return _arrow(self._table.schema())
+
+    def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
+        old = self._old(keep)
+        with self._changing() as change:
+            self._snapshot_of(change, [], rows, metadata, app, version)
+            if old:
+                ExpireSnapshots(change).by_ids(old).commit()
+
+    def load(self, parts: Iterable[pa.Table], metadata: Mapping[str, Any], app: str, version: int) -> None:
+        table = self._table
+        with self._changing() as change:
+            said = _summary(table, metadata, app, version)
+            with change.update_snapshot(snapshot_properties=said).merge_append() as producer:
+                for part in parts:
+                    _check_written(part)
+                    # Each part's files have their own name.
+                    for file in self._written(change, part, uuid4()):
+                        producer.append_data_file(file)
+
+    def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
+        old = self._old(keep)
+        with self._changing() as change:
+            self._snapshot_of(change, self._files(), rows, metadata, "", 0)
+            if old:
+                ExpireSnapshots(change).by_ids(old).commit()
+
+    def let_go(self, kept: Kept) -> str:
+        """Remove tags and snapshots. Files stay: PyIceberg removes none."""
+        table, needed = self._table, kept.of(str(self._table.metadata.table_uuid))
+        versions = {s.snapshot_id: _version(s) for s in table.snapshots()}
+        tags = {name: versions.get(ref.snapshot_id, 0) for name, ref in table.refs().items()}
+        gone = iceberg.expired_tags(tags, needed, kept.oldest)
+        known = [
+            KeptSnapshot(s.snapshot_id, _version(s), s.parent_snapshot_id, s.timestamp_ms / 1000, _tells(s))
+            for s in table.snapshots()
+        ]
+        refs = {name: ref.snapshot_id for name, ref in table.refs().items()}
+        abandoned = iceberg.abandoned_branches(refs, time.time())
+        left = [snapshot for name, snapshot in refs.items() if name not in (*gone, *abandoned)]
+        current = table.current_snapshot()
+        newest = None if current is None else current.snapshot_id
+        old = iceberg.expired_snapshots(known, newest, left, needed, kept.since or 0.0)
+        if not gone and not old and not abandoned:
+            return ""
+        with self._changing() as change:
+            with ManageSnapshots(change) as manage:
+                for tag in gone:
+                    manage.remove_tag(tag)
+                for branch in abandoned:
+                    manage.remove_branch(branch)
+            if old:
+                ExpireSnapshots(change).by_ids(old).commit()
+        return f"{len(gone)} tags and {len(old)} snapshots removed"
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _table(self) -> Table:
+        if self._loaded is None:
+            raise NoSuchTableError(self._name)
+        return self._loaded
+
+    def _old(self, keep: int) -> list[int]:
+        """Return the snapshots to expire with the next commit, for a table that keeps only its latest `keep`
+        versions."""
+        kept = list(itertools.islice(_ancestors(self._table, self._table.current_snapshot()), keep - 1))
+        tagged = {ref.snapshot_id for ref in self._table.refs().values()} | {s.snapshot_id for s in kept}
+        return [s.snapshot_id for s in self._table.snapshots() if s.snapshot_id not in tagged]
+
+    def _has(self, app: str, version: int) -> bool:
+        return _transactions(self._table, self._table.current_snapshot()).get(app, version - 1) >= version
+
+    def _changing(self) -> _Change:
+        # A failed commit was computed from an outdated state; retrying it unchanged would be wrong.
+        self._table.metadata.properties["commit.retry.num-retries"] = "0"
+        return _Change(self._table)
+
+    def _tag(self, change: Transaction, snapshot: int, cut: int) -> None:
+        tag = iceberg.tag(cut)
+        there = self._table.refs().get(tag)
+        if there is None or there.snapshot_id != snapshot:
+            with ManageSnapshots(change) as manage:
+                if there is not None:
+                    manage.remove_tag(tag)
+                manage.create_tag(snapshot, tag)
+
+    def _check_ours(self) -> None:
+        """Raise HandOver if PyIceberg cannot write the table."""
+        if self._table.metadata.format_version != 2 or not self._table.spec().is_unpartitioned():
+            raise HandOver("it is partitioned, or of another version than Iceberg's 2")
+
+    def _files(self) -> Sequence[FileScanTask]:
+        self._check_ours()
+        return self._planned()
+
+    def _planned(self) -> list[FileScanTask]:
+        try:
+            return list(self._table.scan().plan_files())
+        except Exception as error:
+            self._check_manifests()
+            if isinstance(error, ValueError):
+                raise HandOver(_DELETES) from error
+            raise
+
+    def _check_manifests(self) -> None:
+        """Check that the table's manifests can be read.
+
+        Raises:
+            FileUnreadable: one of the files that list the table's files is damaged.
+        """
+        newest, io = self._table.current_snapshot(), self._table.io
+        with reading("" if newest is None else newest.manifest_list):
+            manifests = [] if newest is None else newest.manifests(io)
+        for manifest in manifests:
+            with reading(manifest.manifest_path):
+                manifest.fetch_manifest_entry(io, discard_deleted=False)
+
+    def _size(self, file: FileScanTask) -> int:
+        return int(file.file.file_size_in_bytes)
+
+    def _touched(self, file: FileScanTask) -> Touched:
+        size, rows = self._size(file), int(file.file.record_count)
+        if not file.delete_files:
+            return Touched(size, rows or 1, 0)
+        return Touched(size, rows, len(self._deletes.of(self._table, file)))
+
+    def _read(self, file: FileScanTask, columns: Sequence[str]) -> pa.Table:
+        # For a file with deletes PyIceberg takes each remaining row by its number, which costs more than reading it.
+        if file.delete_files and file.file.file_format == FileFormat.PARQUET and _is_flat(self.schema):
+            with contextlib.suppress(HandOver), self._opened(file) as rows:
+                return rows.living(columns)
+        return self._scanned([file], columns)
+
+    def _scanned(self, files: Sequence[FileScanTask], columns: Sequence[str]) -> pa.Table:
+        """Return these columns of all rows of some files, as PyIceberg reads them."""
+        schema = self._table.schema().select(*columns)
+        scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
+        with reading(files[0].file.file_path if len(files) == 1 else self._location / "data"):
+            return scan.to_table(files).cast(_arrow(schema))
+
+    def _ends(self, files: Sequence[FileScanTask], column: str) -> Sequence[Ends | None]:
+        field = self._table.schema().find_field(column)
+        if not isinstance(field.field_type, _BOUNDED):
+            return [None] * len(files)
+        return [_bounds(file, field.field_id, field.field_type) for file in files]
+
+    def _opened(self, file: FileScanTask) -> Rows:
+        if file.file.file_format != FileFormat.PARQUET:
+            raise HandOver("it has files of another format than Parquet")
+        with reading(file.file.file_path):
+            opened = pq.ParquetFile(self._table.io.new_input(file.file.file_path).open())
+        names = {(f.metadata or {}).get(b"PARQUET:field_id"): f.name for f in opened.schema_arrow}
+        if None in names:
+            raise HandOver("it has files without column ids")
+        schema = self.schema
+        ids = [str(field.field_id).encode() for field in self._table.schema().fields]
+        # No file has a column with this name.
+        held = pa.schema([f.with_name(names.get(id_, f"\0{id_!r}")) for f, id_ in zip(schema, ids, strict=True)])
+        deleted = partial(self._deletes.of, self._table, file)
+        return Rows(opened, schema, held, deleted, file.file.file_path)
+
+    def _replace(
+        self,
+        old: Sequence[FileScanTask],
+        new: pa.Table | None,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        marked: Sequence[tuple[FileScanTask, Numbers]] = (),
+    ) -> None:
+        """Make one commit that removes the files `old`, adds the rows `new`, and records cdcflow's metadata."""
+        with self._changing() as change:
+            snapshot = self._snapshot_of(change, old, new, metadata, app, version, marked)
+            # Most likely the next cut shows this version, and is then published without a commit to the table.
+            # Maintenance has no cut: the latest cut's tag stays with the version that the cut shows. An existing tag
+            # stays, too.
+            is_new = "cut" in metadata and iceberg.tag(metadata["cut"]) not in self._table.refs()
+            if is_new:
+                self._tag(change, snapshot, metadata["cut"])
+        if is_new:
+            self._pinned[self._location] = _version(self._table.current_snapshot()), metadata["cut"]
+
+    def _snapshot_of(
+        self,
+        change: Transaction,
+        old: Sequence[FileScanTask],
+        new: pa.Table | None,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        marked: Sequence[tuple[FileScanTask, Numbers]] = (),
+    ) -> int:
+        """Add a snapshot to a commit. Return its id. HandOver: rows have values that PyIceberg cannot write."""
+        if new is not None:
+            _check_written(new)
+        table = self._table
+        said = _summary(table, metadata, app, version)
+        producer: Replaced | _MergeAppendFiles
+        if old or marked:
+            producer = self._replaced(Replaced(change, table, said), old, marked)
+        else:
+            producer = change.update_snapshot(snapshot_properties=said).merge_append()
+        with producer:
+            if new is not None and len(new):
+                for file in self._written(change, new, producer.commit_uuid):
+                    producer.append_data_file(file)
+        return producer.snapshot_id
+
+    def _written(self, change: Transaction, rows: pa.Table, uuid: UUID) -> Iterable[DataFile]:
+        """Write new files with these rows. PyIceberg sizes row groups by their number of rows alone, and warns about a
+        table whose properties specify bytes."""
+        told = change.table_metadata
+        properties = {name: said for name, said in told.properties.items() if name != ROW_GROUPS}
+        return _dataframe_to_data_files(
+            told.model_copy(update={"properties": properties}), rows, self._table.io, write_uuid=uuid
+        )
+
+    def _replaced(
+        self, producer: Replaced, old: Sequence[FileScanTask], marked: Sequence[tuple[FileScanTask, Numbers]]
+    ) -> Replaced:
+        for task in old:
+            producer.delete_data_file(task.file)
+            producer.let_go(position_deletes.own(task))
+        for task, gone in marked:
+            producer.let_go(position_deletes.own(task))
+            producer.mark(position_deletes.write(self._table, task.file, gone))
+        return producer
+
+
+_DAYS = (date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days
+_MICROS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+
+
+def _check_written(rows: pa.Table) -> None:
+    """Raise HandOver for a date or timestamp outside of Python's range: PyIceberg converts a file's bounds to Python
+    values."""
+    for name in rows.column_names:
+        type_ = rows.schema.field(name).type
+        if not (pa.types.is_date(type_) or pa.types.is_timestamp(type_)):
+            continue
+        ends, held = (_DAYS, pa.int32()) if pa.types.is_date(type_) else (_MICROS, pa.int64())
+        found = pc.min_max(rows.column(name).cast(held)).values()
+        low, high = (end.as_py() for end in found)
+        if low is not None and (low < ends[0] or high > ends[1]):
+            raise HandOver(f"its column {name} has dates before the year 1 or after 9999, which only Spark writes")
+
+
+def _summary(table: Table, metadata: Mapping[str, Any], app: str, version: int) -> dict[str, str]:
+    """Return what a new snapshot records about cdcflow's merge."""
+    known = dict(_transactions(table, table.current_snapshot()))
+    if app:
+        known[app] = version
+    return {
+        COMMITTED: json.dumps(metadata, separators=(",", ":")),
+        TRANSACTIONS: json.dumps(known, separators=(",", ":")),
+    }
+
+
+def _version(snapshot: IcebergSnapshot | None) -> int:
+    return 0 if snapshot is None else snapshot.sequence_number or 0
+
+
+def _metadata_of(table: Table, version: int) -> TableMetadata | None:
+    """Return the table's metadata when a version was committed, from its older metadata files: names and properties of
+    columns may have changed since without a new version. `None` if the version no longer exists.
+
+    Only a limited number of older metadata files is kept; the oldest of them is the best available answer.
+    """
+    found = None
+    for metadata in _metadata_back(table):
+        newest = _version(metadata.current_snapshot())
+        if newest < version:
+            break
+        if newest == version:
+            found = metadata
+    return found
+
+
+def _moved_to(table: Table, version: int) -> TableMetadata:
+    """Return the latest metadata, changed to point to the rows of a version.
+
+    Raises:
+        VersionGone: the rows no longer exist.
+    """
+    if not version:  # it had no rows yet
+        return table.metadata.model_copy(update={"current_snapshot_id": None})
+    found = next((s for s in table.snapshots() if _version(s) == version), None)
+    if found is None:
+        raise VersionGone("its snapshot was expired")
+    of_then = {"current_snapshot_id": found.snapshot_id}
+    if found.schema_id is not None:
+        of_then["current_schema_id"] = found.schema_id
+    return table.metadata.model_copy(update=of_then)
+
+
+def _metadata_back(table: Table) -> Iterator[TableMetadata]:
+    """Yield the table's metadata, the latest first, as far back as the table keeps them."""
+    yield table.metadata
+    for entry in reversed(table.metadata.metadata_log):
+        try:
+            yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
+        except FileNotFoundError:  # a concurrent commit has removed it
+            return
+
+
+def _arrow(schema: Schema) -> pa.Schema:
+    """Return an Arrow schema, without Iceberg's field ids."""
+    return schema_to_pyarrow(schema, include_field_ids=False)
+
+
+def _is_flat(schema: pa.Schema) -> bool:
+    """Return whether no column has fields, which would have their own ids."""
+    return not any(pa.types.is_struct(f.type) or pa.types.is_map(f.type) for f in schema)
+
+
+def _bounds(task: FileScanTask, field: int, type_: IcebergType) -> tuple[Any, Any] | None:
+    """Return a column's least and greatest value in a file; `None` if the manifest does not have them."""
+    low, high = ((found or {}).get(field) for found in (task.file.lower_bounds, task.file.upper_bounds))
+    if low is None or high is None:
+        return None
+    return from_bytes(type_, low), from_bytes(type_, high)  # type: ignore[arg-type]  # one of the plain types
+
+
+def _iceberg(type_: pa.DataType) -> IcebergType:
+    """Return Iceberg's type for an Arrow type."""
+    return _pyarrow_to_schema_without_ids(pa.schema([("c", type_)])).fields[0].field_type
+
+
+def _operation(snapshot: IcebergSnapshot) -> str:
+    return "" if snapshot.summary is None else snapshot.summary.operation.value
+
+
+def _said(snapshot: IcebergSnapshot, name: str) -> str | None:
+    return None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
+
+
+def _tells(snapshot: IcebergSnapshot) -> bool:
+    return _said(snapshot, TRANSACTIONS) is not None
+
+
+def _ancestors(table: Table, snapshot: IcebergSnapshot | None) -> Iterator[IcebergSnapshot]:
+    """Yield a snapshot and its ancestors, the latest first, as far back as the table keeps them."""
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+
+
+def _transactions(table: Table, snapshot: IcebergSnapshot | None) -> Mapping[str, int]:
+    for one in _ancestors(table, snapshot):
+        said = _said(one, TRANSACTIONS)
+        if said is not None:
+            found: Mapping[str, int] = json.loads(said)
+            return found
+    return {}

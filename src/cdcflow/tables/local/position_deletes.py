@@ -1,0 +1,201 @@
+"""Position deletes: the deleted rows of the files of an Iceberg table.
+
+A data file with deleted rows has one delete file, which lists all of them; a new one replaces the earlier one in the
+same snapshot. Delete files that other writers made for several data files stay unchanged. PyIceberg reads delete files
+and plans with them; this module writes them, and adds and removes them with their own manifests. Source:
+https://iceberg.apache.org/spec/#position-delete-files
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import _read_deletes
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+)
+from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table.delete_file_index import PATH_FIELD_ID, _referenced_data_file_path
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.typedef import EMPTY_DICT, Record
+
+from cdcflow.tables.job.failures import reading
+from cdcflow.tables.local.scan import NONE, Numbers
+
+_PATH, _NUMBER = "file_path", "pos"
+_NUMBER_FIELD_ID = 2147483545
+_SCHEMA = pa.schema(
+    [
+        pa.field(_PATH, pa.string(), nullable=False, metadata={"PARQUET:field_id": str(PATH_FIELD_ID)}),
+        pa.field(_NUMBER, pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(_NUMBER_FIELD_ID)}),
+    ]
+)
+
+
+class Deletes:
+    """Delete files of a table, each read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Mapping[str, pa.ChunkedArray]] = {}
+
+    def of(self, table: Table, task: FileScanTask) -> Numbers:
+        """Return the numbers of a file's deleted rows."""
+        path, found = task.file.file_path, [NONE]
+        for delete in task.delete_files:
+            if delete.file_path not in self._read:
+                is_own = delete in own(task) and delete.file_format == FileFormat.PARQUET
+                read = {path: _numbers(table, delete)} if is_own else _read_deletes(table.io, delete)
+                self._read[delete.file_path] = read
+            told = self._read[delete.file_path].get(path)
+            if told is not None:
+                found.append(told.to_numpy().astype(np.int64))
+        # They are usually sorted already, so sorting is fast, while `np.unique` would build a set.
+        numbers = np.sort(np.concatenate(found), kind="stable")
+        once: Numbers = numbers[np.diff(numbers, prepend=-1) > 0]
+        return once
+
+
+def _numbers(table: Table, delete: DataFile) -> pa.ChunkedArray:
+    """Return all rows of a delete file that refers to one data file."""
+    with reading(delete.file_path), table.io.new_input(delete.file_path).open() as opened:
+        return pq.ParquetFile(opened).read([_NUMBER]).column(0)
+
+
+def own(task: FileScanTask) -> list[DataFile]:
+    """Return the delete files that refer to this data file only."""
+    return [delete for delete in task.delete_files if _referenced_data_file_path(delete) == task.file.file_path]
+
+
+def write(table: Table, file: DataFile, gone: Numbers) -> DataFile:
+    """Write a delete file with these rows of a data file."""
+    path = table.location_provider().new_data_location(f"00000-0-{uuid4()}-00001-deletes.parquet")
+    paths = pa.DictionaryArray.from_arrays(np.zeros(len(gone), np.int32), [file.file_path]).cast(pa.string())
+    output = table.io.new_output(path)
+    with output.create() as written:
+        pq.write_table(pa.table([paths, pa.array(gone)], schema=_SCHEMA), written, compression="zstd")
+    least, greatest = (int(end).to_bytes(8, "little") for end in (gone[0], gone[-1]))
+    name = file.file_path.encode()
+    return DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=len(gone),
+        file_size_in_bytes=len(output),
+        lower_bounds={PATH_FIELD_ID: name, _NUMBER_FIELD_ID: least},
+        upper_bounds={PATH_FIELD_ID: name, _NUMBER_FIELD_ID: greatest},
+        sort_order_id=None,
+        spec_id=file.spec_id,
+        equality_ids=None,
+        key_metadata=None,
+    )
+
+
+class _DeleteManifest(ManifestWriterV2):
+    """A manifest of delete files."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+class Replaced(_OverwriteFiles):
+    """An overwrite that adds and removes delete files. It also drops manifests without live entries, which PyIceberg
+    would carry along indefinitely."""
+
+    def __init__(self, change: Transaction, table: Table, said: dict[str, str]) -> None:
+        super().__init__(Operation.OVERWRITE, change, table.io, snapshot_properties=said)
+        self._added_deletes: list[DataFile] = []
+        self._removed_deletes: set[DataFile] = set()
+
+    def mark(self, added: DataFile) -> None:
+        """Add a delete file."""
+        self._added_deletes.append(added)
+
+    def let_go(self, deletes: Iterable[DataFile]) -> None:
+        """Remove delete files that are no longer needed."""
+        self._removed_deletes.update(deletes)
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        living = [
+            manifest
+            for manifest in super()._process_manifests(manifests)
+            if manifest.added_snapshot_id == self._snapshot_id
+            or manifest.has_added_files()
+            or manifest.has_existing_files()
+        ]
+        if not self._added_deletes and not self._removed_deletes:
+            return living
+        kept, entries = self._without_removed(living)
+        entries += [
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=self._snapshot_id,
+                sequence_number=None,
+                file_sequence_number=None,
+                data_file=added,
+            )
+            for added in self._added_deletes
+        ]
+        return kept if not entries else [*kept, self._manifest_of(entries)]
+
+    def _without_removed(self, manifests: Sequence[ManifestFile]) -> tuple[list[ManifestFile], list[ManifestEntry]]:
+        """Return the manifests to keep, and the entries of the others, converted for a new manifest."""
+        kept: list[ManifestFile] = []
+        entries: list[ManifestEntry] = []
+        for manifest in manifests:
+            said = []
+            if manifest.content == ManifestContent.DELETES:
+                said = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+            if any(entry.data_file in self._removed_deletes for entry in said):
+                entries += [self._as_now(entry) for entry in said]
+            else:
+                kept.append(manifest)
+        return kept, entries
+
+    def _as_now(self, entry: ManifestEntry) -> ManifestEntry:
+        goes = entry.data_file in self._removed_deletes
+        return ManifestEntry.from_args(
+            status=ManifestEntryStatus.DELETED if goes else ManifestEntryStatus.EXISTING,
+            snapshot_id=self._snapshot_id if goes else entry.snapshot_id,
+            sequence_number=entry.sequence_number,
+            file_sequence_number=entry.file_sequence_number,
+            data_file=entry.data_file,
+        )
+
+    def _manifest_of(self, entries: Collection[ManifestEntry]) -> ManifestFile:
+        metadata = self._transaction.table_metadata
+        writer: ManifestWriter = _DeleteManifest(
+            metadata.spec(), self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression
+        )
+        with writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        return writer.to_manifest_file()
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        added: Any = self._added_data_files
+        removed: Any = self._deleted_data_files
+        self._added_data_files = [*added, *self._added_deletes]
+        self._deleted_data_files = removed | self._removed_deletes
+        try:
+            return super()._summary(snapshot_properties)
+        finally:
+            self._added_data_files, self._deleted_data_files = added, removed

@@ -1,0 +1,162 @@
+"""DuckDB in this process, for a merge: it reads the log's rows as Arrow tables, and runs queries written for Spark."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdcflow.model.sqltypes import name_sql
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
+from cdcflow.tables.job.failures import reading
+from cdcflow.tables.local.dialect import connect, duckdb_sql
+from cdcflow.tables.segments import InputFile
+
+TAKEN_BYTES_MAX = 1 << 30
+"""Beyond this many bytes, a column's texts may be more than one Arrow array can hold."""
+
+
+class DuckSession:
+    """Implements `cdcflow.tables.port.SqlSession`. A view of the log's rows is computed at once, so that files are
+    read once. `close` it."""
+
+    sorts_each_window = True
+    takes_by_offset = True
+
+    def __init__(self) -> None:
+        self._db = connect()
+        self._numbers = itertools.count(1)
+        self._views: set[str] = set()
+        self._given: set[str] = set()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def read(
+        self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
+    ) -> str:
+        names = [
+            OFFSET,
+            OP,
+            UNCHANGED,
+            TRANSACTION,
+            COMMIT_TS,
+            *(c.name for c in shape.columns),
+            *([BEFORE] if moved else []),
+        ]
+        found = pa.concat_tables([_read(file.path, names) for file in files])
+        return self.take(what, found, f"SELECT {', '.join(columns)} FROM {{}} WHERE {where}")  # noqa: S608  see merge
+
+    def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
+        found = pa.concat_tables([_whole(file.path) for file in files])
+        return self.take("transactions", found, f"SELECT {', '.join(columns)} FROM {{}}")  # noqa: S608  see merge
+
+    def take(self, what: str, rows: pa.Table, query: str = "SELECT * FROM {}") -> str:
+        """Create a table from a query over Arrow rows, with `{}` in place of their name. Return its name."""
+        given, name = self._name("given"), self._name(what)
+        self._db.register(given, rows)
+        try:
+            self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(query, given)}").fetchall()
+        finally:
+            self._db.unregister(given)
+        return name
+
+    def given(self, what: str, rows: pa.Table) -> str:
+        """Create a view of Arrow rows without copying them. Return its name."""
+        name = self._name(what)
+        self._given.add(name)
+        self._db.register(name, rows)
+        return name
+
+    def over(self, rows: pa.Table, query: str) -> pa.Table:
+        """Return the result of a query over Arrow rows, with `{}` in place of their name."""
+        given = self._name("given")
+        self._db.register(given, rows)
+        try:
+            return self._db.sql(duckdb_sql(query, given)).to_arrow_table()
+        finally:
+            self._db.unregister(given)
+
+    def in_order(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """Return rows sorted by some of their columns, none of which contains NULL; without columns, unchanged."""
+        if not columns:
+            return rows
+        if rows.nbytes > TAKEN_BYTES_MAX:
+            return self.over(rows, f"SELECT * FROM {{}} ORDER BY {', '.join(map(name_sql, columns))}")  # noqa: S608  quoted
+        # Sort the row numbers only, so that each value is moved once.
+        order = [f"c{n}" for n in range(len(columns))]
+        given = rows.select(columns).rename_columns(order).append_column("n", pa.array(np.arange(len(rows))))
+        numbers = self.over(given, f"SELECT n FROM {{}} ORDER BY {', '.join(order)}").column(0)  # noqa: S608  cdcflow's own
+        return rows.take(numbers)
+
+    def view(self, what: str, sql: str) -> str:
+        name = self._name(what)
+        self._views.add(name)
+        self._db.execute(f"CREATE VIEW {name} AS {duckdb_sql(sql)}").fetchall()
+        return name
+
+    def keep(self, what: str, sql: str) -> str:
+        name = self._name(what)
+        self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(sql)}").fetchall()
+        return name
+
+    def hold(self, view: str) -> None:
+        """Do nothing: rows read from the log are a table here."""
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self._db.execute(duckdb_sql(sql)).fetchall()
+
+    def arrow(self, sql: str) -> pa.Table:
+        """Return the result of a query in columns."""
+        return self._db.sql(duckdb_sql(sql)).to_arrow_table()
+
+    def drop(self, views: Sequence[str]) -> None:
+        for name in reversed(views):
+            if name in self._given:
+                self._db.unregister(name)
+                continue
+            self._db.execute(f"DROP {'VIEW' if name in self._views else 'TABLE'} {name}").fetchall()
+            self._views.discard(name)
+
+    def _name(self, what: str) -> str:
+        return f"cdcflow_{what}_{next(self._numbers)}"
+
+
+def _whole(path: str) -> pa.Table:
+    with reading(path):
+        return pq.ParquetFile(path).read()
+
+
+def _read(path: str, names: Sequence[str]) -> pa.Table:
+    with reading(path):
+        found = pq.ParquetFile(path).read()
+        columns = [found.column(name) for name in names]
+    return pa.Table.from_arrays([c.cast(read_type(c.type)) for c in columns], names=list(names))
+
+
+def read_type(arrow: pa.DataType) -> pa.DataType:
+    """Return the Arrow type in which a type of the log is read: `model.sqltypes.Stored.read` as an Arrow type. No value
+    changes."""
+    if pa.types.is_dictionary(arrow):
+        return read_type(arrow.value_type)
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        return pa.list_(read_type(arrow.value_type))
+    if pa.types.is_struct(arrow):
+        return pa.struct([pa.field(f.name, read_type(f.type)) for f in arrow])
+    if pa.types.is_time(arrow) or pa.types.is_duration(arrow):
+        return pa.int64()
+    if pa.types.is_fixed_size_binary(arrow):
+        return pa.binary()
+    return _UNSIGNED.get(arrow, arrow)
+
+
+_UNSIGNED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}

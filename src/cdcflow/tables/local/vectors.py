@@ -1,0 +1,88 @@
+"""Deletion vectors: the deleted rows of the files of a Delta table.
+
+    byte 1, the version │ size, 4 bytes │ content │ CRC-32, 4 bytes │ size │ content │ …      deletion_vector_<uuid>.bin
+                        ▲ a file's `offset`
+
+A content is a magic number and the bitmaps of row numbers in Roaring's portable 64-bit format. Numbers outside of the
+content are big-endian. Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vector-format
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+import numpy as np
+from pyroaring import BitMap64
+
+from cdcflow.tables.formats.delta import from_z85, to_z85, vector_path
+from cdcflow.tables.job.failures import reading
+from cdcflow.tables.local.scan import NONE, Numbers
+from cdcflow.tables.port import HandOver
+
+_MAGIC = 1681511377
+_VERSION = b"\1"
+
+
+def deleted(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
+    """Return the numbers of a file's rows that its deletion vector marks as deleted.
+
+    Raises:
+        HandOver: the vector has a form that this reader does not support, or is damaged.
+    """
+    if vector is None:
+        return NONE
+    kind, stored = vector["storageType"], vector["pathOrInlineDv"]
+    if kind == "i":
+        return _unpacked(from_z85(stored)[: vector["sizeInBytes"]])
+    path = folder / vector_path(stored) if kind == "u" else Path(unquote(urlsplit(stored).path))
+    with reading(path), path.open("rb") as file:
+        file.seek(vector["offset"] or 0)
+        (size,) = struct.unpack(">I", file.read(4))
+        content = file.read(size)
+        if struct.unpack(">I", file.read(4)) != (zlib.crc32(content),):
+            raise HandOver("it has a deletion vector with a wrong checksum")
+    return _unpacked(content)
+
+
+def write(folder: Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
+    """Write a file with a vector for each of these sets of rows; it is durable, but not yet its name. Return the log's
+    descriptor of each vector."""
+    id_ = uuid4()
+    content = bytearray(_VERSION)
+    found: list[Mapping[str, Any]] = []
+    for numbers in gone:
+        packed = _packed(numbers)
+        said = {
+            "storageType": "u",
+            "pathOrInlineDv": to_z85(id_.bytes),
+            "offset": len(content),
+            "sizeInBytes": len(packed),
+            "cardinality": len(numbers),
+        }
+        found.append(said)
+        content += struct.pack(">I", len(packed)) + packed + struct.pack(">I", zlib.crc32(packed))
+    with (folder / f"deletion_vector_{id_}.bin").open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return found
+
+
+def _packed(numbers: Numbers) -> bytes:
+    bitmap = BitMap64(array("Q", numbers.astype(np.uint64).tobytes()))
+    bitmap.run_optimize()
+    return struct.pack("<I", _MAGIC) + bitmap.serialize()
+
+
+def _unpacked(content: bytes) -> Numbers:
+    if struct.unpack("<I", content[:4]) != (_MAGIC,):
+        raise HandOver("it has a deletion vector of a form that only Spark reads")
+    return np.frombuffer(BitMap64.deserialize(content[4:]).to_array(), np.uint64).astype(np.int64)

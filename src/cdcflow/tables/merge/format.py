@@ -1,0 +1,51 @@
+"""What a table format holds and what else its statements need. The formats are in `cdcflow.tables.formats`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from cdcflow.model import sqltypes
+
+if TYPE_CHECKING:
+    from cdcflow.tables.merge.acts import Act
+    from cdcflow.tables.merge.target import TargetColumn
+
+
+def _as_it_is(type_: str) -> str:
+    return type_
+
+
+def _nothing_else(columns: Sequence[TargetColumn]) -> Mapping[str, str]:
+    return {}
+
+
+def _nothing(act: Act) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A table format, as far as statements and shapes go.
+
+    `name`: its word in CREATE TABLE. `properties`: a new table's. `holds`: the type that a column of this type (Spark's
+    text) gets. `widens`: whether the second type holds every value of the first exactly, and the format can change a
+    column from the one to the other in place. `needs`: properties that the table must have before an act. `wide`: the
+    properties of a new table with these columns that as many readers as possible open.
+    """
+
+    name: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    holds: Callable[[str], str] = _as_it_is
+    widens: Callable[[str, str], bool] = sqltypes.widens
+    needs: Callable[[Act], Mapping[str, str]] = _nothing
+    wide: Callable[[Sequence[TargetColumn]], Mapping[str, str]] = _nothing_else
+
+    def making(self, columns: Sequence[TargetColumn], *, wide: bool) -> Format:
+        """The format for a new table with these columns."""
+        return replace(self, properties=self.wide(columns)) if wide else self
+
+
+ANY = Format("any")
+"""One that holds all that Spark holds, and needs nothing."""

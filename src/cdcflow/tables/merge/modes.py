@@ -1,0 +1,165 @@
+"""What the rows of a table in the warehouse are, defined once for every engine.
+
+    current       one row for each row of the source
+    soft_delete   these, and the deleted ones with their last values, marked by `_is_deleted`
+    append        one row for each change of the log
+    history       one row for each version of a row, with its two ends
+
+A mode determines which columns a table has in addition to the source's, and what a table in this mode needs of the log.
+How a range of changes becomes its rows is defined where the range becomes SQL (`cdcflow.tables.job.foldings`): each
+mode creates a `Folding`, which any engine runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cdcflow.model.sqltypes import name_sql
+from cdcflow.model.table import COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
+from cdcflow.tables.merge import history_columns as ends
+from cdcflow.tables.merge.history_columns import AUTO_CDC, Names
+from cdcflow.tables.merge.policy import HistoryColumns, Mode
+from cdcflow.tables.merge.refusals import CannotFollow, rebuilt
+
+MODE_PROPERTY = "cdcflow.mode"
+"""The table's mode; without it `current`."""
+
+DELETED = "_is_deleted"
+"""In soft_delete: whether the source has deleted the row. Iceberg keeps `_deleted` for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModeRules:
+    """What a mode means for shapes, positions and statements.
+
+    `columns`: the table's own, after the source's: names and types (Spark's text). `names`: the one of them that lists
+    columns whose cell in a row means nothing. `ended`: the one that is true in a deleted row; for all later changes
+    such a row does not count. `needs_key`: rows are identified by a key. `keeps_changes`: the log's changes are the
+    table's content, so that it begins where the log does, nothing of it is swept, what a dropped source table had
+    stays, and a gap in the log is refused. `variant` distinguishes rules of one mode. `ends`: the names of the columns
+    for the ends of versions. `in_turn`: each incarnation of the source table is folded separately.
+    """
+
+    name: Mode
+    columns: tuple[tuple[str, str], ...]
+    names: str = MISSING
+    ended: str | None = None
+    needs_key: bool = False
+    keeps_changes: bool = False
+    variant: str = ""
+    ends: Names | None = None
+    in_turn: bool = False
+
+    @property
+    def said(self) -> str:
+        """The mode as the value of a table's property."""
+        return f"{self.name}/{self.variant}" if self.variant else self.name
+
+    @property
+    def open_only(self) -> str:
+        """SQL condition for a row that the source currently has, from a column of the row; "" if all rows are such."""
+        return "" if self.ends is None else f"{name_sql(self.ends.end)} IS NULL"
+
+    @property
+    def own(self) -> frozenset[str]:
+        """The names of the table's own columns."""
+        return frozenset(name for name, _ in self.columns)
+
+    def order(self, key: Sequence[str]) -> tuple[str, ...]:
+        """The columns by which a table's rows are clustered if its source has this key; empty: in order of arrival."""
+        if self.keeps_changes:
+            return (OFFSET,)
+        if not key:
+            return ()
+        return (*key, self.ends.start) if self.ends is not None else tuple(key)
+
+    def check(self, shape: Table) -> None:
+        """See that a table of this shape can be kept in this mode.
+
+        Raises:
+            CannotFollow: it cannot.
+        """
+        if self.needs_key and not shape.key:
+            raise CannotFollow(
+                f"table {shape.id} cannot be merged with mode {self.name}: it has no key, by which a row is known",
+                remedy=f"give it mode current or append ({_setting(shape.id, CURRENT.name)}), and run `cdcflow merge`",
+            )
+
+
+_ROWS = ((OFFSET, "bigint"), (MISSING, "array<string>"))
+_CHANGES = (
+    (OP, "string"),
+    (OFFSET, "bigint"),
+    (TRANSACTION, "bigint"),
+    (COMMIT_TS, "timestamp"),
+    (UNCHANGED, "array<string>"),
+)
+
+CURRENT = ModeRules("current", _ROWS)
+SOFT_DELETE = ModeRules("soft_delete", (*_ROWS, (DELETED, "boolean")), ended=DELETED, needs_key=True)
+APPEND = ModeRules("append", _CHANGES, names=UNCHANGED, keeps_changes=True)
+
+
+def _history(names: Names, variant: str) -> ModeRules:
+    columns = (*ends.columns(names), *_ROWS)
+    return ModeRules("history", columns, ended=names.end, needs_key=True, variant=variant, ends=names, in_turn=True)
+
+
+HISTORY = _history(Names(), "")
+HISTORY_AUTO_CDC = _history(AUTO_CDC, "auto_cdc")
+
+_KNOWN = {rules.said: rules for rules in (CURRENT, SOFT_DELETE, APPEND, HISTORY, HISTORY_AUTO_CDC)}
+
+
+def known(properties: Mapping[str, str]) -> ModeRules | None:
+    """The mode of a table with these properties; None: this cdcflow does not know it."""
+    return _KNOWN.get(properties.get(MODE_PROPERTY, CURRENT.name))
+
+
+def decided(
+    table: TableId, properties: Mapping[str, str] | None, wanted: Mode | None, columns: HistoryColumns | None = None
+) -> ModeRules:
+    """The mode of a table. `properties`: those of the existing table (None if it does not exist); `wanted`: the mode in
+    the settings (None: not set); `columns`: the names in the settings for the ends of a history's versions.
+
+    Raises:
+        CannotFollow: the settings have another mode than the table, or this cdcflow does not know the table's mode.
+    """
+    there = None if properties is None else properties.get(MODE_PROPERTY, CURRENT.name)
+    asked = _asked(there, wanted, columns)
+    if there is not None and asked not in (None, there):
+        raise CannotFollow(
+            f"table {table} cannot be merged with mode {_words(asked)}: it was made with mode {_words(there)}",
+            remedy=f"{rebuilt(table)}; or set its mode back ({_setting(table, there)}), and run `cdcflow merge`",
+        )
+    name = there or asked or CURRENT.name
+    rules = _KNOWN.get(name)
+    if rules is None:
+        raise CannotFollow(
+            f"table {table} cannot be merged: this cdcflow does not know mode {name}",
+            remedy="merge with the cdcflow that made the table, or a newer one"
+            if there
+            else f"set another one ({_setting(table, CURRENT.name)}), and run `cdcflow merge`",
+        )
+    return rules
+
+
+def _asked(there: str | None, wanted: Mode | None, columns: HistoryColumns | None) -> str | None:
+    """The mode requested by the settings, as a property's value. What they do not set is kept as in the table."""
+    if wanted != "history":
+        return wanted
+    if columns is None:
+        return there if there in (HISTORY.said, HISTORY_AUTO_CDC.said) else HISTORY.said
+    return HISTORY_AUTO_CDC.said if columns == "auto_cdc" else HISTORY.said
+
+
+def _words(said: str | None) -> str:
+    return (said or "").replace("/auto_cdc", " and history_columns auto_cdc")
+
+
+def _setting(table: TableId, said: str) -> str:
+    """The setting that gives one table a mode."""
+    mode = said if said != HISTORY_AUTO_CDC.said else "history, history_columns: auto_cdc"
+    return f"merge.tables.each: {{{json.dumps(str(table), ensure_ascii=False)}: {{mode: {mode}}}}}"

@@ -1,0 +1,342 @@
+"""Many changes of a key become one: the values at the latest offset, column by column. SQL, built here as text.
+
+A change sends some columns and leaves others unchanged. Columns that are always sent together in the range that is
+merged are a *family*; one hash aggregate per family finds the latest change that sent it:
+
+    offset  op  sent                 families: {a, b} always sent, {doc} not in every change
+      11    r   a b doc
+      12    u   a b                  latest {a, b} at 12, latest {doc} at 11
+      13    d                        barrier: earlier changes do not count
+      14    c   a b doc
+
+A barrier is a change that ends the row before it: c, r and d. A family counts only if it was sent at or after the
+latest barrier. With a barrier the result is `whole`: it replaces the table's row. Without one (only updates in the
+range) families that were not sent keep the table's values. Columns that a change at or after the barrier left
+unchanged and that none sent are *missing*.
+
+The input is one view of changes with only cdcflow's names, so that no column name can clash or break out of its quotes:
+
+    o  bigint      offset            m       array<int>  positions of unchanged columns; NULL if all were sent
+    op string      c u d r           c0, c1  the table's columns, by position in the layout
+    v  int         shape             b0, …   the old key of a key change, by position
+
+The result has the key columns `c<i>`, the others too, `o`, `gone` (the row ends), `whole`, `f<j>` (family j was
+sent), `sent` and `miss` (arrays of column names; `miss` is NULL if no column is missing).
+"""
+
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cdcflow.model.sqltypes import has_two_zeros, name_sql, stored, text_sql
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
+from cdcflow.tables.merge.column_versions import of_source, source_number, version_of
+from cdcflow.tables.merge.evolution import Evolution
+from cdcflow.tables.merge.target import Target, TargetColumn
+
+Mask = frozenset[int]
+
+TRANSACTIONS_READ = (
+    "number bigint, first_offset bigint, last_offset bigint, position string, commit_clock timestamp, kind string"
+)
+"""The schema to read a segment's transactions with (DDL): what a merge needs of them."""
+
+OURS = 0
+"""The number of a column that the source does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Columns (positions in the layout, key aside) that travel together. `lacking`: shapes that do not have them;
+    `early`: those of them that do not have them yet; `masked`: whether changes may leave them unchanged."""
+
+    columns: tuple[int, ...]
+    lacking: frozenset[int]
+    masked: bool
+    early: frozenset[int] = frozenset()
+
+    @property
+    def always(self) -> bool:
+        return not self.lacking and not self.masked
+
+    @property
+    def late(self) -> frozenset[int]:
+        """The shapes whose source has dropped them."""
+        return self.lacking - self.early
+
+    def unchanged_sql(self) -> str:
+        """Whether the change left this family, a masked one, unchanged."""
+        return f"coalesce(array_contains(m, {self.columns[0]}), false)"
+
+    def without_sql(self) -> str:
+        """Whether the change is an update in a shape without this family, and so does not change it."""
+        return update_in_sql(self.lacking)
+
+    def older_sql(self) -> str:
+        """Whether the change is an update in a shape that does not have this family yet: the row existed before the
+        columns did, and got their defaults, unless the table has the row with other values."""
+        return update_in_sql(self.early)
+
+    def sent_sql(self) -> str:
+        """Whether the change, if it is no delete, sent this family. A c or r in a shape without it has the default, as
+        the projection wrote it."""
+        parts = ["op <> 'd'"]
+        if self.lacking:
+            parts.append(f"NOT ({self.without_sql()})")
+        if self.masked:
+            parts.append(f"NOT {self.unchanged_sql()}")
+        return " AND ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a table after its evolution, and how the shapes in a range map to them. The shapes are those of
+    its spans (`cdcflow.tables.job.spans`): a shape that returned after another is listed twice, under two numbers.
+
+    `numbered`: the shapes with the numbers that their columns have in the table; if empty, they have the source's.
+    `ended`: the position of the column of cdcflow that is true in a deleted row: later changes take no value from such
+    a row. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the transaction."""
+
+    target: Target
+    shapes: tuple[Table, ...]
+    defaults: Mapping[int, str]
+    numbered: tuple[Table, ...] = ()
+    ended: int | None = None
+    stamped: bool = False
+
+    @classmethod
+    def of(cls, evolution: Evolution, shapes: Sequence[Table]) -> Layout:
+        living = tuple(s for s in shapes if s.incarnation == evolution.target.incarnation)
+        return cls(evolution.target, living, evolution.defaults, evolution.numbered)
+
+    def ending_by(self, name: str) -> Layout:
+        """The same with a column of cdcflow at the end that is true in a deleted row."""
+        column = TargetColumn(name, OURS, "boolean")
+        target = replace(self.target, columns=(*self.target.columns, column))
+        return replace(self, target=target, ended=len(self.target.columns))
+
+    @property
+    def ended_name(self) -> str | None:
+        return None if self.ended is None else self.target.columns[self.ended].name
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        return self.target.key_positions
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        key = set(self.key)
+        return tuple(i for i in range(len(self.target.columns)) if i not in key)
+
+    def default_sql(self, position: int) -> str:
+        column = self.target.columns[position]
+        return f"CAST({self.defaults.get(column.number, 'NULL')} AS {column.type})"
+
+    def lacking(self, position: int) -> frozenset[int]:
+        """Numbers of the shapes that do not have this column. cdcflow's own columns are in every change."""
+        number = self.target.columns[position].number
+        if number == OURS:
+            return frozenset()
+        return frozenset(v for v, s in enumerate(self.numbered) if all(c.number != number for c in s.columns))
+
+    def early(self, position: int) -> frozenset[int]:
+        """Return those of `lacking` that precede a shape with the column: rows that existed got its default. After the
+        last shape with it, the column was dropped. Where another version of it took the values (`column_versions`),
+        only a later version counts as added: it has no default, and rows that existed have NULL in it."""
+        number, lacking = self.target.columns[position].number, self.lacking(position)
+        last = max(set(range(len(self.shapes))) - lacking, default=-1)
+        is_later = version_of(number) > 1
+        column = source_number(number)
+        return frozenset(v for v in lacking if v < last and (is_later or column not in self._source_numbers(v)))
+
+    def _source_numbers(self, shape: int) -> frozenset[int]:
+        return of_source(c.number for c in self.numbered[shape].columns)
+
+
+def read_schema(shape: Table, *, moved: bool) -> str:
+    """The schema to read a shape's Parquet files with (DDL), so that Spark need not inspect them first."""
+    parts = [f"{OFFSET} bigint", f"{OP} string", f"{UNCHANGED} array<string>"]
+    parts += [f"{TRANSACTION} bigint", f"{COMMIT_TS} timestamp"]
+    parts += [f"{name_sql(c.name)} {stored(c.type.arrow).read}" for c in shape.columns]
+    if moved:
+        types = {c.name: stored(c.type.arrow).read for c in shape.columns}
+        fields = ", ".join(f"{name_sql(k)}: {types[k]}" for k in shape.key_columns)
+        parts.append(f"{BEFORE} struct<{fields}>")
+    return ", ".join(parts)
+
+
+def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
+    """Select expressions that bring rows of shape `number` into the view of changes.
+
+    A column that the shape does not have yet holds its default, one that it no longer has is NULL.
+    """
+    shape = layout.numbered[number]
+    found = {c.number: c for c in shape.columns}
+    at = {c.number: i for i, c in enumerate(layout.target.columns)}
+    places = ", ".join(f"{text_sql(c.name)}, {at[c.number]}" for c in shape.columns if c.number in at)
+    # A table without a key may no longer have any of the shape's columns, and then no column is unchanged.
+    unchanged = f"transform({UNCHANGED}, x -> element_at(map({places}), x))" if places else "CAST(NULL AS array<int>)"
+    parts = [
+        f"{OFFSET} AS o",
+        f"{OP} AS op",
+        f"{number} AS v",
+        f"CASE WHEN size({UNCHANGED}) > 0 THEN {unchanged} END AS m",
+        *([f"{TRANSACTION} AS n", f"{COMMIT_TS} AS ts"] if layout.stamped else []),
+    ]
+    for i, column in enumerate(layout.target.columns):
+        own = found.get(column.number)
+        if own is None:
+            # Existing rows got a default; a row that was inserted after the column was dropped has none.
+            is_early = column.number == OURS or number in layout.early(i)
+            parts.append(f"{layout.default_sql(i) if is_early else f'CAST(NULL AS {column.type})'} AS c{i}")
+        else:
+            parts.append(f"CAST({stored(own.type.arrow).sql(name_sql(own.name))} AS {column.type}) AS c{i}")
+    if moved:
+        for i in layout.key:
+            own = found[layout.target.columns[i].number]
+            value = stored(own.type.arrow).sql(f"{BEFORE}.{name_sql(own.name)}")
+            parts.append(f"CAST({value} AS {layout.target.columns[i].type}) AS b{i}")
+    return parts
+
+
+def families(layout: Layout, masks: Collection[Mask]) -> tuple[Family, ...]:
+    """The columns, except the key, grouped into families by the masks and shapes that lack them."""
+    ordered = sorted(masks, key=sorted)
+    found: dict[tuple[tuple[bool, ...], frozenset[int]], list[int]] = {}
+    for i in layout.others:
+        signature = (tuple(i in mask for mask in ordered), layout.lacking(i))
+        found.setdefault(signature, []).append(i)
+    return tuple(
+        Family(tuple(columns), lacking, any(hit), layout.early(columns[0])) for (hit, lacking), columns in found.items()
+    )
+
+
+def update_in_sql(shapes: Collection[int]) -> str:
+    """Whether a change is an update in one of these shapes."""
+    return f"op = 'u' AND v IN ({', '.join(map(str, sorted(shapes)))})" if shapes else "false"
+
+
+def reduction(
+    layout: Layout,
+    found: Sequence[Family],
+    changes: str,
+    *,
+    emptied: bool,
+    sweep_before: int,
+    by_offset: bool = False,
+) -> str:
+    """One row per key from the view `changes`.
+
+    `emptied`: the table's rows from before the range no longer exist (truncate, new incarnation), so every result is
+    whole. A result older than offset `sweep_before` is gone too; if the table keeps deleted rows, it is one of them.
+    `by_offset`: the aggregates return offsets only, and the values at these are joined (see
+    `cdcflow.tables.port.SqlSession.takes_by_offset`).
+    """
+    exact = {i for i in layout.key if has_two_zeros(layout.target.columns[i].type)}
+    partial = not all(f.always for f in found)
+    outer = [
+        *(f"k{i} AS c{i}" if i in exact else f"c{i}" for i in layout.key),
+        "o",
+        f"(op = 'd' OR o < {sweep_before}) AS gone" if layout.ended is None else "false AS gone",
+    ]
+    whole = "true" if emptied or not partial else "(b IS NOT NULL)"
+    outer.append(f"{whole} AS whole")
+    sent, miss = [], []
+    for j, family in enumerate(found):
+        names = ", ".join(text_sql(layout.target.columns[i].name) for i in family.columns)
+        if family.always:
+            outer.append(f"true AS f{j}")
+            ends = {layout.ended: f"(s{j}.c{layout.ended} OR o < {sweep_before})"}
+            outer += [f"{ends.get(i, f's{j}.c{i}')} AS c{i}" for i in family.columns]
+            sent.append(f"array({names})")
+            continue
+        is_sent = f"coalesce(o{j} >= coalesce(b, 0), false)"
+        outer.append(f"{is_sent} AS f{j}")
+        is_missing = "false"
+        if family.masked:
+            is_missing = f"(NOT {is_sent} AND coalesce(u{j} >= coalesce(b, 0), false))"
+            if family.early:
+                is_missing = f"({is_missing} AND NOT coalesce(l{j} >= coalesce(b, 0) AND l{j} < u{j}, false))"
+            miss.append(f"CASE WHEN {is_missing} THEN array({names}) ELSE array() END")
+        older = f" AND l{j} >= coalesce(b, 0)" if family.late and family.early else ""
+        for i in family.columns:
+            absent = f"WHEN NOT {is_missing}{older} THEN {layout.default_sql(i)}"
+            outer.append(f"CASE WHEN {is_sent} THEN s{j}.c{i} {absent} END AS c{i}")
+        sent.append(f"CASE WHEN {is_sent} THEN array({names}) ELSE array() END")
+    outer.append(f"{'concat(' + ', '.join(sent) + ')' if partial else 'CAST(NULL AS array<string>)'} AS sent")
+    if miss:
+        outer.append(f"CASE WHEN size(concat({', '.join(miss)})) > 0 THEN concat({', '.join(miss)}) END AS miss")
+    else:
+        outer.append("CAST(NULL AS array<string>) AS miss")
+    newest = (_joined if by_offset else _aggregated)(layout, found, changes, sorted(exact))
+    return f"SELECT {', '.join(outer)} FROM ({newest})"
+
+
+def _aggregated(layout: Layout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
+    """Per key the offsets that count, and as `s<j>` the values of family j in the latest change that sent it."""
+    values = ["max_by(op, o) AS op", *(f"max_by(c{i}, o) AS k{i}" for i in exact)]
+    for j, family in enumerate(found):
+        only = "" if family.always else f" FILTER (WHERE {family.sent_sql()})"
+        values.append(f"max_by({_packed(family)}, o){only} AS s{j}")
+    return _grouped(layout, found, changes, values)
+
+
+def _joined(layout: Layout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
+    """The same, with every value exactly as in the change, unaltered by an aggregate function."""
+    key = [f"c{i}" for i in layout.key]
+    same = "".join(f" AND x.{c} = g.{c}" for c in key)
+    newest = ["op", *(f"c{i} AS k{i}" for i in exact)]
+    newest += [f"{_packed(family)} AS s{j}" for j, family in enumerate(found) if family.always]
+    taken = ["g.*", *(f"x.{part.split(' AS ')[-1]}" for part in newest)]
+    joins = f"JOIN (SELECT o, {', '.join([*key, *newest])} FROM {changes}) x ON x.o = g.o{same}"
+    for j, family in enumerate(found):
+        if not family.always:
+            of_it = f"(SELECT o, {', '.join(key)}, {_packed(family)} AS s{j} FROM {changes})"
+            taken.append(f"x{j}.s{j}")
+            joins += f" LEFT JOIN {of_it} x{j} ON x{j}.o = g.o{j}{same.replace(' x.', f' x{j}.')}"
+    return f"SELECT {', '.join(taken)} FROM ({_grouped(layout, found, changes, [])}) g {joins}"
+
+
+def _grouped(layout: Layout, found: Sequence[Family], changes: str, values: Sequence[str]) -> str:
+    """Per key: `o`, the latest offset; `b`, that of the latest barrier; of each family that not every change sends, as
+    `o<j>`, `u<j>` and `l<j>` those of the latest change that sent it, left it unchanged, was too early for it."""
+    key = [f"c{i}" for i in layout.key]
+    parts = [*key, "max(o) AS o"]
+    if not all(f.always for f in found):
+        parts.append("max(CASE WHEN op IN ('c', 'r', 'd') THEN o END) AS b")
+    for j, family in enumerate(found):
+        if not family.always:
+            parts.append(f"max(o) FILTER (WHERE {family.sent_sql()}) AS o{j}")
+        if family.masked:
+            parts.append(f"max(o) FILTER (WHERE op <> 'd' AND {family.unchanged_sql()}) AS u{j}")
+        if family.early and (family.masked or family.late):
+            parts.append(f"max(o) FILTER (WHERE {family.older_sql()}) AS l{j}")
+    return f"SELECT {', '.join([*parts, *values])} FROM {changes} GROUP BY {', '.join(key)}"
+
+
+def _packed(family: Family) -> str:
+    return f"struct({', '.join(f'c{i}' for i in family.columns)})"
+
+
+def counting(layout: Layout, changes: str) -> str:
+    """For a table without a key: per distinct row how its count changes, from the view `changes`.
+
+    Result: the columns `c<i>`, `o`, `total` (inserts minus deletes) and `lowest` (the minimum of the running total, at
+    most 0): a row that existed n times then exists greatest(n, -lowest) + total times, because a delete of a row that
+    does not exist does nothing.
+    """
+    columns = ", ".join(f"c{i}" for i in range(len(layout.target.columns)))
+    newest = ", ".join(
+        f"max_by(c{i}, o) AS k{i}" if has_two_zeros(column.type) else f"c{i} AS k{i}"
+        for i, column in enumerate(layout.target.columns)
+    )
+    shown = ", ".join(f"k{i} AS c{i}" for i in range(len(layout.target.columns)))
+    step = "CASE WHEN op = 'd' THEN -1 ELSE 1 END"
+    return (
+        f"SELECT {shown}, o, total, lowest FROM ("
+        f"SELECT {newest}, max(o) AS o, sum(step) AS total, least(0, min(running)) AS lowest FROM ("
+        f"SELECT {columns}, o, {step} AS step, sum({step}) OVER (PARTITION BY {columns} ORDER BY o) AS running"
+        f" FROM {changes}) GROUP BY {columns})"
+    )

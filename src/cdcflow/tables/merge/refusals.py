@@ -1,0 +1,65 @@
+"""Why a current-state table cannot follow its source, and what to do about it."""
+
+from __future__ import annotations
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import Table, TableId, word
+from cdcflow.tables.merge.target import TargetColumn
+
+
+class CannotFollow(ConfigurationError):
+    """A table cannot take the next rows. The other tables can be merged without it."""
+
+    section = "table-not-followed"
+
+
+def cannot(shape: Table, why: str, *, may_be_versioned: bool = False) -> CannotFollow:
+    """`may_be_versioned`: it is about a column that may get a version of another type."""
+    other = f"; or set {setting(shape.id, 'incompatible')} to new_column and run `cdcflow merge`"
+    return CannotFollow(
+        f"table {shape.id} cannot be merged further: {why}",
+        remedy=rebuilt(shape.id) + (other if may_be_versioned else ""),
+    )
+
+
+def against_policy(table: TableId, changes: str, policy: str) -> CannotFollow:
+    """The source changed a table in a way that it is not to follow. `changes`: what, by column."""
+    return CannotFollow(
+        f"table {table} does not follow its source: {changes}, and its merge.tables.evolve is {policy}",
+        remedy=f"set {setting(table, 'evolve')} to evolve and run `cdcflow merge`; then it may be {policy} again",
+    )
+
+
+def setting(table: TableId, name: str) -> str:
+    """The path of a setting of one table's."""
+    return f"merge.tables.each.'{table}'.{name}"
+
+
+def in_the_way(shape: Table, column: TargetColumn) -> CannotFollow:
+    return CannotFollow(
+        f"table {shape.id} cannot be merged further: the source now has a column {column.name}, and somebody "
+        f"added a column of that name to the current-state table",
+        remedy="rename or drop that column in the current-state table, then run `cdcflow merge`",
+    )
+
+
+def kept_name(table: TableId, column: str, kept_by: str) -> CannotFollow:
+    """`kept_by`: the component that reserves the name."""
+    return CannotFollow(
+        f"table {table} cannot be merged: its column {column} has a name that {kept_by} keeps for itself",
+        remedy=f"rename the column at the source, then run `cdcflow backfill {word(table)}` and `cdcflow merge`",
+    )
+
+
+def gone(table: TableId, column: TargetColumn) -> CannotFollow:
+    return CannotFollow(
+        f"table {table} cannot be merged further: somebody removed column {column.name} from the current-state table",
+        remedy=rebuilt(table),
+    )
+
+
+def rebuilt(table: TableId | str) -> str:
+    """What to do with a current-state table that cannot be used further."""
+    return (
+        f"move the table's folder away in the warehouse, then run `cdcflow backfill {word(table)}` and `cdcflow merge`"
+    )

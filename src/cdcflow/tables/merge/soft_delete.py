@@ -1,0 +1,94 @@
+"""Deleted rows that stay in the table: what a delete does in mode soft_delete. SQL, built here as text.
+
+The view of changes (`tables.merge.reduce`) becomes one of the same kind with an additional column `ended`: whether the
+change deleted the row. A delete that no change of its key follows changes nothing but that: it is an update that
+leaves every other column unchanged. A delete that some change follows stays a delete, so that the next row of its key
+takes no value from the old one:
+
+    offset  op  sent                       offset  op  left unchanged   ended
+      11    c   a doc                        11    c
+      12    d                                12    d
+      13    c   a doc               ──▶      13    c                    false
+      14    d                                14    u   a doc            true
+
+A truncate is a delete of each existing row. In the range it becomes one for each key that has a change directly before
+or after it; the statement takes care of the other keys.
+"""
+
+# ruff: noqa: S608 - SQL is built here; all names are cdcflow's
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+from cdcflow.tables.merge.reduce import Layout, Mask
+
+
+def masks(layout: Layout) -> Sequence[Mask]:
+    """Per shape the columns that a delete leaves unchanged: all that the shape has except the key."""
+    key, at = set(layout.key), {c.number: i for i, c in enumerate(layout.target.columns)}
+    return [frozenset(at[c.number] for c in shape.columns) - key for shape in layout.numbered]
+
+
+def with_truncates(layout: Layout, changes: str, truncates: Mapping[int, int], *, moved: bool) -> str:
+    """The view of changes with what truncates (number of the shape by offset) did to its keys. `moved`: it has the old
+    keys."""
+    offsets = sorted(truncates)
+    around = zip_longest([0, *offsets[:-1]], offsets, offsets[1:])
+    listed = " UNION ALL ".join(
+        f"SELECT CAST({offset} AS bigint) AS o, CAST({before} AS bigint) AS prior,"
+        f" CAST({after if after is not None else 'NULL'} AS bigint) AS later, {truncates[offset]} AS v"
+        for before, offset, after in around
+        if offset is not None
+    )
+    key = [f"c{i}" for i in layout.key]
+    beside = "(c.o < t.o AND c.o > t.prior) OR (c.o > t.o AND (t.later IS NULL OR c.o < t.later))"
+    hit = f"SELECT DISTINCT t.o, t.v, {', '.join(f'c.{k}' for k in key)} FROM {changes} c JOIN ({listed}) t ON {beside}"
+    types = [c.type for c in layout.target.columns]
+    columns = ["o", "'d' AS op", "v", "CAST(NULL AS array<int>) AS m"]
+    columns += [f"c{i}" if f"c{i}" in key else f"CAST(NULL AS {type_}) AS c{i}" for i, type_ in enumerate(types)]
+    columns += [f"CAST(NULL AS {types[i]}) AS b{i}" for i in layout.key] if moved else []
+    both = f"SELECT * FROM {changes} UNION ALL SELECT {', '.join(columns)} FROM ({hit})"
+    # A row that was deleted already is not truncated.
+    is_idle = f"o IN ({', '.join(map(str, offsets))}) AND later IS NULL AND coalesce(prior = 'd', false)"
+    shown = [
+        "o",
+        "op",
+        "v",
+        "m",
+        *(f"c{i}" for i in range(len(types))),
+        *([f"b{i}" for i in layout.key] if moved else []),
+    ]
+    return f"SELECT {', '.join(shown)} FROM ({_around(layout, both)}) WHERE NOT ({is_idle})"
+
+
+def marked(layout: Layout, changes: str) -> str:
+    """The view of changes as the table with the column `ended` takes it."""
+    last = "op = 'd' AND later IS NULL"
+    unchanged = [
+        f"WHEN {version} THEN array({', '.join(map(str, sorted(mask)))})"
+        for version, mask in enumerate(masks(layout))
+        if mask
+    ]
+    mask = f"CASE v {' '.join(unchanged)} END" if unchanged else "CAST(NULL AS array<int>)"
+    columns = [
+        "o",
+        f"CASE WHEN {last} THEN 'u' ELSE op END AS op",
+        "v",
+        f"CASE WHEN {last} THEN {mask} ELSE m END AS m",
+    ]
+    columns += [f"(op = 'd') AS c{i}" if i == layout.ended else f"c{i}" for i in range(len(layout.target.columns))]
+    return f"SELECT {', '.join(columns)} FROM ({_around(layout, changes)})"
+
+
+def living(layout: Layout, changes: str) -> str:
+    """The same where nothing was deleted."""
+    columns = [f"false AS c{i}" if i == layout.ended else f"c{i}" for i in range(len(layout.target.columns))]
+    return f"SELECT o, op, v, m, {', '.join(columns)} FROM {changes}"
+
+
+def _around(layout: Layout, changes: str) -> str:
+    """Changes with the kinds of the directly preceding and following changes of the same key."""
+    window = f"OVER (PARTITION BY {', '.join(f'c{i}' for i in layout.key)} ORDER BY o)"
+    source = changes if changes.isidentifier() else f"({changes})"
+    return f"SELECT *, lag(op) {window} AS prior, lead(op) {window} AS later FROM {source}"

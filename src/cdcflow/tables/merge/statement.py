@@ -1,0 +1,484 @@
+"""The MERGE of a reduced range into a current-state table, as text.
+
+The source's names appear quoted (`name_sql`), names of the reduced view are cdcflow's. The table is `t`, the view `s`.
+"""
+
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from itertools import pairwise
+from typing import Any
+
+from cdcflow.model.sqltypes import has_two_zeros, name_sql, text_sql
+from cdcflow.model.table import MISSING, OFFSET
+from cdcflow.tables.merge import reduce
+from cdcflow.tables.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Widen
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.modes import CURRENT, MODE_PROPERTY, ModeRules
+from cdcflow.tables.merge.reduce import Family, Layout, Mask
+from cdcflow.tables.merge.target import Target
+
+TARGET_PROPERTY = "cdcflow.table"
+IDENTITY_PROPERTY = "cdcflow.source"
+BEGUN_PROPERTY = "cdcflow.begun"
+"""The offset from which on the log was folded into the table; without it, from the log's beginning."""
+
+_NONE_MISSING = "CAST(NULL AS array<string>)"
+_ORDERED: dict[str, Callable[[str], Any]] = {  # Any: whatever the parser gives, compared only with its own kind
+    "tinyint": int,
+    "smallint": int,
+    "int": int,
+    "bigint": int,
+    "decimal(20,0)": int,  # an unsigned bigint
+    "date": date.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    "timestamp_ntz": datetime.fromisoformat,
+}
+
+
+def is_integer(key_type: str) -> bool:
+    """Whether bounds of a type are whole numbers."""
+    return _ORDERED.get(key_type) is int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The first key column's least and greatest value in the range, as SQL literals."""
+
+    least: str
+    greatest: str
+
+    def within(self, column: str) -> str:
+        """Whether a column, in SQL, is in them."""
+        return f"{column} >= {self.least} AND {column} <= {self.greatest}"
+
+
+def bounds(key_type: str, ends: Sequence[tuple[str | None, str | None]]) -> Bounds | None:
+    """Bounds over the files of a range from their manifests' `key_min` and `key_max`; None where a file has none, or
+    where the type's order is not the same everywhere."""
+    if not ends:
+        return None
+    parse = _ORDERED.get(key_type)
+    if parse is None:
+        return None
+    least: list[tuple[Any, str]] = []
+    greatest: list[tuple[Any, str]] = []
+    for low, high in ends:
+        if low is None or high is None:
+            return None
+        try:
+            least.append((parse(low), low))
+            greatest.append((parse(high), high))
+        except ValueError:  # a date before Christ, or beyond year 9999
+            return None
+    try:
+        chosen = min(least)[1], max(greatest)[1]
+    except TypeError:  # some with a time zone, some without
+        return None
+    return Bounds(*(f"CAST({text_sql(end)} AS {key_type})" for end in chosen))
+
+
+def each_key_once(key_type: str, runs: Sequence[Sequence[tuple[str, str]] | None]) -> bool:
+    """Whether the manifests of a range prove that no two of its rows are of one key. `runs`: each file's `key_runs`,
+    None if it has none.
+
+    In a file each value of the first key column occurs once. The same is true of all files together if no run of one
+    touches a run of another.
+    """
+    parse = _ORDERED.get(key_type)
+    if parse is None:
+        return False
+    ends: list[tuple[Any, Any]] = []
+    try:
+        for of_file in runs:
+            if of_file is None:
+                return False
+            ends += [(parse(first), parse(last)) for first, last in of_file]
+        ends.sort()
+        return all(before[1] < after[0] for before, after in pairwise(ends))
+    except (ValueError, TypeError):  # see `bounds`
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Rows that end without a separate change, and stay (`Layout.ended`): those from before offset `before` that the
+    range does not touch, and those of the range that are as old. With `truncated_at`, the offset of the range's first
+    truncate, those that it does not touch end at that offset."""
+
+    before: int = 0
+    truncated_at: int = 0
+
+    @property
+    def is_of_all(self) -> bool:
+        return bool(self.before or self.truncated_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Rows of a table that others replace: those whose `key`, names of the table's columns, has the values in columns
+    of the query `rows` (in parentheses), by the columns' names there."""
+
+    rows: str
+    key: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """A range of changes to be merged into a table. `changes` names the view that `tables.merge.reduce` describes,
+    `masks` are the sets of columns that they leave unchanged.
+
+    `empty`: the table has no rows. `emptied`: none of its rows remain. `once`: no two changes are of one key, and each
+    has a whole row. Rows older than `sweep_before` that the range does not touch are removed. `ends`: least and
+    greatest value of the first key column in each file of the range, from the manifests. `count`: the maximum number of
+    changes in it. `ending`: for tables that keep deleted rows. `first`: its first offset. `by_offset`: see
+    `reduce.reduction`.
+    """
+
+    layout: Layout
+    changes: str
+    masks: Collection[Mask]
+    empty: bool
+    emptied: bool
+    once: bool = False
+    sweep_before: int = 0
+    ends: Sequence[tuple[str | None, str | None]] = ()
+    count: int = 0
+    ending: Ending = Ending()
+    first: int = 0
+    by_offset: bool = False
+
+    @property
+    def adds_only(self) -> bool:
+        """No row of the table is read or changed; `rows` are added to them."""
+        return False
+
+    @property
+    def replaced(self) -> Replaced | None:
+        """If all new rows are whole rows, `rows`, each known to be newer than the row that it replaces: the replaced
+        rows. `None` if it is not known which these are."""
+        return None
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether rows may change for which there is no change."""
+        return self.sweep_before > 0 or self.ending.is_of_all
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether each change is about the one row of its key: the table has rows, and all of them may remain."""
+        return bool(self.layout.target.key) and not (self.empty or self.emptied or self.is_of_all)
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families of a table with a key."""
+        return reduce.families(self.layout, self.masks)
+
+    @property
+    def limits(self) -> Bounds | None:
+        """Bounds of the first key column over the range."""
+        return bounds(self.layout.target.columns[self.layout.key[0]].type, self.ends)
+
+    def sql(self, table: str) -> str:
+        """The one statement that does it: a MERGE, or an INSERT where there is nothing to merge with."""
+        target, sweep = self.layout.target, self.sweep_before
+        if self.empty:
+            return f"INSERT INTO {table} ({_columns(_names(target))}) {self.rows()}"
+        if not target.key:
+            return merge_counted(table, target, self.counted(), emptied=self.emptied, sweep_before=sweep)
+        kinds = self.families
+        return merge(
+            table,
+            target,
+            kinds,
+            self.reduced(kinds),
+            sweep_before=sweep,
+            limits=self.limits,
+            ended=self.layout.ended_name,
+            ending=self.ending,
+        )
+
+    def statements(self, table: str) -> Sequence[str]:
+        """The same as several, where they become one commit in any case."""
+        return [self.sql(table)]
+
+    def rows(self) -> str:
+        """The rows for a table that has none: a query whose columns have the names of the table's."""
+        target, sweep = self.layout.target, self.sweep_before
+        if not target.key:
+            return rows_counted(target, self.counted(), sweep_before=sweep)
+        if self.once and not self.ending.before:
+            return rows_once(target, self.changes, sweep_before=sweep)
+        return rows_reduced(target, self.reduced(self.families))
+
+    def counted(self) -> str:
+        """The query of the changes of a table without a key (see `reduce.counting`), in parentheses."""
+        return f"({reduce.counting(self.layout, self.changes)})"
+
+    def reduced(self, kinds: Sequence[Family]) -> str:
+        """The query of the changes, one row per key (see `tables.merge.reduce`), in parentheses."""
+        sweep = self.sweep_before if self.layout.ended is None else self.ending.before
+        sql = reduce.reduction(
+            self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep, by_offset=self.by_offset
+        )
+        return f"({sql})"
+
+
+def create(
+    table: str,
+    format_: Format,
+    target: Target,
+    source: str,
+    begun: int = 0,
+    location: str | None = None,
+    mode: ModeRules = CURRENT,
+) -> str:
+    """CREATE TABLE of a table in this mode. `source` is the JSON that identifies its log and its table there, `begun`
+    the offset from which the log is folded into it; `location` is where it is stored, if its name does not determine
+    it."""
+    columns = [f"{name_sql(c.name)} {c.type}" for c in target.columns]
+    columns += [f"{name} {type_}" for name, type_ in mode.columns]
+    return create_table(table, format_, ", ".join(columns), properties(target, source, begun, mode), location)
+
+
+def properties(target: Target, source: str, begun: int, mode: ModeRules = CURRENT) -> dict[str, str]:
+    """The properties of a new table (see `create`)."""
+    said = {TARGET_PROPERTY: target.to_json(), IDENTITY_PROPERTY: source, BEGUN_PROPERTY: str(begun)}
+    return said if mode == CURRENT else {**said, MODE_PROPERTY: mode.said}
+
+
+def create_table(
+    table: str, format_: Format, columns: str, properties: Mapping[str, str], location: str | None = None
+) -> str:
+    """CREATE TABLE of any of cdcflow's tables; `columns` as SQL."""
+    listed = ", ".join(f"{text_sql(k)} = {text_sql(v)}" for k, v in {**format_.properties, **properties}.items())
+    given = "" if not listed else f" TBLPROPERTIES ({listed})"
+    lies = "" if location is None else f" LOCATION {text_sql(location)}"
+    return f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING {format_.name}{lies}{given}"
+
+
+def begin(table: str, begun: int) -> str:
+    """For a table that was created and has no rows yet: record the offset from which it is folded now."""
+    return _set(table, {BEGUN_PROPERTY: str(begun)})
+
+
+def alter(table: str, format_: Format, act: Act) -> list[str]:
+    """The statements of one act of an evolution. Each may be executed again."""
+    needed = format_.needs(act)
+    return [*([_set(table, needed)] if needed else []), *_alter(table, act)]
+
+
+def _alter(table: str, act: Act) -> list[str]:
+    match act:
+        case Describe(target):
+            return [describe(table, target)]
+        case Add(column):
+            return [f"ALTER TABLE {table} ADD COLUMNS ({name_sql(column.name)} {column.type})"]
+        case Fill():
+            return [fill(table, act)]
+        case Rename(old, new):
+            return [f"ALTER TABLE {table} RENAME COLUMN {name_sql(old)} TO {name_sql(new)}"]
+        case Widen(name, type_):
+            return [f"ALTER TABLE {table} ALTER COLUMN {name_sql(name)} TYPE {type_}"]
+        case Empty(name):
+            return [f"UPDATE {table} SET {name_sql(name)} = NULL WHERE {name_sql(name)} IS NOT NULL"]
+        case MissAlso(old, new, listed):
+            says = f"array_contains({listed}, {text_sql(old)}) AND NOT array_contains({listed}, {text_sql(new)})"
+            longer = f"concat({listed}, array({text_sql(new)}))"
+            return [f"UPDATE {table} SET {listed} = {longer} WHERE {listed} IS NOT NULL AND {says}"]
+        case MissOnly(names, listed):
+            strange = f"array_except({listed}, array({', '.join(map(text_sql, names))}))"
+            left = f"array_except({listed}, {strange})"
+            return [
+                f"UPDATE {table} SET {listed} = CASE WHEN size({left}) > 0 THEN {left} END"
+                f" WHERE {listed} IS NOT NULL AND size({strange}) > 0"
+            ]
+
+
+def fill(table: str, act: Add | Fill) -> str:
+    """Give existing rows the constant default of a column that was just added (hard case P18)."""
+    only = f" WHERE {act.only}" if isinstance(act, Fill) and act.only else ""
+    return f"UPDATE {table} SET {name_sql(act.column.name)} = {act.default}{only}"
+
+
+def describe(table: str, target: Target) -> str:
+    """Record the table's description."""
+    return _set(table, {TARGET_PROPERTY: target.to_json()})
+
+
+def transaction(act: Act, incarnation: int) -> str:
+    """The id of an act that must be done only once, ever: a run that died after it must not fill a column
+    again, over newer NULLs. "": it may be done again."""
+    return f"fill/{incarnation}.{act.column.number}" if isinstance(act, Fill) else ""
+
+
+def merge(
+    table: str,
+    target: Target,
+    found: Sequence[Family],
+    reduced: str,
+    *,
+    sweep_before: int,
+    limits: Bounds | None = None,
+    ended: str | None = None,
+    ending: Ending = Ending(),
+) -> str:
+    """The MERGE of a table with a key. Rows of the table older than `sweep_before` that the range does not touch are
+    removed. `ended`: the column that is true in a deleted row; a newer row takes no value from such a row.
+
+    A row of the table that is newer than the change is left alone (hard case G08).
+    """
+    family_of = {i: j for j, family in enumerate(found) for i in family.columns}
+    names = [name_sql(c.name) for c in target.columns]
+    key = set(target.key_positions)
+    matched = [f"t.{names[i]} = s.c{i}" for i in target.key_positions]
+    if limits is not None and not (sweep_before or ending.is_of_all):
+        matched.append(limits.within(f"t.{names[target.key_positions[0]]}"))
+    whole = "s.whole" if ended is None else f"(s.whole OR {is_ended('t.', ended)})"
+    assigned = []
+    for i, name in enumerate(names):
+        if i in key:
+            if has_two_zeros(target.columns[i].type):
+                assigned.append(f"t.{name} = s.c{i}")
+            continue
+        family = found[family_of[i]]
+        kept = f"CASE WHEN {whole} OR s.f{family_of[i]} THEN s.c{i} ELSE t.{name} END"
+        assigned.append(f"t.{name} = {f's.c{i}' if family.always else kept}")
+    if all(f.always for f in found):
+        missing = "NULL"
+    else:
+        left = f"array_except(t.{MISSING}, s.sent)"
+        missing = f"CASE WHEN {whole} THEN s.miss WHEN size({left}) > 0 THEN {left} END"
+    assigned += [f"t.{OFFSET} = s.o", f"t.{MISSING} = {missing}"]
+    parts = [
+        f"MERGE INTO {table} t USING {reduced} s ON {' AND '.join(matched)}",
+        f"WHEN MATCHED AND s.gone AND t.{OFFSET} < s.o THEN DELETE",
+        f"WHEN MATCHED AND t.{OFFSET} < s.o THEN UPDATE SET {', '.join(assigned)}",
+        f"WHEN NOT MATCHED AND NOT s.gone THEN {_insert(names)}",
+    ]
+    if sweep_before:
+        parts.append(f"WHEN NOT MATCHED BY SOURCE AND t.{OFFSET} < {sweep_before} THEN DELETE")
+    if ended is not None:
+        parts += _ends_of_untouched(ended, ending)
+    return "\n".join(parts)
+
+
+def _ends_of_untouched(ended: str, ending: Ending) -> list[str]:
+    """The clauses by which rows end that the range does not touch."""
+    lives = f"NOT {is_ended('t.', ended)}"
+    parts = []
+    if ending.truncated_at:
+        at = ending.truncated_at
+        parts.append(
+            f"WHEN NOT MATCHED BY SOURCE AND {lives} AND t.{OFFSET} < {at}"
+            f" THEN UPDATE SET t.{name_sql(ended)} = true, t.{OFFSET} = {at}"
+        )
+    if ending.before:
+        parts.append(
+            f"WHEN NOT MATCHED BY SOURCE AND {lives} AND t.{OFFSET} < {ending.before}"
+            f" THEN UPDATE SET t.{name_sql(ended)} = true"
+        )
+    return parts
+
+
+def is_ended(of: str, ended: str) -> str:
+    """Whether a row is deleted, from its column `ended`. `of` names the row."""
+    return f"coalesce({of}{name_sql(ended)}, false)"
+
+
+def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sweep_before: int) -> str:
+    """The MERGE of a table without a key; `counted` is the view that `reduce.counting` describes.
+
+    Each distinct row of the range removes all its copies from the table and adds as many as exist now: one source row
+    that matches them (`copy` 0) if the table has some, and one for each copy, which matches nothing. A source row must
+    have something to do: together with a sweep, Delta treats one of NULLs that does nothing as an error.
+    """
+    names = [name_sql(c.name) for c in target.columns]
+    columns = ", ".join(f"s.c{i}" for i in range(len(names)))
+    newest = ", ".join(
+        f"max_by(s.c{i}, s.o) AS c{i}" if has_two_zeros(column.type) else f"s.c{i}"
+        for i, column in enumerate(target.columns)
+    )
+    same = " AND ".join(f"t.{name} <=> s.c{i}" for i, name in enumerate(names))
+    standing = "0" if emptied else "count(t." + OFFSET + ")"
+    joined = "" if emptied else f" LEFT JOIN {table} t ON {same}"
+    number = f"greatest({standing}, -s.lowest) + s.total"
+    kept = f"CASE WHEN s.o < {sweep_before} THEN 0 ELSE {number} END"
+    source = (
+        f"SELECT * FROM (SELECT *, explode(sequence(0, CAST(n AS int))) AS copy FROM ("
+        f"SELECT {newest}, s.o, {kept} AS n, {standing} > 0 AS stood FROM {counted} s{joined}"
+        f" GROUP BY {columns}, s.o, s.total, s.lowest)) WHERE copy > 0 OR stood"
+    )
+    parts = [
+        f"MERGE INTO {table} t USING ({source}) s ON s.copy = 0 AND {same}",
+        "WHEN MATCHED THEN DELETE",
+        f"WHEN NOT MATCHED AND s.copy > 0 THEN {_insert(names, missing='NULL')}",
+    ]
+    if sweep_before:
+        parts.append(f"WHEN NOT MATCHED BY SOURCE AND t.{OFFSET} < {sweep_before} THEN DELETE")
+    return "\n".join(parts)
+
+
+def rows_reduced(target: Target, reduced: str) -> str:
+    """What is left of the MERGE of a table with a key when it has no rows."""
+    return f"SELECT {_values(target, 's.miss')} FROM {reduced} s WHERE NOT s.gone"
+
+
+def rows_once(target: Target, changes: str, *, sweep_before: int) -> str:
+    """The same where each key has one change only, which brings the whole row; `changes` is the view of them."""
+    return f"SELECT {_values(target, _NONE_MISSING)} FROM {changes} s WHERE s.o >= {sweep_before}"
+
+
+def repeated(target: Target, changes: str) -> str:
+    """One row if a key of a range has more than one change; no row where each has one."""
+    key = ", ".join(f"c{i}" for i in target.key_positions)
+    # Without LIMIT, for which Spark would read one partition after another.
+    return f"SELECT 1 FROM (SELECT count(*) AS n FROM {changes} GROUP BY {key}) HAVING max(n) > 1"
+
+
+def rows_counted(target: Target, counted: str, *, sweep_before: int) -> str:
+    """What is left of the MERGE of a table without a key when it has no rows."""
+    copies = "explode(sequence(1, CAST(n AS int))) AS copy"
+    counts = f"SELECT *, total - lowest AS n FROM {counted} s WHERE o >= {sweep_before} AND total > lowest"
+    return f"SELECT {_values(target, _NONE_MISSING)} FROM (SELECT *, {copies} FROM ({counts})) s"
+
+
+def sweep(table: str, sweep_before: int, ended: str | None = None, assigned: str = "") -> str:
+    """What is left of a MERGE when only the sweep is to be done. `ended`: see `merge`; with `assigned`, the values to
+    set in a row that ends, it is NULL as long as the row has not ended."""
+    if ended is not None and assigned:
+        lives = f"{name_sql(ended)} IS NULL"
+        return f"UPDATE {table} SET {assigned} WHERE {OFFSET} < {sweep_before} AND {lives}"
+    if ended is not None:
+        lives = f"NOT {is_ended('', ended)}"
+        return f"UPDATE {table} SET {name_sql(ended)} = true WHERE coalesce({OFFSET}, 0) < {sweep_before} AND {lives}"
+    # Written so that it is a change of rows everywhere: files that are removed unread are a separate commit in Iceberg,
+    # without cdcflow's properties.
+    return f"DELETE FROM {table} WHERE coalesce({OFFSET}, 0) < {sweep_before}"
+
+
+def _insert(names: Sequence[str], missing: str = "s.miss") -> str:
+    values = ", ".join([*(f"s.c{i}" for i in range(len(names))), "s.o", missing])
+    return f"INSERT ({_columns(names)}) VALUES ({values})"
+
+
+def _names(target: Target) -> list[str]:
+    return [name_sql(c.name) for c in target.columns]
+
+
+def _values(target: Target, missing: str) -> str:
+    """A row's values under the names of the table's columns."""
+    named = [f"s.c{i} AS {name}" for i, name in enumerate(_names(target))]
+    return ", ".join([*named, f"s.o AS {OFFSET}", f"{missing} AS {MISSING}"])
+
+
+def _columns(names: Sequence[str]) -> str:
+    return ", ".join([*names, OFFSET, MISSING])
+
+
+def _set(table: str, properties: Mapping[str, str]) -> str:
+    listed = ", ".join(f"{text_sql(name)} = {text_sql(value)}" for name, value in properties.items())
+    return f"ALTER TABLE {table} SET TBLPROPERTIES ({listed})"

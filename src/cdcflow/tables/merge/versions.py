@@ -1,0 +1,68 @@
+"""Versions of rows for a table in mode history: the rows that result from a range, by key and start.
+
+The table's rows are identified by the source's key and by where a version began, so that versions are merged like rows
+of any other table: versions that began since as new rows, those that ended in place of the open ones.
+"""
+
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cdcflow.model.sqltypes import name_sql, text_sql
+from cdcflow.model.table import MISSING, OFFSET
+from cdcflow.tables.merge.history_columns import Names, columns
+from cdcflow.tables.merge.reduce import OURS, Family, Layout
+from cdcflow.tables.merge.statement import Folding, Replaced
+from cdcflow.tables.merge.target import TargetColumn
+
+
+def layout_of(layout: Layout, names: Names) -> Layout:
+    """How the rows that `history.versions` gives come into the table. `layout`: how the log's changes would."""
+    ours = tuple(TargetColumn(name, OURS, type_) for name, type_ in columns(names))
+    target = replace(layout.target, key=(*layout.target.key, names.start), columns=(*layout.target.columns, *ours))
+    return Layout(target, (), {})
+
+
+@dataclass(frozen=True, slots=True)
+class Versions(Folding):
+    """Versions that come into a table: `changes` has each only once, and whole. Its `v` is 1 of those that take the
+    place of a row of the table, 0 of new ones."""
+
+    @property
+    def replaced(self) -> Replaced:
+        """The open versions that ended, or that a later event confirmed."""
+        key = {self.layout.target.columns[i].name: f"c{i}" for i in self.layout.key}
+        return Replaced(f"(SELECT {', '.join(key.values())} FROM {self.changes} WHERE v = 1)", key)
+
+    def statements(self, table: str) -> Sequence[str]:
+        """New rows need not be looked for in the table."""
+        if self.empty:
+            return [self.sql(table)]
+        kept, new = (replace(self, changes=f"(SELECT * FROM {self.changes} WHERE v = {n})") for n in (1, 0))
+        names = ", ".join([*(name_sql(c.name) for c in self.layout.target.columns), OFFSET, MISSING])
+        return [kept.sql(table), f"INSERT INTO {table} ({names}) {new.rows()}"]
+
+    def reduced(self, kinds: Sequence[Family]) -> str:
+        listed = self.layout.target.columns
+        names = ", ".join(f"{i}, {text_sql(c.name)}" for i, c in enumerate(listed))
+        missing = f"transform(m, x -> element_at(map({names}), x))" if self.masks else "CAST(NULL AS array<string>)"
+        parts = [*(f"c{i}" for i in range(len(listed))), "o", "false AS gone", "true AS whole"]
+        parts += [f"true AS f{j}" for j in range(len(kinds))]
+        parts += ["CAST(NULL AS array<string>) AS sent", f"{missing} AS miss"]
+        return f"(SELECT {', '.join(parts)} FROM {self.changes})"
+
+
+def swept(names: Names, since: int, moment: tuple[str, int] | None) -> dict[str, str]:
+    """What a version is set to that a backfill did not find which began at offset `since`, as SQL by column. `moment`:
+    position and time (microseconds since 1970) of that offset's transaction; None: the log has it no more."""
+    position = "CAST(NULL AS string)" if moment is None else text_sql(moment[0])
+    time = "CAST(NULL AS timestamp)" if moment is None else f"timestamp_micros({moment[1]})"
+    return {
+        names.end: str(since),
+        "_valid_to_position": position,
+        "_valid_to_time": time,
+        "_valid_to_exact": "false",
+        OFFSET: str(since),
+    }

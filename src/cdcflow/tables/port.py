@@ -1,0 +1,332 @@
+"""What a merge needs from an engine: read the log's files, run SQL over them, change a table.
+
+    job ──▶ Engine ──▶ CurrentTable ──▶ SqlSession
+              │            one for each (engine, format): spark/formats/delta.py, tables/local/iceberg.py, …
+              └──▶ Cuts
+
+The SQL is Spark's, as `cdcflow.tables.merge` writes it. An engine with another dialect translates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from cdcflow.log.files.layout import Layout
+from cdcflow.model.table import Table
+from cdcflow.tables.cut import Cut, ListedCut
+from cdcflow.tables.merge import reduce
+from cdcflow.tables.merge.acts import Act
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.modes import CURRENT, ModeRules
+from cdcflow.tables.merge.statement import Folding
+from cdcflow.tables.merge.target import FormatColumn, Target
+from cdcflow.tables.segments import InputFile
+
+COMMITTED = "cdcflow"
+"""The key of cdcflow's part in a commit's metadata."""
+
+ROW_GROUP_BYTES = 16 << 20
+"""Row group size, before compression, of the Parquet files that Spark writes. A scan is split between row groups. With
+the default (128 MB) a compacted table of millions of rows is a single row group, which one core reads."""
+
+
+class HandOver(Exception):
+    """This engine cannot do it correctly, or should not; the message says why. It has done nothing that would keep
+    another engine from continuing."""
+
+
+FailureKind = Literal["damaged", "full", "refused", "fault"]
+"""`damaged`: a file is missing or has other contents than it should. `full`: the disk is full. `refused`: no permission
+to read or write a file. `fault`: none of these, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What an engine's error means for the table it occurred at. `what`: the error's kind, without its text, which may
+    contain a row's values. `place`: the file or folder concerned ("" if unknown)."""
+
+    kind: FailureKind
+    what: str
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The latest version of a table. `id` belongs to the table: a different table at the same path has a different id.
+
+    `version` grows with every change of rows. `transactions`: the latest version that each writer recorded with its
+    data. `is_empty`: the table has no rows; also False if that is not known. `commit` identifies the commit that
+    created the version: a different version with the same number has a different one ("" if unknown, or if no commit of
+    rows exists yet).
+    """
+
+    id: str
+    version: int
+    properties: Mapping[str, str]
+    transactions: Mapping[str, int]
+    columns: tuple[FormatColumn, ...]
+    is_empty: bool = False
+    commit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What maintenance must keep of a table. `versions`: the versions that kept cuts show, by the table's id ("" if
+    unknown). `oldest`: the oldest kept cut. `since`: everything younger than this is kept in any case, in seconds since
+    1970 (`None`: everything is kept)."""
+
+    versions: Mapping[str, frozenset[int]]
+    oldest: int
+    since: float | None
+
+    def of(self, id_: str) -> frozenset[int]:
+        """Return the versions that kept cuts show of the table with this id."""
+        return self.versions.get(id_, frozenset()) | self.versions.get("", frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table in the kept cuts: its path, and the versions that they show, by the table's id."""
+
+    path: str
+    ids: Mapping[str, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """`files` files were rewritten into `made` files. `has_more`: more remain to be compacted. `in_order`: their rows
+    were sorted."""
+
+    files: int = 0
+    made: int = 0
+    has_more: bool = False
+    in_order: bool = False
+
+    def __add__(self, later: Compacted) -> Compacted:
+        return Compacted(
+            self.files + later.files, self.made + later.made, later.has_more, self.in_order or later.in_order
+        )
+
+    def __str__(self) -> str:
+        if not self.files:
+            return ""
+        return f"{self.files} files made {self.made}{', in order' if self.in_order else ''}"
+
+
+class SqlSession(Protocol):
+    """Runs SQL over temporary views. One thread at a time."""
+
+    sorts_each_window: bool
+    """Consecutive windows with the same order each sort again."""
+
+    takes_by_offset: bool
+    """An aggregate function may return a different value than the one that it was given (DuckDB's `arg_max` over a
+    struct returns 0.0 for -0.0, and the same NaN for every NaN), so the values of a change are looked up by its
+    offset."""
+
+    def read(
+        self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
+    ) -> str:
+        """Create a view of the log's rows in files of one shape and return its name. `columns` are expressions over the
+        log's columns; `moved`: whether the old key is one of them."""
+
+    def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
+        """Create a view of the transactions in files of segments and return its name. `columns` are expressions over
+        `TRANSACTIONS_READ` of `cdcflow.tables.merge.reduce`."""
+
+    def view(self, what: str, sql: str) -> str:
+        """Create a view of a query and return its name."""
+
+    def keep(self, what: str, sql: str) -> str:
+        """Do the same, but compute the result at once and store it."""
+
+    def hold(self, view: str) -> None:
+        """Compute a view that is read several times only once, on first read."""
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the result of a query that has few rows."""
+
+    def drop(self, views: Sequence[str]) -> None:
+        """Drop views."""
+
+
+class CurrentTable(Protocol):
+    """A current-state table, which may not exist yet. It belongs to one thread at a time.
+
+    Each method that changes it makes one commit, which carries `metadata`. With `app` the commit also records the
+    transaction (app, version); if the table has, or once had, that transaction already, the method does nothing. If
+    another process commits after `snapshot`, the change either fails with an error that `Engine.is_conflict`
+    recognizes, or is merged with that commit.
+    """
+
+    @property
+    def session(self) -> SqlSession:
+        """The session in which its changes are computed."""
+
+    def snapshot(self) -> Snapshot | None:
+        """Return its latest version; `None` if the table does not exist."""
+
+    def newest_commit(self) -> Mapping[str, Any] | None:
+        """Return the metadata of the latest commit; `None` if cdcflow did not make it, or if that cannot be determined
+        quickly."""
+
+    def transactions_of(self, version: int) -> Mapping[str, int]:
+        """Return what `Snapshot.transactions` was at an older version; empty if that is no longer known."""
+
+    def commit_of(self, version: int) -> str:
+        """Return what `Snapshot.commit` is for a version; "" if that is not, or no longer, known."""
+
+    def drop_torn(self, published: int | None = None) -> None:
+        """Set aside the latest commits if a power cut left them torn; they count as never made. `published`: the
+        version that was published, up to which everything was synced (`None` if unknown). Only for a process that holds
+        the warehouse's lease; call `snapshot` afterwards.
+
+        Raises:
+            HistoryLost: they cannot be set aside; the message says what to do instead.
+        """
+
+    def sync(self, published: int | None) -> None:
+        """Make durable everything after a version (`None`: everything), if the table is in a folder of this machine."""
+
+    def edits_since(self, version: int) -> list[str]:
+        """Return what other writers did to the rows after `version`: `operation@version`, latest first."""
+
+    def pin(self, version: int, cut: int) -> None:
+        """Keep a version for as long as its cut is kept, if the format does not do so anyway."""
+
+    def make(
+        self,
+        target: Target,
+        source: str,
+        begun: int,
+        metadata: Mapping[str, Any],
+        mode: ModeRules = CURRENT,
+        *,
+        wide: bool = False,
+    ) -> None:
+        """Create it (see `statement.create`). `wide`: so that as many readers as possible can open it."""
+
+    def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
+        """For a table that was created and has no rows yet: record the offset at which folding starts now."""
+
+    def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
+        """Apply one act of an evolution."""
+
+    def standing(self, layout: reduce.Layout, changes: str, *, whole: bool = False) -> str:
+        """Return a name in SQL for the rows that the table has: at least those whose keys are in the view `changes`, or
+        with `whole` all of them."""
+
+    def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        """Merge a range of changes into it."""
+
+    def sweep(
+        self,
+        before: int,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        ended: str | None = None,
+        assigned: str = "",
+    ) -> None:
+        """Remove the rows older than an offset. If the mode marks rows as deleted in a column, end them instead."""
+
+    def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
+        """Return how many rows lack columns other than `left`, not counting rows marked as deleted."""
+
+    def compact(self, order: Sequence[str] = ()) -> Compacted:
+        """Merge small files, and rewrite files in which many rows are deleted, in one commit; rows, position and cuts
+        do not change. `order`: columns by which the rewritten rows are sorted, none of which contains NULL; if empty,
+        the rows keep their order. Raises HandOver if this engine does not compact."""
+
+    def let_go(self, kept: Kept) -> str:
+        """Remove what is neither needed by a kept cut nor younger than `kept.since`. Return what was done ("" if there
+        was nothing to do). Raises HandOver if this engine does not do this."""
+
+    def close(self) -> None:
+        """Release its session."""
+
+
+class Cuts(Protocol):
+    """The published cuts of a warehouse."""
+
+    def drop_torn(self) -> None:
+        """See `CurrentTable.drop_torn`."""
+
+    def newest(self) -> Cut | None:
+        """Return the latest; `None` if there is no cut."""
+
+    def numbered(self, cut: int) -> Cut | None:
+        """Return the cut with that number; `None` if it was not published, or is no longer kept."""
+
+    def listed(self) -> list[ListedCut]:
+        """Return all kept cuts, oldest first, each once."""
+
+    def expired(self) -> int:
+        """Return the latest cut that maintenance has expired; 0 if none has expired yet."""
+
+    def shown(self) -> Mapping[str, Shown]:
+        """Return every table that a kept cut shows, by name."""
+
+    def tidy(self, oldest: int) -> None:
+        """Expire the cuts before `oldest`, if there are any, and merge the table's small files."""
+
+    def publish(self, cut: Cut) -> None:
+        """Append a cut. A cut that is published again (a backfill turned out to be done) replaces its earlier row for
+        readers.
+
+        Raises:
+            SinkUnavailable: another merge has published a cut since `newest` was called.
+        """
+
+
+class Engine(Protocol):
+    """Something that merges into the tables of one warehouse, all of which have one format."""
+
+    name: str
+    reads_in_place: bool
+    """It reads a log's files in place, also from an object store; otherwise they are fetched to the local disk."""
+
+    compacts_beside: bool
+    """It can compact tables while a merge runs; otherwise the merge waits."""
+
+    @property
+    def rules(self) -> Format:
+        """The tables' format."""
+
+    def lease(self) -> AbstractContextManager[None]:
+        """Held for as long as one merge works in the warehouse. SinkUnavailable: another merge holds it."""
+
+    def upkeep_lease(self) -> AbstractContextManager[None]:
+        """Held during a maintenance step for which a merge has to wait. SinkUnavailable: a merge is running."""
+
+    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        """Return the files at paths where this engine can read them, for as long as the folder `room` exists.
+
+        Raises:
+            HistoryLost, SinkUnavailable, InvariantViolated: as `segments.present` does.
+        """
+
+    def cuts(self) -> Cuts: ...
+
+    def table(self, path: Sequence[str]) -> CurrentTable:
+        """The table at a path (schema, name)."""
+
+    def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
+        """Return why another engine should merge these files into a table; `None` if this one will."""
+
+    def read_text(self, path: Sequence[str]) -> str | None:
+        """Return the text of one of cdcflow's small files in the warehouse; `None` if it does not exist."""
+
+    def write_text(self, path: Sequence[str], text: str) -> None:
+        """Write such a file atomically: a reader sees either the old or the new one, whole."""
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """Return whether a commit failed because another process committed to the table at the same time. Nothing of it
+        was done, and it can be tried again."""
+
+    def failure(self, error: Exception) -> Failure | None:
+        """Return what an error that ended the merge of one table means; `None` if the engine itself cannot continue."""

@@ -1,0 +1,117 @@
+"""The source's rows as digests that its server computes, added up by bucket, chunk by chunk; then the rows of the
+buckets in which source and copy differ.
+
+    pass 1    server   chunk │ chunk │ chunk     each: bucket, rows, sum of digests  ──▶ added up ─┐
+              copy     one GROUP BY, parallel                                       ──────────────┴──▶ which differ
+    pass 2    server   chunk │ chunk │ chunk     only rows in these buckets          ──▶ as if all had been read
+
+A bucket that agrees has the same rows on both sides, each equally often: comparing sums of digests is as reliable as
+comparing single digests, since two sums of different rows are equal once in 2^60. A row always stays in its bucket, so
+a row that differs and changes between the passes is read again. A row that changes while it is read makes its bucket
+differ, and the only consequence is that the bucket's rows are read.
+
+With few buckets the second pass reads much, with many the first pass transfers much. If most of them differ, the second
+pass would read the table, and more; then all of it is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.capture.ports.comparison import Comparison, DigestSource
+from cdcflow.model.digest import BUCKETS_MAX, SUM, Buckets, is_portable
+from cdcflow.tables.verify.port import Columns
+from cdcflow.tables.verify.settled import Fences
+from cdcflow.tables.verify.source_rows import Piece, SourceRows
+
+BUCKET_ROWS = 1000
+BUCKETS_MIN = 16
+MOST = 0.25
+"""If more of the buckets differ, all rows are read."""
+MOST_DIFFER = "so many of its rows differ, or are changed, that reading all of them costs less"
+
+T = TypeVar("T")
+
+
+def no_buckets(comparison: Comparison, columns: Columns) -> str:
+    """Return why the server cannot digest a table's rows; "" if it can."""
+    if comparison.digests is None:
+        return "this source works out no digests"
+    if not columns.has_key:
+        return "it has no key"
+    other = [name for name, type_ in columns.columns if not is_portable(type_)]
+    if other:
+        return f"column {other[0]}: {columns.type_of(other[0])} has no text that is the same everywhere"
+    return ""
+
+
+def plan(comparison: Comparison, columns: Columns) -> Buckets:
+    """Return how the table's rows are distributed: about `BUCKET_ROWS` to a bucket."""
+    planned = comparison.chunks.plan(columns.table, 0)
+    rows = planned.units * max(1, planned.rows_per_unit_max // 4)
+    count = BUCKETS_MIN
+    while count < min(rows // BUCKET_ROWS, BUCKETS_MAX):
+        count *= 2
+    return Buckets(columns.columns, columns.key, count, _digests(comparison).hash())
+
+
+class Pass:
+    """One pass over a table's chunks."""
+
+    def __init__(self, source: SourceRows, comparison: Comparison, buckets: Buckets) -> None:
+        self._source = source
+        self._digests = _digests(comparison)
+        self._buckets = buckets
+
+    def beside(self, copied: Callable[[], T], fences: Fences) -> tuple[T, pa.Table]:
+        """Return the copy's result and the source's sums by bucket (`ports.ChunkSums`), computed concurrently.
+
+        Raises:
+            NoText: the server has no text for some columns.
+        """
+        chunks = self._summed(fences)
+        first = list(itertools.islice(chunks, 1))  # first, as a NoText makes querying the copy useless
+        with ThreadPoolExecutor(1, thread_name_prefix="cdcflow-copy-sums") as other:
+            copy = other.submit(copied)
+            source = added(pa.concat_tables([*first, *chunks]))
+            return copy.result(), source
+
+    def _summed(self, fences: Fences) -> Iterator[pa.Table]:
+        for chunk in self._source.walk(fences, lambda c: self._digests.sum_chunk(c, self._buckets)):
+            yield chunk.sums
+            self._source.wait(int(pc.sum(chunk.sums.column("n")).as_py() or 0), chunk.seconds)
+
+    def rows(self, fences: Fences) -> Iterator[Piece]:
+        """Yield the rows of the chosen buckets."""
+        return self._source.of(self._source.walk(fences, lambda c: self._digests.read_among(c, self._buckets)))
+
+
+def added(sums: pa.Table) -> pa.Table:
+    """Add up sums, so that each bucket occurs once."""
+    found = sums.group_by("b").aggregate([("n", "sum"), ("t", "sum")])
+    return pa.table({name: found.column(of) for name, of in (("b", "b"), ("n", "n_sum"), ("t", "t_sum"))})
+
+
+def differing_buckets(source: pa.Table, copy: pa.Table) -> tuple[int, ...]:
+    """Return the buckets in which the two sides' rows differ, sorted."""
+    minus = pa.table(
+        {"b": copy.column("b"), "n": pc.negate(copy.column("n")), "t": pc.negate(copy.column("t").cast(SUM))}
+    )
+    both = pa.table({"b": source.column("b"), "n": source.column("n"), "t": source.column("t").cast(SUM)})
+    left = added(pa.concat_tables([both, minus.cast(both.schema)]))
+    differ = left.filter(pc.or_(pc.not_equal(left.column("n"), 0), pc.not_equal(left.column("t"), 0)))
+    return tuple(sorted(differ.column("b").to_pylist()))
+
+
+def _digests(comparison: Comparison) -> DigestSource:
+    assert comparison.digests is not None  # noqa: S101  checked by `no_buckets`
+    return comparison.digests
+
+
+__all__ = ["MOST", "MOST_DIFFER", "Pass", "differing_buckets", "no_buckets", "plan"]

@@ -1,0 +1,423 @@
+"""A comparison of source and copy, table by table, while both keep running.
+
+    pass     digest the source's rows and the copy's; differences are unverified. The server digests if it can, and
+             adds up, and only rows of differing buckets are read (`buckets`); otherwise all are read, and digested here
+    rounds   read unverified rows again, by key: a row that still differs, although no change touched it, is different
+
+The pass determines which rows are unverified; later writes add none. Rounds are needed only for keys that change all
+the time, and for those whose changes are in the log's unsealed tail. A table without a key is read whole in each round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.ports.comparison import Comparison, NoText
+from cdcflow.errors import CdcflowError, ConfigurationError, see
+from cdcflow.log.read.log_reader import LogReader
+from cdcflow.model.change import KeySet
+from cdcflow.model.keytexts import texts_of
+from cdcflow.model.table import Table
+from cdcflow.tables.job.failures import kinds, of_system
+from cdcflow.tables.merge.target import Target
+from cdcflow.tables.verify.buckets import MOST, MOST_DIFFER, Pass, differing_buckets, no_buckets, plan
+from cdcflow.tables.verify.history import Key, histories
+from cdcflow.tables.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable, NothingSealed
+from cdcflow.tables.verify.report import (
+    NOT_THERE_YET,
+    Against,
+    Change,
+    Difference,
+    Report,
+    Row,
+    TableReport,
+    Verdict,
+    What,
+)
+from cdcflow.tables.verify.rounds import Rounds
+from cdcflow.tables.verify.settled import Changed, Fences, Reached, changed, joined, reached
+from cdcflow.tables.verify.source_rows import SourceRows
+
+KEYS_AT_ONCE = 20_000
+"""At most this many unverified keys are read again; if there are more, the first of them are representative."""
+DIFFERENCES_MAX = 20
+
+NONE = pa.table({name: pa.array([], pa.int64()) for name in COUNTED})
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`rows_per_second`: the maximum rate of reading the source; `None`: no limit. `log_wait_s`: how long the log may
+    take to reach the position at which the source was read. `seal_wait_s`: the pause between two rounds, so that the
+    log's tail is sealed."""
+
+    rows_per_second: int | None = None
+    log_wait_s: float = 60.0
+    seal_wait_s: float = 2.0
+
+
+PACE = Pace()
+
+
+def verify(
+    comparison: Comparison,
+    log: LogReader,
+    copies: Mapping[Against, Copy],
+    comparer: Comparer,
+    tables: Collection[str] = (),
+    *,
+    differences_max: int = DIFFERENCES_MAX,
+    keys_max: int = 0,
+    pace: Pace = PACE,
+    sleep: Callable[[float], None] = time.sleep,
+    watch: Callable[[TableReport], None] | None = None,
+) -> Report:
+    """Compare tables (by default all captured ones) of the source with each of the copies.
+
+    `differences_max`: how many differing rows are reported per table; all of them are counted. `keys_max`: how many of
+    their keys are reported, in the notation of `keytexts`. `watch` is called with each table's report as soon as it is
+    compared.
+
+    Raises:
+        ConfigurationError: no table has such a name; or the log does not follow the source.
+        SourceUnavailable: the source does not answer.
+    """
+    began = time.monotonic()
+    found = []
+    for shape in _selected(comparison.tables(), tables):
+        for against, copy in copies.items():
+            one = _Verification(
+                comparison, log, copy, comparer, shape, against, differences_max, keys_max, pace, sleep
+            ).run()
+            _log.info("table compared", table=one.table, against=against, verdict=one.verdict, rows=one.rows)
+            found.append(one)
+            if watch is not None:
+                watch(one)
+    return Report(tuple(found), time.monotonic() - began)
+
+
+def _selected(known: Sequence[Table], names: Collection[str]) -> list[Table]:
+    if unknown := sorted(set(names) - {str(t.id) for t in known}):
+        raise ConfigurationError(
+            f"comparing {', '.join(unknown)}: the source has no captured table of that name",
+            remedy=f"name one of: {', '.join(str(t.id) for t in known)}",
+            runbook="table-not-found",
+        )
+    return [t for t in known if not names or str(t.id) in names]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The result of one read of source and copy. `doubts`: the keys that differ, with `COUNTED`; `open`: those of them
+    that changed in the meantime. `source`: rows that were read; `rows`: their total number."""
+
+    at: At
+    reached: Reached
+    doubts: pa.Table
+    open: pa.Table
+    rows: int
+    source: pa.Table | None = None
+
+    @property
+    def settled(self) -> int:
+        return int(self.doubts.num_rows - self.open.num_rows)
+
+
+class _Verification:
+    """The comparison of one table with one copy."""
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        log: LogReader,
+        copy: Copy,
+        comparer: Comparer,
+        shape: Table,
+        against: Against,
+        differences_max: int,
+        keys_max: int,
+        pace: Pace,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._log = log
+        self._comparison = comparison
+        self._copy = copy
+        self._comparer = comparer
+        self._shape = shape
+        self._against: Against = against
+        self._differences_max = differences_max
+        self._keys_max = keys_max
+        self._pace = pace
+        self._sleep = sleep
+        self._source = SourceRows(comparison, shape.id, rows_per_second=pace.rows_per_second, sleep=sleep)
+
+    def run(self) -> TableReport:
+        began = time.monotonic()
+        epoch = self._log.newest_checkpoint().epoch
+        report = TableReport(str(self._shape.id), self._against, "not compared", epoch=epoch)
+        try:
+            found = self._compared(report)
+        except NothingSealed as why:
+            found = self._compared_with_nothing(report, why)
+        except NotComparable as why:
+            found = replace(report, reason=str(why))
+        except CdcflowError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever the error is, the next tables are compared
+            found = replace(report, reason=not_compared(error))
+            _log.error("comparison failed", table=report.table, reason=found.reason)
+        return replace(found, seconds=time.monotonic() - began)
+
+    def _compared_with_nothing(self, report: TableReport, why: NothingSealed) -> TableReport:
+        """Compare with a log without a single row: it is a complete copy of a table if its backfill is done and found
+        no row."""
+        fences = self._begun()
+        has_rows = any(piece.rows.num_rows for piece in self._source.all(fences))
+        found = self._ended(fences)
+        checkpoint = self._log.newest_checkpoint()
+        state = Progress.from_json(checkpoint.progress).tables.get(self._shape.id)
+        if has_rows or checkpoint.next_offset > 1 or state is None or state.state != "done":
+            return replace(report, reason=str(why))
+        return replace(report, verdict="equal", position=found.position)
+
+    def _compared(self, report: TableReport) -> TableReport:
+        columns, left_out = columns_of(self._shape, self._copy.describe(self._shape.id))
+        report = replace(report, left_out=left_out)
+        first, report = self._first(columns, report)
+        look = first
+        rounds = Rounds()
+        while look.open.num_rows or (look.doubts.num_rows and rounds.done == 1 and columns.has_key):
+            if rounds.exhausted:
+                break
+            if rounds.done > 1 or not columns.has_key:
+                self._sleep(self._pace.seal_wait_s)
+            before = look.at.offset
+            # Keys that certainly differ stay included: their rows are shown as last read.
+            look = self._again(columns, look.doubts) if columns.has_key else self._whole(columns)
+            # Without a key each round reads the whole table.
+            rounds.count(moved=look.at.offset != before or not columns.has_key)
+        sure = self._comparer.outside(look.doubts, look.open) if look.open.num_rows else look.doubts
+        equal: Verdict = "equal but for" if report.missing_columns else "equal"
+        verdict: Verdict = "different" if sure.num_rows else "unsettled" if look.open.num_rows else equal
+        beyond = max(0, first.doubts.num_rows - KEYS_AT_ONCE) if columns.has_key else 0
+        return replace(
+            report,
+            verdict=verdict,
+            rows=first.rows,
+            position=first.reached.position,
+            offset=first.reached.first - 1,
+            cut=look.at.cut,
+            different=sure.num_rows + (beyond if sure.num_rows else 0),
+            unsettled=look.open.num_rows,
+            differences=self._differences(columns, sure.slice(0, self._differences_max), look),
+            keys=self._named(columns, sure.slice(0, self._keys_max)),
+            shape_key=self._shape_key(columns) if verdict == "equal but for" else (),
+            rounds=rounds.done,
+        )
+
+    def _first(self, columns: Columns, report: TableReport) -> tuple[_Look, TableReport]:
+        """Compare all rows, by digests of the server if possible."""
+        if why := no_buckets(self._comparison, columns):
+            return self._whole(columns), replace(report, read_why=why)
+        try:
+            look = self._by_buckets(columns)
+        except NoText as none:
+            return self._whole(columns), replace(report, read_why=str(none))
+        if look is None:
+            return self._whole(columns), replace(report, read_why=MOST_DIFFER)
+        return look, replace(report, by="digests")
+
+    # ── reading and comparing ───────────────────────────────────────────────────────────────────────────────
+
+    def _whole(self, columns: Columns) -> _Look:
+        """Compare every row of the source with every row of the copy."""
+        fences = self._begun()
+        digests, rows = [], []
+        for piece in self._source.all(fences):
+            converted = self._comparer.converted(columns, piece.shape, piece.rows)
+            digests.append(self._comparer.digested(columns, converted))
+            if not columns.has_key:
+                rows.append(converted)
+        found = self._ended(fences)
+        at, copy = self._copy.digests(columns)
+        source = joined(digests) if digests else copy.slice(0, 0)
+        doubts = self._comparer.differing(source, copy)
+        return self._look(columns, at, found, doubts, source.num_rows, joined(rows) if rows else None)
+
+    def _by_buckets(self, columns: Columns) -> _Look | None:
+        """Do as `_whole`, but read only the rows in buckets that differ; return `None` if most of them do.
+
+        Raises:
+            NoText: the server has no text for some columns.
+        """
+        buckets = plan(self._comparison, columns)
+        summed = Pass(self._source, self._comparison, buckets)
+        fences = self._begun()
+        (at, copied), source = summed.beside(lambda: self._copy.buckets(columns, buckets), fences)
+        found = self._ended(fences)
+        rows = int(pc.sum(source.column("n")).as_py() or 0)
+        numbers = differing_buckets(source, copied)
+        if not numbers:
+            return _Look(at, found, NONE, NONE, rows)
+        if len(numbers) > buckets.count * MOST:
+            return None
+        buckets = buckets.among(numbers)
+        fences = self._begun()
+        digests = [
+            self._comparer.digested(columns, self._comparer.converted(columns, piece.shape, piece.rows))
+            for piece in Pass(self._source, self._comparison, buckets).rows(fences)
+        ]
+        again = self._ended(fences)
+        at, copy = self._copy.digests(columns, buckets)
+        doubts = self._comparer.differing(joined(digests) if digests else copy.slice(0, 0), copy)
+        # The first pass has compared the other buckets.
+        return replace(self._look(columns, at, again, doubts, rows, None), reached=found)
+
+    def _again(self, columns: Columns, doubts: pa.Table) -> _Look:
+        """Compare the rows with some keys."""
+        keys = doubts.drop_columns(list(COUNTED)).slice(0, KEYS_AT_ONCE)
+        fences = self._begun()
+        pieces = [
+            self._comparer.converted(columns, piece.shape, piece.rows)
+            for piece in self._source.with_keys(fences, self._shape, self._as_source(keys))
+        ]
+        found = self._ended(fences)
+        at, copied = self._copy.rows(columns, keys)
+        # The server may also have found another row, whose key is spelled differently but equal to it.
+        source = self._comparer.matching(columns, joined(pieces), keys) if pieces else copied.slice(0, 0)
+        differing = self._comparer.differing(
+            self._comparer.digested(columns, source), self._comparer.digested(columns, copied)
+        )
+        return self._look(columns, at, found, differing, source.num_rows, source)
+
+    def _begun(self) -> Fences:
+        fences = Fences(self._log.newest_checkpoint().next_offset)
+        self._source.begin(fences)
+        return fences
+
+    def _ended(self, fences: Fences) -> Reached:
+        self._source.end(fences)
+        return reached(self._log, self._comparison, fences, self._pace.log_wait_s, self._sleep)
+
+    def _look(
+        self, columns: Columns, at: At, found: Reached, doubts: pa.Table, rows: int, source: pa.Table | None
+    ) -> _Look:
+        if not doubts.num_rows:
+            return _Look(at, found, doubts, doubts, rows, source)
+        first, last = min(found.first, at.offset + 1), max(found.newest, at.offset)
+        touched = changed(self._log, self._comparer, columns, self._shape, first, last)
+        return _Look(at, found, doubts, self._open(columns, doubts, touched), rows, source)
+
+    def _open(self, columns: Columns, doubts: pa.Table, touched: Changed) -> pa.Table:
+        """Return the unverified keys that changed in the meantime, so that they cannot be judged yet."""
+        if touched.is_empty:
+            return doubts.slice(0, 0)
+        if touched.keys is None or not columns.has_key:
+            return doubts
+        return self._comparer.among(doubts, touched.keys)
+
+    def _as_source(self, keys: pa.Table) -> pa.Table:
+        """Convert keys to the types of the source's rows."""
+        types = {c.name: c.type.arrow for c in self._shape.columns}
+        try:
+            return keys.cast(pa.schema([(f"k{i}", types[name]) for i, name in enumerate(self._shape.key)]))
+        except pa.ArrowException:
+            raise NotComparable(
+                "rows differ, and they cannot be named by their key, whose type the copy holds as another one"
+            ) from None
+
+    def _named(self, columns: Columns, sure: pa.Table) -> tuple[tuple[str, ...], ...]:
+        if not columns.has_key or not sure.num_rows:
+            return ()
+        return tuple(map(tuple, texts_of(KeySet(self._as_source(sure.drop_columns(list(COUNTED)))))))
+
+    def _shape_key(self, columns: Columns) -> tuple[str, ...]:
+        """Return the key of one row of the source, if it has a row whose key can be written as text."""
+        with contextlib.suppress(NotComparable, ValueError):
+            for piece in self._source.all(self._begun()) if columns.has_key else ():
+                if piece.rows.num_rows:
+                    values = [piece.rows.column(name).slice(0, 1) for name in self._shape.key]
+                    key = pa.table(values, [f"k{number}" for number in range(len(values))])
+                    return tuple(texts_of(KeySet(self._as_source(key)))[0])
+        return ()
+
+    # ── reporting ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _differences(self, columns: Columns, sure: pa.Table, look: _Look) -> tuple[Difference, ...]:
+        if not sure.num_rows:
+            return ()
+        keys = sure.drop_columns(list(COUNTED))
+        _, copied = self._copy.rows(columns, keys)
+        source = copied.slice(0, 0) if look.source is None else self._comparer.matching(columns, look.source, keys)
+        there, here = _by_key(columns, source), _by_key(columns, copied)
+        last = self._log.newest_checkpoint().next_offset - 1
+        known = histories(self._log, self._comparer, columns, keys, last) if columns.has_key else {}
+        return tuple(
+            _difference(columns, key, there.get(key, []), here.get(key, []), known.get(key, ()))
+            for key in dict.fromkeys([*there, *here])
+        )
+
+
+def _difference(
+    columns: Columns, key: Key, source: Sequence[Row], copy: Sequence[Row], history: tuple[Change, ...]
+) -> Difference:
+    off: tuple[str, ...] = ()
+    what: What = "extra" if not source else "missing" if not copy else "doubled"
+    if source and copy:
+        # Compared as texts, which distinguishes the two zeros and handles NaN.
+        off = tuple(name for name, _ in columns.columns if repr(source[0][name]) != repr(copy[0][name]))
+        what = "different" if off else "doubled"
+    named = dict(zip(columns.key, key, strict=True)) if columns.has_key else {}
+    return Difference(
+        named, what, off, source[0] if source else None, copy[0] if copy else None, (len(source), len(copy)), history
+    )
+
+
+def columns_of(shape: Table, target: Target) -> tuple[Columns, dict[str, str]]:
+    """Return what is compared of a table, and the columns that are not, with the reason.
+
+    Raises:
+        NotComparable: its key is different in the copy.
+    """
+    there = {c.name: c for c in target.columns}
+    here = {c.name for c in shape.columns}
+    left_out = {c.name: NOT_THERE_YET for c in shape.columns if c.name not in there}
+    left_out |= {name: "the source does not have it any more" for name in there if name not in here}
+    if tuple(target.key) != tuple(shape.key) or set(shape.key) & left_out.keys():
+        raise NotComparable("its key is another one in the copy; run `cdcflow merge`, and verify again")
+    named = tuple((c.name, there[c.name].type) for c in shape.columns if c.name in there)
+    key = tuple(shape.key) or tuple(name for name, _ in named)
+    return Columns(shape.id, named, key, bool(shape.key)), left_out
+
+
+def not_compared(error: Exception) -> str:
+    """Return why a table was not compared, for an error that ended its comparison. The error's text may contain a row's
+    values."""
+    found = of_system(error)
+    if found is not None and found.place:
+        return f"{found.place} cannot be read ({found.what}); {see('table-failed')}"
+    return f"the comparison failed ({kinds(error)}), which is a fault in cdcflow; {see(CdcflowError.section)}"
+
+
+def _by_key(columns: Columns, rows: pa.Table) -> dict[Key, list[Row]]:
+    found: dict[Key, list[Row]] = {}
+    for row in rows.to_pylist():
+        found.setdefault(tuple(_plain(row[name]) for name in columns.key), []).append(row)
+    return found
+
+
+def _plain(value: object) -> object:
+    return tuple(map(_plain, value)) if isinstance(value, list) else value
+
+
+__all__ = ["Pace", "columns_of", "verify"]

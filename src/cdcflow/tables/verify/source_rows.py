@@ -1,0 +1,153 @@
+"""Read the source's rows without locks: a whole table in chunks, as a backfill does, or the rows with some keys.
+
+Each chunk has its own snapshot. A row that moved from one chunk to another between two snapshots is read twice or not
+at all; it changed, so nothing is concluded from it (`settled`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Visibility
+from cdcflow.capture.ports.comparison import Comparison
+from cdcflow.errors import SourceUnavailable
+from cdcflow.model.change import READ, KeySet, Run
+from cdcflow.model.position import Token
+from cdcflow.model.table import OP, Table, TableId
+from cdcflow.tables.verify.port import NotComparable
+from cdcflow.tables.verify.settled import Fences
+
+CHUNK_S = 0.2
+"""The intended duration of reading a chunk."""
+GROWTH = 4.0
+REPLANNED_MAX = 5
+"""How often a table may be rewritten while it is read."""
+
+TOKEN = Token("verify")
+
+
+class Taken(Protocol):
+    """The result of reading a chunk."""
+
+    @property
+    def visibilities(self) -> tuple[Visibility, ...]: ...
+    @property
+    def reached(self) -> str | None: ...
+    @property
+    def exhausted(self) -> bool: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def rewritten(self) -> bool: ...
+
+
+T = TypeVar("T", bound=Taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one chunk, in the columns of `shape`."""
+
+    shape: Table
+    rows: pa.Table
+
+
+class SourceRows:
+    """Reads one table. `rows_per_second`: the maximum average rate; `None`: no limit."""
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        table: TableId,
+        *,
+        rows_per_second: int | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._comparison = comparison
+        self._chunks = comparison.chunks
+        self._table = table
+        self._rows_per_second = rows_per_second
+        self._sleep = sleep
+
+    def begin(self, fences: Fences) -> None:
+        """Call before anything is read: everything visible now is visible to all later reads."""
+        fences.seen.append(self._chunks.snapshot())
+
+    def end(self, fences: Fences) -> None:
+        """Call after everything was read: this determines how far the log must reach."""
+        fences.end = self._comparison.end()
+
+    def all(self, fences: Fences) -> Iterator[Piece]:
+        """Yield every row, chunk by chunk.
+
+        Raises:
+            NotComparable: the table is rewritten repeatedly, so that reading must start again each time.
+        """
+        return self.of(self.walk(fences, self._chunks.read_chunk))
+
+    def of(self, chunks: Iterator[ChunkRead]) -> Iterator[Piece]:
+        """Yield the rows of these chunks."""
+        for read in chunks:
+            if (piece := _rows(read)) is not None:
+                self.wait(piece.rows.num_rows, read.seconds)
+                yield piece
+
+    def walk(self, fences: Fences, take: Callable[[Chunk], T]) -> Iterator[T]:
+        """Process the whole table chunk by chunk.
+
+        Raises:
+            NotComparable: as `all`.
+        """
+        for _ in range(REPLANNED_MAX):
+            planned = self._chunks.plan(self._table, 0)
+            fences.seen.extend(planned.visibilities)
+            kind: Literal["range", "whole"] = "whole" if planned.whole else "range"
+            chunk = Chunk(self._table, 0, 1, planned.plan, None, planned.size, TOKEN, kind)
+            while not (read := take(chunk)).rewritten:
+                fences.seen.extend(read.visibilities)
+                yield read
+                if read.exhausted or planned.whole:
+                    return
+                size = _next_size(chunk.size, read.seconds)
+                chunk = replace(chunk, number=chunk.number + 1, after=read.reached, size=size)
+            if chunk.number > 1:
+                raise NotComparable("the table was rewritten while it was read; verify it again")
+        raise NotComparable("the table was rewritten again and again while it was read; verify it again")
+
+    def wait(self, rows: int, seconds: float) -> None:
+        """Sleep to keep the configured rate, after reading `rows` rows took `seconds`."""
+        if self._rows_per_second:
+            self._sleep(max(0.0, rows / self._rows_per_second - seconds))
+
+    def with_keys(self, fences: Fences, shape: Table, keys: pa.Table) -> Iterator[Piece]:
+        """Yield the rows with these keys, in the types of the source's key columns. A key without a row is skipped."""
+        planned = self._chunks.plan(self._table, 0)
+        left: KeySet | None = KeySet(keys.rename_columns(list(shape.key)))
+        number = 0
+        while left is not None and len(left):
+            number += 1
+            read = self._chunks.read_chunk(
+                Chunk(self._table, 0, number, planned.plan, None, 0, TOKEN, kind="keys", keys=left)
+            )
+            if read.rewritten:
+                raise SourceUnavailable(f"reading {self._table}: it was rewritten just now")
+            fences.seen.extend(read.visibilities)
+            yield from self.of(iter([read]))
+            left = read.keys_left
+
+
+def _rows(read: ChunkRead) -> Piece | None:
+    if not isinstance(read.run, Run) or not read.run.batches:
+        return None
+    batches = [b.rows.filter(pc.equal(b.rows.column(OP), READ)) for b in read.run.batches]
+    return Piece(read.run.batches[0].table, pa.Table.from_batches(batches))
+
+
+def _next_size(size: int, seconds: float) -> int:
+    return max(1, int(size * min(GROWTH, max(1 / GROWTH, CHUNK_S / max(seconds, 1e-3)))))
