@@ -35,7 +35,7 @@ from cdcflow.log.maintenance.index import Indexing
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.reader import list_segments
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, changes, transactions
 
 ROWS = 100_000_000

@@ -71,7 +71,7 @@ def log_of(config: Config) -> type[Log]:
         from cdcflow.sinks.kafka import log as kafka
 
         return kafka.KafkaLog
-    from cdcflow.sinks.files import FileLog
+    from cdcflow.sinks.files.log import FileLog
 
     return FileLog
 
@@ -86,7 +86,7 @@ def main() -> None:
         events[event] = events.get(event, 0) + 1
 
     if isinstance(least := asked.get("file_bytes_min"), int):
-        from cdcflow.sinks import files
+        from cdcflow.sinks.files import log as files
 
         files.FILE_BYTES_MIN = least
     with contextlib.ExitStack() as held:

@@ -18,7 +18,7 @@ from bench.children.writing import appended, runs
 from cdcflow.model.change import Run
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.kafka.log import KafkaLog
-from cdcflow.sinks.kafka.sending import OnDelivery, Sender
+from cdcflow.sinks.kafka.producer import OnDelivery, Sender
 from cdcflow.sinks.kafka.topics import Topics
 
 AHEAD_MAX = 8

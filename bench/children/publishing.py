@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from bench.children.usage import Clock, given, tell
 from cdcflow.config import PublishKafka
-from cdcflow.sinks.kafka.tables.assembly import publisher_of, rules_of
-from cdcflow.sinks.kafka.tables.events import Group, Messages, TableEvents
-from cdcflow.sinks.kafka.tables.file_tail import FileTail
-from cdcflow.sinks.kafka.tables.formats import format_of
-from cdcflow.sinks.kafka.tables.position import Published
-from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer
-from cdcflow.sinks.kafka.tables.publisher import SLICE_ROWS
-from cdcflow.sinks.kafka.tables.sources import SourceBlocks, Transactions
+from cdcflow.publish.assembly import publisher_of, rules_of
+from cdcflow.publish.events import Group, Messages, TableEvents
+from cdcflow.publish.file_tail import FileTail
+from cdcflow.publish.formats import format_of
+from cdcflow.publish.position import Published
+from cdcflow.publish.producer import Cluster, TableProducer
+from cdcflow.publish.publisher import SLICE_ROWS
+from cdcflow.publish.sources import SourceBlocks, Transactions
 
 
 def published(settings: PublishKafka, path: Path) -> dict[str, object]:

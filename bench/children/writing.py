@@ -28,7 +28,7 @@ from cdcflow.model.change import ChangeBatch, Int64s, Run, commit_clock
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 
 PER_TRANSACTION = 100
 _BEGAN = 1_704_067_200_000_000

@@ -25,7 +25,7 @@ import cdcflow.cli
 from cdcflow.log.fold.fold import Change, fold
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
-from cdcflow.sinks.kafka.reading import KafkaReader
+from cdcflow.sinks.kafka.reader import KafkaReader
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut
 from cdcflow.spark.jars import ICEBERG_PLUGIN, folder, iceberg_jars, jars, log_store, s3_jars

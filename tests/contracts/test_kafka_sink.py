@@ -13,7 +13,7 @@ from tests.servers.kafka import KafkaBroker
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, TableId
 from cdcflow.sinks.kafka.log import KafkaLog
-from cdcflow.sinks.kafka.reading import KafkaReader
+from cdcflow.sinks.kafka.reader import KafkaReader
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.sinks import OpenedLog, Place, Row, SinkContract
 

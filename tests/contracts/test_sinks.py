@@ -14,7 +14,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.reader import check, read_rows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, TableId
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.sinks.memory import Memory, MemoryLog
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore

@@ -23,7 +23,7 @@ from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.position import Offset, SourceIdentity
 from cdcflow.model.table import BEFORE, OP, UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -23,7 +23,7 @@ from cdcflow.http.operations import checked
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import UNCHANGED
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 
 NASTY = "<img src=x onerror=\"document.title='owned'\">"

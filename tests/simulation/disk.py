@@ -1,4 +1,5 @@
-"""The file log under the model: the same entries and cuts in `sinks.files.FileLog`, on a disk that loses what it may.
+"""The file log under the model: the same entries and cuts in `sinks.files.log.FileLog`, on a disk that loses what it
+may.
 
 A crash builds one of the states that the disk may be in (`testing.disks.Recording`), and the next start recovers it.
 Then the model continues at the cut that was found, if that is one of its own and not before what a sync has returned.
@@ -30,7 +31,7 @@ from cdcflow.model.change import ChangeBatch, HeldRun, KeySet, Run, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, SourceIdentity
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 
 IDENTITY = SourceIdentity("model", "1", "public")
 BIGINT = ColumnType("bigint", pa.int64())

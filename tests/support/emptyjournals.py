@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import Writer, orders
 
 

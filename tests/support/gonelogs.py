@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 
 
 def gone(log: FileLog) -> None:

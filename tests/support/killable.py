@@ -23,10 +23,10 @@ from cdcflow import wiring
 from cdcflow.capture.interleave.machine import Interleave
 from cdcflow.config import load
 from cdcflow.model.change import Kind
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.sinks.kafka import log as kafka_log
 from cdcflow.sinks.kafka.log import KafkaLog
-from cdcflow.sinks.kafka.sending import Sender
+from cdcflow.sinks.kafka.producer import Sender
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sources.engine.chunks import Chunks

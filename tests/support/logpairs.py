@@ -14,7 +14,7 @@ from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import Run
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, UNCHANGED, Table
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, OpenedLog, Writer, changes, orders, transactions

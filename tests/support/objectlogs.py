@@ -15,7 +15,7 @@ from cdcflow.log.maintenance.retention import Retention
 from cdcflow.log.read.reader import check, list_segments, read_rows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.store import BucketStore

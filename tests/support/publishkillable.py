@@ -14,7 +14,7 @@ from typing import Any
 
 from cdcflow import wiring
 from cdcflow.config import load
-from cdcflow.sinks.kafka.tables.producer import TableProducer
+from cdcflow.publish.producer import TableProducer
 
 POINTS = {
     "before begin": ("begin", "before"),

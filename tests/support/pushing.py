@@ -19,7 +19,7 @@ from cdcflow.push.operations import parsed
 from cdcflow.push.remembered import Memory, Once
 from cdcflow.push.schemas import Shape, compiled, continued
 from cdcflow.push.writer import Answer, Request, Writer
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",

@@ -12,7 +12,7 @@ import numpy as np
 from cdcflow.model.change import Kind, Run
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OP, Table, TableId
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, Writer, changes, transactions

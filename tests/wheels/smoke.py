@@ -18,7 +18,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.table import TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 
 ROWS = 100

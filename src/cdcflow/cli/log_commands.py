@@ -372,7 +372,7 @@ def _log(config: Path) -> LogReader:
 def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:
     """Print the parts of a topic that can be read by themselves: where each begins."""
     from cdcflow import wiring
-    from cdcflow.sinks.kafka.reading import KafkaReader
+    from cdcflow.sinks.kafka.reader import KafkaReader
 
     topic_ranges = KafkaReader(wiring.topics(settings.kafka)).topic_ranges()
     history = wiring.history_layout(settings)

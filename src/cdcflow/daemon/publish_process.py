@@ -15,7 +15,7 @@ from cdcflow.daemon.signals import wait_for
 from cdcflow.errors import CdcflowError, OutcomeUnknown, SinkUnavailable
 
 if TYPE_CHECKING:
-    from cdcflow.sinks.kafka.tables.publisher import Publisher
+    from cdcflow.publish.publisher import Publisher
 
 
 class PublishingRun:

@@ -54,7 +54,7 @@ SEAL_AGAIN_S = 5.0
 
 
 class PushLog(Log, Protocol):
-    """A log that is sealed while it is written (`sinks.files.FileLog`)."""
+    """A log that is sealed while it is written (`sinks.files.log.FileLog`)."""
 
     @property
     def epoch(self) -> Epoch: ...

@@ -1,1 +1,1 @@
-"""Places where the change log is kept. They do not know the sources."""
+"""Writing the change log: into files, into Kafka, into object stores, or into memory; nothing else."""

@@ -31,8 +31,8 @@ from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.wiring.logs import log_layout, log_reader, open_log, topics
 
 if TYPE_CHECKING:
-    from cdcflow.sinks.kafka.tables.publisher import Publisher
-    from cdcflow.sinks.kafka.tables.tail import Tail
+    from cdcflow.publish.publisher import Publisher
+    from cdcflow.publish.tail import Tail
 
 
 READERS_TIME = 5
@@ -184,7 +184,7 @@ def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
         raise ConfigurationError(
             "publishing: the settings do not say where to", remedy="set publish.kafka (see docs/debezium.md)"
         )
-    from cdcflow.sinks.kafka.tables.assembly import publisher_of
+    from cdcflow.publish.assembly import publisher_of
 
     tell = _noting(config, config.publish.kafka.topic_prefix, on_event or log_event)
     return publisher_of(config.publish.kafka, lambda: _tail(config), config.database.kind, tell)
@@ -208,8 +208,8 @@ def _noting(config: Config, prefix: str, on_event: OnEvent) -> OnEvent:
 
 def _tail(config: Config) -> Tail | None:
     """The configured log as a publisher reads it, or None if there is no log yet."""
-    from cdcflow.sinks.kafka.tables.file_tail import FileTail
-    from cdcflow.sinks.kafka.tables.kafka_tail import KafkaTail
+    from cdcflow.publish.file_tail import FileTail
+    from cdcflow.publish.kafka_tail import KafkaTail
 
     if not log_reader(config).exists():
         return None

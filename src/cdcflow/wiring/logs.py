@@ -21,13 +21,13 @@ from cdcflow.log.read.folder import FolderReader
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.workers import HERE, Workers
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks import files
-from cdcflow.sinks.uploading import Uploading
+from cdcflow.sinks.files import log as files
+from cdcflow.sinks.files.uploader import Uploading
 
 if TYPE_CHECKING:  # a process that only captures does not load Kafka's library
     from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
     from cdcflow.log.query.log import ChangeLog
-    from cdcflow.sinks.kafka.copying import Copied
+    from cdcflow.sinks.kafka.copies import Copied
     from cdcflow.sinks.kafka.topics import Topics
     from cdcflow.sinks.objects.bucket import Bucket
     from cdcflow.sinks.objects.store import BucketStore
@@ -87,7 +87,7 @@ def log_reader(config: Config) -> LogReader:
         case FileLog() as log:
             return FolderReader(log_layout(log))
         case KafkaLog():
-            from cdcflow.sinks.kafka.tiering import TieredReader
+            from cdcflow.sinks.kafka.tier import TieredReader
 
             return TieredReader(topics(config.log.kafka), history_layout(config.log))
 
@@ -125,7 +125,7 @@ def sealed_layout_of(settings: str) -> Layout:
 def history_bucket(log: KafkaLog) -> Bucket:
     with client_library("log.kafka.history"):
         from cdcflow.sinks.objects.bucket import Bucket
-        from cdcflow.sinks.objects.sealing import NAMES
+        from cdcflow.sinks.objects.remote_sealer import NAMES
     access = log.kafka.objects or StoreAccess()
     return Bucket.at(str(log.history_url), access.address, NAMES)
 
@@ -194,7 +194,7 @@ def workers(config: Config, master: str | None, name: str) -> Iterator[Workers]:
 
     away = None
     if layout.store is not None:
-        from cdcflow.sinks.objects.elsewhere import StoredLog
+        from cdcflow.sinks.objects.remote_access import StoredLog
 
         away = StoredLog(layout.store.name, layout.store.address)
     with of_spark.workers(master, layout.root, config.merge.spark, name, away) as found:
@@ -236,7 +236,7 @@ def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], No
     Raises:
         ConfigurationError: both are of one kind.
     """
-    from cdcflow.sinks.kafka import copying
+    from cdcflow.sinks.kafka import copies
 
     match config.log, target.log:
         case FileLog() as original, KafkaLog() as log:
@@ -245,9 +245,9 @@ def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], No
                 raise ConfigurationError(
                     f"there is no change log at {layout.name}", remedy="correct `log` in the settings", runbook="no-log"
                 )
-            return copying.to_topic(layout, topics(log.kafka), on_segment, scratch=log.folder / "spool")
+            return copies.to_topic(layout, topics(log.kafka), on_segment, scratch=log.folder / "spool")
         case KafkaLog() as log, FileLog(objects=None, path=path):
-            return copying.to_folder(topics(log.kafka), path, on_segment)
+            return copies.to_folder(topics(log.kafka), path, on_segment)
         case KafkaLog(), FileLog():
             raise ConfigurationError(
                 "the copy's settings name an object store, and a log is copied into a directory",

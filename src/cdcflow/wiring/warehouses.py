@@ -173,7 +173,7 @@ def tier(config: Config) -> Tier:
     """
     if not isinstance(config.log, KafkaLog):
         raise ConfigurationError("the log is not in Kafka", remedy="merge the folder that log.path names")
-    from cdcflow.sinks.kafka.tiering import KafkaTier
+    from cdcflow.sinks.kafka.tier import KafkaTier
 
     layout = history_layout(config.log)
     if layout.store is None:

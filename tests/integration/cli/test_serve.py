@@ -30,7 +30,7 @@ from cdcflow.model.position import SourceIdentity
 from cdcflow.push.operations import parsed
 from cdcflow.push.remembered import Once
 from cdcflow.push.writer import Answer, Request, Written
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.wiring import pushing
 
 TOKEN = "t" * 24

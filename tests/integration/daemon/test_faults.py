@@ -21,7 +21,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.disk.layer import OsLayer
 from cdcflow.log.read import reader
 from cdcflow.log.read.check import check
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.sources.postgres import chunks
 
 pytestmark = pytest.mark.postgres

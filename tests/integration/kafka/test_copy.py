@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from cdcflow.cli import failure
 from cdcflow.cli.app import app
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.kafka import copying
-from cdcflow.sinks.kafka.copying import to_folder, to_topic
+from cdcflow.sinks.files.log import FileLog
+from cdcflow.sinks.kafka import copies
+from cdcflow.sinks.kafka.copies import to_folder, to_topic
 from cdcflow.sinks.kafka.log import KafkaLog
-from cdcflow.sinks.kafka.reading import KafkaReader
+from cdcflow.sinks.kafka.reader import KafkaReader
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.sinks import Writer, orders
 
@@ -46,12 +46,12 @@ def topics(broker: KafkaBroker) -> Topics:
     return topics_on(broker.address)
 
 
-@pytest.mark.parametrize("spooled_rows", [copying.SPOOLED_ROWS, 100])
+@pytest.mark.parametrize("spooled_rows", [copies.SPOOLED_ROWS, 100])
 def test_a_folder_goes_into_a_topic_and_back(
     topics: Topics, tmp_path: Path, spooled_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, transactions, shapes and the latest checkpoint are the same in all three; large transactions too."""
-    monkeypatch.setattr(copying, "SPOOLED_ROWS", spooled_rows)
+    monkeypatch.setattr(copies, "SPOOLED_ROWS", spooled_rows)
     there, back = tmp_path / "there", tmp_path / "back"
     into_folder(there, history_of_a_shop())
     copied = to_topic(there, topics, nothing)

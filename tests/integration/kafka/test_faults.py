@@ -28,8 +28,8 @@ from cdcflow.errors import (
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.sinks.kafka.doctor import doctor
 from cdcflow.sinks.kafka.log import KafkaLog
-from cdcflow.sinks.kafka.reading import KafkaReader
-from cdcflow.sinks.kafka.sending import Sender
+from cdcflow.sinks.kafka.producer import Sender
+from cdcflow.sinks.kafka.reader import KafkaReader
 from cdcflow.sinks.kafka.topics import Admin, Topics
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 

@@ -25,8 +25,8 @@ from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, S
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.framing import FrameKind
 from cdcflow.sinks.kafka.log import KafkaLog
-from cdcflow.sinks.kafka.reading import KafkaReader
-from cdcflow.sinks.kafka.tiering import KafkaTier, OpenedTier, TieredReader
+from cdcflow.sinks.kafka.reader import KafkaReader
+from cdcflow.sinks.kafka.tier import KafkaTier, OpenedTier, TieredReader
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.sinks import Writer, orders
 

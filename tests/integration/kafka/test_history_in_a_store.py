@@ -26,12 +26,12 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.segment import Segment
 from cdcflow.log.maintenance.index import Indexing
 from cdcflow.sinks.kafka import loss
-from cdcflow.sinks.kafka.reading import KafkaReader
-from cdcflow.sinks.kafka.tiering import KafkaTier, OpenedTier, TieredReader
+from cdcflow.sinks.kafka.reader import KafkaReader
+from cdcflow.sinks.kafka.tier import KafkaTier, OpenedTier, TieredReader
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.sinks.objects.bucket import Bucket, Listed
 from cdcflow.sinks.objects.history import StoredHistory
-from cdcflow.sinks.objects.sealing import StoreSealer
+from cdcflow.sinks.objects.remote_sealer import StoreSealer
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.testing.sinks import orders
 

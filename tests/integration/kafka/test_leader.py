@@ -19,7 +19,7 @@ from tests.servers.postgres import PostgresServer
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.model.table import OP, TableId
-from cdcflow.sinks.kafka.reading import KafkaReader
+from cdcflow.sinks.kafka.reader import KafkaReader
 from cdcflow.sinks.kafka.topics import Topics
 
 _numbers = itertools.count(1)

@@ -27,8 +27,8 @@ from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import TableId
 from cdcflow.sinks.kafka import log as kafka_log
 from cdcflow.sinks.kafka.log import KafkaLog
-from cdcflow.sinks.kafka.reading import KafkaReader
-from cdcflow.sinks.kafka.tiering import KafkaTier, TieredReader
+from cdcflow.sinks.kafka.reader import KafkaReader
+from cdcflow.sinks.kafka.tier import KafkaTier, TieredReader
 from cdcflow.sinks.kafka.topics import Admin, Topics
 from cdcflow.testing.sinks import Writer, orders
 

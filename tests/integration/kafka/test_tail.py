@@ -11,9 +11,9 @@ from tests.servers.kafka import KafkaBroker
 
 from cdcflow.log.format.rows import RowsDecoder
 from cdcflow.model.table import OFFSET
+from cdcflow.publish.kafka_tail import KafkaTail
 from cdcflow.sinks.kafka.log import KafkaLog
-from cdcflow.sinks.kafka.reading import KafkaReader
-from cdcflow.sinks.kafka.tables.kafka_tail import KafkaTail
+from cdcflow.sinks.kafka.reader import KafkaReader
 from cdcflow.sinks.kafka.topics import Reader, Topics
 from cdcflow.testing.sinks import Writer, orders
 

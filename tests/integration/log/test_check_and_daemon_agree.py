@@ -14,7 +14,7 @@ import pytest
 from cdcflow.errors import CdcflowError
 from cdcflow.log.read.reader import check
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -30,8 +30,8 @@ from cdcflow.log.read.reader import check, read_rows
 from cdcflow.model.change import reads
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import OFFSET
-from cdcflow.sinks import files
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files import log as files
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, transactions
 
 STATES = int(os.environ.get("CDCFLOW_CRASH_STATES", "5000"))

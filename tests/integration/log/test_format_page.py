@@ -23,7 +23,7 @@ import cdcflow
 from cdcflow.config import Seal
 from cdcflow.model.change import reads
 from cdcflow.model.position import Position, SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
 
 

@@ -31,8 +31,8 @@ from cdcflow.log.read.reader import check, list_segments, newest_checkpoint, rea
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import OFFSET, Column
 from cdcflow.model.types import ColumnType
-from cdcflow.sinks import files
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files import log as files
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

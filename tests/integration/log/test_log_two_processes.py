@@ -19,7 +19,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.log.disk.lease import Lease
 from cdcflow.log.read.reader import check, read_rows
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import Writer, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
@@ -29,7 +29,7 @@ PRELUDE = """
     from pathlib import Path
     from cdcflow.errors import CdcflowError
     from cdcflow.model.position import SourceIdentity
-    from cdcflow.sinks.files import FileLog
+    from cdcflow.sinks.files.log import FileLog
     from cdcflow.testing.sinks import ORDERS, Writer, changes, orders
 
     log = FileLog.open(Path(sys.argv[1]), SourceIdentity("postgres", "7301", "shop", "1"))

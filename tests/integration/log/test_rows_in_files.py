@@ -29,8 +29,8 @@ from cdcflow.log.read.reader import check, list_segments, newest_checkpoint, rea
 from cdcflow.model.change import Run, reads
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import OFFSET
-from cdcflow.sinks import files
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files import log as files
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.folded import folded_log
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, transactions
 

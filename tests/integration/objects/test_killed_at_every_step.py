@@ -21,7 +21,7 @@ from cdcflow.cli.app import app
 from cdcflow.log.files.layout import Layout, segment_name
 from cdcflow.log.maintenance.retention import Rule
 from cdcflow.log.read.reader import check, list_segments
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 
 SUPPORT = Path(__file__).parents[2] / "support"
 STEPS_MAX = 200

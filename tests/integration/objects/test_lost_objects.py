@@ -18,7 +18,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Bounds, segment_name
 from cdcflow.log.maintenance.retention import Rule
 from cdcflow.log.read.reader import check
-from cdcflow.sinks.objects import inventory, restoring
+from cdcflow.sinks.objects import inventory, restore
 from cdcflow.sinks.objects.inventory import counting
 from cdcflow.sinks.objects.uploaded import status
 
@@ -192,7 +192,7 @@ def test_segments_that_expire_or_are_compacted_during_the_check_are_not_lost(
         assert len(log.bucket.folders("segments")) == 2
         return before
 
-    monkeypatch.setattr(restoring, "suspects", late)
+    monkeypatch.setattr(restore, "suspects", late)
     opened = log.open()
     uploads = log.uploads
     assert uploads is not None

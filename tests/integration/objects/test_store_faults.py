@@ -13,7 +13,7 @@ from cdcflow.config import Objects
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated
 from cdcflow.log.files.layout import segment_name
 from cdcflow.log.read.reader import check, list_segments
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.sinks.objects import uploads
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.doctor import doctor

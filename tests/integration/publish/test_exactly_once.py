@@ -21,9 +21,9 @@ from cdcflow import wiring
 from cdcflow.config import Config
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.kafka.tables.envelope import topic_name
-from cdcflow.sinks.kafka.tables.position import Published
-from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer
+from cdcflow.publish.envelope import topic_name
+from cdcflow.publish.position import Published
+from cdcflow.publish.producer import Cluster, TableProducer
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, Writer, changes, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -22,8 +22,8 @@ from kafkareading import committed
 from tests.servers.kafka import KafkaBroker
 from tests.servers.registry import SchemaRegistry
 
-from cdcflow.sinks.kafka.tables.names import adjusted
-from cdcflow.sinks.kafka.tables.values import number_bytes
+from cdcflow.publish.names import adjusted
+from cdcflow.publish.values import number_bytes
 
 pytestmark = [
     pytest.mark.postgres,

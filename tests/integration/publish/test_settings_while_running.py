@@ -15,8 +15,8 @@ from runningshop import Shop, planned, said
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer
 
-from cdcflow.sinks.kafka.tables.position import Published
-from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer
+from cdcflow.publish.position import Published
+from cdcflow.publish.producer import Cluster, TableProducer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 

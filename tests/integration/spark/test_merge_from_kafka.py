@@ -30,8 +30,8 @@ from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.log.format.framing import FrameKind
 from cdcflow.log.read.reader import read_rows
-from cdcflow.sinks.kafka.reading import KafkaReader
-from cdcflow.sinks.kafka.tiering import KafkaTier
+from cdcflow.sinks.kafka.reader import KafkaReader
+from cdcflow.sinks.kafka.tier import KafkaTier
 from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.spark import job, kafka, merge_logs, merge_stream, read_log, register
 from cdcflow.spark.cuts import published_cut, read_cut

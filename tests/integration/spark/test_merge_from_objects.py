@@ -18,7 +18,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.retention import Retention
 from cdcflow.log.read.reader import read_rows
 from cdcflow.model.table import UNCHANGED, TableId
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.spark import job, read_cut, read_live, read_log, register
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.tables import segments

@@ -25,7 +25,7 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.spark import job, read_cut
 from cdcflow.spark.cuts import CutsTable, published_cut
 from cdcflow.spark.job import MergeReport

@@ -17,7 +17,7 @@ from cdcflow.capture.interleave.limits import Limits
 from cdcflow.cli.failure import exit_code
 from cdcflow.errors import LogGone, SyncFailed
 from cdcflow.log.disk.layer import FileLayer, OsLayer
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 
 
 def capturing(path: Path, of: OrdersSource, layer: FileLayer, at_done: Callable[[], None]) -> Capture:

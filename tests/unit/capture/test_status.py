@@ -10,7 +10,7 @@ from cdcflow.capture.attempt import Orders, Pace
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.http.metrics import exposition
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS
 
 

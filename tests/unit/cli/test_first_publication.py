@@ -16,7 +16,7 @@ from mergehistories import make_table
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
-from cdcflow.sinks.kafka.tables import producer
+from cdcflow.publish import producer
 
 CANARY = "c4n4ry-s3cret"
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cdcflow.cli.app import app
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import BEFORE, OP, UNCHANGED
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, Writer, changes, transactions
 
 runner = CliRunner()

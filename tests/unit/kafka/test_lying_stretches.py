@@ -15,7 +15,7 @@ from cdcflow.log.format.journal import Encoder, JournalHeader
 from cdcflow.log.format.records import HEAD, Message, head_of, pieces
 from cdcflow.log.format.transactions import Transactions
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
-from cdcflow.sinks.kafka.reading import Cursor
+from cdcflow.sinks.kafka.reader import Cursor
 from cdcflow.sinks.kafka.state import TopicRange
 from cdcflow.testing.sinks import ORDERS, orders
 

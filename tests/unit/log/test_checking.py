@@ -28,7 +28,7 @@ from cdcflow.log.read import check as checking
 from cdcflow.log.read.check import Report, Seen, check
 from cdcflow.model.change import Kind
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

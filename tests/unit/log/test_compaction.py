@@ -18,7 +18,7 @@ from cdcflow.log.maintenance.retention import Retention, Rule
 from cdcflow.log.read.reader import check, list_segments, read_rows, read_transactions
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import BEFORE, UNCHANGED
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -18,7 +18,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.segment import Segment, manifest_hash
 from cdcflow.model.change import reads
 from cdcflow.model.position import Position, SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, Writer, changes, orders, transactions
 
 

@@ -13,7 +13,7 @@ from cdcflow.log.format.journal import CutMark, Record
 from cdcflow.log.format.rows import Rows
 from cdcflow.log.read.journal_follower import Following
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -18,7 +18,7 @@ from cdcflow.log.format.recovery import whole
 from cdcflow.log.read.reader import read_rows, read_transactions
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 
 FIELDS = {

@@ -21,7 +21,7 @@ from cdcflow.log.index.keyhash import hashes
 from cdcflow.log.maintenance.index import Indexing, IndexingBeside
 from cdcflow.log.maintenance.retention import Retention, Rule
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

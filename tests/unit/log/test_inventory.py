@@ -14,7 +14,7 @@ from cdcflow.log.files.inventory import Inventory, inventory
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.journal import JournalHeader
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -11,7 +11,7 @@ import pytest
 from cdcflow.log.files.layout import Layout
 from cdcflow.model.change import reads
 from cdcflow.model.position import Position, SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, orders
 
 

@@ -16,7 +16,7 @@ from cdcflow.log.read.moments import clock_of, offset_before, offset_of_cut, off
 from cdcflow.log.read.reader import read_transactions
 from cdcflow.model.change import reads
 from cdcflow.model.position import Position, SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, Writer, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

@@ -19,7 +19,7 @@ from cdcflow.model.change import KeySet, Run, reads
 from cdcflow.model.position import Offset, Position, SourceIdentity
 from cdcflow.model.table import Column, Table
 from cdcflow.model.types import ColumnType
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import BIGINT, ORDERS, PRODUCTS, TEXT, Writer, changes, orders, transactions
 
 PARTIAL = {"_op": "u", "_unchanged": ["note"]}

@@ -23,7 +23,7 @@ from cdcflow.log.read.reader import list_segments, newest_checkpoint, read_rows,
 from cdcflow.model.change import ChangeBatch
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import TableId
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

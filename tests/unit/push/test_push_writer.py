@@ -17,7 +17,7 @@ from cdcflow.errors import OutcomeUnknown, SinkUnavailable
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.push.remembered import TABLE, Once
 from cdcflow.push.writer import Answer, Refused, Written
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 
 
 @pytest.fixture

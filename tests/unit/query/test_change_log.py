@@ -20,7 +20,7 @@ from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.query.row import Change
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import BEFORE, OP, UNCHANGED
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, PRODUCTS, Writer, changes, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

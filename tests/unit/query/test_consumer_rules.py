@@ -33,7 +33,7 @@ from cdcflow.log.query.consumers import Consumers
 from cdcflow.log.query.cursors import Cursor, Definition, State
 from cdcflow.log.read.reader import list_segments
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS as SINK_ORDERS
 from cdcflow.testing.sinks import Writer, changes, transactions
 

@@ -23,7 +23,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, 
 from cdcflow.log.format.segment import SegmentFile
 from cdcflow.model.position import Epoch
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
-from cdcflow.sinks.row_file import HeldFile
+from cdcflow.sinks.files.row_file import HeldFile
 from cdcflow.spark import held, readers
 from cdcflow.spark.held import Answer, Hello, Read, Reader, Write, serve
 from cdcflow.spark.readers import Processes

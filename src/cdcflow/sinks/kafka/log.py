@@ -44,16 +44,16 @@ from cdcflow.log.read.reader import LogLocation
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
+from cdcflow.sinks.files.spool_file import SpoolFile
 from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka import state as states
 from cdcflow.sinks.kafka.doctor import wrong
 from cdcflow.sinks.kafka.failures import GONE, Fenced
 from cdcflow.sinks.kafka.frames import frames, read_state
-from cdcflow.sinks.kafka.sending import Sender
+from cdcflow.sinks.kafka.producer import Sender
 from cdcflow.sinks.kafka.state import State, StateRecord, TopicRange
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
 from cdcflow.sinks.numbering import Numbering, own_rows
-from cdcflow.sinks.spool_file import SpoolFile
 
 RANGE_BYTES_MAX = 64 << 20
 RANGE_AGE_S = 3600.0

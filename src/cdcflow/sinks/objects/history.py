@@ -31,16 +31,16 @@ from cdcflow.log.format.schema_history import SchemaHistory
 from cdcflow.log.format.segment import Segment, manifest_hash
 from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX
 from cdcflow.model.position import Checkpoint, SourceIdentity
-from cdcflow.sinks.history import TOPIC_END, Sealer, check_follows, learn
+from cdcflow.sinks.files.history import TOPIC_END, Sealer, check_follows, learn
 from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket, Listed
-from cdcflow.sinks.objects.sealing import StoreSealer
-from cdcflow.sinks.objects.uploading import put_first, sizes
+from cdcflow.sinks.objects.remote_sealer import StoreSealer
+from cdcflow.sinks.objects.upload import put_first, sizes
 
 
 class StoredHistory:
     """A history opened for adding to it. A context manager: this machine's lock is released at the end.
 
-    Implements `cdcflow.sinks.kafka.tiering.OpenHistory`.
+    Implements `cdcflow.sinks.kafka.tier.OpenHistory`.
     """
 
     def __init__(self, layout: Layout, bucket: Bucket, lease: Lease, log: LogFile, next_offset: int) -> None:

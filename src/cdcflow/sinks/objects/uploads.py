@@ -34,9 +34,9 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.inventory import together
 from cdcflow.sinks.objects.remote import RemoteBucket
-from cdcflow.sinks.objects.restoring import FindCopy, Restorer
+from cdcflow.sinks.objects.restore import FindCopy, Restorer
+from cdcflow.sinks.objects.upload import put_log, put_segment
 from cdcflow.sinks.objects.uploaded import Uploaded, loss
-from cdcflow.sinks.objects.uploading import put_log, put_segment
 
 LAST_TRY_S = 5.0
 """How long closing a log waits for pending uploads."""

@@ -12,6 +12,6 @@ the rest to its family; to add a family, add it to `registry.FAMILIES`.
     json        MySQL's JSON
     special     geometry, VECTOR; MariaDB's UUID, INET4, INET6
 
-The form published to Kafka is in `cdcflow/sinks/kafka/tables/mysql_columns.py`, because sinks must not depend on
+The form published to Kafka is in `cdcflow/publish/mysql_columns.py`, because sinks must not depend on
 sources. It is derived from the type's SQL text and its Arrow type. `docs/mysql-types.md` documents the types for users.
 """

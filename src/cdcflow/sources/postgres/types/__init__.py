@@ -3,7 +3,7 @@
 Each type is listed once, in its family's `TYPES`: its Arrow type, the decoder of the server's text, that of its binary
 format, and for each the name of the equivalent compiled kernel, whose source is the `.pxi` of the family's name.
 `describe` combines the families. `docs/postgres_types.md` documents the types for users. How a type is published is
-defined where the log is read, by the server's name of the type (`sinks/kafka/tables/postgres_columns.py`).
+defined where the log is read, by the server's name of the type (`publish/postgres_columns.py`).
 
 A new type is an entry in its family's `TYPES`. A new kernel is a function in the family's `.pxi`, a code in
 `compiled/kernels.pxi`, and a line in `converted` there.

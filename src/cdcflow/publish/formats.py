@@ -1,0 +1,59 @@
+"""A format: how values are encoded, and what surrounds a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cdcflow.config import FormatName
+from cdcflow.errors import ConfigurationError
+from cdcflow.publish.avro_writer import AvroWriter
+from cdcflow.publish.avro_writer import schema_text as avro_text
+from cdcflow.publish.connect import Schema
+from cdcflow.publish.json_writer import JsonWriter, with_schema
+from cdcflow.publish.message_columns import FormatWriter
+from cdcflow.publish.protobuf_writer import ProtobufWriter
+from cdcflow.publish.protobuf_writer import schema_text as protobuf_text
+
+Frame = tuple[bytes, bytes]
+Register = Callable[[str, str, str], int]
+"""From subject, schema type (AVRO, PROTOBUF) and schema text to the number that the registry assigns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`frame` returns the bytes before and after each message of a topic, given the part (key, value) and schema."""
+
+    writer: FormatWriter
+    frame: Callable[[str, str, Schema], Frame]
+
+
+def format_of(name: FormatName, register: Register | None = None) -> Format:
+    """The format of a name; Avro and Protobuf need a registry."""
+    match name:
+        case "json":
+            return Format(JsonWriter(), lambda topic, part, schema: (b"", b""))
+        case "json-schema":
+            return Format(JsonWriter(), lambda topic, part, schema: with_schema(schema))
+        case "avro":
+            return Format(AvroWriter(), _registered(register, "AVRO", avro_text, b""))
+        case "protobuf":
+            return Format(ProtobufWriter(), _registered(register, "PROTOBUF", protobuf_text, b"\0"))
+
+
+def _registered(
+    register: Register | None, kind: str, text: Callable[[Schema], str], behind: bytes
+) -> Callable[[str, str, Schema], Frame]:
+    """Confluent's wire format: a zero, the schema's number, and for Protobuf which message of the schema it is."""
+    if register is None:
+        raise ConfigurationError(
+            f"publishing as {kind} without a registry",
+            remedy="set publish.kafka.registry.url",
+            runbook="registry-refuses",
+        )
+
+    def frame(topic: str, part: str, schema: Schema) -> Frame:
+        number = register(f"{topic}-{part}", kind, text(schema))
+        return b"\0" + number.to_bytes(4, "big") + behind, b""
+
+    return frame
