@@ -1,4 +1,4 @@
-"""The merge without Spark and Java: small ranges, in this process (`engine`).
+"""Merging and reading without Spark and Java, under one name for programs.
 
     merge(log_path, warehouse)      merge the new changes of a log into tables
     read_live(log_path, warehouse)  all tables as of the latest sealed cut, without a merge (`live`)

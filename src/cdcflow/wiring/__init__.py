@@ -1,4 +1,4 @@
-"""Connects concrete sources, sinks and the pipeline: the only package that imports all of them.
+"""Connects concrete sources, sinks and the capture: the only package that imports all of them.
 
 The commands, the demo and programs that embed cdcflow start here with a `Config`.
 """
