@@ -21,7 +21,7 @@ from cdcflow.model.table import Table
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut
 from cdcflow.spark.cuts import CutsTable
-from cdcflow.spark.stores import reach
+from cdcflow.spark.runtime.stores import reach
 from cdcflow.tables.cut import Cut
 from cdcflow.tables.paths import Warehouse
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.spark.downloads import attempts
+from cdcflow.spark.runtime.downloads import attempts
 
 
 def run(

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.spark.downloads import attempts, ivy_settings
-from cdcflow.spark.resolver import kind_of, reason
+from cdcflow.spark.runtime.downloads import attempts, ivy_settings
+from cdcflow.spark.runtime.resolver import kind_of, reason
 
 _MODULE = """
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">

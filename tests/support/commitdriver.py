@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow.config import Objects
-from cdcflow.spark import session, stores
+from cdcflow.spark import session
 from cdcflow.spark.jars import log_store
+from cdcflow.spark.runtime import stores
 
 
 def main(text: str) -> None:

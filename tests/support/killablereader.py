@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from cdcflow.spark import held
-from cdcflow.spark.held import Invitation, Reader, serve
+from cdcflow.spark.executors import chunk_reader_process
+from cdcflow.spark.executors.chunk_reader_process import Invitation, Reader, serve
 
 SMALL_PIECE = 1000
 """So that every file has some."""
@@ -44,7 +44,7 @@ def arm(point: str, last: int) -> None:
 
 def arm_within_file(last: int) -> None:
     original = Reader.pieces
-    held.PIECE_BYTES = SMALL_PIECE
+    chunk_reader_process.PIECE_BYTES = SMALL_PIECE
     numbers = count(1)
 
     def pieces(self: Reader) -> Iterator[memoryview]:

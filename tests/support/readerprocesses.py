@@ -18,7 +18,7 @@ from killablereader import begin
 from cdcflow import wiring
 from cdcflow.config import load, secret
 from cdcflow.log.read.reader import list_segments
-from cdcflow.spark.readers import Processes
+from cdcflow.spark.executors.readers import Processes
 from cdcflow.wiring.reading import _part_reader
 
 WITHIN_S = 60.0

@@ -15,7 +15,7 @@ from tests.servers import downloads as programs
 from tests.servers.repository import Repository
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.spark import downloads
+from cdcflow.spark.runtime import downloads
 
 RETRY = Path(__file__).parents[1] / "servers" / "retry.sh"
 

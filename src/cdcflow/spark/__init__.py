@@ -6,13 +6,13 @@
     read_cut(spark, warehouse)              all tables as of one cut (`cuts`)
     published_cut(spark, warehouse)         a published cut: its tables, and the excluded ones
     read_live(spark, log, warehouse)        all tables as of the latest sealed cut, without a merge (`live`)
-    register(spark)                         the log as a data source: spark.read.format("cdcflow") (`change_log`)
-    read_log(spark, log, table)             a table's changes as a plan over Spark's own Parquet reader (`log_plan`)
+    register(spark)                         the log as a data source: spark.read.format("cdcflow") (`log_source`)
+    read_log(spark, log, table)             a table's changes as a plan over Spark's own Parquet reader (`log_source`)
     read_logs(spark, logs, table)           a table's changes in several logs, up to the time that all have reached
     session()                               a local Spark session with the right settings (`session`)
 
-Executors of a cluster also read parts of chunks for a backfill: `executors` starts them, `readers` is the capture's
-side, and `held` is what each executor runs. These use Spark only for the tasks in which they run.
+Executors of a cluster also read parts of chunks for a backfill (`executors`): `tasks` starts them, `readers` is the
+capture's side, and `chunk_reader_process` is what each executor runs. These use Spark only for their tasks.
 
 Importing this package does not import pyspark; a missing pyspark is reported on the first call that needs it.
 """
@@ -80,7 +80,7 @@ def merge_logs(
 ) -> SeveralReport:
     """Merge the new changes of several logs, keyed by name, into one warehouse, and publish one cut for all of their
     tables (see `cdcflow.tables.job.several_logs.merge_logs`). `table_format`: as in `merge`."""
-    from cdcflow.spark import several_logs
+    from cdcflow.spark.log_source import several_logs
 
     return several_logs.merge_logs(
         spark, logs, warehouse, without=without, table_format=table_format, policies=policies
@@ -157,12 +157,12 @@ def read_live(
 
 def register(spark: SparkSession, open_settings: Callable[[str], Layout] | None = None) -> None:
     """Register `spark.read.format("cdcflow")` and `spark.readStream.format("cdcflow")` in a session (see
-    `cdcflow.spark.change_log`), and enable filter pushdown to data sources written in Python.
+    `cdcflow.spark.log_source.change_log`), and enable filter pushdown to data sources written in Python.
 
     `open_settings`, such as `cdcflow.wiring.sealed_layout_of`: needed for the option `config`, which names a settings
     file that specifies the log's location. It is called on every machine.
     """
-    from cdcflow.spark.change_log import ChangeLogSource
+    from cdcflow.spark.log_source.change_log import ChangeLogSource
 
     known = type("ChangeLogSource", (ChangeLogSource,), {"open_settings": open_settings})
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -179,8 +179,8 @@ def read_log(
     **ends: int | str | datetime | None,
 ) -> DataFrame:
     """Return a table's changes in the log's sealed part, over Spark's own Parquet reader (see
-    `cdcflow.spark.log_plan`)."""
-    from cdcflow.spark import log_plan
+    `cdcflow.spark.log_source.log_plan`)."""
+    from cdcflow.spark.log_source import log_plan
 
     return log_plan.read_log(spark, log, table, shape=shape, truncates=truncates, **ends)
 
@@ -193,7 +193,8 @@ def read_logs(
     to: str | datetime | int | None = None,
     start: Mapping[str, int] | None = None,
 ) -> DataFrame:
-    """Return a table's changes in the sealed parts of several logs, in one order (see `cdcflow.spark.several_logs`)."""
-    from cdcflow.spark import several_logs
+    """Return a table's changes in the sealed parts of several logs, in one order (see
+    `cdcflow.spark.log_source.several_logs`)."""
+    from cdcflow.spark.log_source import several_logs
 
     return several_logs.read_logs(spark, logs, table, to=to, start=start)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from cdcflow.model.sqltypes import text_sql
-from cdcflow.spark.connect import refuse_connect
-from cdcflow.spark.failures import of_spark
 from cdcflow.spark.formats import table_format
+from cdcflow.spark.runtime.connect import refuse_connect
+from cdcflow.spark.runtime.failures import of_spark
+from cdcflow.spark.runtime.stores import reach
 from cdcflow.spark.sql import StatementTable
-from cdcflow.spark.stores import reach
 from cdcflow.tables.cut import (
     EXPIRED_PROPERTY,
     LATER_COLUMNS,

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
-from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable
-from cdcflow.spark.failures import of_spark
 from cdcflow.spark.formats import table_format
-from cdcflow.spark.masters import runs_here
-from cdcflow.spark.metastore import check_metastore
-from cdcflow.spark.sessions import Sessions
+from cdcflow.spark.runtime.connect import refuse_connect
+from cdcflow.spark.runtime.failures import of_spark
+from cdcflow.spark.runtime.masters import runs_here
+from cdcflow.spark.runtime.metastore import check_metastore
+from cdcflow.spark.runtime.sessions import Sessions
+from cdcflow.spark.runtime.stores import check_commits, lease, reach, read_object, write_object
 from cdcflow.spark.sql import StatementTable
-from cdcflow.spark.stores import check_commits, lease, reach, read_object, write_object
 from cdcflow.tables.formats import rules_of
 from cdcflow.tables.formats.delta import ROW_INDEX
 from cdcflow.tables.formats.iceberg import CATALOG

@@ -28,7 +28,7 @@ from typing import Any
 import structlog
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
-from cdcflow.spark.resolver import resolve
+from cdcflow.spark.runtime.resolver import resolve
 
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"

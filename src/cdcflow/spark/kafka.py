@@ -28,9 +28,9 @@ from cdcflow.log.format.topic_tail import Topic, TopicTail
 from cdcflow.log.tier import OpenTier, Tier
 from cdcflow.model.position import Checkpoint
 from cdcflow.spark import job
-from cdcflow.spark.connect import refuse_connect
-from cdcflow.spark.java_options import java_options
 from cdcflow.spark.job import MergeReport, OnEdit
+from cdcflow.spark.runtime.connect import refuse_connect
+from cdcflow.spark.runtime.java_options import java_options
 from cdcflow.tables.job.reports import Watch, unwatched
 from cdcflow.tables.job.several_logs import Merged
 from cdcflow.tables.merge.policy import DEFAULTS, Policies

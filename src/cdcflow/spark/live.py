@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.tier import Tier
-from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable, reached
 from cdcflow.spark.engine import located
-from cdcflow.spark.failures import of_spark
 from cdcflow.spark.formats import table_format
-from cdcflow.spark.masters import runs_here
+from cdcflow.spark.runtime.connect import refuse_connect
+from cdcflow.spark.runtime.failures import of_spark
+from cdcflow.spark.runtime.masters import runs_here
+from cdcflow.spark.runtime.verbatim import as_written
 from cdcflow.spark.sql import SparkSql, StatementTable, named
-from cdcflow.spark.verbatim import as_written
 from cdcflow.tables.formats import format_for, rules_of
 from cdcflow.tables.job import live
 from cdcflow.tables.job.live import Live, VersionGone

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from cdcflow.config import Config, FileLog, KafkaLog
 from cdcflow.errors import ConfigurationError
 from cdcflow.spark.formats import table_format
-from cdcflow.spark.java import quiet_start
-from cdcflow.spark.metastore import settings as metastore_settings
-from cdcflow.spark.verbatim import OFF
+from cdcflow.spark.runtime.java import quiet_start
+from cdcflow.spark.runtime.metastore import settings as metastore_settings
+from cdcflow.spark.runtime.verbatim import OFF
 from cdcflow.tables.paths import Metastore, Warehouse
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.sqltypes import DECIMAL_TEXT, DECIMAL_TEXTS, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET, Table
-from cdcflow.spark.verbatim import all_as_written, as_written, literal_path, read_parquet
+from cdcflow.spark.runtime.verbatim import all_as_written, as_written, literal_path, read_parquet
 from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.acts import Act
 from cdcflow.tables.merge.format import Format

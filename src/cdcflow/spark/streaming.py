@@ -22,9 +22,9 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.tier import Tier
 from cdcflow.spark import job, kafka
-from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.job import MergeReport
-from cdcflow.spark.retrying import retried
+from cdcflow.spark.runtime.connect import refuse_connect
+from cdcflow.spark.runtime.retries import retried
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.paths import Warehouse
 
@@ -149,7 +149,7 @@ def _growth(spark: SparkSession, log: Layout | Tier, life: _Life, retry_timeout_
     if not isinstance(log, Layout):
         return kafka.records(spark, log)
     # Imported here, so that importing this package does not import pyspark.
-    from cdcflow.spark.log_source import NAME, OffsetServer, source_of
+    from cdcflow.spark.log_source.sealed_offsets import NAME, OffsetServer, source_of
 
     looks = _Looks(log)
     server = OffsetServer(lambda: retried(looks.newest, retry_timeout_s, life.is_wanted))

@@ -184,13 +184,13 @@ def workers(config: Config, master: str | None, name: str) -> Iterator[Workers]:
     spark.master) the executors of a Spark cluster. Spark's settings are those of merge.spark.
 
     Raises:
-        ConfigurationError: see `spark.context.context`.
+        ConfigurationError: see `spark.runtime.context.context`.
     """
     layout = sealed_layout(config).absolute
     if master is None or not layout.exists():  # a log in Kafka may have nothing sealed yet
         yield HERE
         return
-    from cdcflow.spark import workers as of_spark
+    from cdcflow.spark.executors import workers as of_spark
 
     away = None
     if layout.store is not None:

@@ -17,7 +17,7 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
     `source.backfill.ranges_at_once`, each through one connection. Spark's settings are those of merge.spark.
 
     Raises:
-        ConfigurationError: the log is not in a folder; see `spark.executors.executors` too.
+        ConfigurationError: the log is not in a folder; see `spark.executors.tasks.executors` too.
         SourceUnavailable: no executor started.
     """
     if not isinstance(config.log, FileLog):
@@ -26,7 +26,7 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
             remedy="run the same command without --on",
             runbook="settings",
         )
-    from cdcflow.spark.executors import executors  # a daemon never uses it
+    from cdcflow.spark.executors.tasks import executors  # a daemon never uses it
 
     settings = config.database
     folder = config.log.folder.resolve()

@@ -87,7 +87,7 @@ def _copies(
 ) -> Callable[[Against], Copy]:
     """A function that creates the copies with the engine that merges: the local one, Spark, or both."""
     from cdcflow import local
-    from cdcflow.spark.java import missing_for_spark
+    from cdcflow.spark.runtime.java import missing_for_spark
 
     place, rules = warehouse(config), policies(config)
 
@@ -98,7 +98,7 @@ def _copies(
         return session_for(config)
 
     def by_spark(kind: Against) -> Copy:
-        from cdcflow.spark.comparing import SparkCopy
+        from cdcflow.spark.comparison import SparkCopy
 
         return SparkCopy(spark(), layout, place, chosen, comparer, of_log=kind == "log", policies=rules)
 

@@ -33,7 +33,7 @@ def engines(config: Config, spark: Any = None) -> Engines:
     # Imported here, so that a capture does not load the packages of a merge.
     from cdcflow import local
     from cdcflow.spark.engine import SparkEngine
-    from cdcflow.spark.java import missing_for_spark
+    from cdcflow.spark.runtime.java import missing_for_spark
     from cdcflow.spark.session import session_for
     from cdcflow.tables.formats import format_for
     from cdcflow.tables.job.engines import Engines
@@ -157,7 +157,7 @@ def _merged(name: str, config: Config, spark: Any) -> Merged:
 def merge_layout(log: FileLog, master: str | None) -> Layout:
     """A log in files, as a merge by this Spark master reads it. Executors on other machines cannot access this
     machine's disk: for them a log with an object store consists of what the store has."""
-    from cdcflow.spark.masters import runs_here
+    from cdcflow.spark.runtime.masters import runs_here
 
     layout = log_layout(log)
     if layout.store is None or master is None or runs_here(master):

@@ -14,7 +14,7 @@ from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.sources.mysql.source import MySQLSource
-from cdcflow.spark.readers import Processes
+from cdcflow.spark.executors.readers import Processes
 
 pytestmark = pytest.mark.mysql
 

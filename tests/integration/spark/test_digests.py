@@ -19,7 +19,7 @@ from tests.servers.postgres import Database
 
 from cdcflow.model import digest
 from cdcflow.model.digest import BUCKETS_MAX, Buckets
-from cdcflow.spark import comparing
+from cdcflow.spark import comparison
 from cdcflow.tables.local.session import DuckSession
 
 pytestmark = pytest.mark.spark
@@ -125,13 +125,13 @@ def spark_shop(
 def test_a_copy_in_spark_is_compared(spark_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch) -> None:
     """By digests, by rows where a type has no text, and without a key; what differs is named as everywhere."""
     asked: list[str] = []
-    arrow = comparing.SparkCopy._arrow
+    arrow = comparison.SparkCopy._arrow
 
     def counted(*given: Any) -> Any:
         asked.append("")
         return arrow(*given)
 
-    monkeypatch.setattr(comparing.SparkCopy, "_arrow", counted)
+    monkeypatch.setattr(comparison.SparkCopy, "_arrow", counted)
     shop = spark_shop
     columns = "name text, price numeric(12,10), at timestamptz, due timestamp"
     values = "i, 'name ' || i, i * 0.0000000001, now(), now()::timestamp FROM generate_series(1, 2000) i"

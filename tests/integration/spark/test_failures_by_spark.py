@@ -13,9 +13,9 @@ from handlog import HandLog
 from mergehistories import make_table
 
 from cdcflow.spark import job, published_cut, read_cut
-from cdcflow.spark.failures import of_spark
 from cdcflow.spark.formats.delta import DeltaTable
 from cdcflow.spark.formats.iceberg import IcebergTable
+from cdcflow.spark.runtime.failures import of_spark
 from cdcflow.spark.sql import StatementTable
 from cdcflow.tables.formats import FORMATS
 from cdcflow.tables.job.reports import MergeReport

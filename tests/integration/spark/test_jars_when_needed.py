@@ -17,7 +17,8 @@ from tests.servers import ivy
 from tests.servers.repository import Repository
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.spark import downloads, jars
+from cdcflow.spark import jars
+from cdcflow.spark.runtime import downloads
 
 pytestmark = pytest.mark.spark
 

@@ -33,7 +33,8 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.feed import NotInFeed
 from cdcflow.log.read.reader import read_rows
 from cdcflow.model.table import Table, TableId
-from cdcflow.spark import change_log, log_options, log_pruning, read_log, register
+from cdcflow.spark import read_log, register
+from cdcflow.spark.log_source import change_log, log_options, log_pruning
 from cdcflow.tables.job.log_ranges import files_between
 
 pytestmark = pytest.mark.spark

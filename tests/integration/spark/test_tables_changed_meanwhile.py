@@ -26,7 +26,7 @@ from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.spark import engine, job, read_cut
 from cdcflow.spark.formats import table_format
-from cdcflow.spark.stores import check_commits
+from cdcflow.spark.runtime.stores import check_commits
 from cdcflow.tables.formats.iceberg import TRANSACTIONS
 from cdcflow.tables.paths import Warehouse, table_path
 from cdcflow.tables.port import CurrentTable

@@ -19,8 +19,8 @@ from cdcflow.log.maintenance.index import Indexing
 from cdcflow.log.maintenance.retention import Retention
 from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 from cdcflow.log.read.reader import check, list_segments
-from cdcflow.spark.context import context
-from cdcflow.spark.workers import over
+from cdcflow.spark.executors.workers import over
+from cdcflow.spark.runtime.context import context
 from cdcflow.wiring.logs import log_at
 
 pytestmark = pytest.mark.spark

@@ -30,7 +30,7 @@ from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.remote_access import StoredLog
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import Uploaded
-from cdcflow.spark.workers import over
+from cdcflow.spark.executors.workers import over
 from cdcflow.wiring.logs import log_at
 
 pytestmark = pytest.mark.spark

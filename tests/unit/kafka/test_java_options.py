@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.spark.java_options import java_options
+from cdcflow.spark.runtime.java_options import java_options
 
 LOGIN = {"sasl.username": "cdc", "sasl.password": 'a"b\\c'}
 

@@ -14,8 +14,8 @@ from cdcflow import local, wiring
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
-from cdcflow.spark import java
 from cdcflow.spark.engine import SparkEngine
+from cdcflow.spark.runtime import java
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.merge.refusals import CannotFollow

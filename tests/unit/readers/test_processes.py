@@ -24,9 +24,9 @@ from cdcflow.log.format.segment import SegmentFile
 from cdcflow.model.position import Epoch
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
 from cdcflow.sinks.files.row_file import HeldFile
-from cdcflow.spark import held, readers
-from cdcflow.spark.held import Answer, Hello, Read, Reader, Write, serve
-from cdcflow.spark.readers import Processes
+from cdcflow.spark.executors import chunk_reader_process, readers
+from cdcflow.spark.executors.chunk_reader_process import Answer, Hello, Read, Reader, Write, serve
+from cdcflow.spark.executors.readers import Processes
 from cdcflow.testing.sinks import ORDERS
 
 WITHIN_S = 30.0
@@ -245,7 +245,7 @@ def test_what_a_process_would_write_comes_to_who_asked(
 ) -> None:
     """The file is the same as one written by a process that sees the folder, also in many pieces, and is described
     alike."""
-    monkeypatch.setattr(held, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(chunk_reader_process, "PIECE_BYTES", 1000)
     rows = read(away(processes), 500).rows
     path = tmp_path / "sent.parquet"
     entry = HeldFile(path, rows, 100, 7, 1_700_000_000_000_000).written()
@@ -293,7 +293,7 @@ def test_a_file_that_is_changed_on_its_way_does_not_count(processes: Processes, 
     sender.send(Answer(sender.recv().id, ("told", 3, 30, 0.1)))
     file = HeldFile(tmp_path / "a.parquet", asked.result(WITHIN_S).rows, 1, 1, 0)
     sender.send(Answer(sender.recv().id, {"bytes": 4, "sha256": hashlib.sha256(b"PAR1").hexdigest()}, follows=4))
-    with held.bare(sender) as stream:
+    with chunk_reader_process.bare(sender) as stream:
         stream.sendall(b"PAR2")
     with pytest.raises(SinkUnavailable, match="it was changed on its way"):
         file.written()
@@ -309,7 +309,7 @@ def test_a_process_that_dies_or_falls_silent_within_a_file_ends_the_attempt(tmp_
             sender.send(Answer(sender.recv().id, ("told", 3, 30, 0.1)))
             file = HeldFile(tmp_path / f"{ends}.parquet", asked.result(WITHIN_S).rows, 1, 1, 0)
             sender.send(Answer(sender.recv().id, {"bytes": 2000}, follows=2000))
-            with held.bare(sender) as stream:
+            with chunk_reader_process.bare(sender) as stream:
                 stream.sendall(bytes(1000))
             if ends:
                 sender.close()

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from cdcflow.spark import resolver
-from cdcflow.spark.java import StartLines, is_known
+from cdcflow.spark.runtime import resolver
+from cdcflow.spark.runtime.java import StartLines, is_known
 
 PAGE = b"""WARNING: Using incubator modules: jdk.incubator.vector
 Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties

@@ -15,9 +15,10 @@ from pyspark import cloudpickle
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout
-from cdcflow.spark import kafka, merge, merge_stream, read_cut, retrying, streaming
-from cdcflow.spark.log_source import OffsetServer, source_of
-from cdcflow.spark.retrying import retried
+from cdcflow.spark import kafka, merge, merge_stream, read_cut, streaming
+from cdcflow.spark.log_source.sealed_offsets import OffsetServer, source_of
+from cdcflow.spark.runtime import retries
+from cdcflow.spark.runtime.retries import retried
 
 
 class Clock:
@@ -36,7 +37,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(retrying, "time", found)
+    monkeypatch.setattr(retries, "time", found)
     monkeypatch.setattr(streaming, "time", found)
     return found
 

@@ -26,10 +26,10 @@ from cdcflow.spark.formats.delta_files import COMPACTED
 from cdcflow.spark.formats.delta_jvm import DeltaJvm, delta_jvm
 from cdcflow.spark.formats.delta_transaction import Transaction, may_write, serve
 from cdcflow.spark.formats.marked import NewerRows
-from cdcflow.spark.java_errors import first_line
-from cdcflow.spark.metastore import Entry
+from cdcflow.spark.runtime.java_errors import first_line
+from cdcflow.spark.runtime.metastore import Entry
+from cdcflow.spark.runtime.verbatim import as_written, in_setting
 from cdcflow.spark.sql import StatementTable
-from cdcflow.spark.verbatim import as_written, in_setting
 from cdcflow.tables.durable import sync_table
 from cdcflow.tables.formats.delta import (
     HARMLESS,

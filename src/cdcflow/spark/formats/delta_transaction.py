@@ -23,7 +23,7 @@ from cdcflow.spark.formats import marked
 from cdcflow.spark.formats.delta_files import MADE_BYTES, chosen
 from cdcflow.spark.formats.delta_jvm import delta_jvm
 from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, Views
-from cdcflow.spark.verbatim import as_written
+from cdcflow.spark.runtime.verbatim import as_written
 from cdcflow.tables.merge import removed_and_added
 from cdcflow.tables.merge.removed_and_added import FILE, ROW
 from cdcflow.tables.merge.statement import Folding

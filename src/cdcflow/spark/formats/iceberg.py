@@ -20,9 +20,9 @@ from cdcflow.spark.formats import iceberg_branch
 from cdcflow.spark.formats.iceberg_branch import BranchMoved, branched
 from cdcflow.spark.formats.iceberg_jvm import IcebergJvm, iceberg_jvm
 from cdcflow.spark.formats.marked import NewerRows, Views
-from cdcflow.spark.java_errors import first_line
+from cdcflow.spark.runtime.java_errors import first_line
+from cdcflow.spark.runtime.verbatim import as_written
 from cdcflow.spark.sql import StatementTable
-from cdcflow.spark.verbatim import as_written
 from cdcflow.tables.durable import sync_table, torn
 from cdcflow.tables.formats import iceberg
 from cdcflow.tables.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot

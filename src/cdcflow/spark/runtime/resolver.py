@@ -2,7 +2,7 @@
 
 Ivy works while Java starts, so it needs a dedicated Java; a session that runs in this process is not touched.
 
-    python -m cdcflow.spark.resolver ROOM PACKAGES LEFT_OUT SETTINGS       what `resolve` runs
+    python -m cdcflow.spark.runtime.resolver ROOM PACKAGES LEFT_OUT SETTINGS       what `resolve` runs
 
 Files that arrived whole stay in `ROOM`, so a repeated attempt requests only the rest.
 """
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.spark.downloads import NotPublished, attempts, ivy_settings
-from cdcflow.spark.java import no_java
+from cdcflow.spark.runtime.downloads import NotPublished, attempts, ivy_settings
+from cdcflow.spark.runtime.java import no_java
 
 _NOT_FOUND = re.compile(r"^\s*:: (\S+#\S+): (?:not found|.*)$", re.MULTILINE)
 _NOT_LOADED = re.compile(r"^\s*:: (\S+#[^!\s]+)!\S+$", re.MULTILINE)
@@ -49,9 +49,9 @@ def resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> Non
 
 def _resolve_once(packages: Sequence[str], left_out: Sequence[str], room: Path, settings: Path) -> None:
     asked = [str(room), ",".join(packages), ",".join(left_out), str(settings)]
-    command = [sys.executable, "-m", "cdcflow.spark.resolver", *asked]
+    command = [sys.executable, "-m", "cdcflow.spark.runtime.resolver", *asked]
     # The child imports this package from the same place as this process.
-    here = str(Path(__file__).parents[2])
+    here = str(Path(__file__).parents[3])
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
     done = subprocess.run(  # noqa: S603  cdcflow's own module
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, errors="replace", check=False

@@ -13,7 +13,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.feed import feed_schema
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import Table, TableId
-from cdcflow.spark.arrow import ddl_of
+from cdcflow.spark.runtime.arrow import ddl_of
 from cdcflow.tables.job.log_ranges import (
     FEED,
     LOG,

@@ -24,13 +24,13 @@ from cdcflow.log.read.feed import AFTER_UPDATE, BEFORE_UPDATE, DELETED, INSERTED
 from cdcflow.log.tier import Tier
 from cdcflow.model.sqltypes import DECIMAL_TEXT, literal, name_sql, stored, text_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
-from cdcflow.spark.arrow import ddl_of
-from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.engine import located
 from cdcflow.spark.live import lasting_room
-from cdcflow.spark.log_options import Options, Planned, again, planned, schema_ddl
+from cdcflow.spark.log_source.log_options import Options, Planned, again, planned, schema_ddl
+from cdcflow.spark.runtime.arrow import ddl_of
+from cdcflow.spark.runtime.connect import refuse_connect
+from cdcflow.spark.runtime.verbatim import all_as_written, read_parquet
 from cdcflow.spark.sql import register_decimal_text
-from cdcflow.spark.verbatim import all_as_written, read_parquet
 from cdcflow.tables.job.log_ranges import LOG, Ends, Shaped, check_feed, files_between
 from cdcflow.tables.segments import InputFile
 

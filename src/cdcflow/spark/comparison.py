@@ -19,8 +19,8 @@ from cdcflow.model import digest
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import TableId
 from cdcflow.spark.live import SparkReader
+from cdcflow.spark.runtime.verbatim import as_written
 from cdcflow.spark.sql import named
-from cdcflow.spark.verbatim import as_written
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse

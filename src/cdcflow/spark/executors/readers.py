@@ -25,7 +25,16 @@ from typing import Any
 from cdcflow.capture.interleave.messages import Chunk
 from cdcflow.capture.ports.part_readers import HeldPart, PartReader
 from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
-from cdcflow.spark.held import PIECE_BYTES, Answer, DurableFile, Hello, Invitation, Read, Write, bare
+from cdcflow.spark.executors.chunk_reader_process import (
+    PIECE_BYTES,
+    Answer,
+    DurableFile,
+    Hello,
+    Invitation,
+    Read,
+    Write,
+    bare,
+)
 
 LOST_AFTER_S = 120.0
 """A process that has not answered for this long is lost."""
@@ -49,8 +58,8 @@ class _Asked:
 
 
 class Processes:
-    """Implements `cdcflow.capture.ports.part_readers.Readers` for processes that run `held.serve`. A context
-    manager."""
+    """Implements `cdcflow.capture.ports.part_readers.Readers` for processes that run `chunk_reader_process.serve`. A
+    context manager."""
 
     def __init__(self, number: int, host: str, folder: Path, *, lost_after_s: float = LOST_AFTER_S) -> None:
         """`number` processes are expected; they connect to `host`. Those that see `folder`, the log's folder, write

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.log.workers import AwayLog
-from cdcflow.spark.context import context, failed
+from cdcflow.spark.runtime.context import context, failed
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -36,9 +36,18 @@ from cdcflow.log.files.extents import TRIES_MAX
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.reader import row_groups
 from cdcflow.model.table import Table
-from cdcflow.spark.arrow import for_spark
-from cdcflow.spark.log_options import NAME, Options, Planned, again, columns_of, option_error, planned, schema_ddl
-from cdcflow.spark.log_pruning import Piece, Pieces, may_have, narrowed, packed
+from cdcflow.spark.log_source.log_options import (
+    NAME,
+    Options,
+    Planned,
+    again,
+    columns_of,
+    option_error,
+    planned,
+    schema_ddl,
+)
+from cdcflow.spark.log_source.log_pruning import Piece, Pieces, may_have, narrowed, packed
+from cdcflow.spark.runtime.arrow import for_spark
 from cdcflow.tables.job.log_ranges import FEED, check_feed, files_between, parted, target_of
 from cdcflow.tables.segments import InputFile
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.capture.ports.part_readers import PartReader
-from cdcflow.spark.context import context, failed
-from cdcflow.spark.held import Invitation, serve
-from cdcflow.spark.masters import runs_here
-from cdcflow.spark.readers import Processes
+from cdcflow.spark.executors.chunk_reader_process import Invitation, serve
+from cdcflow.spark.executors.readers import Processes
+from cdcflow.spark.runtime.context import context, failed
+from cdcflow.spark.runtime.masters import runs_here
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

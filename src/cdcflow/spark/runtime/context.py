@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.spark.java import quiet_start
+from cdcflow.spark.runtime.java import quiet_start
 from cdcflow.spark.session import holding_interrupts
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from cdcflow.log.read.moments import offset_before
 from cdcflow.log.tier import Tier
 from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.model.table import TRANSACTION, Table, TableId
-from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.engine import SparkEngine, located
 from cdcflow.spark.kafka import merged
-from cdcflow.spark.log_options import again
-from cdcflow.spark.log_plan import read_log
-from cdcflow.spark.verbatim import all_as_written, literal_path
+from cdcflow.spark.log_source.log_options import again
+from cdcflow.spark.log_source.log_plan import read_log
+from cdcflow.spark.runtime.connect import refuse_connect
+from cdcflow.spark.runtime.verbatim import all_as_written, literal_path
 from cdcflow.tables.formats import format_for
 from cdcflow.tables.job import several_logs
 from cdcflow.tables.job.common_clock import common_clock

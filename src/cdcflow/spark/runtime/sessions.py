@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from cdcflow.spark.verbatim import settle
+from cdcflow.spark.runtime.verbatim import settle
 from cdcflow.tables.paths import Warehouse
 
 if TYPE_CHECKING:
