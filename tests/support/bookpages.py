@@ -37,9 +37,19 @@ def blocks(page: Path) -> list[Block]:
     return [Block(name_of(page), language, text) for language, text in _FENCE.findall(page.read_text())]
 
 
-def python_of(page: Path, *, spark: bool) -> list[str]:
-    """A page's blocks of Python: those that have a Spark session, or the others."""
-    return [b.text for b in blocks(page) if b.language == "python" and ("spark" in b.text) == spark]
+def python_of(page: Path, *, spark: bool | None, section: str | None = None) -> list[str]:
+    """A page's blocks of Python: those that have a Spark session, the others, or all of them (None); and only those of
+    one section, by the text of its heading `## …`."""
+    text = page.read_text() if section is None else _section(page, section)
+    found = [code for language, code in _FENCE.findall(text) if language == "python"]
+    return [code for code in found if spark is None or ("spark" in code) == spark]
+
+
+def _section(page: Path, title: str) -> str:
+    for part in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]:
+        if part.splitlines()[0] == title:
+            return part
+    raise LookupError(f"{name_of(page)} has no section {title}")
 
 
 def prose(page: Path) -> str:

@@ -36,9 +36,9 @@ class Retention(Settings):
     """The daemon expires the oldest segments while all together are larger (`100GiB`)."""
     state: bool = False
     """Every table's rows are stored before segments expire, so that no row is lost with them
-    ([log.md](log.md#keep-all-rows-cheaply))."""
+    ([log.md](log-reference.md#keep-all-rows-cheaply))."""
     keep_for: tuple[Literal["merge", "publish", "consumer"], ...] | None = None
-    """Nothing expires that these have not read; `consumer`: the [consumers](consumers.md#lag-and-expiry) that are
+    """Nothing expires that these have not read; `consumer`: the [consumers](log-reference.md#lag-and-expiry) that are
     stored in the log's folder; `[]` waits for no reader. Default: `[merge, consumer]`, and `publish` where it is
     set."""
     every: Seconds = 600.0
@@ -135,7 +135,7 @@ class FileLog(Settings):
     seal: Seal = Seal()
     index: bool = True
     """The daemon indexes the keys of segments as it seals them, so that `cdcflow get TABLE KEY` finds a row without
-    reading the log ([log.md](log.md#the-index))."""
+    reading the log ([log.md](log-reference.md#the-index))."""
     objects: Objects | None = None
     retention: Retention | None = None
 

@@ -60,9 +60,9 @@ class _Database(Settings):
     """The policy for values of one column, such as `{public.orders.due: clamp}`: PostgreSQL's `special_values` and
     `unconstrained_numeric`, MySQL's and MariaDB's `zero_dates` and `bad_text`."""
     heartbeat: Seconds = 10.0
-    """How often a mark is written to the source's log, so that its position and [commit clock](several-logs.md) advance
-    while nothing else happens. On MySQL and MariaDB with `fence: read-only` the daemon queries the server's time
-    instead."""
+    """How often a mark is written to the source's log, so that its position and
+    [commit clock](log-reference.md#the-order) advance while nothing else happens. On MySQL and MariaDB with
+    `fence: read-only` the daemon queries the server's time instead."""
     control_table: str | None = None
     """A table in the source whose rows are commands for the daemon, which reads it every `source.heartbeat`
     ([control.md](control.md#commands-by-sql))."""

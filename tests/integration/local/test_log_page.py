@@ -1,4 +1,4 @@
-"""docs/log.md runs as printed: each block, one after another, over a log that is created here."""
+"""Queries of docs/log.md run as printed: each block, one after another, over a log that is created here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_each_block_of_the_page_runs_and_shows_the_promised_result(
     log.segment([(orders, "u", {"id": 2, "note": "new"})])
     log.segment([(orders, "d", {"id": 3, "_txn": 6}), (products, "c", {"id": 1, "_txn": 6})])
     names: dict[str, Any] = {}
-    found = python_of(PAGE, spark=False)
+    found = python_of(PAGE, spark=False, section="Query it")
     assert len(found) == 6
     for block in found:
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102  our own page

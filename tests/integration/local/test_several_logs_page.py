@@ -1,4 +1,4 @@
-"""docs/several-logs.md runs as printed: each block, one after another, over two logs and a warehouse created here."""
+"""Several logs in docs/log.md run as printed: each block, in order, over two logs and a warehouse created here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from bookpages import python_of
 from severallogs import Branch
 
-PAGE = Path(__file__).parents[3] / "docs" / "several-logs.md"
+PAGE = Path(__file__).parents[3] / "docs" / "log.md"
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_each_block_of_the_page_runs_and_shows_the_promised_result(
 ) -> None:
     """A page that fails at its first block costs more trust than no page."""
     names: dict[str, Any] = {}
-    found = python_of(PAGE, spark=False)
+    found = python_of(PAGE, spark=False, section="Several logs")
     assert len(found) == 5
     for block in found:
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102  our own page
@@ -54,6 +54,6 @@ def test_the_block_for_spark_runs_too(
     logs: tuple[Branch, Branch], spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the tests' session: a second one would start another JVM."""
-    (block,) = python_of(PAGE, spark=True)
+    (block,) = python_of(PAGE, spark=True, section="Several logs")
     exec(compile(block.replace("session()", "running"), str(PAGE), "exec"), {"running": spark})  # noqa: S102
     assert capsys.readouterr().out.count("|shop|") == 3

@@ -21,6 +21,7 @@ from typing import Any
 import feedhistories
 import pyarrow as pa
 import pytest
+from bookpages import python_of
 from feedhistories import NEW
 from handlog import HandLog, time_of
 from mergehistories import make_table
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.spark
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
 
-PAGE = Path(__file__).parents[3] / "docs" / "log-in-spark.md"
+PAGE = Path(__file__).parents[3] / "docs" / "log.md"
 
 Read = Callable[..., list[dict[str, Any]]]
 """read(log folder, "schema.table", from_offset=3, …): the rows, by offset."""
@@ -482,7 +483,7 @@ def test_each_block_of_the_page_runs(
     log.segment([(orders, "r", {"id": n, "note": f"n{n}"}) for n in range(1, 4)])
     log.segment([(orders, "u", {"id": 2, "note": "new"}), (orders, "d", {"id": 3})])
     monkeypatch.chdir(tmp_path)
-    found = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
+    found = python_of(PAGE, spark=None, section="With Spark")
     names: dict[str, Any] = {"spark": spark}
     assert len(found) == 4
     for block in found:
