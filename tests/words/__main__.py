@@ -4,6 +4,7 @@ python -m tests.words count
 python -m tests.words find 3 src/cdcflow/query
 python -m tests.words draw --seed 7
 python -m tests.words lower
+python -m tests.words names
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sys
 
 from tests.words.ceilings import read_ceilings, write_ceilings
 from tests.words.counting import counts, phrases, places
+from tests.words.name_ceilings import lower_names, read_names
+from tests.words.names import by_package, participles, repeated_classes
 from tests.words.texts import AREAS, texts
 
 DRAWN = 40
@@ -25,6 +28,8 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("count", help="print each phrase's counts, ceilings and aim")
     commands.add_parser("lower", help="lower the ceilings to today's counts")
+    names = commands.add_parser("names", help="print functions named by a participle, and class names of many modules")
+    names.add_argument("paths", nargs="*", default=[], help="list those in paths that begin with one of these")
     find = commands.add_parser("find", help="print where phrases are")
     find.add_argument("number", type=int, help="the phrase's number; 0: all")
     find.add_argument("paths", nargs="*", default=[""], help="only in paths that begin with one of these")
@@ -36,8 +41,11 @@ def main() -> int:
             return _find(arguments.number, tuple(arguments.paths))
         case "draw":
             return _draw(arguments.seed)
+        case "names":
+            return _names(tuple(arguments.paths))
         case "lower":
             write_ceilings(counts(phrases(), texts()))
+            lower_names(len(participles()), repeated_classes())
             return 0
         case _:
             return _count()
@@ -60,6 +68,22 @@ def _find(number: int, paths: tuple[str, ...]) -> int:
     table = [phrase for phrase in phrases() if number in (0, phrase.number)]
     for place in places(table, texts(paths)):
         print(place.line)
+    return 0
+
+
+def _names(paths: tuple[str, ...]) -> int:
+    functions, classes = participles(), repeated_classes()
+    for function in functions:
+        if function.path.startswith(paths):
+            print(f"{function.path}:{function.line}: {function.qualified}")
+    print("\nFunctions named by a bare participle")
+    for package, count in by_package(f.path for f in functions).most_common():
+        print(f"{count:5} {package}")
+    print(f"{len(functions):5} in sum; ceiling {read_names().participles}")
+    print("\nClass names in two or more modules")
+    for name, modules in classes.items():
+        print(f"{len(modules):5} {name:24} {', '.join(module.removeprefix('src/cdcflow/') for module in modules)}")
+    print(f"{len(classes):5} in sum; ceiling {read_names().classes}")
     return 0
 
 
