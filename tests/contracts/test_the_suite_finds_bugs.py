@@ -20,7 +20,14 @@ from cdcflow.sources.engine import chunks
 from cdcflow.sources.memory import MemoryDatabase, MemorySource, Transaction
 from cdcflow.sources.memory import stream as memory_stream
 from cdcflow.sources.memory.chunks import MemoryChunks, OpenTable
-from cdcflow.sources.memory.database import Commit, Mark, MemoryTable, RewritesKnownBy, Statement, position_of
+from cdcflow.sources.memory.database import (
+    MemoryCommit,
+    MemoryMark,
+    MemoryTable,
+    RewritesKnownBy,
+    Statement,
+    position_of,
+)
 from cdcflow.sources.memory.stream import MemoryStream
 from cdcflow.testing.sources import SourceContract, reading, scenarios
 
@@ -52,7 +59,7 @@ def one_incarnation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryTable, "shape", property(lambda t: Table(t.id, 1, t.columns, t.key)))
 
 
-def commits(change: Callable[[Commit], Commit]) -> Plant:
+def commits(change: Callable[[MemoryCommit], MemoryCommit]) -> Plant:
     """The stream sees other commits than the log has."""
     return replaced(MemoryStream, "_committed", lambda real: lambda self, record: real(self, change(record)))
 
@@ -65,7 +72,7 @@ def merges_key_changes(self: Transaction, table: Any, values: Any, where: Any) -
             self._log(table, "u", new)
 
 
-def deletes_first(record: Commit) -> Commit:
+def deletes_first(record: MemoryCommit) -> MemoryCommit:
     return replace(record, changes=tuple(sorted(record.changes, key=lambda c: c.op != "d")))
 
 
@@ -73,11 +80,11 @@ def reads_in_order_of_tables(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda changes: real(sorted(changes, key=lambda c: c.shape.id))
 
 
-def without_old_keys(record: Commit) -> Commit:
+def without_old_keys(record: MemoryCommit) -> MemoryCommit:
     return replace(record, changes=tuple(replace(c, before=None) for c in record.changes))
 
 
-def without_truncates(record: Commit) -> Commit:
+def without_truncates(record: MemoryCommit) -> MemoryCommit:
     return replace(record, changes=tuple(c for c in record.changes if c.op != "t"))
 
 
@@ -90,7 +97,7 @@ def marks_first(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def takes_any_mark(real: Callable[..., Any]) -> Callable[..., Any]:
     def events(self: MemoryStream, record: Any) -> list[Any]:
-        if isinstance(record, Mark) and record.token is not None:
+        if isinstance(record, MemoryMark) and record.token is not None:
             return [MarkSeen(record.token, position_of(record.position), 0)]
         return list(real(self, record))
 
@@ -153,7 +160,7 @@ def one_too_early(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def one_too_late(real: Callable[..., Any]) -> Callable[..., Any]:
     def stream(self: MemorySource, checkpoint: Checkpoint, open_spool: Any) -> Any:
-        behind = [r for r in self._database.after(int(checkpoint.position or 0), 2) if isinstance(r, Commit)]
+        behind = [r for r in self._database.after(int(checkpoint.position or 0), 2) if isinstance(r, MemoryCommit)]
         late = behind[0].position if behind else int(checkpoint.position or 0)
         return real(self, replace(checkpoint, position=position_of(late)), open_spool)
 

@@ -15,7 +15,7 @@ from pgwire import Spools
 
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
-from cdcflow.sources.postgres.wire import Joined, joined
+from cdcflow.sources.postgres.wire import Joined, join_messages
 
 ORDERS = table(
     "orders",
@@ -47,11 +47,11 @@ def stream(changes: int, *, binary: bool) -> Joined:
     for first in range(0, changes, 10):
         rows = [insert(1, cells(n, binary=binary), binary=binary) for n in range(first, first + 10)]
         out += [begin(first + 1, 8), *rows, commit(1000 + first)]
-    return joined([xlog(m) for m in out])
+    return join_messages([xlog(m) for m in out])
 
 
 def copied(rows: int) -> Joined:
-    return joined(copy_rows([cells(n, binary=True) for n in range(rows)]))
+    return join_messages(copy_rows([cells(n, binary=True) for n in range(rows)]))
 
 
 def main(few: int, many: int) -> None:

@@ -44,7 +44,7 @@ from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
-from cdcflow.sources.postgres.wire import joined
+from cdcflow.sources.postgres.wire import join_messages
 
 
 class Pick(random.Random):
@@ -641,7 +641,7 @@ def outcome(case: Case, compiled: Compiled | None) -> list[object]:
     try:
         for i in range(0, len(case.messages), case.sizes):
             some = case.messages[i : i + case.sizes]
-            seen += map(_event, decoder.decode(joined(some) if case.joined else some))
+            seen += map(_event, decoder.decode(join_messages(some) if case.joined else some))
     except (CdcflowError, UnknownTable) as error:
         seen.append((type(error), str(error), getattr(error, "remedy", None)))
     seen.append((decoder.idle, decoder.messages_ignored))
@@ -673,7 +673,7 @@ def copy_differs(seed: int) -> tuple[int, bool, str | None]:
     malformed = pick.random() < 0.5
     if malformed:
         messages = [m[25:] for m in _garbled(pick, [bytes(25) + m for m in messages])]
-    data: Any = pick.choice((messages, joined(messages), b"".join(messages)))
+    data: Any = pick.choice((messages, join_messages(messages), b"".join(messages)))
     found = []
     for compiled in (None, COMPILED):
         try:

@@ -46,7 +46,7 @@ class Buffer:
     __slots__ = ("_views", "bytes", "raw", "size")
 
     def __init__(self, raw: bytes) -> None:
-        """`raw` must end with `PAD` bytes of padding (`padded`)."""
+        """`raw` must end with `PAD` bytes of padding (`with_padding`)."""
         self.raw = raw
         self.size = len(raw) - PAD
         self.bytes: Bytes = np.frombuffer(raw, np.uint8)
@@ -75,7 +75,7 @@ class Buffer:
         return self._view(">i8", 8)[at].astype(np.int64)
 
 
-def padded(pieces: Sequence[bytes | memoryview]) -> Buffer:
+def with_padding(pieces: Sequence[bytes | memoryview]) -> Buffer:
     return Buffer(b"".join([*pieces, bytes(PAD)]))
 
 
@@ -150,11 +150,11 @@ class Cells:
     def _gathered(self) -> pa.Array:
         """The values if they are not in ascending order in the buffer: copied byte by byte."""
         size = self.size if self.valid is None else np.where(self.valid, self.size, 0)
-        data, offsets = gathered(self.buffer.bytes, self.start, size)
+        data, offsets = gather(self.buffer.bytes, self.start, size)
         return binary_array(data, offsets, self.valid)
 
 
-def gathered(source: Bytes, start: Int64s, size: Int64s) -> tuple[Bytes, Int64s]:
+def gather(source: Bytes, start: Int64s, size: Int64s) -> tuple[Bytes, Int64s]:
     """The bytes of all values, one after another, and their offsets (one more than there are values)."""
     offsets = np.zeros(len(size) + 1, np.int64)
     np.cumsum(size, out=offsets[1:])

@@ -343,7 +343,7 @@ def test_table_that_changes_while_the_catalog_is_read(
 
     monkeypatch.setattr(catalog, "query", query_after_a_change)
     selection = Selection.parse([f"{mysql_database.name}.*"])
-    wanted = catalog.Wanted(selection, TableId("cdcflow", "marks"), keyless)
+    wanted = catalog.CaptureSelection(selection, TableId("cdcflow", "marks"), keyless)
     with mysql_database.session() as connection:
         collations: dict[str, int] = dict(query(connection, catalog.COLLATIONS[mysql_database.server.flavor]))
         selected, _ = catalog.select(connection, wanted, collations)

@@ -352,9 +352,9 @@ def test_rows_by_key_that_are_all_there_at_once_are_bounded_as_well(
     mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer whose end arrived with its rows was taken, however large it was."""
-    read = fetch._Rows._read
+    read = fetch._ResultPackets._read
 
-    def read_late(self: fetch._Rows, size: int) -> bytes:
+    def read_late(self: fetch._ResultPackets, size: int) -> bytes:
         time.sleep(0.05)
         return read(self, size)
 
@@ -365,7 +365,7 @@ def test_rows_by_key_that_are_all_there_at_once_are_bounded_as_well(
     capture.prepare()
     planned = capture.plan("t")
     monkeypatch.setattr(capture.chunks, "_keys_bytes_max", 1 << 20)
-    monkeypatch.setattr(fetch._Rows, "_read", read_late)
+    monkeypatch.setattr(fetch._ResultPackets, "_read", read_late)
     first = capture.read(planned, kind="keys", keys=KeySet(pa.table({"id": pa.array([1, 2, 3], pa.int32())})))
     assert [r["id"] for run in runs_of([first]) for r in rows_of(run)] == [1]
     assert first.keys_left is not None

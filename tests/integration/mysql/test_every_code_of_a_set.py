@@ -9,7 +9,7 @@ import itertools
 import pytest
 from tests.servers.mysql import Flavor, MySQLDatabase
 
-from cdcflow.sources.mysql.types.charsets import UNKNOWN, decoded, decoder
+from cdcflow.sources.mysql.types.charsets import UNKNOWN, decode_text, decoder
 
 pytestmark = pytest.mark.mysql
 
@@ -55,7 +55,7 @@ def _ours(charset: str, code: bytes) -> str:
     """With U+FFFD for what stops the capture."""
     replaced = decoder(charset, "replace")(code)
     try:
-        assert decoded(charset, code) == replaced
+        assert decode_text(charset, code) == replaced
     except UnicodeDecodeError:
         assert UNKNOWN in replaced
     return replaced

@@ -8,7 +8,7 @@ import pytest
 from mysqlcapturing import MySQLCapture
 from tests.servers.mysql import Flavor, MySQLServer
 
-from cdcflow.sources.mysql.table_names import lowered
+from cdcflow.sources.mysql.table_names import lower_name
 
 pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 
@@ -46,5 +46,5 @@ def test_statements_name_tables_in_any_case(flavor: Flavor) -> None:
     assert "case does not count" in told["lower_case_table_names"]
     assert "shop.secret" not in told
     # MySQL leaves letters alone that came to Unicode late.
-    assert {a: (b, c) for a, b, c in zip(every, lower, map(lowered, every), strict=True) if b not in (a, c)} == {}
+    assert {a: (b, c) for a, b, c in zip(every, lower, map(lower_name, every), strict=True) if b not in (a, c)} == {}
     assert sys.maxunicode > 0xFFFF

@@ -19,7 +19,7 @@ from cdcflow.config import Config
 from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import Run
 from cdcflow.sources.engine.chunks import Chunks
-from cdcflow.sources.mysql.ranges import Ordered, Part
+from cdcflow.sources.mysql.ranges import KeyRange, Ordered
 from cdcflow.testing.folded import folded_log
 
 pytestmark = pytest.mark.mysql
@@ -310,7 +310,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]
     read = Ordered.read
     left: list[bool] = []
 
-    def watched(table: Ordered, connection: Any, part: Part, *about: Any) -> Any:
+    def watched(table: Ordered, connection: Any, part: KeyRange, *about: Any) -> Any:
         if left and left[0] == (part.after is None):
             left.pop()
             raise pymysql.err.OperationalError(1317, "Query execution was interrupted")

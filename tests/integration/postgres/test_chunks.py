@@ -14,7 +14,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet, Run
 from cdcflow.model.position import Token
 from cdcflow.sources.postgres.catalog import Relid
-from cdcflow.sources.postgres.pages import Cursor, Leaf, Part, Plan, shares_of
+from cdcflow.sources.postgres.pages import Leaf, PageCursor, PagePlan, PageRange, shares_of
 
 pytestmark = pytest.mark.postgres
 
@@ -40,7 +40,7 @@ def test_pages_are_read_by_a_tid_range_scan(database: Database, capture: Capture
     """Any other plan would read the whole table once a chunk."""
     make_table(database)
     leaf = Leaf(Relid(0, table_id("public.t")), 0, 9, 0)
-    for part in (Part(leaf, 3, 9), Part(leaf, 3, 9, behind=5)):
+    for part in (PageRange(leaf, 3, 9), PageRange(leaf, 3, 9, behind=5)):
         plan = database.execute(f"EXPLAIN SELECT id FROM {part.source} AS t WHERE {part.condition}")
         assert "Tid Range Scan on t" in plan[0][0]
 
@@ -392,21 +392,21 @@ def test_closing_ends_a_read_that_another_thread_waits_for(database: Database, m
 
 def test_plan_survives_as_text() -> None:
     """It is stored in the log between two runs."""
-    plan = Plan.from_json('{"version":1,"root":7,"leaves":[[8,"s","a",80,3],[9,"s","b",90,2]]}')
-    assert Plan.from_json(plan.to_json()) == plan
+    plan = PagePlan.from_json('{"version":1,"root":7,"leaves":[[8,"s","a",80,3],[9,"s","b",90,2]]}')
+    assert PagePlan.from_json(plan.to_json()) == plan
     assert plan.units == 5
-    assert [(p.leaf.rel.oid, p.a, p.b) for p in plan.parts(Cursor(2), 4)] == [(8, 2, 3), (9, 0, 1)]
+    assert [(p.leaf.rel.oid, p.a, p.b) for p in plan.parts(PageCursor(2), 4)] == [(8, 2, 3), (9, 0, 1)]
 
 
 @pytest.mark.parametrize("text", ["0", "123", '123+{"version":1}', "123.45", '123.45+{"version":1}'])
 def test_cursor_survives_as_text(text: str) -> None:
     """The first and the third form are in the logs of earlier versions."""
-    assert str(Cursor.parse(text)) == text
+    assert str(PageCursor.parse(text)) == text
 
 
 def test_shares_split_a_range_that_begins_inside_a_page() -> None:
     """Only the first share begins inside it; together they are the whole range, whatever the number of connections."""
-    plan = Plan.from_json('{"version":1,"root":7,"leaves":[[8,"s","a",80,300],[9,"s","b",90,400]]}')
+    plan = PagePlan.from_json('{"version":1,"root":7,"leaves":[[8,"s","a",80,300],[9,"s","b",90,400]]}')
     chunk = Chunk(table_id("s.a"), 1, 1, plan.to_json(), "100.7", 500, Token("1/1/low"))
     for at_once in (1, 2, 3):
         shares = shares_of(chunk, at_once, 3000)

@@ -18,14 +18,14 @@ from cdcflow.model.change import Run
 from cdcflow.model.position import Checkpoint, Offset
 from cdcflow.model.table import UNCHANGED
 from cdcflow.sinks.memory import Memory, MemoryLog
-from cdcflow.sources.memory.database import Change
+from cdcflow.sources.memory.database import MemoryChange
 from cdcflow.testing.sinks import ORDERS, Writer
 from cdcflow.testing.sources import refuse_spool
 
 
 def partly_changed(of: OrdersSource, *keys: int) -> None:
     """Commit changes of these rows without their notes."""
-    rows = [Change(of.table.shape, "u", {"id": key, UNCHANGED: ["note"]}) for key in keys]
+    rows = [MemoryChange(of.table.shape, "u", {"id": key, UNCHANGED: ["note"]}) for key in keys]
     of.database.commit(rows, set(), lambda: None, hold=False)
 
 

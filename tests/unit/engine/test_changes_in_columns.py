@@ -12,12 +12,12 @@ from cdcflow.model.change import ChangeBatch, Kind, reads
 from cdcflow.model.position import Position
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sources.buffers import Cells, padded
+from cdcflow.sources.buffers import Cells, with_padding
 from cdcflow.sources.engine.changes import (
     absent,
     after_deletes,
     after_truncate,
-    merged,
+    merge_batches,
     ops,
     same_values,
     split_key_changes,
@@ -59,7 +59,7 @@ def test_parts_become_one_batch_in_the_order_of_their_run(
     whole: list[tuple[int, int]],
 ) -> None:
     """The index is the offset to come: each row keeps its own, whichever part it came with."""
-    batch = merged(ORDERS, parts)
+    batch = merge_batches(ORDERS, parts)
     assert flat(batch) == whole
     assert batch.table is ORDERS
     assert batch.rows.schema == ORDERS.change_schema
@@ -136,7 +136,7 @@ def test_rows_that_keep_their_keys_stay_one_change_each() -> None:
 
 # ── values that are the same bytes ──────────────────────────────────────────────────────────────────────────
 
-BUFFER = padded([b"abcdXbcdabcd"])
+BUFFER = with_padding([b"abcdXbcdabcd"])
 
 
 def cells(*at: tuple[int, int] | None) -> Cells:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql.alters import Altered, Redefined, altered, widens
+from cdcflow.sources.mysql.alters import Altered, Redefined, alter_effects, widens
 from cdcflow.sources.mysql.events import Query
 from cdcflow.sources.mysql.sql import tokens_of
 from cdcflow.sources.mysql.statements import OtherDdl, PartsChanged, Renamed, Several, statement_of
@@ -147,7 +147,7 @@ def lines(text: str) -> list[str]:
 @pytest.mark.parametrize("said", lines(HARMLESS))
 def test_clause_that_leaves_values_alone_reads_nothing_again(said: str) -> None:
     """Reading a large table again is expensive, and operators run these clauses every day."""
-    found = altered(list(tokens_of(said)))
+    found = alter_effects(list(tokens_of(said)))
     assert not found.fills
     assert not found.redefined
 
@@ -155,7 +155,7 @@ def test_clause_that_leaves_values_alone_reads_nothing_again(said: str) -> None:
 @pytest.mark.parametrize("said", lines(FILLS))
 def test_clause_that_may_change_values_fills(said: str) -> None:
     """P18: the log does not record the new values; a clause that is not known to be harmless counts."""
-    assert altered(list(tokens_of(said))).fills
+    assert alter_effects(list(tokens_of(said))).fills
 
 
 NAMES = ("t", "`t`", "shop.t", "`shop` . `t`", "/* x */ t -- y\n", "/*!50100 t */")
@@ -199,9 +199,9 @@ def test_several_clauses_fill_as_soon_as_one_of_them_does(number: int) -> None:
     harmless = [said for said in lines(HARMLESS) if not said.startswith(NOT_FIRST)]
     fills = [said for said in lines(FILLS) if said not in ENDLESS and not said.startswith(NOT_FIRST)]
     clauses = dice.sample(harmless, dice.choice((1, 2)))
-    assert not altered(list(tokens_of(", ".join(clauses)))).fills
+    assert not alter_effects(list(tokens_of(", ".join(clauses)))).fills
     clauses.insert(dice.randint(0, len(clauses)), dice.choice(fills))
-    assert altered(list(tokens_of(", ".join(clauses)))).fills
+    assert alter_effects(list(tokens_of(", ".join(clauses)))).fills
 
 
 NOT_FIRST = ("PARTITION BY", "ADD (")
@@ -262,7 +262,7 @@ def test_column_that_only_became_wider_keeps_its_values(
     said: str, before: ServerColumn, now: ServerColumn, harmless: bool
 ) -> None:
     """Widening is the one change of a type that changes no value."""
-    found = altered(list(tokens_of(said)))
+    found = alter_effects(list(tokens_of(said)))
     assert not found.fills
     [redefined] = found.redefined
     assert isinstance(redefined, Redefined)
@@ -271,7 +271,9 @@ def test_column_that_only_became_wider_keeps_its_values(
 
 def test_every_redefined_column_is_reported() -> None:
     """A column that only became wider does not speak for the other one."""
-    assert altered(list(tokens_of("MODIFY v varchar(300) NOT NULL, ADD INDEX (v), CHANGE w W bigint unsigned"))) == (
+    assert alter_effects(
+        list(tokens_of("MODIFY v varchar(300) NOT NULL, ADD INDEX (v), CHANGE w W bigint unsigned"))
+    ) == (
         Altered(
             False,
             (
@@ -284,14 +286,14 @@ def test_every_redefined_column_is_reported() -> None:
 
 def test_names_and_strings_are_no_words() -> None:
     """A column may be called `unsigned`, and a comment may contain anything."""
-    found = altered(list(tokens_of("MODIFY `bigint` int COMMENT 'NOT NULL'")))
+    found = alter_effects(list(tokens_of("MODIFY `bigint` int COMMENT 'NOT NULL'")))
     assert found.redefined == (Redefined("bigint", "INT", 0, unsigned=False, nullable=True),)
-    assert altered(list(tokens_of("MODIFY `v` `int`"))).fills
-    assert not altered(list(tokens_of("ADD `,` int, ADD `)` int, ADD `(` int"))).fills
-    assert altered(list(tokens_of("ADD (`)` int, x int NOT NULL)"))).fills
+    assert alter_effects(list(tokens_of("MODIFY `v` `int`"))).fills
+    assert not alter_effects(list(tokens_of("ADD `,` int, ADD `)` int, ADD `(` int"))).fills
+    assert alter_effects(list(tokens_of("ADD (`)` int, x int NOT NULL)"))).fills
 
 
 def test_a_text_whose_size_is_not_said_is_wider_than_none() -> None:
     """What is not understood makes nothing harmless."""
     for said in ("MODIFY v varchar", "MODIFY v varchar(x)", "MODIFY v varchar('9')"):
-        assert altered(list(tokens_of(said))).redefined == (Redefined("v", "VARCHAR", 0, False, True),)
+        assert alter_effects(list(tokens_of(said))).redefined == (Redefined("v", "VARCHAR", 0, False, True),)

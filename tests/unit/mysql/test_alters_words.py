@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcflow.sources.mysql.alters import HARMLESS, altered
+from cdcflow.sources.mysql.alters import HARMLESS, alter_effects
 from cdcflow.sources.mysql.sql import tokens_of
 
 OPTIONS = [
@@ -35,14 +35,14 @@ OPTIONS = [
 
 
 def fills(said: str) -> bool:
-    return altered(list(tokens_of(said))).fills
+    return alter_effects(list(tokens_of(said))).fills
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_option_that_does_not_concern_values_is_followed_by_one_value(option: str) -> None:
     """With its equals sign and without; and the clause after the value is examined again."""
     for said in (f"{option} = 1", f"{option} 1", f"{option} = 1 {option} 2", f"{option}=1, ADD INDEX (v)"):
-        assert altered(list(tokens_of(said))) == HARMLESS
+        assert alter_effects(list(tokens_of(said))) == HARMLESS
         assert fills(f"{said}, DROP v")
     assert fills(f"{option} = 1 DROP v")
     assert fills(f"{option} 1 DROP v")
@@ -137,7 +137,7 @@ def test_each_clause_by_its_first_two_words(said: str, does: bool) -> None:
 )
 def test_words_of_a_definition_that_are_no_matter_of_values(word: str) -> None:
     """The column is compared with what it was; any other word may convert."""
-    found = altered(list(tokens_of(f"MODIFY v bigint {word}")))
+    found = alter_effects(list(tokens_of(f"MODIFY v bigint {word}")))
     assert not found.fills
     assert [c.name for c in found.redefined] == ["v"]
     assert fills(f"MODIFY v bigint {word} COLLATE utf8mb4_bin")

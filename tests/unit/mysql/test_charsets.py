@@ -10,7 +10,7 @@ from mysqlvalues import WAYS, bitmap, column, image, joined, result_row, table
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql.rows import RowKind
-from cdcflow.sources.mysql.types.charsets import charset_of, decoded
+from cdcflow.sources.mysql.types.charsets import charset_of, decode_text
 from cdcflow.sources.mysql.types.columns import Policy, TypeCode
 from cdcflow.sources.mysql.types.registry import select_expression
 
@@ -78,7 +78,7 @@ def encoded(text: str, charset: str) -> bytes:
 
 def _is(code: bytes, letter: str, charset: str) -> bool:
     try:
-        return decoded(charset, code) == letter
+        return decode_text(charset, code) == letter
     except UnicodeDecodeError:
         return False
 
@@ -166,12 +166,12 @@ def test_text_is_selected_in_its_own_set() -> None:
 
 def test_what_python_does_not_know_of_east_asian_sets() -> None:
     """Compared with MariaDB code by code: rows of users and vendors, and a few letters with another meaning."""
-    assert decoded("ujis", b"\xf5\xa1") == "\ue000"
-    assert decoded("eucjpms", b"\xad\xa1") == "①"
-    assert decoded("eucjpms", b"\xa1\xc1\xa1\xdd") == "～－"
-    assert decoded("eucjpms", b"\x8f\xf5\xa1") == "\ue3ac"
-    assert decoded("eucjpms", b"\x8f\xf3\xf3\x8f\xf4\xfe\x8f\xa2\xb7") == "ⅰ黑～"
-    assert decoded("big5", b"\xf9\xd6") == "碁"
-    assert decoded("gb18030", b"\xa8\xbc\x81\x35\xf4\x37\xd6\xd0") == "ḿ\ue7c7中"
-    assert decoded("sjis", b"\x81\x5f") == "\\"
-    assert decoded("euckr", b"\x81\x41") == "갂"
+    assert decode_text("ujis", b"\xf5\xa1") == "\ue000"
+    assert decode_text("eucjpms", b"\xad\xa1") == "①"
+    assert decode_text("eucjpms", b"\xa1\xc1\xa1\xdd") == "～－"
+    assert decode_text("eucjpms", b"\x8f\xf5\xa1") == "\ue3ac"
+    assert decode_text("eucjpms", b"\x8f\xf3\xf3\x8f\xf4\xfe\x8f\xa2\xb7") == "ⅰ黑～"
+    assert decode_text("big5", b"\xf9\xd6") == "碁"
+    assert decode_text("gb18030", b"\xa8\xbc\x81\x35\xf4\x37\xd6\xd0") == "ḿ\ue7c7中"
+    assert decode_text("sjis", b"\x81\x5f") == "\\"
+    assert decode_text("euckr", b"\x81\x41") == "갂"

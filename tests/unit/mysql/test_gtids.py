@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.sources.mysql.dump import encoded
+from cdcflow.sources.mysql.dump import encode_gtids
 from cdcflow.sources.mysql.gtids import Gtids, MariadbGtids, MysqlGtids, gtid_set
 from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 
@@ -108,11 +108,11 @@ def test_mariadb_set_has_the_last_of_each_domain() -> None:
 
 def test_set_in_a_command_has_exclusive_ends_and_tags_only_where_there_are_any() -> None:
     """M22: as MySQL's documentation of COM_BINLOG_DUMP_GTID defines it; servers before 8.3 do not support tags."""
-    plain = encoded(MysqlGtids.parse(f"{A}:1-5:7"))
+    plain = encode_gtids(MysqlGtids.parse(f"{A}:1-5:7"))
     assert plain.hex() == "01" + "00" * 7 + A.replace("-", "") + "02" + "00" * 7 + "".join(
         n.to_bytes(8, "little").hex() for n in (1, 6, 7, 8)
     )
-    tagged = encoded(MysqlGtids.parse(f"{A}:1:ab:2"))
+    tagged = encode_gtids(MysqlGtids.parse(f"{A}:1:ab:2"))
     assert tagged[:8] == bytes([1, 2, 0, 0, 0, 0, 0, 1])
     assert tagged[24:25] == b"\0"
     assert b"\4ab" in tagged

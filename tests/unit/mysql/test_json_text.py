@@ -11,7 +11,7 @@ from mysqlvalues import WAYS, column, image, joined, table
 from cdcflow.errors import SourceUnavailable
 from cdcflow.sources.mysql.rows import RowKind, changes
 from cdcflow.sources.mysql.types.columns import TypeCode
-from cdcflow.sources.mysql.types.json import NoJson, double, printed
+from cdcflow.sources.mysql.types.json import NoJson, document_text, double
 
 RECORDED = [
     ("0200000400", "[]"),
@@ -43,27 +43,27 @@ def test_document_is_printed_as_the_server_prints_it(document: str, expected: st
     """A document that reads differently in the backfill and in the stream would be a change that never happened."""
     if expected is None:
         with pytest.raises(NoJson):
-            printed(bytes.fromhex(document))
+            document_text(bytes.fromhex(document))
     else:
-        assert printed(bytes.fromhex(document)) == expected
+        assert document_text(bytes.fromhex(document)) == expected
 
 
 def test_letters_are_escaped_as_the_server_escapes_them() -> None:
     """Quotes, backslashes and the characters below the space; nothing else."""
     text = 'a"b\\c/\b\f\n\r\t\x01\x7fé😀'
     raw = text.encode()
-    assert printed(b"\x0c" + bytes([len(raw)]) + raw) == '"a\\"b\\\\c/\\b\\f\\n\\r\\t\\u0001\x7fé😀"'
+    assert document_text(b"\x0c" + bytes([len(raw)]) + raw) == '"a\\"b\\\\c/\\b\\f\\n\\r\\t\\u0001\x7fé😀"'
 
 
 def test_bytes_in_a_document_are_broken_into_lines() -> None:
     """The server's base64 has lines of 76 letters, with an escaped line feed between."""
-    found = printed(b"\x0f\x0f" + bytes([58]) + b"\x01" * 58)
+    found = document_text(b"\x0f\x0f" + bytes([58]) + b"\x01" * 58)
     assert found == '"base64:type15:' + "AQEB" * 19 + '\\nAQ=="'
 
 
 def test_document_of_no_bytes_is_null() -> None:
     """What the server stores for NULL in a NOT NULL column when it is set to ignore errors."""
-    assert printed(b"") == "null"
+    assert document_text(b"") == "null"
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ def test_document_cut_off_anywhere_is_refused(size: int) -> None:
     """O10: a length that points beyond the document is an error; other bytes are never read."""
     whole = bytes.fromhex(RECORDED[5][0])
     with pytest.raises(NoJson):
-        printed(whole[:size])
+        document_text(whole[:size])
 
 
 def test_document_that_contains_itself_is_refused() -> None:
     """A malformed offset may point back to its own position; decoding must end, and soon."""
     loop = struct.pack("<BHHBHBH", 2, 2, 14, 2, 0, 2, 0)
     with pytest.raises(NoJson):
-        printed(loop + bytes(8))
+        document_text(loop + bytes(8))
 
 
 def test_garbled_document_names_its_column() -> None:

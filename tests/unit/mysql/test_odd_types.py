@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.buffers import Cells, padded
+from cdcflow.sources.buffers import Cells, with_padding
 from cdcflow.sources.mysql.types import labels, special, text
 from cdcflow.sources.mysql.types.family import Decoder, Where
 
@@ -25,7 +25,7 @@ def cells(values: Sequence[bytes | None], between: bytes = b"\xff" * 20) -> Cell
     size = np.array([len(p) for p in pieces], np.int64)
     length = np.array([0 if v is None else len(v) for v in values], np.int64)
     valid = None if None not in values else np.array([v is not None for v in values])
-    return Cells(padded(pieces), np.cumsum(size) - size, length, valid)
+    return Cells(with_padding(pieces), np.cumsum(size) - size, length, valid)
 
 
 def found(decode: Decoder, values: Sequence[bytes | None]) -> list[object]:
@@ -78,16 +78,16 @@ def test_a_set_of_64_labels_uses_every_bit() -> None:
 
 def test_fixed_bytes_are_filled_up_to_their_width() -> None:
     """N11: whatever bytes follow them."""
-    assert found(partial(text.fixed, 3), [b"abc", b"a", b"", None, b"\0b"]) == [
+    assert found(partial(text.decode_binary, 3), [b"abc", b"a", b"", None, b"\0b"]) == [
         b"abc",
         b"a\0\0",
         b"\0\0\0",
         None,
         b"\0b\0",
     ]
-    refused(partial(text.fixed, 3), b"abcd", b"abc")
-    at_the_end = Cells(padded([b"x"]), np.array([0, 1]), np.array([1, 0]))
-    assert text.fixed(70, at_the_end, WHERE).to_pylist() == [b"x" + bytes(69), bytes(70)]
+    refused(partial(text.decode_binary, 3), b"abcd", b"abc")
+    at_the_end = Cells(with_padding([b"x"]), np.array([0, 1]), np.array([1, 0]))
+    assert text.decode_binary(70, at_the_end, WHERE).to_pylist() == [b"x" + bytes(69), bytes(70)]
 
 
 def compressed(value: bytes, octets: int, *, header: bool = True) -> bytes:
@@ -103,7 +103,7 @@ def compressed(value: bytes, octets: int, *, header: bool = True) -> bytes:
 def test_compressed_values_say_their_length_in_one_to_four_bytes(octets: int) -> None:
     """M62: with zlib's header and without; short values are stored uncompressed."""
     value = b"abc" * 80
-    decode = partial(text.inflated, text.raw)
+    decode = partial(text.decode_compressed, text.raw)
     given = [compressed(value, octets), compressed(value, octets, header=False), b"\0" + value, b"", b"\0", None]
     assert found(decode, given) == [value, value, value, b"", b"", None]
     for wrong in (len(value) - 1, len(value) + 1):
@@ -125,7 +125,7 @@ def test_compressed_values_say_their_length_in_one_to_four_bytes(octets: int) ->
 )
 def test_what_is_compressed_in_another_way_is_refused(value: bytes) -> None:
     """O10: unknown means stop."""
-    refused(partial(text.inflated, text.raw), value, b"\0x")
+    refused(partial(text.decode_compressed, text.raw), value, b"\0x")
 
 
 POINT = struct.pack("<BIdd", 1, 1, 1.5, -2.5)
@@ -159,7 +159,7 @@ def test_vectors_are_as_long_as_they_are() -> None:
     assert found(special.vector, [None, *raw, None]) == [None, *expected, None]
     for size in (1, 2, 3, 5):
         refused(special.vector, bytes(size), raw[0])
-    backwards = Cells(padded([b"".join(raw[:3])]), np.array([12, 0]), np.array([4, 12]))
+    backwards = Cells(with_padding([b"".join(raw[:3])]), np.array([12, 0]), np.array([4, 12]))
     assert special.vector(backwards, WHERE).to_pylist() == [[0.0], [0.0, 1.0, 2.0]]
     assert special.vector(cells([]), WHERE).type == special.VECTOR
 

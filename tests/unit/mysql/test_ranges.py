@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcflow.sources.mysql.keys import Key
+from cdcflow.sources.mysql.keys import TableKey
 from cdcflow.sources.mysql.ranges import sizes
 from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 
@@ -34,4 +34,4 @@ def test_there_are_as_many_parts_as_pay(rows: int, parts_max: int, expected: lis
 )
 def test_key_that_no_index_is_sought_by_is_not_cut(columns: tuple[ServerColumn, ...], is_sought: bool) -> None:
     """W19: ENUM is compared as a number, so each part would scan the whole table."""
-    assert Key(columns, "PRIMARY").is_sought == is_sought
+    assert TableKey(columns, "PRIMARY").is_sought == is_sought

@@ -28,7 +28,7 @@ from cdcflow.sources.mysql.opinion_exclusions import EXCLUSIONS, OTHER_CHARSETS,
 from cdcflow.sources.mysql.second_opinion import compare
 from cdcflow.sources.mysql.source import MySQLSource
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
-from cdcflow.sources.mysql.types.charsets import Charset, charset_of, decoded
+from cdcflow.sources.mysql.types.charsets import Charset, charset_of, decode_text
 from cdcflow.sources.mysql.types.columns import Policy, TypeCode
 
 T, U = simple("t"), simple("u")
@@ -217,7 +217,7 @@ def is_other(charset: Charset, encoding: str) -> bool:
     numbers += product(range(256), repeat=2) if charset.bytes_max > 1 else []
     for code in map(bytes, [*numbers, (0, 0, 0, 0xE9)]):
         try:
-            expected = decoded(charset.name, code)
+            expected = decode_text(charset.name, code)
             if code.decode(encoding, "ignore") != expected:
                 return True
         except UnicodeDecodeError:

@@ -20,7 +20,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(
         doctor, "variables", lambda _connection, *names: {name: found[name] for name in names if name in found}
     )
-    monkeypatch.setattr(binlog_status, "end", lambda *_: binlog_status.End("binlog.000001", 4, ""))
+    monkeypatch.setattr(binlog_status, "end", lambda *_: binlog_status.BinlogEnd("binlog.000001", 4, ""))
     return found
 
 

@@ -12,10 +12,10 @@ from cdcflow.sources.mysql.sql import (
     NO_BACKSLASH_ESCAPES,
     Token,
     behind_if,
-    listed,
     literal,
     name_at,
-    quoted,
+    quote_name,
+    string_list,
     table_at,
     tokens_of,
     word_at,
@@ -37,7 +37,7 @@ def names(text: str, sql_mode: int = 0) -> list[str]:
 @given(st.text(min_size=1))
 def test_quoted_name_is_read_back_unchanged(sql_mode: int, name: str) -> None:
     """S01: whatever it has in it, it stays one name."""
-    assert tokens(quoted(name), sql_mode) == [Token("", name, True)]
+    assert tokens(quote_name(name), sql_mode) == [Token("", name, True)]
 
 
 @pytest.mark.parametrize("sql_mode", MODES)
@@ -57,9 +57,9 @@ def test_string_literal_contains_none_of_its_characters(sql_mode: int, text: str
 
 def test_strings_of_a_list_have_commas_between() -> None:
     """An empty list gives an empty text; that is the caller's concern."""
-    assert listed([]) == ""
-    assert listed(["a"]) == "_utf8mb4 X'61'"
-    assert listed(["a", "", "b"]) == "_utf8mb4 X'61', '', _utf8mb4 X'62'"
+    assert string_list([]) == ""
+    assert string_list(["a"]) == "_utf8mb4 X'61'"
+    assert string_list(["a", "", "b"]) == "_utf8mb4 X'61', '', _utf8mb4 X'62'"
 
 
 @pytest.mark.parametrize(

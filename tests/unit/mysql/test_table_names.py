@@ -9,8 +9,8 @@ from binlogreading import TestTables, one, reader, rows_of
 from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.mysql.catalog import Wanted
-from cdcflow.sources.mysql.table_names import TableNames, lowered
+from cdcflow.sources.mysql.catalog import CaptureSelection
+from cdcflow.sources.mysql.table_names import TableNames, lower_name
 
 
 class LowerTables(TestTables):
@@ -44,7 +44,7 @@ def test_rows_and_statements_are_of_the_table_that_the_catalog_names(said: str, 
 
 def test_settings_are_compared_as_the_catalog_keeps_names() -> None:
     """In lower case (1) settings are converted; a table's exclusion must not fail because of its case."""
-    wanted = Wanted(Selection.parse(["Shop.*", "!Shop.Secret"]), TableId("Cdc", "Marks"), False)
+    wanted = CaptureSelection(Selection.parse(["Shop.*", "!Shop.Secret"]), TableId("Cdc", "Marks"), False)
     for mode, selected in ((0, False), (1, True), (2, False)):
         kept = wanted.kept(TableNames(mode))
         assert kept.selects(TableId("shop", "orders")) is selected
@@ -54,5 +54,5 @@ def test_settings_are_compared_as_the_catalog_keeps_names() -> None:
 
 def test_letters_are_lowered_one_by_one() -> None:
     """A sigma at a word's end stays what it is elsewhere; a capital i with a dot is one letter."""
-    assert (lowered("ΤΕΛΟΣ"), lowered("İX"), lowered("ABC")) == ("τελοσ", "ix", "abc")
+    assert (lower_name("ΤΕΛΟΣ"), lower_name("İX"), lower_name("ABC")) == ("τελοσ", "ix", "abc")
     assert TableNames(0).key(TableId("A", "B")) == TableId("A", "B")

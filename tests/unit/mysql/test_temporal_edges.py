@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.buffers import Cells, padded
+from cdcflow.sources.buffers import Cells, with_padding
 from cdcflow.sources.mysql.types import temporal
 from cdcflow.sources.mysql.types.family import Decoder, Where
 
@@ -29,7 +29,7 @@ def cells(values: Sequence[bytes | None], between: bytes = JUNK) -> Cells:
     size = np.array([len(p) for p in pieces], np.int64)
     length = np.array([0 if v is None else len(v) for v in values], np.int64)
     valid = None if None not in values else np.array([v is not None for v in values])
-    return Cells(padded(pieces), np.cumsum(size) - size, length, valid)
+    return Cells(with_padding(pieces), np.cumsum(size) - size, length, valid)
 
 
 def fraction(us: int, digits: int) -> bytes:

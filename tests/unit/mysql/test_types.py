@@ -15,7 +15,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.mysql.rows import RowKind
 from cdcflow.sources.mysql.tables import column_numbers, describe
-from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode, resolved
+from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode, resolve_type
 from cdcflow.sources.mysql.types.numbers import bit_metadata, decimal_metadata
 from cdcflow.sources.mysql.types.registry import select_expression
 
@@ -278,13 +278,13 @@ def test_result_row_of_another_length_is_refused(way: Any, row: bytes) -> None:
 
 def test_table_map_bytes_are_told_apart() -> None:
     """CHAR's length hides two of its bits in the type; ENUM and SET hide in CHAR."""
-    assert resolved(254, b"\xfe\x50") == (254, 80)
-    assert resolved(254, b"\xce\xfc") == (254, 0x3FC)
-    assert resolved(254, b"\xf7\x02") == (TypeCode.ENUM, 2)
-    assert resolved(254, b"\xf8\x08") == (TypeCode.SET, 8)
-    assert resolved(246, b"\x0a\x02") == (246, decimal_metadata(10, 2))
-    assert resolved(15, b"\xfc\x03") == (15, 1020)
-    assert resolved(3, b"") == (3, 0)
+    assert resolve_type(254, b"\xfe\x50") == (254, 80)
+    assert resolve_type(254, b"\xce\xfc") == (254, 0x3FC)
+    assert resolve_type(254, b"\xf7\x02") == (TypeCode.ENUM, 2)
+    assert resolve_type(254, b"\xf8\x08") == (TypeCode.SET, 8)
+    assert resolve_type(246, b"\x0a\x02") == (246, decimal_metadata(10, 2))
+    assert resolve_type(15, b"\xfc\x03") == (15, 1020)
+    assert resolve_type(3, b"") == (3, 0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pgbytes import attribute, copy_rows, table
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.decoders import Compiled
-from cdcflow.sources.postgres.wire import joined
+from cdcflow.sources.postgres.wire import join_messages
 
 EXAMPLES = settings(max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "40")), deadline=None)
 TABLE = table("t", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("n", 21)])
@@ -45,7 +45,15 @@ def test_rows_are_found_in_one_piece_as_in_messages(
     """The beginnings of rows are guessed and then proven; values that look like rows must not lead astray."""
     messages = copy_rows(rows)
     whole = b"".join(messages)
-    for data in (messages, messages[:-1], whole, whole[19:], whole[:-2], memoryview(whole)[19:-2], joined(messages)):
+    for data in (
+        messages,
+        messages[:-1],
+        whole,
+        whole[19:],
+        whole[:-2],
+        memoryview(whole)[19:-2],
+        join_messages(messages),
+    ):
         assert decode_copy(data, TABLE, compiled).to_pylist() == plain(rows)
 
 

@@ -15,7 +15,7 @@ import pytest
 from pgbytes import NO_NUMBERS, numeric_bytes
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
-from cdcflow.sources.buffers import Cells, padded
+from cdcflow.sources.buffers import Cells, with_padding
 from cdcflow.sources.postgres.types.decimals import decimal, decimal_text, money, numeric
 from cdcflow.sources.postgres.types.values import Where
 
@@ -30,7 +30,7 @@ def cells(values: Sequence[bytes | None]) -> Cells:
     size = np.array([len(p) for p in pieces], np.int64)
     length = np.array([0 if v is None else len(v) for v in values], np.int64)
     valid = None if None not in values else np.array([v is not None for v in values])
-    return Cells(padded(pieces), np.cumsum(size) - size, length, valid)
+    return Cells(with_padding(pieces), np.cumsum(size) - size, length, valid)
 
 
 def numbers(whole: int, scale: int, count: int = 25) -> list[str]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.postgres.columns import as_attributes, as_logged, key_in
-from cdcflow.sources.postgres.lives import LIVES, Life, Lives, ended, ended_from
+from cdcflow.sources.postgres.lives import LIVES, Life, Lives, ended_from, ended_lives
 from cdcflow.sources.postgres.types import AttributeInfo, standing_in
 
 A, B, C, AWAY = (TableId("public", name) for name in ("a", "b", "c", "_away"))
@@ -19,28 +19,31 @@ def never(table: TableId) -> bool:
 
 def test_name_that_is_gone_stays_until_the_stream_has_passed_its_end() -> None:
     """P61: the first start finds it missing, later ones wait for the same place; then it is off the list."""
-    first = ended([], {1: A, 2: B}, {2: B}, position=10, end=50, is_kept=never)
+    first = ended_lives([], {1: A, 2: B}, {2: B}, position=10, end=50, is_kept=never)
     assert first == (Life(1, A, 50),)
-    assert ended(first, {2: B}, {2: B}, position=49, end=80, is_kept=never) == first
-    assert ended(first, {2: B}, {2: B}, position=50, end=80, is_kept=never) == ()
+    assert ended_lives(first, {2: B}, {2: B}, position=49, end=80, is_kept=never) == first
+    assert ended_lives(first, {2: B}, {2: B}, position=50, end=80, is_kept=never) == ()
     assert ended_from({LIVES: Lives({2: B}, first).to_json()}) == first
     assert ended_from({}) == ()
 
 
 def test_table_is_its_number_whatever_bears_its_name() -> None:
     """A table that is renamed, recreated or swapped begins a separate life; a name that returned is not an end."""
-    assert ended([], {1: A}, {1: B, 3: A}, position=10, end=50, is_kept=never) == (Life(1, A, 50),)
-    assert ended([], {1: A, 2: B}, {1: B, 2: A}, position=10, end=50, is_kept=never) == (Life(1, A, 50), Life(2, B, 50))
-    twice = ended([Life(1, A, 50)], {1: B}, {1: C}, position=10, end=90, is_kept=never)
+    assert ended_lives([], {1: A}, {1: B, 3: A}, position=10, end=50, is_kept=never) == (Life(1, A, 50),)
+    assert ended_lives([], {1: A, 2: B}, {1: B, 2: A}, position=10, end=50, is_kept=never) == (
+        Life(1, A, 50),
+        Life(2, B, 50),
+    )
+    twice = ended_lives([Life(1, A, 50)], {1: B}, {1: C}, position=10, end=90, is_kept=never)
     assert twice == (Life(1, A, 50), Life(1, B, 90))
-    assert ended(twice, {1: C}, {1: A}, position=10, end=99, is_kept=never) == (Life(1, B, 90), Life(1, C, 99))
+    assert ended_lives(twice, {1: C}, {1: A}, position=10, end=99, is_kept=never) == (Life(1, B, 90), Life(1, C, 99))
 
 
 def test_name_without_wildcards_stays_until_a_table_has_it_again() -> None:
     """It was captured, so a missing table is not a mistake in the settings."""
     before = [Life(1, A, 50), Life(2, B, 50)]
-    assert ended(before, {}, {}, position=60, end=90, is_kept=lambda t: t == A) == (Life(1, A, 50),)
-    assert ended(before, {}, {7: A}, position=60, end=90, is_kept=lambda t: t == A) == ()
+    assert ended_lives(before, {}, {}, position=60, end=90, is_kept=lambda t: t == A) == (Life(1, A, 50),)
+    assert ended_lives(before, {}, {7: A}, position=60, end=90, is_kept=lambda t: t == A) == ()
 
 
 def test_message_identifies_which_name_of_a_table_it_is_of() -> None:

@@ -44,7 +44,7 @@ from cdcflow.sources.postgres import pgoutput
 from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.types import DescribedTable
-from cdcflow.sources.postgres.wire import joined
+from cdcflow.sources.postgres.wire import join_messages
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "30")),
@@ -251,7 +251,7 @@ def test_joined_messages_are_the_same_messages(compiled: Compiled | None, seed: 
     history = written(seed)
     decoder, spools = decoder_of(compiled=compiled)
     messages = [xlog(m) for m in history.messages]
-    assert transactions(decoder.decode(joined(messages)), spools) == history.expected
+    assert transactions(decoder.decode(join_messages(messages)), spools) == history.expected
 
 
 @given(st.integers(0, 2**40), st.integers(0, 60))

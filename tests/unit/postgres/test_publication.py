@@ -15,7 +15,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres import publication
 from cdcflow.sources.postgres.catalog import CatalogTable, Relid
-from cdcflow.sources.postgres.publication import Entry, Publication, check_unbroken, creation, ensure, read
+from cdcflow.sources.postgres.publication import Publication, PublishedTable, check_unbroken, creation, ensure, read
 
 
 def table(oid: int, name: str, kind: str = "r") -> CatalogTable:
@@ -29,12 +29,12 @@ WRITTEN = 500
 """The transaction that wrote the publication's rows in the catalog."""
 
 
-def entry(number: int, of: CatalogTable, *, written: int = WRITTEN, filtered: bool = False) -> Entry:
-    return Entry(number, written, of.rel.oid, of.rel.id, filtered)
+def entry(number: int, of: CatalogTable, *, written: int = WRITTEN, filtered: bool = False) -> PublishedTable:
+    return PublishedTable(number, written, of.rel.oid, of.rel.id, filtered)
 
 
 def found(
-    *entries: Entry, number: int = 70, written: int = WRITTEN, broad: bool = False, wrong: tuple[str, ...] = ()
+    *entries: PublishedTable, number: int = 70, written: int = WRITTEN, broad: bool = False, wrong: tuple[str, ...] = ()
 ) -> Publication:
     return Publication("p", number, written, broad, wrong, {e.table_oid: e for e in entries}, {})
 
@@ -281,12 +281,12 @@ def test_locked_tables_are_reported_with_the_sessions_that_hold_them() -> None:
         (3, "AccessExclusiveLock", None, None, None),
     ]
     given: Any = Server(entries=[(100, WRITTEN, 1, "shop", "orders", False, False)], locks=locks)
-    assert publication.locked(given, "p", [ORDERS, ITEMS, PARTED]) == {
+    assert publication.locked_tables(given, "p", [ORDERS, ITEMS, PARTED]) == {
         ITEMS.id: "its lock (ShareLock) is held by pid 7 of bob for 90 s",
         PARTED.id: "its lock (AccessExclusiveLock) is held by a prepared transaction",
     }
-    assert publication.locked(Server(row=None, locks=locks), "p", [ORDERS]).keys() == {ORDERS.id}  # type: ignore[arg-type]
-    assert publication.locked(Server(schemas=[("shop", 9, 90, WRITTEN)], locks=locks), "p", [ORDERS]) == {}  # type: ignore[arg-type]
+    assert publication.locked_tables(Server(row=None, locks=locks), "p", [ORDERS]).keys() == {ORDERS.id}  # type: ignore[arg-type]
+    assert publication.locked_tables(Server(schemas=[("shop", 9, 90, WRITTEN)], locks=locks), "p", [ORDERS]) == {}  # type: ignore[arg-type]
 
 
 ALL_BUT_SOME = (70, WRITTEN, True, True, True, True, True, True, "s", True)

@@ -16,8 +16,8 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.postgres import publication
 from cdcflow.sources.postgres.catalog import CatalogTable, Relid
 from cdcflow.sources.postgres.publication import (
-    Entry,
     Publication,
+    PublishedTable,
     blocker,
     check_unbroken,
     ensure,
@@ -34,8 +34,8 @@ A, B, C, FAR = table(1, "a"), table(2, "b"), table(3, "c"), table(4, "d", "far")
 ALL = (A, B, C, FAR)
 
 
-def entry(of: CatalogTable, number: int = 0, written: int = 500) -> Entry:
-    return Entry(number or 100 + of.rel.oid, written, of.rel.oid, of.rel.id, False)
+def entry(of: CatalogTable, number: int = 0, written: int = 500) -> PublishedTable:
+    return PublishedTable(number or 100 + of.rel.oid, written, of.rel.oid, of.rel.id, False)
 
 
 def found(*tables: CatalogTable, **more: Any) -> Publication:
@@ -250,7 +250,10 @@ def test_a_publication_is_read_with_its_tables_and_schemas() -> None:
         500,
         False,
         (),
-        {1: Entry(101, 500, 1, TableId("shop", "a"), False), 4: Entry(104, 501, 4, TableId("far", "d"), True)},
+        {
+            1: PublishedTable(101, 500, 1, TableId("shop", "a"), False),
+            4: PublishedTable(104, 501, 4, TableId("far", "d"), True),
+        },
         {"far": (9, 90, 501)},
         {4: 540},
     )

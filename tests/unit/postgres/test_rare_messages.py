@@ -15,7 +15,7 @@ from cdcflow.sources.postgres.wire import (
     RelationColumn,
     exactly,
     frames_of,
-    joined,
+    join_messages,
     name_of,
     relation_of,
     string_at,
@@ -28,7 +28,7 @@ HEADER = b"w" + bytes(24)
 def test_messages_of_a_buffer_are_told_apart_by_their_headers() -> None:
     """A part of them is what the same messages alone would be."""
     raw = [HEADER + b"B" + bytes(20), HEADER + b"C", HEADER + b"I12345"]
-    found = frames_of(joined(raw))
+    found = frames_of(join_messages(raw))
     assert len(found) == 3
     assert bytes(found.kind) == b"BCI"
     assert [found.one(i) for i in range(3)] == [m[25:] for m in raw]
@@ -37,16 +37,16 @@ def test_messages_of_a_buffer_are_told_apart_by_their_headers() -> None:
     part = found.part(1, 3)
     assert (len(part), bytes(part.kind), part.raw()) == (2, b"CI", b"".join(raw[1:]))
     assert [part.one(i) for i in range(2)] == [b"C", b"I12345"]
-    again = frames_of(joined([part.raw()], part.lengths))
+    again = frames_of(join_messages([part.raw()], part.lengths))
     assert (again.start - again.start[0]).tolist() == (part.start - part.start[0]).tolist()
     assert bytes(again.kind) == b"CI"
 
 
 def test_no_messages_are_none() -> None:
     """A reader that was woken for nothing."""
-    found = frames_of(joined([]))
+    found = frames_of(join_messages([]))
     assert (len(found), found.raw(), found.lengths.tolist()) == (0, b"", [])
-    none = frames_of(joined([HEADER + b"B"])).part(0, 0)
+    none = frames_of(join_messages([HEADER + b"B"])).part(0, 0)
     assert (len(none), none.raw()) == (0, b"")
 
 
@@ -55,7 +55,7 @@ def test_what_is_no_xlogdata_message_is_refused(last: bytes) -> None:
     """O10: its type would be the next message's header, or bytes after the end of the buffer."""
     for pieces in ([HEADER + b"B", last], [last, HEADER + b"B"], [last]):
         with pytest.raises(SourceUnavailable, match="not XLogData"):
-            frames_of(joined(pieces))
+            frames_of(join_messages(pieces))
 
 
 @pytest.mark.parametrize("lengths", [[26], [26, 27], [53], [], [53, -1], [-1, 53], [-26, 78]])

@@ -15,9 +15,9 @@ import pytest
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, TableId
-from cdcflow.sources.buffers import Cells, padded
+from cdcflow.sources.buffers import Cells, with_padding
 from cdcflow.sources.postgres.types import AttributeInfo, Codec, DescribedTable, Policy, decode, describe_table
-from cdcflow.sources.postgres.types.describe import quoted
+from cdcflow.sources.postgres.types.describe import quote_name
 
 NUMERIC, INT4, BOX = 1700, 23, 603
 TIMESTAMP, TIMESTAMPTZ = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
@@ -49,7 +49,7 @@ def arrow_of(attribute: AttributeInfo, **policy: Any) -> pa.DataType:
 
 def cells(*values: bytes) -> Cells:
     size = np.array([len(v) for v in values], np.int64)
-    return Cells(padded(values), np.cumsum(size) - size, size)
+    return Cells(with_padding(values), np.cumsum(size) - size, size)
 
 
 def big(form: str, *values: Any) -> bytes:
@@ -271,7 +271,7 @@ def test_the_policy_is_that_of_the_settings() -> None:
 
 def test_a_column_s_name_stays_a_name() -> None:
     """S01: whatever it is called."""
-    assert quoted('a"b') == '"a""b"'
+    assert quote_name('a"b') == '"a""b"'
     odd = replace(column(869), name='v"; DROP TABLE t; --')
     assert described(odd).copy_expressions[0].count('"v""; DROP TABLE t; --"') == 2
     with pytest.raises(ConfigurationError, match="columns v and V"):

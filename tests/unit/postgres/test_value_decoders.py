@@ -320,6 +320,6 @@ def test_bytes_are_gathered_in_pieces_of_any_size(values: list[bytes], at_once: 
     size = np.array([len(values[i]) for i in order], np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffers, "_GATHERED_AT_ONCE", at_once)
-        data, offsets = buffers.gathered(source, start, size)
+        data, offsets = buffers.gather(source, start, size)
     assert data.tobytes() == b"".join(values[i] for i in order)
     assert np.diff(offsets).tolist() == size.tolist()

@@ -10,7 +10,7 @@ from typing import Any
 from cdcflow.capture.interleave.messages import RowVersion
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import Relid
-from cdcflow.sources.postgres.rewrites import NO_KEY, CatalogVersion, Key, RowVersions, versions
+from cdcflow.sources.postgres.rewrites import NO_KEY, CatalogVersion, PrimaryKey, RowVersions, versions
 
 T, U = TableId("public", "t"), TableId("public", "u")
 
@@ -61,7 +61,7 @@ def test_a_version_holds_what_the_values_of_rows_depend_on() -> None:
     t, u = found(Server(), 20, 10).values()
     if t.oid != 10:
         t, u = u, t
-    key = Key(900, 901, (1, 3))
+    key = PrimaryKey(900, 901, (1, 3))
     assert t == CatalogVersion(10, {10: (100, "f" * 16)}, ("17", "", "-19"), {800: frozenset({"11", "0"})}, key=key)
     assert u == CatalogVersion(20, {21: (210, "5"), 22: (220, "0")}, ("19",), {801: frozenset({"f" * 16})}, key=NO_KEY)
     assert (t.attached, u.attached) == (frozenset(), frozenset({22})), "only a partition can come with rows"
@@ -310,7 +310,7 @@ def test_changed_key_is_a_reason_once_a_message_does_not_describe_its_columns() 
     told = on.versions.changed(10, 0)
     assert told is not None
     assert not told.changed
-    assert CatalogVersion.from_json(told.now).keys_were == (Key(900, 901, (1, 3)),)
+    assert CatalogVersion.from_json(told.now).keys_were == (PrimaryKey(900, 901, (1, 3)),)
     assert on.versions.changed(10, 0) is None, "it is said once"
     on.catalog.untold.add(10)
     found = on.versions.changed(10, 0)
@@ -348,9 +348,9 @@ def test_a_key_stays_the_same_while_its_constraint_or_its_file_does() -> None:
         assert compared.changed is not same
     without = CatalogVersion(10, {}, ("17",), {}, is_full=True)
     assert CatalogVersion.from_json(without.to_json()) == without
-    now = CatalogVersion(10, {}, ("17",), {}, key=Key(900, 901, (1,)), is_full=True)
+    now = CatalogVersion(10, {}, ("17",), {}, key=PrimaryKey(900, 901, (1,)), is_full=True)
     assert not now.after(without).changed_since(without)
     assert now.after(without).keys_were == ()
-    parted = CatalogVersion(10, {}, ("17",), {}, key=Key(1, 0, (1,)))
-    assert CatalogVersion(10, {}, ("17",), {}, key=Key(2, 0, (1,))).has_other_key(parted)
+    parted = CatalogVersion(10, {}, ("17",), {}, key=PrimaryKey(1, 0, (1,)))
+    assert CatalogVersion(10, {}, ("17",), {}, key=PrimaryKey(2, 0, (1,))).has_other_key(parted)
     assert CatalogVersion.from_json(parted.to_json()) == parted

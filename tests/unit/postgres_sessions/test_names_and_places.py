@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.postgres.catalog import UNKNOWN_NUMBER, numbered, placed, word_of
+from cdcflow.sources.postgres.catalog import UNKNOWN_NUMBER, column_numbers, numbers_by_order, word_of
 from cdcflow.sources.postgres.columns import Attribute
-from cdcflow.sources.postgres.connection import Address, literal, quoted
+from cdcflow.sources.postgres.connection import Address, literal, quote_name
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import RelationColumn
 
@@ -62,18 +62,18 @@ def test_columns_keep_their_numbers_over_a_rename_and_a_drop() -> None:
     """P19, P20: the message is older than the catalog; its columns are in the order of their numbers."""
     now = [attribute(1, "id"), attribute(2, "renamed", TEXT), dropped(3), attribute(4, "b"), attribute(5, "a", TEXT)]
     then = [column("id"), column("old", TEXT), column("a", INT), column("b")]
-    assert placed(then, now) == [1, 2, 3, 4]
+    assert numbers_by_order(then, now) == [1, 2, 3, 4]
 
 
 def test_column_that_was_dropped_before_is_passed_over() -> None:
     """P19: an old gap in the numbers belongs to no column."""
     now = [attribute(1, "id"), dropped(2), attribute(3, "a", TEXT)]
-    assert placed([column("id"), column("a", INT)], now) == [1, 3]
+    assert numbers_by_order([column("id"), column("a", INT)], now) == [1, 3]
 
 
 def test_unknown_column_gets_a_separate_number() -> None:
     """A dropped table has no columns to compare with, and still must be described."""
-    assert placed([column("a"), column("b")], []) == [UNKNOWN_NUMBER, UNKNOWN_NUMBER + 1]
+    assert numbers_by_order([column("a"), column("b")], []) == [UNKNOWN_NUMBER, UNKNOWN_NUMBER + 1]
 
 
 V1, V2 = (word_of(INT), word_of(TEXT)), (word_of(INT), "", word_of(INT))
@@ -102,7 +102,7 @@ def test_column_that_took_a_dropped_ones_name_is_distinguished_from_it(
 ) -> None:
     """P19: the dropped column's values would permanently appear under the name of the present one."""
     columns = [column(name, type_oid) for name, type_oid in zip(("id", "v"), types, strict=False)]
-    assert numbered(columns, types, MADE_AGAIN, before) == (numbers, is_certain)
+    assert column_numbers(columns, types, MADE_AGAIN, before) == (numbers, is_certain)
 
 
 @settings(max_examples=200)
@@ -123,7 +123,7 @@ def test_columns_of_one_type_each_are_always_placed_right(fates: list[str], adde
                 now.append(attribute(number, f"c{number}", 5000 + number))
     now += [attribute(len(fates) + i, f"added{i}", 9000 + i) for i in range(1, added + 1)]
     then = [column(f"c{number}", 1000 + number) for number in range(1, len(fates) + 1)]
-    assert placed(then, now) == list(range(1, len(fates) + 1))
+    assert numbers_by_order(then, now) == list(range(1, len(fates) + 1))
 
 
 @settings(max_examples=50)
@@ -157,6 +157,6 @@ def test_local_address_is_distinguished_from_a_remote_one() -> None:
 @given(st.text(min_size=1))
 def test_quoting_leaves_no_way_out(name: str) -> None:
     """S01: an inner quote is always doubled."""
-    for text, mark in ((quoted(name), '"'), (literal(name), "'")):
+    for text, mark in ((quote_name(name), '"'), (literal(name), "'")):
         assert text[0] == text[-1] == mark
         assert text[1:-1].replace(mark * 2, "") == name.replace(mark, "")

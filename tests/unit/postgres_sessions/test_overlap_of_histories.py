@@ -17,7 +17,7 @@ from cdcflow.model.position import Position
 from cdcflow.sources.postgres import overlap
 from cdcflow.sources.postgres.lsn import position_of
 from cdcflow.sources.postgres.overlap import TransactionsOnly, check_same
-from cdcflow.sources.postgres.wire import joined
+from cdcflow.sources.postgres.wire import join_messages
 
 ORDERS, OTHER = 16384, 16390
 DESCRIBED = table("orders", ORDERS, [])
@@ -42,7 +42,7 @@ def read(captured: list[int] | None, *ends: int) -> tuple[list[tuple[int, str, i
     begins = [0, *ends]
     for first, last in zip(begins, [*ends, len(MESSAGES)], strict=True):
         if first < last:
-            told += decoder.decode(joined([xlog(m) for m in MESSAGES[first:last]]))
+            told += decoder.decode(join_messages([xlog(m) for m in MESSAGES[first:last]]))
     found = decoder.table()
     assert found.schema.field("commit_ts") == HEADERS_BACK.field("commit_ts")
     rows = found.set_column(2, "commit_ts", found.column("commit_ts").cast(pa.int64())).to_pylist()
@@ -78,9 +78,9 @@ def test_a_transaction_that_is_half_here_is_not_idle() -> None:
     """The stream must not be called quiet in the middle of one."""
     decoder = TransactionsOnly(None)
     assert (decoder.idle, decoder.gathering) == (True, False)
-    decoder.decode(joined([xlog(m) for m in MESSAGES[:2]]))
+    decoder.decode(join_messages([xlog(m) for m in MESSAGES[:2]]))
     assert not decoder.idle
-    decoder.decode(joined([xlog(m) for m in MESSAGES[2:5]]))
+    decoder.decode(join_messages([xlog(m) for m in MESSAGES[2:5]]))
     assert decoder.idle
     assert TransactionsOnly(None).table().num_rows == 0
 
@@ -111,7 +111,7 @@ def compared(
     """Compare; return whether cdcflow's log was considered to reach back far enough, for the positions just before, at
     and after `since`."""
     enough: list[bool] = []
-    monkeypatch.setattr(overlap, "_given", lambda *_: theirs)
+    monkeypatch.setattr(overlap, "_slot_transactions", lambda *_: theirs)
 
     def back(is_enough: Any) -> pa.Table:
         enough.extend(is_enough(Position(str(position_of(since + by)))) for by in (-1, 0, 1))
@@ -212,7 +212,7 @@ def advanced(lsn: int) -> Advanced:
 def given(since: int, position: int) -> pa.Table:
     nothing: Any = None
     slot: Any = Slot()
-    return overlap._given(nothing, slot, "p", since, position, [ORDERS])
+    return overlap._slot_transactions(nothing, slot, "p", since, position, [ORDERS])
 
 
 def test_a_slot_is_read_up_to_our_position_and_no_further(stream: type[Stream]) -> None:

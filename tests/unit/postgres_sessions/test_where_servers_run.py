@@ -7,7 +7,7 @@ import pytest
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sources.postgres.connection import Address, _refused
+from cdcflow.sources.postgres.connection import Address, _connect_error
 from cdcflow.sources.postgres.identity import decodes
 from cdcflow.sources.postgres.platforms import OWN, RDS, SERVICES
 from cdcflow.sources.postgres.poolers import pooler_of
@@ -35,7 +35,7 @@ def test_pooler_is_named_where_the_host_shows_it(host: str, port: str, name: str
 )
 def test_refusal_of_a_pooler_is_no_failure_to_try_again(said: str) -> None:
     """It was retried indefinitely, as if the server would answer once."""
-    error = _refused(
+    error = _connect_error(
         psycopg.OperationalError(f"connection failed: FATAL:  {said}"),
         Address.parse("postgresql://a@h/b"),
         has_password=True,
@@ -48,9 +48,9 @@ def test_refusal_of_a_pooler_is_no_failure_to_try_again(said: str) -> None:
 def test_server_without_wal_senders_is_set_up_and_not_waited_for() -> None:
     """At wal_level = minimal there can be none, and no other consumer has them."""
     text = 'FATAL:  number of requested standby connections exceeds "max_wal_senders" (currently 0)'
-    error = _refused(psycopg.OperationalError(text), Address.parse("postgresql://a@h/b"), has_password=True)
+    error = _connect_error(psycopg.OperationalError(text), Address.parse("postgresql://a@h/b"), has_password=True)
     assert isinstance(error, ConfigurationError)
-    full = _refused(
+    full = _connect_error(
         psycopg.OperationalError(text.replace("0", "5")), Address.parse("postgresql://a@h/b"), has_password=True
     )
     assert not isinstance(full, ConfigurationError)

@@ -19,7 +19,7 @@ from cdcflow.model.table import OP, UNCHANGED, Table
 from cdcflow.sources.buffers import Bools, Cells
 
 
-def merged(table: Table, parts: Sequence[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
+def merge_batches(table: Table, parts: Sequence[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
     """One batch from parts, each with rows and their indices in the run; the indices may interleave."""
     if len(parts) == 1:
         return ChangeBatch(table, *parts[0])
@@ -112,7 +112,7 @@ def unchanged_names(table: Table, omitted: Bools, arrow: pa.DataType) -> pa.Arra
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitRows:
     """Rows of a source's log as changes. A row that changes its key becomes two changes: a delete of the old key and,
     directly after it, an insert (hard case P09).
 
@@ -128,7 +128,7 @@ class Split:
 
 def split_key_changes(
     changed: Bools, carries_old: Bools, new_image: Int64s, op: npt.NDArray[Any], delete: int, insert: int
-) -> Split:
+) -> SplitRows:
     """`changed`: which rows change their key; `carries_old`: which changes also carry their old row. Row i's old image
     has the number i, its new one `new_image[i]`; `op` is its letter if the key does not change."""
     total = len(changed) + int(changed.sum())
@@ -139,7 +139,7 @@ def split_key_changes(
     value[first], letters[first], letters[first + 1] = np.flatnonzero(changed), delete, insert
     with_old = np.flatnonzero(changed | carries_old)
     before[last[with_old]] = with_old
-    return Split(last, value, letters, before)
+    return SplitRows(last, value, letters, before)
 
 
 def same_values(one: Cells, other: Cells) -> Bools:

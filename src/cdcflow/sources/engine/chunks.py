@@ -275,11 +275,11 @@ class Chunks(Generic[C, P, R]):
     # ── cdcflow.capture.ports.part_readers.PartReader ─────────────────────────────────────────────────────────────────
 
     def read_part(self, chunk: Chunk, part: P) -> PartRows:
-        def taken(connection: C) -> tuple[float, Callable[[], R]]:
+        def start_read(connection: C) -> tuple[float, Callable[[], R]]:
             with self._dialect.opened(connection, chunk, part) as table:
                 return time.monotonic(), table.read(part)
 
-        began, decoded = self._run(chunk, taken)
+        began, decoded = self._run(chunk, start_read)
         found = decoded()
         return PartRows(replace(found, batches=()), found.shape, found.batches, time.monotonic() - began)
 
@@ -355,7 +355,7 @@ class Chunks(Generic[C, P, R]):
             # change of the table's shape may be waiting for it, and other parts for that change.
             settle(later)
         found = [decoded(), *(part.result() for part in later)] if decoded is not None else []
-        found = _joined(chunk.table, found)
+        found = _parts_of_chunk(chunk.table, found)
         return _Taken(chunk, snapshot, shape, found, self._dialect.reached(chunk, found), time.monotonic() - began)
 
     def _as_read(self, taken: _Taken[R]) -> ChunkRead:
@@ -391,7 +391,7 @@ class Chunks(Generic[C, P, R]):
             asked = [others.read(chunk, part) for part in parts]
             settle(asked)
             found = [one.result() for one in asked]
-            kept = _joined(chunk.table, [here(cast(R, one.told)) for one in found])
+            kept = _parts_of_chunk(chunk.table, [here(cast(R, one.told)) for one in found])
         if any(part.shape != shape for part in kept):
             raise SourceUnavailable(f"reading {chunk.table}: its columns changed while a chunk was read")
         reached = self._dialect.reached(chunk, kept)
@@ -409,11 +409,11 @@ class Chunks(Generic[C, P, R]):
         )
 
     def _part(self, chunk: Chunk, part: P, take: Callable[[OpenTable[P, R], P], Callable[[], R]]) -> R:
-        def taken(connection: C) -> Callable[[], R]:
+        def start_read(connection: C) -> Callable[[], R]:
             with self._dialect.opened(connection, chunk, part) as table:
                 return take(table, part)
 
-        return self._run(chunk, taken)()
+        return self._run(chunk, start_read)()
 
     def _keys(self, connection: C, chunk: Chunk) -> ChunkRead:
         assert chunk.keys is not None  # noqa: S101  what kind "keys" means
@@ -498,7 +498,7 @@ def without_key(table: TableId) -> ConfigurationError:
     )
 
 
-def _joined(table: TableId, found: Sequence[R]) -> list[R]:
+def _parts_of_chunk(table: TableId, found: Sequence[R]) -> list[R]:
     """The parts that make up one chunk, in order: parts after one that ended early do not belong to it.
 
     Raises:

@@ -27,7 +27,7 @@ POLICIES = "policies"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ColumnPolicy:
     """How one column's values are kept: the type in the log if a setting chose it ("": the default type), and what
     happens to values that it cannot hold ("": they stop the capture). `by_name`: the only reason is a setting that
     names this very column; no other setting concerns its type. Not stored."""
@@ -40,9 +40,9 @@ class Kept:
         return " ".join(part for part in (self.type and f"as {self.type}", self.special) if part) or "stop"
 
 
-PLAIN = Kept()
+PLAIN = ColumnPolicy()
 
-Policies = Mapping[TableId, Mapping[int, Kept]]
+Policies = Mapping[TableId, Mapping[int, ColumnPolicy]]
 """By table and column number, for every column of a captured table that such a setting concerns."""
 
 
@@ -56,12 +56,14 @@ def to_json(policies: Policies) -> str:
 
 def from_json(text: str) -> Policies:
     return {
-        TableId(schema, name): {int(number): Kept(*kept) for number, kept in columns.items()}
+        TableId(schema, name): {int(number): ColumnPolicy(*kept) for number, kept in columns.items()}
         for schema, name, columns in json.loads(text)
     }
 
 
-def changed(before: Mapping[int, Kept], now: Mapping[int, Kept], table: Table) -> dict[int, tuple[Kept, Kept]]:
+def changed_columns(
+    before: Mapping[int, ColumnPolicy], now: Mapping[int, ColumnPolicy], table: Table
+) -> dict[int, tuple[ColumnPolicy, ColumnPolicy]]:
     """The columns whose values in the log differ from what the current settings produce, each with then and now."""
     found = {}
     for column in table.columns:
@@ -73,7 +75,7 @@ def changed(before: Mapping[int, Kept], now: Mapping[int, Kept], table: Table) -
     return found
 
 
-def reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]) -> dict[TableId, str]:
+def reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, ColumnPolicy]]) -> dict[TableId, str]:
     """The captured tables that must be read again, each with the reason. `source` is from the previous checkpoint; one
     of an earlier cdcflow does not contain how values were kept, and then nothing is compared."""
     if POLICIES not in source:
@@ -81,14 +83,14 @@ def reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]
     before = from_json(source[POLICIES])
     found = {}
     for table, now in tables.items():
-        columns = changed(before[table.id], now, table) if table.id in before else {}
+        columns = changed_columns(before[table.id], now, table) if table.id in before else {}
         if columns:
             names = {c.number: c.name for c in table.columns}
             found[table.id] = ", ".join(f"{names[n]}: {then} → {kept}" for n, (then, kept) in columns.items())
     return found
 
 
-def otherwise(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]) -> dict[TableId, str]:
+def otherwise(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, ColumnPolicy]]) -> dict[TableId, str]:
     """The captured tables with a column whose values are kept differently than before, each with the difference: a
     backfill that failed at a value of the column may now succeed."""
     if POLICIES not in source:
@@ -104,7 +106,7 @@ def otherwise(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kep
     return found
 
 
-def noted(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]) -> dict[str, str]:
+def policies_to_store(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, ColumnPolicy]]) -> dict[str, str]:
     """What to store in a checkpoint's `source`: how values are kept, and what is to be read again because of it."""
     captured = {t.id for t in tables}
     wanted = (rereading.pending(source) | reread(source, tables).keys()) & captured

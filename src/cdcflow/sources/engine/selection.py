@@ -45,7 +45,7 @@ class Pattern:
         schema, name = found[2], found[3]
         in_schema = None if _is_wild(schema) else _literal(schema)
         exact = None if in_schema is None or _is_wild(name) else TableId(in_schema, _literal(name))
-        return cls(text, found[1] == "!", _compiled(schema), _compiled(name), exact, in_schema)
+        return cls(text, found[1] == "!", _compile_part(schema), _compile_part(name), exact, in_schema)
 
     def matches(self, table: TableId) -> bool:
         return self.schema.fullmatch(table.schema) is not None and self.name.fullmatch(table.name) is not None
@@ -86,14 +86,14 @@ Refusal = tuple[str, str]
 """Why a table cannot be captured, and the statement that fixes it (or a sentence, see `advice`)."""
 
 
-class Entry(Protocol):
+class SelectableTable(Protocol):
     """A table as a dialect's catalog describes it."""
 
     @property
     def id(self) -> TableId: ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=SelectableTable)
 
 
 @dataclass(frozen=True)  # without slots: a generic dataclass with frozen and slots cannot be instantiated by an alias
@@ -180,7 +180,7 @@ def _of_one_name(tables: Iterable[TableId]) -> dict[TableId, tuple[Refusal, ...]
     for table in tables:
         named.setdefault(str(table), set()).add(table)
     return {
-        table: ((f"{_quoted(table)} has the name {name} of another table, {_quoted(other)}", _RENAME),)
+        table: ((f"{_quote(table)} has the name {name} of another table, {_quote(other)}", _RENAME),)
         for name, both in named.items()
         for table in both
         for other in sorted(both - {table})[:1]
@@ -190,7 +190,7 @@ def _of_one_name(tables: Iterable[TableId]) -> dict[TableId, tuple[Refusal, ...]
 _RENAME = "rename one of the two at the source, so that schema and name joined by a dot are different texts"
 
 
-def _quoted(table: TableId) -> str:
+def _quote(table: TableId) -> str:
     return f'"{table.schema}"."{table.name}"'
 
 
@@ -250,7 +250,7 @@ def _literal(part: str) -> str:
     return part[1:-1].replace('""', '"') if part.startswith('"') else part
 
 
-def _compiled(part: str) -> re.Pattern[str]:
+def _compile_part(part: str) -> re.Pattern[str]:
     if part.startswith('"'):
         return re.compile(re.escape(_literal(part)))
     # Only * and ? are wildcards; a bracket in a name is a bracket.

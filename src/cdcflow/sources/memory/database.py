@@ -44,7 +44,7 @@ def position_of(number: int) -> Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MemoryChange:
     """One row of the log, in the shape that its table had. `part` is the sub-transaction that it belongs to."""
 
     shape: Table
@@ -55,17 +55,17 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class MemoryCommit:
     """A committed transaction; the rows of its `aborted` parts were rolled back."""
 
     position: int
     xid: int
-    changes: tuple[Change, ...]
+    changes: tuple[MemoryChange, ...]
     aborted: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MemoryMark:
     """A mark of the log `slot`. Token None: a heartbeat."""
 
     position: int
@@ -84,7 +84,7 @@ class Statement:
     filled: tuple[TableId, ...] = ()
 
 
-Record = Commit | Mark | Statement
+Record = MemoryCommit | MemoryMark | Statement
 
 
 @dataclass(slots=True)
@@ -133,11 +133,11 @@ class MemoryDatabase:
         """A number that was not used here before."""
         return next(self._numbers)
 
-    def commit(self, changes: list[Change], aborted: set[int], show: Callable[[], None], *, hold: bool) -> None:
+    def commit(self, changes: list[MemoryChange], aborted: set[int], show: Callable[[], None], *, hold: bool) -> None:
         """Append a transaction to the log, and make it visible unless it is held back."""
         with self.changed:
             xid = self._take_xid()
-            self.append(lambda at: Commit(at, xid, tuple(changes), frozenset(aborted)), size=len(repr(changes)))
+            self.append(lambda at: MemoryCommit(at, xid, tuple(changes), frozenset(aborted)), size=len(repr(changes)))
             self._shows = show, xid
             if hold:
                 self.invisible.add(xid)
@@ -177,7 +177,7 @@ class MemoryDatabase:
                 wake()
 
     def write_mark(self, slot: str, token: Token | None) -> None:
-        self.append(lambda at: Mark(at, slot, token))
+        self.append(lambda at: MemoryMark(at, slot, token))
 
     def after(self, position: int, most: int) -> list[Record]:
         """The next records after a position."""
@@ -312,7 +312,7 @@ class Transaction:
     def __init__(self, database: MemoryDatabase) -> None:
         self._database = database
         self._rows: dict[TableId, dict[int, Row]] = {}
-        self._changes: list[Change] = []
+        self._changes: list[MemoryChange] = []
         self._effects: list[tuple[TableId, int | None, Row | None]] = []
         self._aborted: set[int] = set()
         self._part = self._parts = 0
@@ -393,4 +393,4 @@ class Transaction:
         return self._database.tables[table].shape
 
     def _log(self, table: TableId, op: str, values: Row, before: Row | None = None) -> None:
-        self._changes.append(Change(self._shape(table), op, values, before, self._part))
+        self._changes.append(MemoryChange(self._shape(table), op, values, before, self._part))

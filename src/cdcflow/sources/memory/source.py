@@ -25,7 +25,7 @@ from cdcflow.sources.engine.chunks import KEYS_BYTES_MAX, Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.memory.chunks import MemoryChunks, MemoryConnector, row_version
-from cdcflow.sources.memory.database import Commit, MemoryDatabase, MemoryTable, Statement, position_of
+from cdcflow.sources.memory.database import MemoryCommit, MemoryDatabase, MemoryTable, Statement, position_of
 from cdcflow.sources.memory.stream import MemoryStream
 
 SPOOL_ROWS = 1000
@@ -194,19 +194,25 @@ class MemorySource:
     def _check_whole(self, position: int, transactions_back: TransactionsBack | None) -> None:
         database = self._database
         if self._slot not in database.slots:
-            raise _lost(f"slot {self._slot} is gone")
+            raise _history_lost(f"slot {self._slot} is gone")
         kept_from = database.slots[self._slot]
         if kept_from > position:
-            raise _lost(f"the database has forgotten what comes behind {position}: it keeps history from {kept_from}")
+            raise _history_lost(
+                f"the database has forgotten what comes behind {position}: it keeps history from {kept_from}"
+            )
         if position > database.end:
-            raise _lost(f"the database's log ends at {database.end}, before the change log's position {position}")
+            raise _history_lost(
+                f"the database's log ends at {database.end}, before the change log's position {position}"
+            )
         if transactions_back is None:
             return
         ours = transactions_back(lambda at: int(at) <= kept_from)
-        there = {r.position: r.xid for r in database.log if isinstance(r, Commit | Statement)}
+        there = {r.position: r.xid for r in database.log if isinstance(r, MemoryCommit | Statement)}
         for at, xid in zip(ours.column("position").to_pylist(), ours.column("xid").to_pylist(), strict=True):
             if kept_from < int(at) <= position and there.get(int(at)) != xid:
-                raise _lost(f"at {at} the database's log is another than ours: the database was restored from a copy")
+                raise _history_lost(
+                    f"at {at} the database's log is another than ours: the database was restored from a copy"
+                )
 
     def _selected(self) -> list[MemoryTable]:
         return [t for _, t in sorted(self._database.tables.items()) if self._selection.selects(t.id)]
@@ -227,7 +233,7 @@ def _check_slot(checkpoint: Checkpoint, slot: str) -> None:
         )
 
 
-def _lost(why: str) -> HistoryLost:
+def _history_lost(why: str) -> HistoryLost:
     return HistoryLost(
         why,
         remedy="run with --accept-history-loss: a new position is made, and every table is read again",

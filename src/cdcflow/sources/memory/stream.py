@@ -22,7 +22,14 @@ from cdcflow.model.change import TRUNCATE, ChangeBatch, Run
 from cdcflow.model.position import Position
 from cdcflow.model.table import BEFORE, OP, Table, TableId
 from cdcflow.sources.engine.spooled import SpooledRows
-from cdcflow.sources.memory.database import Change, Commit, Mark, MemoryDatabase, Statement, position_of
+from cdcflow.sources.memory.database import (
+    MemoryChange,
+    MemoryCommit,
+    MemoryDatabase,
+    MemoryMark,
+    Statement,
+    position_of,
+)
 
 RECORDS_MAX = 1000
 
@@ -89,20 +96,20 @@ class MemoryStream:
 
     # ── decoding ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _events(self, record: Commit | Mark | Statement) -> list[StreamEvent]:
+    def _events(self, record: MemoryCommit | MemoryMark | Statement) -> list[StreamEvent]:
         match record:
-            case Mark(at, slot, token):
+            case MemoryMark(at, slot, token):
                 is_ours = slot == self._slot and token is not None
                 return [MarkSeen(token, position_of(at), at)] if is_ours and token else [Advanced(position_of(at), at)]
-            case Commit():
+            case MemoryCommit():
                 return self._committed(record)
             case Statement(at, xid, emptied, filled):
                 before = position_of(at - 1)
                 events: list[StreamEvent] = [RowsFilled(t, before) for t in filled if t in self._captured]
-                gone = [Change(shape, TRUNCATE, {}) for shape in emptied if shape.id in self._captured]
+                gone = [MemoryChange(shape, TRUNCATE, {}) for shape in emptied if shape.id in self._captured]
                 return [*events, *([Committed(run_of(xid, at, gone))] if gone else [])]
 
-    def _committed(self, record: Commit) -> list[StreamEvent]:
+    def _committed(self, record: MemoryCommit) -> list[StreamEvent]:
         ours = [c for c in record.changes if c.shape.id in self._captured]
         if len(ours) > self._spool_rows:
             return self._spooled(record, ours)
@@ -110,7 +117,7 @@ class MemoryStream:
         at = record.position
         return [Committed(run_of(record.xid, at, kept))] if kept else [Advanced(position_of(at), at)]
 
-    def _spooled(self, record: Commit, ours: list[Change]) -> list[StreamEvent]:
+    def _spooled(self, record: MemoryCommit, ours: list[MemoryChange]) -> list[StreamEvent]:
         rows = SpooledRows(aborted=set(record.aborted))
         for first in range(0, len(ours), self._spool_rows):
             piece = ours[first : first + self._spool_rows]
@@ -134,7 +141,7 @@ class MemoryStream:
             return
 
 
-def batches_of(changes: Sequence[Change]) -> list[ChangeBatch]:
+def batches_of(changes: Sequence[MemoryChange]) -> list[ChangeBatch]:
     """One batch for each shape; a row's index is its number among all changes."""
     indices: dict[Table, list[int]] = {}
     for at, change in enumerate(changes):
@@ -145,12 +152,12 @@ def batches_of(changes: Sequence[Change]) -> list[ChangeBatch]:
     ]
 
 
-def _rows(changes: Sequence[Change], shape: Table) -> pa.RecordBatch:
+def _rows(changes: Sequence[MemoryChange], shape: Table) -> pa.RecordBatch:
     rows = [{**c.values, OP: c.op, BEFORE: c.before} for c in changes]
     return pa.RecordBatch.from_pylist(rows, schema=shape.change_schema)
 
 
-def run_of(xid: int, position: int, changes: Sequence[Change]) -> Run:
+def run_of(xid: int, position: int, changes: Sequence[MemoryChange]) -> Run:
     """One transaction as a run. The clock of this database is its position."""
     return Run(
         np.array([xid], np.uint64),

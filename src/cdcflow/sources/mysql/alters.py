@@ -68,7 +68,7 @@ class Altered:
 HARMLESS = Altered(fills=False)
 
 
-def altered(tokens: Sequence[Token]) -> Altered:
+def alter_effects(tokens: Sequence[Token]) -> Altered:
     """What the clauses of ALTER TABLE do; `tokens` are those after the table's name."""
     redefined: list[Redefined] = []
     for clause in _split(tokens):
@@ -131,9 +131,9 @@ def _clause(clause: Sequence[Token]) -> bool | Redefined:
         case "DROP":
             return second not in _INDEXES
         case "ADD" if second != "PARTITION":
-            return _added(clause[at + 1 :])
+            return _add_fills(clause[at + 1 :])
         case "MODIFY" | "CHANGE":
-            return _redefined(clause, at)
+            return _redefinition(clause, at)
     return head not in _PARTITIONS or second != "PARTITION"
 
 
@@ -154,7 +154,7 @@ def _behind_options(clause: Sequence[Token], at: int) -> int:
     return len(clause)
 
 
-def _added(rest: Sequence[Token]) -> bool:
+def _add_fills(rest: Sequence[Token]) -> bool:
     if any(t.word == "PRIMARY" for t in rest):  # a reserved word, so it means a key at any position
         return True
     first = word_at(rest, 0)
@@ -184,7 +184,7 @@ def _comes_filled(definition: Sequence[Token]) -> bool:
     return word_at(definition, 1) == "TIMESTAMP" and not says_null
 
 
-def _redefined(clause: Sequence[Token], at: int) -> bool | Redefined:
+def _redefinition(clause: Sequence[Token], at: int) -> bool | Redefined:
     """MODIFY or CHANGE: the new definition if it can be compared with the old one; otherwise True: it fills."""
     is_change = clause[at].word == "CHANGE"
     at = behind_if(clause, at + 1 + (word_at(clause, at + 1) == "COLUMN"))

@@ -33,7 +33,7 @@ from cdcflow.model.change import Int64s, KeySet, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
-from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
+from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expand
 from cdcflow.sources.mysql.ddl import Statements
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
 from cdcflow.sources.mysql.errors import history_lost
@@ -41,14 +41,14 @@ from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
 from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress, began_text
-from cdcflow.sources.mysql.row_events import HEARTBEAT, Changes, Marks, RowEvents, numbered
+from cdcflow.sources.mysql.row_events import HEARTBEAT, EventChanges, Marks, RowEvents, number_rows
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
 from cdcflow.sources.mysql.tables import Tables
 from cdcflow.sources.mysql.transactions import (
     Groups,
-    Held,
     Large,
     Openers,
+    PreparedTransaction,
     first_end,
     groups_of,
     keys_by_table,
@@ -108,7 +108,7 @@ class BinlogDecoder:
         self._gtids: GtidSet = gtid_set(flavor, position.gtids)
         self._before = gtid_set(flavor, position.gtids) if by_gtid and flavor == "mariadb" and position.xa else None
         self._xa = position.xa
-        self._held: dict[Xid, Held] = {}
+        self._held: dict[Xid, PreparedTransaction] = {}
         self._waiting: list[Events] = []
         self._waiting_bytes = 0
         self._open: _Open | None = None
@@ -154,7 +154,7 @@ class BinlogDecoder:
         """
         out: list[StreamEvent] = []
         before = self.progress.last
-        for part in expanded(check_types(events, self._flavor), self._expanded_bytes_max):
+        for part in expand(check_types(events, self._flavor), self._expanded_bytes_max):
             for piece in self._by_begin(part):
                 out += self._part(piece)
         # First, so that no position after the statement can become durable without the command to read again.
@@ -245,7 +245,7 @@ class BinlogDecoder:
         found = self._rows.decode(events, use)
         if found.incomplete:
             self._incomplete.append(keys_by_table((i.table, i.keys) for i in found.incomplete))
-        batches, rows_before = numbered([*found.changes, *truncates], len(events))
+        batches, rows_before = number_rows([*found.changes, *truncates], len(events))
         row_ends = rows_before[groups.ender + 1]
         full = np.flatnonzero(np.diff(row_ends, prepend=0) > 0)
         marks = self._marks(events, groups, coordinates, found.tokens)
@@ -325,7 +325,7 @@ class BinlogDecoder:
         """Decode one piece of a transaction into its spool."""
         self._rows.begin()
         segment = np.zeros(len(events), np.uint64)
-        truncates: list[Changes] = []
+        truncates: list[EventChanges] = []
         begin = 0
         for at, statement in said:
             self._rows.learn(events, begin, at)
@@ -343,7 +343,7 @@ class BinlogDecoder:
         if now.delivered and self._xa is None:
             return
         found = self._rows.decode(events, np.ones(len(events), np.bool_))
-        batches, rows_before = numbered([*found.changes, *truncates], len(events))
+        batches, rows_before = number_rows([*found.changes, *truncates], len(events))
         now.large.tokens += [] if now.delivered else [t for _, t in found.tokens if not t.startswith(HEARTBEAT)]
         now.large.incomplete += [(i, segment[i.event]) for i in found.incomplete]
         now.large.write(self._open_spool, batches, np.repeat(segment, np.diff(rows_before)))
@@ -355,9 +355,9 @@ class BinlogDecoder:
         pos = int(events.reach[0])
         [gtids] = self._gtids.texts(now.openers.gtids, np.zeros(1, np.int64))
         coordinate, commit_ts = self.progress.base | pos, int(now.openers.commit_ts[0])
-        committed: Held | Large | None = None if now.delivered else now.large
+        committed: PreparedTransaction | Large | None = None if now.delivered else now.large
         if events.type[0] == EventType.XA_PREPARE and not (prepared := prepared_xid(events.one(0)))[1]:
-            self._held[prepared[0]] = Held(now.large, now.again)
+            self._held[prepared[0]] = PreparedTransaction(now.large, now.again)
             committed = None
         elif isinstance(statement, XaEnd):
             committed = self._decided(statement, delivered=now.delivered)
@@ -378,7 +378,7 @@ class BinlogDecoder:
             self.progress.delivered(position, coordinate, commit_ts)
         return out + self.progress.advanced(pos, gtids, self._held_text(), known=True, commit_ts=commit_ts)
 
-    def _decided(self, end: XaEnd, *, delivered: bool) -> Held | None:
+    def _decided(self, end: XaEnd, *, delivered: bool) -> PreparedTransaction | None:
         """The held transaction that XA COMMIT or XA ROLLBACK refers to; None if nothing is to be delivered.
 
         Raises:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import pymysql
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.mysql.connection import Connection, at_once, one, query, version_of
+from cdcflow.sources.mysql.connection import Connection, at_once, query, query_row, version_of
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class BinlogEnd:
     """The end of the binary log, whether its last transactions are visible or not. `filters`: databases it excludes."""
 
     file: str
@@ -39,7 +39,7 @@ def end_statement(connection: Connection) -> str:
     return "SHOW BINARY LOG STATUS" if is_renamed else "SHOW MASTER STATUS"
 
 
-def end(connection: Connection) -> End:
+def end(connection: Connection) -> BinlogEnd:
     """The current end of the server's binary log.
 
     Raises:
@@ -54,11 +54,11 @@ def end(connection: Connection) -> End:
         )
     file, pos, do_db, ignore_db, *_ = rows[0]
     filters = "; ".join(f"{n} {v}" for n, v in (("binlog_do_db", do_db), ("binlog_ignore_db", ignore_db)) if v)
-    return End(str(file), int(pos), filters)
+    return BinlogEnd(str(file), int(pos), filters)
 
 
 @contextlib.contextmanager
-def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, End, bool]]:
+def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, BinlogEnd, bool]]:
     """MySQL: a snapshot with the transactions that it certainly sees, as a set of GTIDs, and the log's end just after
     it.
 
@@ -75,7 +75,7 @@ def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, End, bool]]:
     try:
         file, pos, _, _, executed, *_ = after[0]
         seen, now = ("".join(str(text).split()) for text in (before[0][0], executed))
-        yield seen, End(str(file), int(pos), ""), seen == now and not owners[0][0]
+        yield seen, BinlogEnd(str(file), int(pos), ""), seen == now and not owners[0][0]
     finally:
         with contextlib.suppress(pymysql.Error):
             query(connection, "ROLLBACK")
@@ -92,7 +92,7 @@ def snapshot(connection: Connection) -> Iterator[None]:
             query(connection, "ROLLBACK")
 
 
-def snapshot_end(connection: Connection) -> End:
+def snapshot_end(connection: Connection) -> BinlogEnd:
     """MariaDB: the position of this transaction's snapshot in the binary log: it sees everything before that position,
     and nothing after."""
     found = {str(k).lower(): v for k, v in query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
@@ -102,7 +102,7 @@ def snapshot_end(connection: Connection) -> End:
             remedy="set log_bin in the server's configuration, and restart it",
             runbook="server-settings",
         )
-    return End(str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"]), "")
+    return BinlogEnd(str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"]), "")
 
 
 def files(connection: Connection) -> list[tuple[str, int]]:
@@ -110,18 +110,18 @@ def files(connection: Connection) -> list[tuple[str, int]]:
     return [(str(row[0]), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]
 
 
-def executed(connection: Connection) -> str:
+def executed_gtids(connection: Connection) -> str:
     """MySQL: the transactions that every later snapshot sees, as a set of GTIDs."""
-    return "".join(str(one(connection, "SELECT @@GLOBAL.gtid_executed")[0]).split())
+    return "".join(str(query_row(connection, "SELECT @@GLOBAL.gtid_executed")[0]).split())
 
 
-def executed_before(connection: Connection, end: End) -> str:
+def executed_before(connection: Connection, end: BinlogEnd) -> str:
     """MySQL: the transactions that every later snapshot sees and that are before a position in the binary log, as a set
     of GTIDs.
 
     The server reports the set only as of now, so the transactions that it logged after the position are subtracted.
     """
-    seen = executed(connection)
+    seen = executed_gtids(connection)
     behind: list[str] = []
     names = [name for name, _ in files(connection)]
     for name in names[names.index(end.file) :]:
@@ -130,23 +130,23 @@ def executed_before(connection: Connection, end: End) -> str:
             gtids = (_GTID_NEXT.search(str(row[5])) for row in rows if str(row[2]) in ("Gtid", "Gtid_tagged"))
             behind += [f"{found[1]}:{found[2]}" for found in gtids if found]
             pos = int(rows[-1][4])
-    return "".join(str(one(connection, f"SELECT GTID_SUBTRACT('{seen}', '{','.join(behind)}')")[0]).split())
+    return "".join(str(query_row(connection, f"SELECT GTID_SUBTRACT('{seen}', '{','.join(behind)}')")[0]).split())
 
 
-def owned(connection: Connection) -> str:
+def owned_gtids(connection: Connection) -> str:
     """MySQL: the GTIDs of transactions that are being committed, each with its thread: `uuid:7#12:8#13,…`."""
-    return str(one(connection, "SELECT @@GLOBAL.gtid_owned")[0])
+    return str(query_row(connection, "SELECT @@GLOBAL.gtid_owned")[0])
 
 
 def has_gtids(connection: Connection, flavor: Flavor) -> bool:
     """Whether every transaction has a GTID. MariaDB's always do."""
-    return flavor == "mariadb" or str(one(connection, "SELECT @@GLOBAL.gtid_mode")[0]) == "ON"
+    return flavor == "mariadb" or str(query_row(connection, "SELECT @@GLOBAL.gtid_mode")[0]) == "ON"
 
 
 def gtids_at(connection: Connection, file: str, pos: int) -> str | None:
     """MariaDB: the last GTIDs before a position in its binary log; None if it has no such position, or if an event
     before it in that file is larger than `max_allowed_packet`: then the server's function fails."""
-    text = one(connection, f"SELECT BINLOG_GTID_POS('{_plain(file)}', {pos})")[0]
+    text = query_row(connection, f"SELECT BINLOG_GTID_POS('{_plain(file)}', {pos})")[0]
     return None if text is None else str(text)
 
 
@@ -203,13 +203,13 @@ def check_between(connection: Connection, position: BinlogPosition) -> None:
     _following(connection, position)
 
 
-def quiet_end(connection: Connection) -> tuple[End, str] | None:
+def quiet_end(connection: Connection) -> tuple[BinlogEnd, str] | None:
     """MariaDB: the end of the binary log with the last GTIDs before it; None if it moved during the query."""
     before, gtids, after = at_once(
         connection, "SHOW MASTER STATUS", "SELECT @@GLOBAL.gtid_binlog_pos", "SHOW MASTER STATUS"
     )
     file, pos, *_ = before[0]
-    return (End(str(file), int(pos), ""), str(gtids[0][0])) if before == after else None
+    return (BinlogEnd(str(file), int(pos), ""), str(gtids[0][0])) if before == after else None
 
 
 def next_of_mariadb(connection: Connection, position: BinlogPosition) -> tuple[int, int] | None:
@@ -225,14 +225,14 @@ def next_of_mariadb(connection: Connection, position: BinlogPosition) -> tuple[i
 
 def state(connection: Connection) -> str:
     """MariaDB: the last GTID of each domain and server that its binary log has ever contained."""
-    return str(one(connection, "SELECT @@GLOBAL.gtid_binlog_state")[0])
+    return str(query_row(connection, "SELECT @@GLOBAL.gtid_binlog_state")[0])
 
 
 def server_of(connection: Connection, flavor: Flavor) -> str:
     """The server's identity: MySQL's uuid. MariaDB has none; its `server_id` is unique among replicating servers."""
     if flavor == "mysql":
-        return str(one(connection, "SELECT @@GLOBAL.server_uuid")[0])
-    return str(one(connection, "SELECT @@GLOBAL.server_id")[0])
+        return str(query_row(connection, "SELECT @@GLOBAL.server_uuid")[0])
+    return str(query_row(connection, "SELECT @@GLOBAL.server_id")[0])
 
 
 def bytes_behind(files: list[tuple[str, int]], position: BinlogPosition) -> int | None:

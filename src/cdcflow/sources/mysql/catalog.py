@@ -27,11 +27,11 @@ from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
-from cdcflow.sources.mysql.connection import Connection, Connector, one, query
-from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, parts, versioned
+from cdcflow.sources.mysql.connection import Connection, Connector, query, query_row
+from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, history_table_error, parts
 from cdcflow.sources.mysql.lives import Lives
 from cdcflow.sources.mysql.rights import reads_all_of, select_missing, unseen
-from cdcflow.sources.mysql.sql import listed, literal, quoted
+from cdcflow.sources.mysql.sql import literal, quote_name, string_list
 from cdcflow.sources.mysql.table_names import TableNames
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
 from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn, TypeCode
@@ -83,7 +83,7 @@ class CatalogTable:
 
     @property
     def sql(self) -> str:
-        return f"{quoted(self.id.schema)}.{quoted(self.id.name)}"
+        return f"{quote_name(self.id.schema)}.{quote_name(self.id.name)}"
 
 
 Selected = selection_rules.Selected[CatalogTable]
@@ -93,7 +93,7 @@ Selected = selection_rules.Selected[CatalogTable]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CaptureSelection:
     """What to capture: the selected tables except the one with cdcflow's marks; `keyless`: also those without a key."""
 
     selection: Selection
@@ -104,7 +104,7 @@ class Wanted:
         """It has a name like those of gh-ost or pt-online-schema-change (M37), and no pattern names it exactly."""
         return _SHADOW.fullmatch(table.name) is not None and not self.selection.names(table)
 
-    def kept(self, names: TableNames) -> Wanted:
+    def kept(self, names: TableNames) -> CaptureSelection:
         """The same with names as the server's catalog stores them."""
         patterns = [names.kept(p.text) for p in self.selection.patterns]
         marks = TableId(names.kept(self.marks.schema), names.kept(self.marks.name))
@@ -116,11 +116,11 @@ class Wanted:
 
 def table_names(connection: Connection) -> TableNames:
     """How the server compares the names of tables."""
-    return TableNames(int(str(one(connection, "SELECT @@GLOBAL.lower_case_table_names")[0])))
+    return TableNames(int(str(query_row(connection, "SELECT @@GLOBAL.lower_case_table_names")[0])))
 
 
 def select(
-    connection: Connection, wanted: Wanted, collations: Mapping[str, int], only: TableId | None = None
+    connection: Connection, wanted: CaptureSelection, collations: Mapping[str, int], only: TableId | None = None
 ) -> tuple[Selected, Sequence[str]]:
     """The tables that the settings select, and the names without wildcards that match no table; with `only` just this
     table, if it exists.
@@ -131,7 +131,7 @@ def select(
     seen: list[TableId] = []
     ignored: list[str] = []
     found: dict[TableId, tuple[str, bool, int]] = {}
-    asked = _TABLES.format(system=listed(sorted(SYSTEM_SCHEMAS)))
+    asked = _TABLES.format(system=string_list(sorted(SYSTEM_SCHEMAS)))
     if only is not None:
         asked += f" AND TABLE_SCHEMA = {literal(only.schema)} AND TABLE_NAME = {literal(only.name)}"
     for schema, name, kind, engine, rows in query(connection, asked):
@@ -154,7 +154,7 @@ def select(
             ignored.append(f"{table} is a view")
             continue
         found[table] = engine or "", kind == "SYSTEM VERSIONED", int(rows or 0)
-    tables, refused = _loaded(connection, found, collations)
+    tables, refused = _load_tables(connection, found, collations)
     for loaded in tables:
         if problems := refusals(loaded, keyless=wanted.keyless):
             refused[loaded.id] = (*refused.get(loaded.id, ()), *problems)
@@ -165,7 +165,7 @@ def select(
 Problems = dict[TableId, tuple[Refusal, ...]]
 
 
-def _loaded(
+def _load_tables(
     connection: Connection, found: Mapping[TableId, tuple[str, bool, int]], collations: Mapping[str, int]
 ) -> tuple[list[CatalogTable], Problems]:
     """Columns and keys of these tables, sorted by name; and the tables that have a column of an unknown type.
@@ -221,7 +221,7 @@ def _where(tables: Iterable[TableId]) -> str:
     schemas = sorted({t.schema for t in wanted})
     if len({s.casefold() for s in schemas}) < len(schemas):
         return "TRUE"
-    return f"TABLE_SCHEMA IN ({listed(schemas)})"
+    return f"TABLE_SCHEMA IN ({string_list(schemas)})"
 
 
 def _keys(
@@ -242,7 +242,7 @@ def _keys(
     for table, indexes in candidates.items():
         fit = {name: tuple(names) for name, names in indexes.items() if (table, name) not in unfit}
         if len(fit) > 1 and "PRIMARY" not in fit:
-            ordered = query(connection, f"SHOW INDEX FROM {quoted(table.schema)}.{quoted(table.name)}")
+            ordered = query(connection, f"SHOW INDEX FROM {quote_name(table.schema)}.{quote_name(table.name)}")
             fit = {row[2]: fit[row[2]] for row in ordered if row[2] in fit}
         if fit:
             name = "PRIMARY" if "PRIMARY" in fit else next(iter(fit))
@@ -284,7 +284,7 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
     found += name_refusals(
         table.id,
         [column.name for column in table.columns],
-        lambda name: f"ALTER TABLE {table.sql} RENAME COLUMN {quoted(name)} TO …",
+        lambda name: f"ALTER TABLE {table.sql} RENAME COLUMN {quote_name(name)} TO …",
     )
     return tuple(found)
 
@@ -295,7 +295,7 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
 class Catalog:
     """The catalog through one dedicated connection. Thread-safe."""
 
-    def __init__(self, connector: Connector, wanted: Wanted, policy: Policy) -> None:
+    def __init__(self, connector: Connector, wanted: CaptureSelection, policy: Policy) -> None:
         self._connector = connector
         self.wanted = wanted
         self._policy = policy
@@ -374,7 +374,7 @@ class Catalog:
         doubted: frozenset[TableId] = frozenset()
         for _ in range(LOOKS_MAX):
             found, unknown, held = self.ask(attempted, partial(self._select_held, doubted=doubted, only=only))
-            wrong = found.refused.keys() | _torn(found)
+            wrong = found.refused.keys() | _inconsistent_tables(found)
             lacking = wanted - {t.id for t in found.tables}
             unsure = (wrong - held.unchanged - held.locked) | (lacking - held.unchanged - held.gone)
             if not unsure:
@@ -418,15 +418,15 @@ class Catalog:
         """The remedy if no table is selected."""
         return unseen(self._connector.account, self.wanted.selection.patterns)
 
-    def _if_unknown(self, names: Sequence[str], held: Held) -> str:
+    def _if_unknown(self, names: Sequence[str], held: LockedTables) -> str:
         patterns = [p for p in self.wanted.selection.patterns if p.text in names and p.exact in held.denied]
         return unseen(self._connector.account, patterns) if patterns else "check the name (case counts)"
 
     def _select_held(
         self, connection: Connection, doubted: frozenset[TableId], only: TableId | None
-    ) -> tuple[Selected, Sequence[str], Held]:
+    ) -> tuple[Selected, Sequence[str], LockedTables]:
         collations = self._collated(connection)
-        with _held(connection, doubted) as held:
+        with _block_ddl(connection, doubted) as held:
             found, unknown = select(connection, self.wanted, collations, only=only)
             return self._with_settings(found), unknown, held
 
@@ -465,7 +465,7 @@ class Catalog:
             return None
         if key is None:
             raise _without_key(told.id)
-        columns = _completed(told.columns, now, logged)
+        columns = _complete_columns(told.columns, now, logged)
         return self._kept(describe(told.id, columns, key, Identity.KEY, self._policy_of(told.id)))
 
     def forget(self) -> None:
@@ -498,7 +498,7 @@ class Catalog:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LockedTables:
     """Tables that no other session could change during the block; those that were missing or unreadable at its
     beginning (`gone`); of these, the unreadable ones (`denied`); and those that another session had locked."""
 
@@ -509,10 +509,10 @@ class Held:
 
 
 @contextlib.contextmanager
-def _held(connection: Connection, tables: frozenset[TableId]) -> Iterator[Held]:
+def _block_ddl(connection: Connection, tables: frozenset[TableId]) -> Iterator[LockedTables]:
     """Keep DDL away from these tables while the block lasts, with a transaction that has touched them."""
     if not tables:
-        yield Held(tables, tables, tables, tables)
+        yield LockedTables(tables, tables, tables, tables)
         return
     gone: set[TableId] = set()
     denied: set[TableId] = set()
@@ -523,7 +523,7 @@ def _held(connection: Connection, tables: frozenset[TableId]) -> Iterator[Held]:
     try:
         for table in sorted(tables):
             try:
-                name = f"{quoted(table.schema)}.{quoted(table.name)}"
+                name = f"{quote_name(table.schema)}.{quote_name(table.name)}"
                 query(connection, f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608  quoted, and from the catalog itself
             except pymysql.Error as error:
                 number = parts(error)[0]
@@ -532,13 +532,13 @@ def _held(connection: Connection, tables: frozenset[TableId]) -> Iterator[Held]:
                 elif number in NOT_THERE:
                     gone.add(table)
                     denied |= {table} if number in DENIED else set()
-        yield Held(tables - gone - locked, frozenset(gone), frozenset(denied), frozenset(locked))
+        yield LockedTables(tables - gone - locked, frozenset(gone), frozenset(denied), frozenset(locked))
     finally:
         with contextlib.suppress(pymysql.Error):
             query(connection, "ROLLBACK")
 
 
-def _torn(found: Selected) -> frozenset[TableId]:
+def _inconsistent_tables(found: Selected) -> frozenset[TableId]:
     """The tables whose key names columns that they do not have."""
     return frozenset(t.id for t in found.good if not set(t.key) <= {c.name for c in t.columns})
 
@@ -546,7 +546,8 @@ def _torn(found: Selected) -> frozenset[TableId]:
 def _without_key(table: TableId) -> ConfigurationError:
     return ConfigurationError(
         f"table {table} has a change in the log from a time when it had no key, or another key",
-        remedy=f"run ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} ADD PRIMARY KEY (…), then {READ_ANEW}",
+        remedy=f"run ALTER TABLE {quote_name(table.schema)}.{quote_name(table.name)} ADD PRIMARY KEY (…), "
+        f"then {READ_ANEW}",
         runbook="schema-not-followed",
     )
 
@@ -555,7 +556,7 @@ def _names_all(now: CatalogTable, told: TableMap) -> bool:
     return [c.name for c in now.columns] == [c.name for c in told.columns]
 
 
-def _completed(
+def _complete_columns(
     columns: Sequence[ServerColumn], now: CatalogTable | None, logged: Table | None
 ) -> tuple[ServerColumn, ...]:
     """The log's columns, plus what only the catalog knows about them, if they are still the same columns. For a table
@@ -640,7 +641,7 @@ class CapturedTables:
             return False
         now = self._catalog.now(found.id)
         if now is not None and now.is_versioned:
-            raise versioned(found.id)
+            raise history_table_error(found.id)
         known = now or self._shape_of(found.id)
         return known is not None and found.key_names[-1] not in {c.name for c in known.columns}
 

@@ -23,7 +23,7 @@ the shape through another connection, which sees the current catalog; then read 
 snapshot and touch, the server reports it ("table definition has changed", M55): the chunk is read again.
 """
 
-# ruff: noqa: S608 - names go through `quoted`, values through `literal`
+# ruff: noqa: S608 - names go through `quote_name`, values through `literal`
 from __future__ import annotations
 
 import contextlib
@@ -57,12 +57,12 @@ from cdcflow.sources.mysql.decoders import decode
 from cdcflow.sources.mysql.errors import NO_SUCH_COLUMN, NO_SUCH_FUNCTION, NO_SUCH_INDEX, NO_SUCH_TABLE
 from cdcflow.sources.mysql.fetch import fetch
 from cdcflow.sources.mysql.images import Extents
-from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, Literals
+from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Literals, TableKey
 from cdcflow.sources.mysql.marks import Marking
-from cdcflow.sources.mysql.ranges import Ordered, Part, PartRead, sizes, stride
+from cdcflow.sources.mysql.ranges import KeyRange, Ordered, PartRead, sizes, stride
 from cdcflow.sources.mysql.rights import reading
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
-from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.types.registry import select_expression
 
@@ -95,7 +95,7 @@ class _Last:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class KeyPlan:
     """What a table's backfill reads, pinned: `digest` of its key's columns, and the greatest key (None if the table was
     empty). Stored as JSON in the log with the backfill's progress."""
 
@@ -106,13 +106,13 @@ class Plan:
         return json.dumps({"version": 1, "key": self.digest, "bound": self.bound}, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> KeyPlan:
         value = json.loads(text)
         return cls(value["key"], None if value["bound"] is None else tuple(value["bound"]))
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class KeyCursor:
     """The row after which the next chunk begins, and the number of rows so far."""
 
     row: Literals | None
@@ -122,7 +122,7 @@ class Cursor:
         return json.dumps([self.row, self.rows], separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str | None) -> Cursor:
+    def from_json(cls, text: str | None) -> KeyCursor:
         row, rows = (None, 0) if text is None else json.loads(text)
         return cls(None if row is None else tuple(row), rows)
 
@@ -154,7 +154,7 @@ class MySQLChunks:
         ordered = self._ordered(table)
         self._last.pop(table, None)  # how far apart keys were is meaningless for another key
         with reading(connection, table), self._snapshots.snapshot(connection) as snapshot:
-            plan = Plan(ordered.key.digest, _greatest(ordered, connection))
+            plan = KeyPlan(ordered.key.digest, _greatest(ordered, connection))
         shape = ordered.described.table
         return Planned(
             table=table,
@@ -207,17 +207,17 @@ class MySQLChunks:
                 query(connection, "ROLLBACK")
 
     @contextlib.contextmanager
-    def opened(self, connection: Connection, chunk: Chunk, part: Part | None) -> Iterator[OpenTable]:
+    def opened(self, connection: Connection, chunk: Chunk, part: KeyRange | None) -> Iterator[OpenTable]:
         with reading(connection, chunk.table), self._snapshots.snapshot(connection) as snapshot:
             ordered = self._touched(connection, chunk.table)
-            if Plan.from_json(chunk.plan).digest != ordered.key.digest:
+            if KeyPlan.from_json(chunk.plan).digest != ordered.key.digest:
                 raise Rewritten
             yield OpenTable(connection, snapshot, ordered, self._last.get(chunk.table))
 
     @contextlib.contextmanager
     def opened_whole(self, connection: Connection, chunk: Chunk) -> Iterator[OpenTable]:
         with contextlib.ExitStack() as stack:
-            name = f"{quoted(chunk.table.schema)}.{quoted(chunk.table.name)}"
+            name = f"{quote_name(chunk.table.schema)}.{quote_name(chunk.table.name)}"
             lock = self._pool.another
             snapshot = stack.enter_context(self._snapshots.whole(connection, name, lambda: stack.enter_context(lock())))
             yield OpenTable(connection, snapshot, self._touched(connection, chunk.table))
@@ -228,13 +228,13 @@ class MySQLChunks:
             yield lambda part: replace(part, snapshot=here(part.snapshot))
 
     def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> ChunkProgress:
-        cursor = Cursor.from_json(chunk.after)
+        cursor = KeyCursor.from_json(chunk.after)
         if not found:
             return ChunkProgress(cursor.to_json(), cursor.rows, exhausted=True)
         rows = sum(part.rows for part in found)
         if rows:
             self._last[chunk.table] = _Last(sum(part.bytes for part in found) // rows, stride(cursor.row, found))
-        reached = Cursor(found[-1].reached, cursor.rows + rows)
+        reached = KeyCursor(found[-1].reached, cursor.rows + rows)
         return ChunkProgress(reached.to_json(), reached.rows, found[-1].exhausted)
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ class MySQLChunks:
     def _touched(self, connection: Connection, table: TableId) -> Ordered:
         """The table's shape, which cannot change until the transaction ends."""
         try:
-            query(connection, f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")
+            query(connection, f"SELECT 1 FROM {quote_name(table.schema)}.{quote_name(table.name)} LIMIT 0")
         except pymysql.Error as error:
             if error.args and error.args[0] == NO_SUCH_TABLE:
                 raise Rewritten from None  # dropped or recreated in between: it must be planned again
@@ -269,9 +269,9 @@ class OpenTable:
     def shape(self) -> Table:
         return self.ordered.described.table
 
-    def parts(self, chunk: Chunk, at_once: int) -> list[Part]:
+    def parts(self, chunk: Chunk, at_once: int) -> list[KeyRange]:
         """The parts that the chunk reads; empty if the table was empty when it was planned."""
-        bound = Plan.from_json(chunk.plan).bound
+        bound = KeyPlan.from_json(chunk.plan).bound
         if bound is None:
             return []
         rows, last = _rows(chunk), self.last
@@ -279,25 +279,25 @@ class OpenTable:
             # If a part ends early, the rows of later parts are read in vain.
             rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // last.row_bytes))
         wanted = sizes(rows, at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
-        after = Cursor.from_json(chunk.after).row
+        after = KeyCursor.from_json(chunk.after).row
         apart = None if last is None else last.stride
         return self.ordered.parts(self.connection, after, bound, wanted, CHUNK_BYTES_MAX, apart)
 
-    def parts_to_end(self, chunk: Chunk, at_once: int) -> list[Part]:
-        bound = Plan.from_json(chunk.plan).bound
+    def parts_to_end(self, chunk: Chunk, at_once: int) -> list[KeyRange]:
+        bound = KeyPlan.from_json(chunk.plan).bound
         if bound is None:
             return []
         wanted = sizes(_rows(chunk), at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
-        after = Cursor.from_json(chunk.after).row
+        after = KeyCursor.from_json(chunk.after).row
         return self.ordered.parts_to_end(self.connection, after, bound, wanted, CHUNK_BYTES_MAX)
 
-    def sums(self, part: Part, buckets: Buckets) -> PartRead:
+    def sums(self, part: KeyRange, buckets: Buckets) -> PartRead:
         return self.ordered.sums(self.connection, part, self.snapshot, buckets)
 
-    def read_among(self, part: Part, buckets: Buckets) -> Callable[[], PartRead]:
+    def read_among(self, part: KeyRange, buckets: Buckets) -> Callable[[], PartRead]:
         return self.ordered.read_among(self.connection, part, self.snapshot, buckets)
 
-    def read(self, part: Part) -> Callable[[], PartRead]:
+    def read(self, part: KeyRange) -> Callable[[], PartRead]:
         return self.ordered.read(self.connection, part, self.snapshot)
 
     def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
@@ -363,10 +363,10 @@ def _greatest(table: Ordered, connection: Connection) -> Literals | None:
         raise
 
 
-def key_of(entry: CatalogTable, described: DescribedTable) -> Key:
+def key_of(entry: CatalogTable, described: DescribedTable) -> TableKey:
     """A table's key, with its columns as the server stores them."""
     columns = {c.name: c for c in described.columns}
-    return Key(tuple(columns[name] for name in described.table.key), entry.index)
+    return TableKey(tuple(columns[name] for name in described.table.key), entry.index)
 
 
 def _rows(chunk: Chunk) -> int:

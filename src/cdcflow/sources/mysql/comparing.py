@@ -44,7 +44,7 @@ class MySQLComparison(ByChunks[Connection]):
         end = self._catalog.ask("asking for the end of the binary log", self._end)
         return BinlogPosition(end.file, end.pos).text
 
-    def _end(self, connection: Connection) -> binlog_status.End:
+    def _end(self, connection: Connection) -> binlog_status.BinlogEnd:
         if self._flavor == "mysql":
             return binlog_status.end(connection)
         # While a commit waits for a replica, MariaDB does not report the log's end, but it does report a snapshot's

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql.events import EventType, length_at, table_of
-from cdcflow.sources.mysql.wire import HEADER, Events, joined_events, padded, protocol_error
+from cdcflow.sources.mysql.wire import HEADER, Events, joined_events, protocol_error, with_padding
 
 EXPANDED_BYTES_MAX: Final = 1 << 30
 PIECE_BYTES: Final = 4 << 20
@@ -40,7 +40,7 @@ _IS_COMPRESSED = table_of(_PAYLOAD, *_PLAIN_TYPE)
 _ZSTD, _NONE = 0, 255
 
 
-def expanded(events: Events, bytes_max: int = EXPANDED_BYTES_MAX) -> Iterator[Events]:
+def expand(events: Events, bytes_max: int = EXPANDED_BYTES_MAX) -> Iterator[Events]:
     """The same events with compressed ones expanded, in one part or several. The events of a payload get the payload's
     end in the file as their end.
 
@@ -59,7 +59,7 @@ def expanded(events: Events, bytes_max: int = EXPANDED_BYTES_MAX) -> Iterator[Ev
             parts.append(events.part(begin, at))
             size += parts[-1].bytes
         begin = at + 1
-        for opened in _opened(events, at, bytes_max):
+        for opened in _expand_event(events, at, bytes_max):
             if size and size + opened.bytes > PIECE_BYTES:
                 yield joined_events(parts)
                 parts, size = [], 0
@@ -70,16 +70,16 @@ def expanded(events: Events, bytes_max: int = EXPANDED_BYTES_MAX) -> Iterator[Ev
     yield joined_events(parts)
 
 
-def _opened(events: Events, at: int, bytes_max: int) -> Iterator[Events]:
+def _expand_event(events: Events, at: int, bytes_max: int) -> Iterator[Events]:
     event, reach = events.one(at), int(events.reach[at])
     if event[4] == _PAYLOAD:
         yield from _payload(event, reach, bytes_max)
         return
-    plain = _decompressed(event, bytes_max)
+    plain = _decompress(event, bytes_max)
     yield _events(plain, [0], [len(plain)], reach)
 
 
-def _decompressed(event: bytes, bytes_max: int) -> bytes:
+def _decompress(event: bytes, bytes_max: int) -> bytes:
     """A MariaDB event in its uncompressed form."""
     kind = _PLAIN_TYPE[EventType(event[4])]
     begin = _compressed_at(event, kind)
@@ -91,7 +91,7 @@ def _decompressed(event: bytes, bytes_max: int) -> bytes:
         raise protocol_error("an event compressed in a way that is not known")
     length = int.from_bytes(event[begin + 1 : begin + 1 + size], "big")
     _check_size(length, bytes_max)
-    content = _inflated(event[begin + 1 + size :], length)
+    content = _inflate(event[begin + 1 + size :], length)
     whole = begin + length
     head = event[:4] + bytes([kind]) + event[5:9] + struct.pack("<I", whole) + event[13:begin]
     return head + content
@@ -108,7 +108,7 @@ def _compressed_at(event: bytes, kind: EventType) -> int:
     return at + (width + 7) // 8 * (2 if kind in _UPDATES else 1)
 
 
-def _inflated(data: bytes, length: int) -> bytes:
+def _inflate(data: bytes, length: int) -> bytes:
     opener = zlib.decompressobj()
     try:
         out = opener.decompress(data, length + 1)
@@ -126,9 +126,9 @@ def _payload(event: bytes, reach: int, bytes_max: int) -> Iterator[Events]:
     _check_size(declared, bytes_max)
     data = event[at : at + fields.get(1, len(event) - at)]
     if fields.get(2, _ZSTD) == _NONE:
-        yield from _framed([data], reach)
+        yield from _as_events([data], reach)
     elif fields.get(2, _ZSTD) == _ZSTD:
-        yield from _framed(_unpacked(data, declared), reach)
+        yield from _as_events(_unpack_zstd(data, declared), reach)
     else:
         raise ConfigurationError(
             f"the binary log has a transaction compressed with method {fields[2]}, which cdcflow does not know",
@@ -150,7 +150,7 @@ def _fields(event: bytes) -> tuple[dict[int, int], int]:
         at += size
 
 
-def _unpacked(data: bytes, declared: int) -> Iterator[bytes]:
+def _unpack_zstd(data: bytes, declared: int) -> Iterator[bytes]:
     total = 0
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
@@ -165,7 +165,7 @@ def _unpacked(data: bytes, declared: int) -> Iterator[bytes]:
         raise protocol_error("a compressed transaction that is not as long as it says")
 
 
-def _framed(pieces: Iterator[bytes] | list[bytes], reach: int) -> Iterator[Events]:
+def _as_events(pieces: Iterator[bytes] | list[bytes], reach: int) -> Iterator[Events]:
     """Events one after another, without packets and checksums."""
     data = b""
     for piece in pieces:
@@ -188,7 +188,7 @@ def _framed(pieces: Iterator[bytes] | list[bytes], reach: int) -> Iterator[Event
 
 
 def _events(data: bytes, starts: list[int], ends: list[int], reach: int) -> Events:
-    buffer = padded(data)
+    buffer = with_padding(data)
     start = np.array(starts, np.int64)
     return Events(
         buffer, start, np.array(ends, np.int64), buffer.bytes[start + 4], np.full(len(starts), reach, np.int64)

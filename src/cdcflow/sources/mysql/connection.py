@@ -27,8 +27,8 @@ from pymysql.constants import CLIENT, COMMAND
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.sources.engine import connections
-from cdcflow.sources.mysql.errors import map_error, refused
-from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.errors import connect_error, map_error
+from cdcflow.sources.mysql.sql import quote_name
 
 Secret = Callable[[], str | None]
 Connection: TypeAlias = pymysql.Connection
@@ -226,7 +226,9 @@ class Connector(connections.Connector[Connection]):
                     "source.url as postgresql://user@host:5432/database",
                     runbook="settings",
                 ) from None
-            raise refused(error, self.address.user, str(self.address), has_password=password is not None) from None
+            raise connect_error(
+                error, self.address.user, str(self.address), has_password=password is not None
+            ) from None
         connection._read_timeout = read_timeout_s
         _keep_alive(connection)
         return connection
@@ -348,7 +350,7 @@ def query(connection: Connection, statement: str) -> list[Row]:
         return list(cursor.fetchall())
 
 
-def one(connection: Connection, statement: str) -> Row:
+def query_row(connection: Connection, statement: str) -> Row:
     """The only row of a result."""
     rows = query(connection, statement)
     if len(rows) != 1:
@@ -359,8 +361,8 @@ def one(connection: Connection, statement: str) -> Row:
 def account_of(connection: Connection) -> str:
     """The account under which the server knows this session, as a GRANT names it. The server's refusals name the
     machine that cdcflow connects from instead, and that name may have no grants."""
-    name, _, host = str(one(connection, "SELECT CURRENT_USER()")[0]).rpartition("@")
-    return f"{quoted(name)}@{quoted(host)}"
+    name, _, host = str(query_row(connection, "SELECT CURRENT_USER()")[0]).rpartition("@")
+    return f"{quote_name(name)}@{quote_name(host)}"
 
 
 def at_once(connection: Connection, *statements: str) -> list[list[Row]]:

@@ -15,7 +15,7 @@ from cdcflow.sources.engine.control_table import SqlControlTable
 from cdcflow.sources.engine.selection import table_id
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret, account_of
 from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_COLUMN, NO_SUCH_TABLE
-from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.sql import quote_name
 
 DDL = (
     "CREATE DATABASE IF NOT EXISTS {schema}",
@@ -35,7 +35,7 @@ def control_table(settings: MySQL, secret: Secret) -> SqlControlTable[Connection
     """The control table that the settings name."""
     name = table_id(settings.control_table or "")
 
-    def explained(connection: Connection, error: Exception) -> CdcflowError | None:
+    def explain_error(connection: Connection, error: Exception) -> CdcflowError | None:
         number = error.args[0] if error.args else 0
         # Without a right on it the server does not reveal that a table is missing: one message has both remedies.
         if number in DENIED:
@@ -51,14 +51,14 @@ def control_table(settings: MySQL, secret: Secret) -> SqlControlTable[Connection
         return None
 
     pool = Pool(Connector(settings, secret), "control table")
-    table = f"{quoted(name.schema)}.{quoted(name.name)}"
-    return SqlControlTable(pool, table, _execute, pymysql.Error, explained)
+    table = f"{quote_name(name.schema)}.{quote_name(name.name)}"
+    return SqlControlTable(pool, table, _execute, pymysql.Error, explain_error)
 
 
 def ddl(table: TableId, account: str) -> str:
     """The statements that create the table for an account."""
-    sql = f"{quoted(table.schema)}.{quoted(table.name)}"
-    return "; ".join(s.format(schema=quoted(table.schema), table=sql, user=account) for s in DDL)
+    sql = f"{quote_name(table.schema)}.{quote_name(table.name)}"
+    return "; ".join(s.format(schema=quote_name(table.schema), table=sql, user=account) for s in DDL)
 
 
 def _execute(

@@ -17,9 +17,9 @@ from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.alters import Altered, widens
-from cdcflow.sources.mysql.errors import READ_ANEW, versioned
+from cdcflow.sources.mysql.errors import READ_ANEW, history_table_error
 from cdcflow.sources.mysql.readings import tables_in, with_names
-from cdcflow.sources.mysql.row_events import Changes, RowEvents, truncation
+from cdcflow.sources.mysql.row_events import EventChanges, RowEvents, truncation
 from cdcflow.sources.mysql.statements import (
     Created,
     Emptied,
@@ -59,7 +59,7 @@ class Statements:
         self._tables.begin(upto)
         self._rows.forget_shapes(None)
 
-    def take(self, statement: Statement, at: int, *, delivered: bool) -> list[Changes]:
+    def take(self, statement: Statement, at: int, *, delivered: bool) -> list[EventChanges]:
         """The truncates that a statement at event number `at` causes. `delivered`: it was applied before this restart,
         so only the shapes are forgotten.
 
@@ -69,7 +69,7 @@ class Statements:
         """
         return self._taken(with_names(statement, self._tables.named), at, delivered)
 
-    def _taken(self, statement: Statement, at: int, delivered: bool) -> list[Changes]:
+    def _taken(self, statement: Statement, at: int, delivered: bool) -> list[EventChanges]:
         """The same, with the names that the catalog has."""
         match statement:
             case RowChange(tables, what) if not delivered:
@@ -90,7 +90,7 @@ class Statements:
                 # Later row events include those of the history. If versioning was removed since, they are skipped
                 # and the table is read again.
                 if not delivered and self._counts(table) and self._tables.is_versioned(table):
-                    raise versioned(table)
+                    raise history_table_error(table)
                 if replaces:
                     return self._emptied((table,), at, delivered)
                 self._rows.forget_shapes(table)
@@ -105,7 +105,7 @@ class Statements:
                 self._rows.forget_shapes(table)
         return []
 
-    def _unsure(self, statement: Unsure, at: int, delivered: bool) -> list[Changes]:
+    def _unsure(self, statement: Unsure, at: int, delivered: bool) -> list[EventChanges]:
         """A statement whose character set is uncertain: apply it in the assumed one, and treat each captured table
         that it would name in another as possibly affected. If no name could be read, treat all so."""
         out = self._taken(statement.statement, at, delivered)
@@ -124,7 +124,7 @@ class Statements:
             return list(self._tables.captured_in(statement.schema))
         return [t for t in tables_in(statement) if self._tables.is_captured(t)]
 
-    def _doubted(self, table: TableId, statement: Statement, at: int, delivered: bool) -> list[Changes]:
+    def _doubted(self, table: TableId, statement: Statement, at: int, delivered: bool) -> list[EventChanges]:
         """This captured table may be the one that the statement meant. A table that no longer exists is emptied here:
         whichever statement removed it, a later one cannot bring these rows back."""
         self._rows.forget_shapes(table)
@@ -171,13 +171,13 @@ class Statements:
         found, self._filled = self._filled, {}
         return [RowsFilled(table, position, swapped=swapped) for table, swapped in found.items()]
 
-    def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Changes]]:
+    def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[EventChanges]]:
         """Process table maps and statements in order: which row events count, and the truncates of emptied tables."""
         self._rows.begin()
         use = np.ones(len(events), np.bool_)
         for number in np.flatnonzero(delivered).tolist():
             use[groups.opener[number] : groups.ender[number] + 1] = False
-        truncates: list[Changes] = []
+        truncates: list[EventChanges] = []
         saved: dict[str, int] = {}
         begin = inside = 0
         for at, statement in groups.statements:
@@ -231,8 +231,8 @@ class Statements:
         """Whether a change of the table that the log does not contain would be missing."""
         return self._tables.is_captured(table) and not self._tables.is_new(table)
 
-    def _emptied(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[Changes]:
-        out: list[Changes] = []
+    def _emptied(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[EventChanges]:
+        out: list[EventChanges] = []
         for table in tables:
             self._copies.discard(table)
             if not delivered and self._tables.is_captured(table):
@@ -241,14 +241,14 @@ class Statements:
             self._rows.forget_shapes(table)
         return out
 
-    def _replaced(self, table: TableId, at: int, delivered: bool) -> list[Changes]:
+    def _replaced(self, table: TableId, at: int, delivered: bool) -> list[EventChanges]:
         """All rows of a table are now different rows."""
         self._fill(table, delivered)
         return self._emptied((table,), at, delivered)
 
-    def _parts_changed(self, statement: PartsChanged, at: int, delivered: bool) -> list[Changes]:
+    def _parts_changed(self, statement: PartsChanged, at: int, delivered: bool) -> list[EventChanges]:
         table, other = statement.table, statement.other
-        out: list[Changes] = []
+        out: list[EventChanges] = []
         match statement.what:
             case "DISCARD TABLESPACE":
                 return self._emptied((table,), at, delivered)
@@ -264,7 +264,7 @@ class Statements:
             self._rows.forget_shapes(one)
         return out
 
-    def _renamed(self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool) -> list[Changes]:
+    def _renamed(self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool) -> list[EventChanges]:
         """A table whose name disappears is emptied; a name that another table took is emptied and read.
 
         A table that gh-ost or pt-online-schema-change renames to replace another has that one's rows: the table
@@ -275,7 +275,7 @@ class Statements:
         for old, new in pairs:
             now[new] = now.pop(old, old)
         became = {old: new for new, old in now.items()}
-        out: list[Changes] = []
+        out: list[EventChanges] = []
         for new, old in now.items():
             if _is_shadow(old, new):
                 if old not in self._copies:

@@ -17,7 +17,7 @@ from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.results import Framed
 from cdcflow.sources.mysql.rows import DecodedRows, RowKind, check
 from cdcflow.sources.mysql.tables import DescribedTable
-from cdcflow.sources.mysql.wire import Split, SplitFunction
+from cdcflow.sources.mysql.wire import PacketEvents, SplitFunction
 
 Layout = Any  # a compiled class, opaque outside its own module
 _KINDS = {RowKind.INSERT: 0, RowKind.UPDATE: 1, RowKind.DELETE: 2}
@@ -35,7 +35,7 @@ class Compiled(Protocol):
     def results(self, shape: Layout, data: bytes, start: Int64s, end: Int64s) -> pa.RecordBatch | None: ...
 
 
-def _found() -> Compiled | None:
+def _import_compiled() -> Compiled | None:
     try:
         from cdcflow.sources.mysql.compiled import rows as compiled
     except ImportError:
@@ -43,7 +43,7 @@ def _found() -> Compiled | None:
     return compiled  # type: ignore[no-any-return,unused-ignore]  # a module that was or was not built
 
 
-COMPILED: Compiled | None = _found()
+COMPILED: Compiled | None = _import_compiled()
 """The compiled decoders; None if they were not built."""
 
 
@@ -52,7 +52,7 @@ def _split() -> SplitFunction:
         from cdcflow.sources.mysql.compiled import frames
     except ImportError:
         return wire.split
-    return lambda data, begin, size, checksum: Split(*frames.split(data, begin, size, checksum))
+    return lambda data, begin, size, checksum: PacketEvents(*frames.split(data, begin, size, checksum))
 
 
 split: SplitFunction = _split()

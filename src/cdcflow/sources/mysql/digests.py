@@ -18,7 +18,7 @@ forbidden case is one text for two values. The same holds for a row whose text i
 digest is NULL, and is missing in the sum.
 """
 
-# ruff: noqa: S608 - names go through `quoted`
+# ruff: noqa: S608 - names go through `quote_name`
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from cdcflow.capture.ports.comparison import NoText
 from cdcflow.model.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, Hash, is_portable
 from cdcflow.model.sqltypes import stored
 from cdcflow.model.table import Identity, TableId
-from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.tables import DescribedTable, describe
 from cdcflow.sources.mysql.types.charsets import charset_of
 from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, Policy, ServerColumn, TypeCode
@@ -79,7 +79,7 @@ def _bucket(described: DescribedTable, buckets: Buckets) -> str:
     text = _row_text(described, buckets.key, buckets)  # always computed: it raises if a key column has no text
     if not buckets.is_of_number:
         return f"({_digest(text, buckets.hash)} & {mask})"
-    number = quoted(buckets.key[0])
+    number = quote_name(buckets.key[0])
     shifted = [f"({number} >> {bits} & {mask})" for bits in FOLDS]
     return f"(({' + '.join([f'({number} & {mask})', *shifted])}) & {mask})"
 
@@ -132,7 +132,7 @@ def _pieces(column: ServerColumn, codec: Codec) -> list[str]:
 
 
 def _string(column: ServerColumn) -> str:
-    name = quoted(column.name)
+    name = quote_name(column.name)
     if column.type_code == TypeCode.JSON or column.collation in (None, BINARY_COLLATION):
         return f"CAST({name} AS CHAR)"
     is_plain = column.type_code in (TypeCode.CHAR, TypeCode.VARCHAR, TypeCode.BLOB)
@@ -141,7 +141,7 @@ def _string(column: ServerColumn) -> str:
 
 
 def _plain(column: ServerColumn, arrow: pa.DataType) -> str:
-    name = quoted(column.name)
+    name = quote_name(column.name)
     if arrow == pa.binary():
         return f"HEX({name})"
     if pa.types.is_duration(arrow):
@@ -153,7 +153,7 @@ def _plain(column: ServerColumn, arrow: pa.DataType) -> str:
 
 def _moment(column: ServerColumn, codec: Codec) -> str:
     """Days or microseconds since 1970."""
-    name = quoted(column.name)
+    name = quote_name(column.name)
     # For a day that its month does not have, TO_DAYS returns a day of the next month.
     number = f"TO_DAYS({name}) - {_EPOCH_DAYS}"
     if column.type_code != TypeCode.DATE:

@@ -33,13 +33,13 @@ from cdcflow.sources.engine.findings import of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import advice, table_id
 from cdcflow.sources.mysql import binlog_status, second_opinion
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, table_names
-from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query, version_of
+from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, query, query_row, version_of
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
 from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, map_error
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.marks import WrittenMarks
 from cdcflow.sources.mysql.retention import is_rds, retention
-from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.sql import quote_name
 
 # ── the server ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -175,7 +175,7 @@ def facts(connection: Connection, flavor: Flavor) -> dict[str, str]:
 _THERE = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
 
 
-def uncovered(connection: Connection, settings: MySQL, captured: Collection[TableId]) -> dict[TableId, str]:
+def uncovered_tables(connection: Connection, settings: MySQL, captured: Collection[TableId]) -> dict[TableId, str]:
     """Why changes of captured tables may be missing in the binary log, with the server's current settings.
 
     A session with `sql_log_bin = 0` is not covered: only that session can see its setting.
@@ -186,7 +186,7 @@ def uncovered(connection: Connection, settings: MySQL, captured: Collection[Tabl
     names = table_names(connection)
     known = {names.key(t) for t in there}
     reasons = {t: "it was dropped or renamed since the capture began" for t in captured if names.key(t) not in known}
-    for table, constraints in unlogged(connection, settings.kind, captured.__contains__).items():
+    for table, constraints in unlogged_tables(connection, settings.kind, captured.__contains__).items():
         reasons[table] = f"foreign key {', '.join(constraints)} changes its rows, and the server does not log that"
     return reasons
 
@@ -211,7 +211,7 @@ Unlogged = Mapping[TableId, tuple[str, ...]]
 """Tables whose rows are inserted, changed or deleted without being logged, each with the foreign keys that do so."""
 
 
-def unlogged(connection: Connection, flavor: Flavor, is_captured: Callable[[TableId], bool]) -> Unlogged:
+def unlogged_tables(connection: Connection, flavor: Flavor, is_captured: Callable[[TableId], bool]) -> Unlogged:
     """The captured tables that a cascade can change without being logged; empty if the server logs cascades."""
     if _are_logged(connection, flavor):
         return {}
@@ -239,7 +239,7 @@ def _are_logged(connection: Connection, flavor: Flavor) -> bool:
 
 
 def _definition(connection: Connection, table: TableId) -> str:
-    return str(query(connection, f"SHOW CREATE TABLE {quoted(table.schema)}.{quoted(table.name)}")[0][1])
+    return str(query(connection, f"SHOW CREATE TABLE {quote_name(table.schema)}.{quote_name(table.name)}")[0][1])
 
 
 # ── cdcflow doctor ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,21 +260,21 @@ def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Fi
         return [*found, of_error("connection", error)]
     try:
         found += _link(connection, connector, settings)
-        found += _looked("server", _server(connection, settings))
-        found += _looked("privileges", _privileges(connection, settings))
-        found += _looked("source.marks_table", _marks(connection, settings))
+        found += _run_check("server", _server(connection, settings))
+        found += _run_check("privileges", _privileges(connection, settings))
+        found += _run_check("source.marks_table", _marks(connection, settings))
         try:
             selected = catalog.selected()
         except CdcflowError as error:
             return [*found, of_error("source.tables", error)]
-        found += _looked("source.tables", _tables(connection, selected, catalog))
-        found += _looked("foreign keys", _cascades(connection, settings, selected))
+        found += _run_check("source.tables", _tables(connection, selected, catalog))
+        found += _run_check("foreign keys", _cascades(connection, settings, selected))
     finally:
         connector.discard(connection)
     return found
 
 
-def _looked(subject: str, looking: Iterator[Finding]) -> list[Finding]:
+def _run_check(subject: str, looking: Iterator[Finding]) -> list[Finding]:
     """The findings of a check, and the error that ended it."""
     found: list[Finding] = []
     try:
@@ -364,7 +364,7 @@ def _names(connection: Connection) -> Iterator[Finding]:
 
 
 def _privileges(connection: Connection, settings: MySQL) -> Iterator[Finding]:
-    user = str(one(connection, "SELECT CURRENT_USER()")[0])
+    user = str(query_row(connection, "SELECT CURRENT_USER()")[0])
     name, _, host = user.rpartition("@")
     account = f"'{name}'@'{host}'"
     held = {
@@ -431,7 +431,7 @@ def _table(connection: Connection, table: CatalogTable) -> Finding:
 
 def _cascades(connection: Connection, settings: MySQL, selected: Selected) -> Iterator[Finding]:
     captured = frozenset(t.id for t in selected.good)
-    for table, constraints in unlogged(connection, settings.kind, captured.__contains__).items():
+    for table, constraints in unlogged_tables(connection, settings.kind, captured.__contains__).items():
         yield warning(
             str(table),
             f"has a foreign key that cascades ({', '.join(constraints)}): when a row of the parent is deleted, or its "

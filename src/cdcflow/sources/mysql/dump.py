@@ -90,12 +90,12 @@ def _command(dump: Dump) -> tuple[int, bytes]:
     file, pos = dump.start
     if not dump.by_gtid or dump.flavor == "mariadb":
         return _COM_BINLOG_DUMP, struct.pack("<IHI", pos, 0, dump.server_id) + file.encode()
-    known = encoded(MysqlGtids.parse(dump.position.start.gtids))
+    known = encode_gtids(MysqlGtids.parse(dump.position.start.gtids))
     head = struct.pack("<HII", _THROUGH_GTID, dump.server_id, 0)
     return _COM_BINLOG_DUMP_GTID, head + struct.pack("<QI", FIRST_EVENT, len(known)) + known
 
 
-def encoded(gtids: MysqlGtids) -> bytes:
+def encode_gtids(gtids: MysqlGtids) -> bytes:
     """A set in the command's encoding. Intervals end exclusively; tags are only present if the set has any."""
     sources = list(gtids.intervals())
     tagged = any(":" in source for source, _ in sources)
@@ -163,7 +163,7 @@ class Packets:
                     self.refusal = data[at + 4 : at + 4 + int.from_bytes(data[at : at + 3], "little")]
                     return out, at
                 case wire.DAMAGED:
-                    raise _damaged(self._reach)
+                    raise _checksum_error(self._reach)
                 case _:
                     raise protocol_error("a packet that holds no event")
 
@@ -177,9 +177,9 @@ class Packets:
         end = len(event)
         if self._checksum:
             if not wire.has_checksum(event):
-                raise _damaged(self._reach)
+                raise _checksum_error(self._reach)
             end -= wire.CHECKSUM
-        buffer = wire.padded(event)
+        buffer = wire.with_padding(event)
         return self._decode(buffer, wire.offsets(0), wire.offsets(end), buffer.bytes[4:5])
 
     def _file_event(self, event: bytes) -> list[StreamEvent]:
@@ -196,11 +196,11 @@ class Packets:
             )
         self._checksum = found.checksum
         self._decoder.file_began(found.began)
-        self._reach = int(wire.reaches(wire.padded(event), wire.offsets(0), self._reach)[0])
+        self._reach = int(wire.reaches(wire.with_padding(event), wire.offsets(0), self._reach)[0])
         return []
 
 
-def _damaged(reach: int) -> SourceUnavailable:
+def _checksum_error(reach: int) -> SourceUnavailable:
     return SourceUnavailable(
         f"reading the binary log: the event after byte {reach} does not fit its checksum, so it was damaged on "
         f"the way or on the server's disk; cdcflow reads it again"

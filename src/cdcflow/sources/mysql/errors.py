@@ -34,7 +34,7 @@ def history_lost(message: str, *, runbook: str = "binlog-purged") -> HistoryLost
     )
 
 
-def versioned(table: TableId) -> ConfigurationError:
+def history_table_error(table: TableId) -> ConfigurationError:
     """A captured table keeps the history of its rows."""
     return ConfigurationError(
         f"a statement in the binary log made table {table} system-versioned: its row events mix old and current rows",
@@ -114,7 +114,7 @@ def map_error(error: pymysql.Error, attempted: str, account: str = "") -> Cdcflo
 LOGIN_REMEDY = "set source.password: ${env:NAME} or ${file:path}"
 
 
-def refused(error: Exception, user: str, address: str, *, has_password: bool) -> CdcflowError:
+def connect_error(error: Exception, user: str, address: str, *, has_password: bool) -> CdcflowError:
     """Why connecting failed. `has_password`: the settings name one."""
     number, said = parts(error)
     attempted = f"connecting to {address}"
@@ -173,22 +173,22 @@ def parts(error: Exception) -> tuple[int, str]:
 
 def _grant(number: int, said: str, account: str) -> str:
     """The missing GRANT, as far as the server's text reveals on what and for whom."""
-    user = account or _found(r"(?:to|for) user (\S+)", said) or "the user of source.url"
-    table = _found(r"for table (\S+)", said)
-    database = _found(r"to database (\S+)", said)
-    where = f"{_quoted(database)}.*" if database else "…"
+    user = account or _first_group(r"(?:to|for) user (\S+)", said) or "the user of source.url"
+    table = _first_group(r"for table (\S+)", said)
+    database = _first_group(r"to database (\S+)", said)
+    where = f"{_backticked(database)}.*" if database else "…"
     if table:
-        where = table if table.startswith("`") else f"`…`.{_quoted(table)}"
+        where = table if table.startswith("`") else f"`…`.{_backticked(table)}"
     # If one of several privileges suffices, the server names the least powerful one last.
-    several = _found(r"need (?:\(at least one of\) )?the (.+?) privilege", said).split(",")
-    privilege = several[-1].strip() or _found(r"^(\w+) command denied", said) or "…"
+    several = _first_group(r"need (?:\(at least one of\) )?the (.+?) privilege", said).split(",")
+    privilege = several[-1].strip() or _first_group(r"^(\w+) command denied", said) or "…"
     return _GRANTS[number].format(user=user.rstrip(",;"), where=where, privilege=privilege)
 
 
-def _found(pattern: str, said: str) -> str:
+def _first_group(pattern: str, said: str) -> str:
     found = re.search(pattern, said)
     return found[1] if found else ""
 
 
-def _quoted(word: str) -> str:
+def _backticked(word: str) -> str:
     return "`" + word.strip("'") + "`"

@@ -150,7 +150,7 @@ def check_types(events: Events, flavor: Flavor) -> Events:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class FormatDescription:
     """A FORMAT_DESCRIPTION event: which server wrote this file, whether its events end with a checksum, and when the
     server created the file (seconds since 1970)."""
 
@@ -162,7 +162,7 @@ class Format:
 _POST_HEADERS = {EventType.QUERY: (13,), EventType.TABLE_MAP: (8,), EventType.WRITE_ROWS_V1: (0, 8)}
 
 
-def format_of(event: bytes) -> Format:
+def format_of(event: bytes) -> FormatDescription:
     """A FORMAT_DESCRIPTION event with all its bytes. Raises ConfigurationError if the server is too old to be read."""
     if len(event) < HEADER + 57 + 20 + 1 + CHECKSUM:
         raise protocol_error("a FORMAT_DESCRIPTION event that ends early")
@@ -187,7 +187,7 @@ def format_of(event: bytes) -> Format:
     # 0.
     if algorithm and not has_checksum(event):
         raise protocol_error("a FORMAT_DESCRIPTION event with a wrong checksum")
-    return Format(server, bool(algorithm), int.from_bytes(event[:4], "little"))
+    return FormatDescription(server, bool(algorithm), int.from_bytes(event[:4], "little"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def fetch(connection: Connection, statement: str, bytes_max: int | None = None) 
     try:
         connection._execute_command(COMMAND.COM_QUERY, statement)
         _read_columns(connection)
-        return _Rows(connection).take(bytes_max)
+        return _ResultPackets(connection).take(bytes_max)
     except pymysql.Error:
         raise
     except BaseException:
@@ -76,7 +76,7 @@ def _read_columns(connection: Connection) -> None:
         raise protocol_error("a result set without an end of its columns")
 
 
-class _Rows:
+class _ResultPackets:
     """The packets of one result set through its end."""
 
     def __init__(self, connection: Connection) -> None:
@@ -153,12 +153,12 @@ class _Rows:
         try:
             arrived: bytes = self._connection._rfile.read1(size)
         except OSError as error:
-            raise _lost(self._connection, str(error)) from None
+            raise _connection_lost(self._connection, str(error)) from None
         if not arrived:
-            raise _lost(self._connection, "the server closed it")
+            raise _connection_lost(self._connection, "the server closed it")
         return arrived
 
 
-def _lost(connection: Connection, why: str) -> pymysql.Error:
+def _connection_lost(connection: Connection, why: str) -> pymysql.Error:
     connection._force_close()
     return pymysql.err.OperationalError(2013, f"Lost connection while rows were read ({why})")

@@ -55,7 +55,7 @@ def present(bitmap: bytes, columns: int) -> tuple[bool, ...]:
     return tuple(bool(bits >> number & 1) for number in range(columns))
 
 
-def walked(
+def walk_images(
     buffer: Buffer, extents: Extents, images: Sequence[Sequence[Form]], documents: int | None = None
 ) -> tuple[list[Int64s], Int64s]:
     """Where each image begins (one array for each image that a row has), and the rows of each extent.
@@ -95,7 +95,7 @@ def walked(
 
 
 def parts_of_documents(buffer: Buffer, heads: Int64s, documents: int) -> list[Bools]:
-    """For each JSON column of the table, which rows have only a part of the document. `heads` is from `walked`."""
+    """For each JSON column of the table, which rows have only a part of the document. `heads` is from `walk_images`."""
     partial = buffer.bytes[heads] == 1
     bits = (buffer.bytes[heads + 1 + number // 8] >> np.uint8(number % 8) & np.uint8(1) for number in range(documents))
     return [partial & bit.view(np.bool_) for bit in bits]

@@ -17,7 +17,7 @@ from typing import Any
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import KeySet
-from cdcflow.sources.mysql.sql import literal, quoted
+from cdcflow.sources.mysql.sql import literal, quote_name
 from cdcflow.sources.mysql.types.columns import ServerColumn
 from cdcflow.sources.mysql.types.family import as_is, no_key
 from cdcflow.sources.mysql.types.numbers import WHOLE
@@ -31,7 +31,7 @@ Literals = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class TableKey:
     """The columns that identify a table's rows, in the order of their index."""
 
     columns: tuple[ServerColumn, ...]
@@ -39,11 +39,11 @@ class Key:
 
     @property
     def names(self) -> str:
-        return ", ".join(quoted(c.name) for c in self.columns)
+        return ", ".join(quote_name(c.name) for c in self.columns)
 
     @property
     def descending(self) -> str:
-        return ", ".join(f"{quoted(c.name)} DESC" for c in self.columns)
+        return ", ".join(f"{quote_name(c.name)} DESC" for c in self.columns)
 
     @property
     def selected(self) -> str:
@@ -53,7 +53,7 @@ class Key:
     @property
     def is_sought(self) -> bool:
         """The index finds where a comparison begins and ends. Otherwise every part would scan the whole table."""
-        return all(_comparable(c) == quoted(c.name) for c in self.columns)
+        return all(_comparable(c) == quote_name(c.name) for c in self.columns)
 
     @property
     def is_whole_number(self) -> bool:
@@ -73,11 +73,11 @@ class Key:
 
     def after(self, row: Literals) -> str:
         """The condition for rows after this one."""
-        return _compared(self.columns, row, ">", ">")
+        return _comparison(self.columns, row, ">", ">")
 
     def upto(self, row: Literals) -> str:
         """The condition for rows up to and including this one."""
-        return _compared(self.columns, row, "<", "<=")
+        return _comparison(self.columns, row, "<", "<=")
 
     def among(self, keys: KeySet) -> Iterator[str]:
         """Conditions that together match the rows with these keys, at most `KEYS_AT_ONCE` keys each."""
@@ -93,12 +93,12 @@ class Key:
             yield f"{left} IN ({', '.join(texts)})"
 
 
-def _compared(columns: Sequence[ServerColumn], row: Literals, inner: str, last: str) -> str:
+def _comparison(columns: Sequence[ServerColumn], row: Literals, inner: str, last: str) -> str:
     column, *rest = columns
     name = _comparable(column)
     if not rest:
         return f"{name} {last} {row[0]}"
-    return f"({name} {inner} {row[0]} OR ({name} = {row[0]} AND {_compared(rest, row[1:], inner, last)}))"
+    return f"({name} {inner} {row[0]} OR ({name} = {row[0]} AND {_comparison(rest, row[1:], inner, last)}))"
 
 
 def _comparable(column: ServerColumn) -> str:

@@ -49,7 +49,9 @@ class Lives:
         return frozenset(t for t, end in self.ends.items() if position is not None and position >= end)
 
     def to_json(self) -> str:
-        return json.dumps({"ends": _listed(self.ends), "begins": _listed(self.begins)}, separators=(",", ":"))
+        return json.dumps(
+            {"ends": _places_as_json(self.ends), "begins": _places_as_json(self.begins)}, separators=(",", ":")
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Lives:
@@ -57,7 +59,7 @@ class Lives:
         return cls(_read(value["ends"]), _read(value["begins"]))
 
 
-def _listed(places: Places) -> list[list[object]]:
+def _places_as_json(places: Places) -> list[list[object]]:
     return [[table.schema, table.name, place] for table, place in sorted(places.items())]
 
 
@@ -65,7 +67,7 @@ def _read(entries: list[list[object]]) -> Places:
     return {TableId(str(schema), str(name)): int(str(place)) for schema, name, place in entries}
 
 
-def ended(
+def ended_tables(
     before: Lives,
     captured: Collection[TableId],
     present: Collection[TableId],
@@ -87,7 +89,7 @@ def ended(
     return left if left or present else gone
 
 
-def begun(
+def new_tables(
     before: Lives,
     captured: Collection[TableId],
     present: Collection[TableId],

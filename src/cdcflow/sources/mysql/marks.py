@@ -6,7 +6,7 @@ when it has passed that position. A heartbeat is then the server's time: its clo
 it, so that everything logged by that time is before the end.
 """
 
-# ruff: noqa: S608 - names go through `quoted`, values through `literal`
+# ruff: noqa: S608 - names go through `quote_name`, values through `literal`
 from __future__ import annotations
 
 import itertools
@@ -25,7 +25,7 @@ from cdcflow.sources.mysql.connection import Connection, account_of, query
 from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_TABLE, map_error, parts
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.row_events import HEARTBEAT
-from cdcflow.sources.mysql.sql import literal, quoted
+from cdcflow.sources.mysql.sql import literal, quote_name
 
 OUR_DATABASE = "cdcflow"
 """The database that is created for the table of marks unless the settings name another."""
@@ -78,7 +78,7 @@ class WrittenMarks:
 
     def __init__(self, table: TableId, slot: str) -> None:
         self.table = table
-        self._sql = f"{quoted(table.schema)}.{quoted(table.name)}"
+        self._sql = f"{quote_name(table.schema)}.{quote_name(table.name)}"
         self._slot = slot
 
     def write(self, connection: Connection, token: Token) -> None:
@@ -132,20 +132,20 @@ class WrittenMarks:
         except pymysql.Error as error:
             if parts(error)[0] in (NO_SUCH_TABLE, _UNKNOWN_DATABASE):
                 return [Dropped(table, "absent")]
-            return [_left(marks, error, self._deletion)]
+            return [_not_dropped(marks, error, self._deletion)]
         done = [Dropped(marks, "absent")]
         if mine:
             try:
                 query(connection, self._deletion)
             except pymysql.Error as error:
-                return [_left(marks, error, f"{self._deletion}; then DROP TABLE {self._sql} if it is empty")]
+                return [_not_dropped(marks, error, f"{self._deletion}; then DROP TABLE {self._sql} if it is empty")]
             done = [Dropped(marks, "removed")]
         if query(connection, f"SELECT 1 FROM {self._sql} LIMIT 1"):
             return [*done, Dropped(table, "left", "other logs have their marks in it")]
         try:
             query(connection, f"DROP TABLE IF EXISTS {self._sql}")
         except pymysql.Error as error:
-            return [*done, _left(table, error, f"DROP TABLE {self._sql}")]
+            return [*done, _not_dropped(table, error, f"DROP TABLE {self._sql}")]
         return [*done, Dropped(table, "removed"), *self._drop_database(connection)]
 
     @property
@@ -162,9 +162,9 @@ class WrittenMarks:
             if query(connection, f"SELECT 1 FROM information_schema.{view} WHERE {column} = {literal(schema)} LIMIT 1"):
                 return [Dropped(subject, "left", "there is more in it than marks")]
         try:
-            query(connection, f"DROP DATABASE IF EXISTS {quoted(schema)}")
+            query(connection, f"DROP DATABASE IF EXISTS {quote_name(schema)}")
         except pymysql.Error as error:
-            return [_left(subject, error, f"DROP DATABASE {quoted(schema)}")]
+            return [_not_dropped(subject, error, f"DROP DATABASE {quote_name(schema)}")]
         return [Dropped(subject, "removed")]
 
     def map_error(self, connection: Connection, error: pymysql.Error) -> CdcflowError:
@@ -172,7 +172,7 @@ class WrittenMarks:
         if parts(error)[0] not in _MAY_NOT_WRITE:
             return map_error(error, f"preparing the table of marks {self.table}")
         account = account_of(connection)
-        rights, schema = "CREATE, SELECT, INSERT, UPDATE", quoted(self.table.schema)
+        rights, schema = "CREATE, SELECT, INSERT, UPDATE", quote_name(self.table.schema)
         return RightMissing(
             f"marks cannot be written to {self.table} by {account}",
             remedy=f"run GRANT {rights} ON {schema}.* TO {account}, or set source.fence: read-only",
@@ -187,7 +187,7 @@ class WrittenMarks:
         else:
             return
         if not query(connection, f"SHOW DATABASES LIKE {_pattern(self.table.schema)}"):
-            query(connection, f"CREATE DATABASE IF NOT EXISTS {quoted(self.table.schema)}")
+            query(connection, f"CREATE DATABASE IF NOT EXISTS {quote_name(self.table.schema)}")
         query(
             connection,
             f"CREATE TABLE IF NOT EXISTS {self._sql} (`slot` VARCHAR(64) NOT NULL PRIMARY KEY, "
@@ -196,7 +196,7 @@ class WrittenMarks:
         )
 
 
-def _left(subject: str, error: pymysql.Error, sql: str) -> Dropped:
+def _not_dropped(subject: str, error: pymysql.Error, sql: str) -> Dropped:
     """Reports that an object stays because a right is missing; raises all other errors."""
     if parts(error)[0] not in _MAY_NOT_WRITE:
         raise error

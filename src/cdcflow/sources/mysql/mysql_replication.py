@@ -69,13 +69,13 @@ def rows_of(table_map: bytes, event: bytes, flavor: Flavor, masked: Masked) -> I
     """
     known: dict[int, Any] = {}
     head = struct.pack("<IBIIIH", 0, EventType.TABLE_MAP, 0, 0, 0, 0)
-    _parsed(head + table_map, flavor, known)
+    _parse_event(head + table_map, flavor, known)
     for columns in (table.columns for table in known.values()):
         for number in masked.as_bytes:
             columns[number].character_set_name = "binary"
         for number in masked.as_numbers:
             columns[number].type, columns[number].unsigned = _INT24, True
-    found = _parsed(event, flavor, known)
+    found = _parse_event(event, flavor, known)
     while found.packet.read_bytes < found.event_size:
         yield _images(found._fetch_one_row())
 
@@ -108,7 +108,7 @@ def _value(value: Any, reason: str) -> Any:
     return NoValue.OUT_OF_CALENDAR if reason.startswith("out of") else NoValue.PART
 
 
-def _parsed(event: bytes, flavor: Flavor, known: dict[int, Any]) -> Any:
+def _parse_event(event: bytes, flavor: Flavor, known: dict[int, Any]) -> Any:
     """The library's object for an event. A TABLE_MAP event is added to `known`."""
     from pymysqlreplication.packet import BinLogPacketWrapper
     from pymysqlreplication.row_event import (
@@ -150,10 +150,10 @@ def _guard_documents(wrapper: Any) -> None:
     all of its bytes before it parses them."""
     read = wrapper.read_binary_json
 
-    def guarded(size: int, is_partial: bool) -> Any:
+    def read_guarded(size: int, is_partial: bool) -> Any:
         try:
             return read(size, is_partial)
         except ValueError:
             return NoValue.FAILED
 
-    wrapper.read_binary_json = guarded
+    wrapper.read_binary_json = read_guarded

@@ -71,16 +71,16 @@ def check_same(connector: Connector, dump: Dump, first_transaction: int, back: T
             if size is None:
                 return
             if size < newest.pos or not _is_between(connection, oldest):
-                raise _lost(connector, oldest if size >= newest.pos else newest)
+                raise _history_differs(connector, oldest if size >= newest.pos else newest)
         if len(ours) == 1 and newest.pos <= BYTES_MAX:
             oldest = replace(oldest, pos=FIRST_EVENT)
         compared = [one for one in ours if one.end.pos > oldest.pos]
         if compared and oldest.pos < 1 << 32:  # beyond this, a dump can only begin at the start of the file (M26)
             asked = replace(dump, position=replace(oldest, xa=None), by_gtid=False)
-            theirs = _committed(connection, asked, np.array([one.end.pos for one in compared]), connector.account)
+            theirs = _commit_times(connection, asked, np.array([one.end.pos for one in compared]), connector.account)
             for one in compared:
                 if theirs.get(one.end.pos) != one.commit_ts:
-                    raise _lost(connector, one.end)
+                    raise _history_differs(connector, one.end)
     finally:
         connector.discard(connection)
 
@@ -197,7 +197,7 @@ class _Commits:
         return []
 
 
-def _committed(connection: Connection, dump: Dump, ends: Int64s, account: str) -> dict[int, int]:
+def _commit_times(connection: Connection, dump: Dump, ends: Int64s, account: str) -> dict[int, int]:
     """The commit times of the server's transactions that end at these bytes of the file (ascending), for those bytes
     where one ends. If the server refuses, raises the same errors as a stream."""
     begin(connection, dump)
@@ -225,7 +225,7 @@ def _read(connection: Connection) -> bytes:
     return found
 
 
-def _lost(connector: Connector, at: BinlogPosition) -> HistoryLost:
+def _history_differs(connector: Connector, at: BinlogPosition) -> HistoryLost:
     return history_lost(
         f"the binary log at {connector.address} has other transactions than the change log: no transaction of the "
         f"change log ends in {at.file} at byte {at.pos}; the server was restored from a copy and has diverged since",

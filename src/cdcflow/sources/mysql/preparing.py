@@ -21,7 +21,7 @@ import pymysql
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.sources.mysql import binlog_status
-from cdcflow.sources.mysql.connection import Connection, one, query
+from cdcflow.sources.mysql.connection import Connection, query, query_row
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.gtids import Flavor, MariadbGtids, MysqlGtids
 from cdcflow.sources.mysql.marks import Marking
@@ -86,10 +86,10 @@ class Preparing:
             self._marking.beat(self._connection)
             return Begun(BinlogPosition(end.file, end.pos))
         # A transaction that is logged before this end and not yet executed is owned by a session now.
-        committing = _owned(binlog_status.owned(self._connection))
+        committing = _owned_gtids(binlog_status.owned_gtids(self._connection))
         self._until(
             "transactions that are in the binary log already become visible",
-            lambda: not committing & _owned(binlog_status.owned(self._connection)),
+            lambda: not committing & _owned_gtids(binlog_status.owned_gtids(self._connection)),
         )
         before = MysqlGtids.parse(binlog_status.executed_before(self._connection, end))
         return Begun(BinlogPosition(end.file, end.pos, before.text()))
@@ -103,7 +103,7 @@ class Preparing:
         end = binlog_status.end(self._connection)
         if not self.has_gtids:
             self._marking.beat(self._connection)
-        elif _owned(binlog_status.owned(self._connection)):
+        elif _owned_gtids(binlog_status.owned_gtids(self._connection)):
             return None
         return end.coordinate
 
@@ -143,7 +143,7 @@ class Preparing:
     def _again_mysql(self, before: Before) -> Begun:
         ours = MysqlGtids.parse(before.position.gtids)
         is_same = before.server == self.server and not before.by_gtid
-        executed = MysqlGtids.parse(binlog_status.executed(self._connection))
+        executed = MysqlGtids.parse(binlog_status.executed_gtids(self._connection))
         if not executed.covers(ours):
             self._refuse_lacking(ours, before)
             self._until("what the change log has becomes visible", lambda: self._executed().covers(ours))
@@ -155,7 +155,7 @@ class Preparing:
             raise self._another(
                 f"server_uuid {before.server}", f"{self.server}, and the change log does not have all of its GTIDs"
             )
-        purged = MysqlGtids.parse(str(one(self._connection, "SELECT @@GLOBAL.gtid_purged")[0]))
+        purged = MysqlGtids.parse(str(query_row(self._connection, "SELECT @@GLOBAL.gtid_purged")[0]))
         if not MysqlGtids.parse(before.position.start.gtids).covers(purged):
             if is_same:
                 self._check_files(before.position.start)
@@ -167,11 +167,11 @@ class Preparing:
         return Begun(before.position, by_gtid=True)
 
     def _executed(self) -> MysqlGtids:
-        return MysqlGtids.parse(binlog_status.executed(self._connection))
+        return MysqlGtids.parse(binlog_status.executed_gtids(self._connection))
 
     def _refuse_lacking(self, ours: MysqlGtids, before: Before) -> None:
         """Raises unless everything in `ours` is executed, or is being committed now."""
-        committing = _owned(binlog_status.owned(self._connection))
+        committing = _owned_gtids(binlog_status.owned_gtids(self._connection))
         executed = self._executed()
         for gtid in committing:
             source, _, number = gtid.partition("#")[0].rpartition(":")
@@ -227,9 +227,9 @@ class Preparing:
         self._until("what the change log has becomes visible", lambda: self._seen_gtids().covers(ours))
         return Begun(position, by_gtid=True)
 
-    def _quiet_end(self) -> tuple[binlog_status.End, str]:
+    def _quiet_end(self) -> tuple[binlog_status.BinlogEnd, str]:
         """MariaDB: the end of the log at a time when nothing was added to it, once everything before it is visible."""
-        ends: list[tuple[binlog_status.End, str]] = []
+        ends: list[tuple[binlog_status.BinlogEnd, str]] = []
 
         def is_quiet() -> bool:
             found = binlog_status.quiet_end(self._connection)
@@ -331,7 +331,7 @@ class Preparing:
             time.sleep(nap_s)
 
 
-def _owned(text: str) -> frozenset[str]:
+def _owned_gtids(text: str) -> frozenset[str]:
     """The GTIDs in `gtid_owned`: `uuid:7#12:8#13,uuid2:tag:1#5`, one text each."""
     found: set[str] = set()
     for part in "".join(text.split()).split(","):

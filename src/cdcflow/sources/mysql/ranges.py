@@ -26,15 +26,15 @@ from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.decoders import decode
 from cdcflow.sources.mysql.fetch import Fetched, fetch
 from cdcflow.sources.mysql.images import Extents
-from cdcflow.sources.mysql.keys import Key, Literals
+from cdcflow.sources.mysql.keys import Literals, TableKey
 from cdcflow.sources.mysql.results import cells_of
-from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.types.registry import select_expression
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KeyRange:
     """Rows after `after` (None: from the start) up to and including `upto`; at most `rows_max`, None for all.
     `is_last`: its `upto` is the plan's bound."""
 
@@ -54,7 +54,7 @@ class PartRead(chunks.PartRead):
     bytes: int = 0
     reached: Literals | None = None
     exhausted: bool = False
-    key: Key | None = None
+    key: TableKey | None = None
     rows_counted: int | None = None
 
     @property
@@ -70,7 +70,7 @@ class Ordered:
 
     entry: CatalogTable
     described: DescribedTable
-    key: Key
+    key: TableKey
 
     @property
     def select(self) -> str:
@@ -80,7 +80,7 @@ class Ordered:
 
     @property
     def _index(self) -> str:
-        return f"FORCE INDEX ({quoted(self.key.index)})"
+        return f"FORCE INDEX ({quote_name(self.key.index)})"
 
     def decoded(self, fetched: Fetched) -> pa.RecordBatch:
         return decode(self.described, fetched.data, Extents(fetched.start, fetched.end))
@@ -99,18 +99,18 @@ class Ordered:
         sizes: Sequence[int],
         bytes_max: int,
         stride: float | None = None,
-    ) -> list[Part]:
+    ) -> list[KeyRange]:
         """The next rows after `after`, cut into parts of about these sizes; fewer parts if the rows end before.
         Together they end at about `bytes_max`.
 
         `stride`: that of the last chunk, if it had one; then the splits are guessed.
         """
-        parts: list[Part] = []
+        parts: list[KeyRange] = []
         each = bytes_max // len(sizes)
         for size in sizes[:-1]:
             begin = parts[-1].upto if parts else after
             if stride is not None and begin is not None:
-                end, rows_max = _guessed(begin, bound, size * stride), 2 * size
+                end, rows_max = _guess_bound(begin, bound, size * stride), 2 * size
             else:
                 where = _where(self.key, begin, bound)
                 end = self._key_at(connection, f"WHERE {where} ORDER BY {self.key.names} LIMIT 1 OFFSET {size - 1}")
@@ -118,27 +118,27 @@ class Ordered:
             if end is None:
                 break
             self._check_progress(begin, end)
-            parts.append(Part(begin, end, rows_max, False, each))
+            parts.append(KeyRange(begin, end, rows_max, False, each))
         left = sum(sizes) - sum(sizes[: len(parts)])
-        return [*parts, Part(parts[-1].upto if parts else after, bound, left, True, each)]
+        return [*parts, KeyRange(parts[-1].upto if parts else after, bound, left, True, each)]
 
     def parts_to_end(
         self, connection: Connection, after: Literals | None, bound: Literals, sizes: Sequence[int], bytes_max: int
-    ) -> list[Part]:
+    ) -> list[KeyRange]:
         """Like `parts`, but no part ends by the number of its rows: the last one also ends at a known key."""
-        parts: list[Part] = []
+        parts: list[KeyRange] = []
         each = bytes_max // len(sizes)
         for size in sizes:
             begin = parts[-1].upto if parts else after
             where = _where(self.key, begin, bound)
             end = self._key_at(connection, f"WHERE {where} ORDER BY {self.key.names} LIMIT 1 OFFSET {size - 1}")
             if end is None:
-                return [*parts, Part(begin, bound, None, True, each)]
+                return [*parts, KeyRange(begin, bound, None, True, each)]
             self._check_progress(begin, end)
-            parts.append(Part(begin, end, None, False, each))
+            parts.append(KeyRange(begin, end, None, False, each))
         return parts
 
-    def sums(self, connection: Connection, part: Part, snapshot: chunks.Snapshot, buckets: Buckets) -> PartRead:
+    def sums(self, connection: Connection, part: KeyRange, snapshot: chunks.Snapshot, buckets: Buckets) -> PartRead:
         where = _where(self.key, part.after, part.upto)
         rows = f"{self.entry.sql} {self._index} WHERE {where}"
         fetched = fetch(connection, digests.sums(self.described, buckets, rows))
@@ -154,7 +154,7 @@ class Ordered:
         )
 
     def read_among(
-        self, connection: Connection, part: Part, snapshot: chunks.Snapshot, buckets: Buckets
+        self, connection: Connection, part: KeyRange, snapshot: chunks.Snapshot, buckets: Buckets
     ) -> Callable[[], PartRead]:
         where = f"{_where(self.key, part.after, part.upto)} AND {digests.among(self.described, buckets)}"
         statement = f"{self.select} {self._index} WHERE {where} ORDER BY {self.key.names}"
@@ -171,7 +171,7 @@ class Ordered:
             rows_counted=0,
         )
 
-    def read(self, connection: Connection, part: Part, snapshot: chunks.Snapshot) -> Callable[[], PartRead]:
+    def read(self, connection: Connection, part: KeyRange, snapshot: chunks.Snapshot) -> Callable[[], PartRead]:
         limit = "" if part.rows_max is None else f" LIMIT {part.rows_max}"
         where = _where(self.key, part.after, part.upto)
         statement = f"{self.select} {self._index} WHERE {where} ORDER BY {self.key.names}{limit}"
@@ -215,11 +215,11 @@ class Ordered:
         return self.key.literals([by_name[c.name] for c in self.key.columns])
 
 
-def _where(key: Key, after: Literals | None, upto: Literals) -> str:
+def _where(key: TableKey, after: Literals | None, upto: Literals) -> str:
     return " AND ".join([key.upto(upto), *([key.after(after)] if after is not None else [])])
 
 
-def _guessed(begin: Literals, bound: Literals, distance: float) -> Literals | None:
+def _guess_bound(begin: Literals, bound: Literals, distance: float) -> Literals | None:
     """The integer `distance` after `begin`; None if that is not before `bound`."""
     end = int(begin[0]) + max(1, int(distance))
     return (str(end),) if end < int(bound[0]) else None

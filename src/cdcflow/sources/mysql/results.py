@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import PAD, Buffer, Cells, padded, protocol_error
+from cdcflow.sources.buffers import PAD, Buffer, Cells, protocol_error, with_padding
 from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.tables import DescribedTable
 
@@ -74,7 +74,7 @@ def decode(described: DescribedTable, data: bytes, rows: Extents) -> pa.RecordBa
         ConfigurationError: its column's Arrow type cannot hold a value; the message names the column.
     """
     reached = int(rows.end.max()) if len(rows.end) else 0
-    buffer = Buffer(data) if reached + PAD <= len(data) else padded([data])
+    buffer = Buffer(data) if reached + PAD <= len(data) else with_padding([data])
     columns = _cells(buffer, rows, len(described.codecs))
     arrays = [codec.result(cells, codec.where) for codec, cells in zip(described.codecs, columns, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=described.table.row_schema)

@@ -24,13 +24,13 @@ _RDS_PROGRAMS = "/rdsdbbin"
 
 def is_rds(connection: Connection, found: Mapping[str, object]) -> bool:
     """Whether Amazon RDS or Aurora runs the server. `found`: its variables, including `basedir`."""
-    return str(found.get("basedir") or "").startswith(_RDS_PROGRAMS) or _configured(connection) is not None
+    return str(found.get("basedir") or "").startswith(_RDS_PROGRAMS) or _rds_retention(connection) is not None
 
 
 def retention(connection: Connection, found: Mapping[str, object]) -> Iterator[Finding]:
     """How long cdcflow may be stopped. `found`: the server's variables."""
     if is_rds(connection, found):
-        yield _of_rds(_configured(connection))
+        yield _of_rds(_rds_retention(connection))
         return
     seconds = float(str(found.get("binlog_expire_logs_seconds") or 0))
     seconds = seconds or 86_400 * float(str(found.get("expire_logs_days") or 0))
@@ -47,7 +47,7 @@ def retention(connection: Connection, found: Mapping[str, object]) -> Iterator[F
         yield ok("binary log", f"is kept for {seconds / 86_400:.0f} days: cdcflow may be stopped for that long")
 
 
-def _configured(connection: Connection) -> list[tuple[object, ...]] | None:
+def _rds_retention(connection: Connection) -> list[tuple[object, ...]] | None:
     """The retention in RDS's table; None if the table does not exist, or cannot be read."""
     try:
         return [*query(connection, _RDS)]

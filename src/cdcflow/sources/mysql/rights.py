@@ -17,7 +17,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import Pattern
 from cdcflow.sources.mysql.connection import Connection, account_of, query
 from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_TABLE, parts
-from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.sql import quote_name
 
 _NO_TABLE = "cdcflow asks whether it may read here"
 
@@ -41,7 +41,7 @@ def reads_all_of(connection: Connection, schema: str) -> bool:
     """Whether the schema exists and cdcflow may read every table in it, so that a table that is not visible does not
     exist. The server reports a missing table only to accounts that may read it."""
     try:
-        query(connection, f"SELECT 1 FROM {quoted(schema)}.{quoted(_NO_TABLE)} LIMIT 0")  # noqa: S608  quoted
+        query(connection, f"SELECT 1 FROM {quote_name(schema)}.{quote_name(_NO_TABLE)} LIMIT 0")  # noqa: S608  quoted
     except pymysql.Error as error:
         if not connection.open:
             raise
@@ -51,24 +51,24 @@ def reads_all_of(connection: Connection, schema: str) -> bool:
 
 def unseen(account: str, patterns: Iterable[Pattern]) -> str:
     """The remedy if the catalog shows no table for these patterns."""
-    grants = dict.fromkeys(f"GRANT SELECT ON {_meant(p)} TO {account}" for p in patterns if not p.excludes)
+    grants = dict.fromkeys(f"GRANT SELECT ON {_grant_target(p)} TO {account}" for p in patterns if not p.excludes)
     return (
         "check the names in source.tables (case counts); where they are right, the server hides the tables: "
         f"run {'; '.join(grants)}"
     )
 
 
-def _meant(pattern: Pattern) -> str:
+def _grant_target(pattern: Pattern) -> str:
     """How a GRANT names the tables of a pattern."""
     if pattern.exact is not None:
-        return f"{quoted(pattern.exact.schema)}.{quoted(pattern.exact.name)}"
-    return "*.*" if pattern.in_schema is None else f"{quoted(pattern.in_schema)}.*"
+        return f"{quote_name(pattern.exact.schema)}.{quote_name(pattern.exact.name)}"
+    return "*.*" if pattern.in_schema is None else f"{quote_name(pattern.in_schema)}.*"
 
 
 def select_missing(connection: Connection, tables: Collection[TableId]) -> RightMissing:
     """The error to raise if these tables may not be read."""
     account = account_of(connection)
-    grants = (f"GRANT SELECT ON {quoted(t.schema)}.{quoted(t.name)} TO {account}" for t in sorted(tables))
+    grants = (f"GRANT SELECT ON {quote_name(t.schema)}.{quote_name(t.name)} TO {account}" for t in sorted(tables))
     return RightMissing(
         f"reading {', '.join(map(str, sorted(tables)))}: {account} has no right to SELECT there",
         remedy=f"run {'; '.join(grants)}",

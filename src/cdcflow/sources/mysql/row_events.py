@@ -23,7 +23,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import ChangeBatch, Int64s
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.buffers import Bools
-from cdcflow.sources.engine.changes import merged
+from cdcflow.sources.engine.changes import merge_batches
 from cdcflow.sources.engine.changes import truncation as emptied
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled, changes
 from cdcflow.sources.mysql.errors import READ_ANEW
@@ -75,7 +75,7 @@ class Mapped:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class EventChanges:
     """Changes of one table shape; `event` (as long as `rows`, ascending) is the number of the event of each row."""
 
     described: DescribedTable
@@ -93,11 +93,11 @@ class Incomplete:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EventContents:
     """The content of row events: changes by shape, the rows that must be read by key, and the tokens of this slot's
     marks by event."""
 
-    changes: list[Changes] = field(default_factory=list)
+    changes: list[EventChanges] = field(default_factory=list)
     incomplete: list[Incomplete] = field(default_factory=list)
     tokens: list[tuple[int, str]] = field(default_factory=list)
 
@@ -193,9 +193,9 @@ class RowEvents:
         """The captured tables that these events contain rows of."""
         return {mapped.table for mapped, _ in self._by_map(events, use) if mapped.described is not None}
 
-    def decode(self, events: Events, use: Bools) -> Found:
+    def decode(self, events: Events, use: Bools) -> EventContents:
         """The rows of the events where `use`. All table maps before them must have been learned."""
-        out = Found()
+        out = EventContents()
         for mapped, at in self._by_map(events, use):
             if mapped.found is not None:
                 self._take_marks(events, at, mapped.found, out)
@@ -227,7 +227,9 @@ class RowEvents:
                     out.append((mapped, mine[a:b]))
         return out
 
-    def _decode(self, events: Events, at: Int64s, mapped: Mapped, described: DescribedTable, out: Found) -> None:
+    def _decode(
+        self, events: Events, at: Int64s, mapped: Mapped, described: DescribedTable, out: EventContents
+    ) -> None:
         for kind in _distinct(events.type[at]):
             left = at[events.type[at] == kind]
             body = events.start[left] + _V1_BODY
@@ -252,7 +254,7 @@ class RowEvents:
         size: int,
         kind: int,
         described: DescribedTable,
-        out: Found,
+        out: EventContents,
     ) -> DecodedRows:
         """Decode row events that have the same columns and bitmaps in the `size` bytes after `body`."""
         row_kind = _KINDS[EventType(kind)]
@@ -264,13 +266,13 @@ class RowEvents:
         raw, compiled = events.buffer.raw, self._compiled
         decoded = changes(described, raw, extents, row_kind, before, after, partial, compiled=compiled)
         event, rows = np.repeat(at, decoded.counts), decoded.rows
-        out.changes.append(Changes(described, event, rows))
+        out.changes.append(EventChanges(described, event, rows))
         if decoded.incomplete is not None and decoded.incomplete.any():
             keys = rows.select(list(described.table.key_columns)).filter(pa.array(decoded.incomplete))
             out.incomplete.append(Incomplete(described.table.id, event[decoded.incomplete], keys))
         return decoded
 
-    def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: Found) -> None:
+    def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: EventContents) -> None:
         for number in at.tolist():
             event = events.one(number)
             if _KINDS[EventType(event[4])] is RowKind.DELETE:
@@ -289,12 +291,12 @@ def kind_of(event: bytes) -> RowKind:
     return _KINDS[EventType(event[4])]
 
 
-def truncation(described: DescribedTable, at: int) -> Changes:
+def truncation(described: DescribedTable, at: int) -> EventChanges:
     """The row that records the truncate of a table, at event number `at`."""
-    return Changes(described, np.array([at], np.int64), emptied(described.table))
+    return EventChanges(described, np.array([at], np.int64), emptied(described.table))
 
 
-def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int64s]:
+def number_rows(found: list[EventChanges], events: int) -> tuple[list[ChangeBatch], Int64s]:
     """One batch per table shape with the indices of its rows, and the number of rows before each event (with a last
     entry for all)."""
     count = np.zeros(events, np.int64)
@@ -315,7 +317,7 @@ def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int6
             index = index + nth.get(at, 0)
             nth[at] = nth.get(at, 0) + 1
         by_shape.setdefault(one.described.table, []).append((index, one.rows))
-    return [merged(table, parts) for table, parts in by_shape.items()], rows_before
+    return [merge_batches(table, parts) for table, parts in by_shape.items()], rows_before
 
 
 def _images(kind: int) -> int:

@@ -22,10 +22,10 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
-from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, padded
+from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, with_padding
 from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
 from cdcflow.sources.mysql.errors import READ_ANEW
-from cdcflow.sources.mysql.images import Extents, cells, parts_of_documents, present, walked
+from cdcflow.sources.mysql.images import Extents, cells, parts_of_documents, present, walk_images
 from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.types.columns import TypeCode
 
@@ -77,7 +77,7 @@ def changes(
     sent = [present(bitmap, columns) for bitmap in _bitmaps(kind, present_before, present_after)]
     forms = [[(c.width, c.prefix) for c, here in zip(described.codecs, image, strict=True) if here] for image in sent]
     documents = [i for i, c in enumerate(described.columns) if c.type_code == TypeCode.JSON] if partial_json else None
-    starts, counts = walked(buffer, extents, forms, None if documents is None else len(documents))
+    starts, counts = walk_images(buffer, extents, forms, None if documents is None else len(documents))
     images = [
         _spread(cells(buffer, at, form), image)
         for at, form, image in zip(starts[: len(sent)], forms, sent, strict=True)
@@ -89,7 +89,7 @@ def changes(
             parts = dict(zip(documents, found, strict=True))
         return _updates(described, images[0], images[1], counts, parts)
     op = np.full(len(starts[0]), _C if kind is RowKind.INSERT else _D, np.uint8)
-    rows = _batch(described, images[0], op, _omitted(images[0], len(op)), None)
+    rows = _batch(described, images[0], op, _omitted_columns(images[0], len(op)), None)
     lacks_some = kind is RowKind.INSERT and None in images[0]
     return DecodedRows(rows, counts, np.ones(len(op), np.bool_) if lacks_some else None)
 
@@ -128,7 +128,7 @@ def _bitmaps(kind: RowKind, before: bytes, after: bytes) -> Sequence[bytes]:
 
 def _buffer(data: bytes, extents: Extents) -> Buffer:
     reached = int(extents.end.max()) if len(extents.end) else 0
-    return Buffer(data) if reached + PAD <= len(data) else padded([data])
+    return Buffer(data) if reached + PAD <= len(data) else with_padding([data])
 
 
 Image = list[Cells | None]
@@ -146,7 +146,7 @@ def _updates(
     """`parts`: by column, in which rows the after image has only a part of a document."""
     rows = int(counts.sum())
     new = [b if a is None else a for b, a in zip(before, after, strict=True)]
-    new_omitted, incomplete = _omitted(new, rows), None
+    new_omitted, incomplete = _omitted_columns(new, rows), None
     for number, partial in (parts or {}).items():
         sent = after[number]
         if sent is None or not partial.any():
@@ -163,8 +163,8 @@ def _updates(
     # A change's values are those of the before images, or (numbers of `rows` and above) of the after images.
     after_image = rows + np.arange(rows)
     split = split_key_changes(changed, np.full(rows, whole), after_image, np.full(rows, _U, np.uint8), _D, _C)
-    both = [_joined(b, a, split.value, rows) for b, a in zip(before, new, strict=True)]
-    omitted = np.concatenate([_omitted(before, rows), new_omitted], axis=1)[:, split.value]
+    both = [_join_cells(b, a, split.value, rows) for b, a in zip(before, new, strict=True)]
+    omitted = np.concatenate([_omitted_columns(before, rows), new_omitted], axis=1)[:, split.value]
     grown = np.bincount(np.repeat(np.arange(len(counts)), counts)[changed], minlength=len(counts))
     if incomplete is not None:
         incomplete = np.concatenate([np.zeros(rows, np.bool_), incomplete])[split.value]
@@ -172,7 +172,7 @@ def _updates(
     return DecodedRows(batch, counts + grown, incomplete)
 
 
-def _joined(before: Cells | None, after: Cells | None, value: Int64s, rows: int) -> Cells | None:
+def _join_cells(before: Cells | None, after: Cells | None, value: Int64s, rows: int) -> Cells | None:
     """The cells of these changes: number `value` of the before images followed by the after images."""
     parts = (before, after)
     known = next((part for part in parts if part is not None), None)
@@ -185,7 +185,7 @@ def _joined(before: Cells | None, after: Cells | None, value: Int64s, rows: int)
     return Cells(known.buffer, starts, sizes, None if valid.all() else valid)
 
 
-def _omitted(image: Image, rows: int) -> Bools:
+def _omitted_columns(image: Image, rows: int) -> Bools:
     """Which columns (one per row of the array) were not sent, for each of these changes."""
     return np.repeat(np.array([[part is None] for part in image]), rows, axis=1)
 

@@ -1,6 +1,6 @@
 """A few committed rows of a table as one digest: the first and the last by key."""
 
-# ruff: noqa: S608 - names go through `quoted`
+# ruff: noqa: S608 - names go through `quote_name`
 from __future__ import annotations
 
 import hashlib
@@ -10,7 +10,7 @@ from cdcflow.capture.ports.source import Sample
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.binlog_status import snapshot
 from cdcflow.sources.mysql.connection import Connection, query
-from cdcflow.sources.mysql.sql import literal, quoted
+from cdcflow.sources.mysql.sql import literal, quote_name
 
 ROWS_EACH_END = 10
 
@@ -26,9 +26,9 @@ def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample
     if not columns:
         return None
     # As hexadecimal digits: otherwise bytes and texts in several character sets cannot be concatenated.
-    values = ", ".join(f"COALESCE(HEX(CONCAT({quoted(str(name))})), '-')" for name, _ in columns)
-    row = f"SELECT SHA2(CONCAT_WS(' ', {values}), 256) FROM {quoted(table.schema)}.{quoted(table.name)}"
-    ends = (", ".join(f"{quoted(k)} {way}" for k in key) for way in ("ASC", "DESC"))
+    values = ", ".join(f"COALESCE(HEX(CONCAT({quote_name(str(name))})), '-')" for name, _ in columns)
+    row = f"SELECT SHA2(CONCAT_WS(' ', {values}), 256) FROM {quote_name(table.schema)}.{quote_name(table.name)}"
+    ends = (", ".join(f"{quote_name(k)} {way}" for k in key) for way in ("ASC", "DESC"))
     with snapshot(connection):
         found = [query(connection, f"{row} ORDER BY {end} LIMIT {ROWS_EACH_END}") for end in ends]
     digests = "".join(str(one) for rows in found for (one,) in rows)

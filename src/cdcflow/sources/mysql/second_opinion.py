@@ -47,7 +47,7 @@ def compare(sample: EventSample, flavor: Flavor) -> EventComparison:
     found = _Comparison(sample.described)
     failure = ""
     try:
-        images = mysql_replication.rows_of(sample.table_map, sample.event, flavor, _masked(sample.described))
+        images = mysql_replication.rows_of(sample.table_map, sample.event, flavor, _masked_columns(sample.described))
         found.compare(kind_of(sample.event), sample.rows.to_pylist(), images, is_whole=sample.is_whole)
     except Exception as error:  # noqa: BLE001 - any error; its text may contain values
         failure = f"cannot be decoded by it ({type(error).__name__})"
@@ -61,7 +61,7 @@ def is_installed() -> bool:
     return mysql_replication.is_installed()
 
 
-def _masked(described: DescribedTable) -> Masked:
+def _masked_columns(described: DescribedTable) -> Masked:
     """The columns at which the library may fail, and which are not compared anyway."""
     excluded = [
         (number, column)
@@ -98,13 +98,13 @@ class _Comparison:
                 case (RowKind.DELETE, op) if op == DELETE:
                     self._change(change, found.before or {})
                 case (RowKind.UPDATE, op) if op == UPDATE and self._is_split(found) is not True:
-                    self._change(change, _updated(found), found.before or {})
+                    self._change(change, _updated_row(found), found.before or {})
                 case (RowKind.UPDATE, op) if op == DELETE and self._is_split(found) is not False:
                     self._change(change, found.before or {})
                     created = next(rest, None)
                     if created is not None:
                         self.has_other_rows |= created[OP] != INSERT
-                        self._change(created, _updated(found))
+                        self._change(created, _updated_row(found))
                     elif is_whole:
                         self.has_other_rows = True
                 case _:
@@ -118,7 +118,7 @@ class _Comparison:
         key = self.described.table.key
         if any(c.name in key and c.type_code not in INTEGER_BYTES for c in self.described.columns):
             return None
-        before, after = found.before or {}, _updated(found)
+        before, after = found.before or {}, _updated_row(found)
         return not key or any(before.get(name) != after.get(name) for name in key)
 
     def _change(self, change: Row, image: Row, before: Row | None = None) -> None:
@@ -138,7 +138,7 @@ class _Comparison:
             self.columns.add(column.name)
 
 
-def _updated(found: Images) -> Row:
+def _updated_row(found: Images) -> Row:
     """The row after an update: columns that were not sent keep their previous value."""
     return {**(found.before or {}), **(found.after or {})}
 

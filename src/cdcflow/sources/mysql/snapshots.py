@@ -13,8 +13,8 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import Position
 from cdcflow.sources.engine.chunks import Snapshot
 from cdcflow.sources.mysql import binlog_status
-from cdcflow.sources.mysql.binlog_status import End
-from cdcflow.sources.mysql.connection import Connection, one, query
+from cdcflow.sources.mysql.binlog_status import BinlogEnd
+from cdcflow.sources.mysql.connection import Connection, query, query_row
 from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids, GtidsSeen, NoStream
 from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
 from cdcflow.sources.mysql.marks import Marking, WrittenMarks
@@ -126,7 +126,7 @@ class SnapshotTaker:
     def _lower(self, connection: Connection) -> Visibility:
         if self._has_gtids:
             with self._delivered.look():
-                return self._delivered.fence(MysqlGtids.parse(binlog_status.executed(connection)))
+                return self._delivered.fence(MysqlGtids.parse(binlog_status.executed_gtids(connection)))
         # Commits become visible in the order of the log (binlog_order_commits). So once one of cdcflow's marks is
         # committed, everything that was logged before it is visible.
         assert isinstance(self._marking, WrittenMarks)  # noqa: S101  `prepare` refuses the other without GTIDs
@@ -135,6 +135,6 @@ class SnapshotTaker:
         return CoordinateVisibility(end.coordinate)
 
 
-def _snapshot(visibilities: tuple[Visibility, ...], end: End, connection: Connection) -> Snapshot:
-    clock_us = int(one(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")[0])
+def _snapshot(visibilities: tuple[Visibility, ...], end: BinlogEnd, connection: Connection) -> Snapshot:
+    clock_us = int(query_row(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")[0])
     return Snapshot(visibilities, Position(f"{end.file}:{end.pos};"), clock_us)

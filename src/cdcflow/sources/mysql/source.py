@@ -37,11 +37,11 @@ from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.part_reader import OwnPartReader
-from cdcflow.sources.engine.policies import Kept
+from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap, sampling, second_opinion
 from cdcflow.sources.mysql.binlog import BinlogDecoder
-from cdcflow.sources.mysql.catalog import CapturedTables, Catalog, CatalogTable, Selected, Wanted
+from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.comparing import MySQLComparison
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret
@@ -49,7 +49,7 @@ from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.fences import DeliveredGtids, NoStream
-from cdcflow.sources.mysql.lives import LIVES, Lives, begun, ended
+from cdcflow.sources.mysql.lives import LIVES, Lives, ended_tables, new_tables
 from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.opinion_exclusions import can_read
 from cdcflow.sources.mysql.position import BinlogPosition
@@ -82,7 +82,7 @@ class MySQLSource:
         self._flavor = settings.kind
         self._connector = Connector(settings, secret)
         marks_table = table_id(settings.marks_table)
-        wanted = Wanted(Selection.parse(settings.tables), marks_table, settings.tables_without_key == "whole")
+        wanted = CaptureSelection(Selection.parse(settings.tables), marks_table, settings.tables_without_key == "whole")
         policy = Policy(settings.zero_dates, settings.bad_text, dict(settings.columns))
         self._catalog = Catalog(self._connector, wanted, policy)
         self._marks_table = marks_table
@@ -141,8 +141,8 @@ class MySQLSource:
                 runbook="settings",
             )
         self._captured, self._selected = selected.good, selected
-        kept = policies.noted(checkpoint.source, self._kept(selected))
-        source = {**rereading.without(prepared.source), **kept, **_captured(selected, self._lives)}
+        kept = policies.policies_to_store(checkpoint.source, self._kept(selected))
+        source = {**rereading.without(prepared.source), **kept, **_captured_to_store(selected, self._lives)}
         self._checkpoint = replace(prepared, source=source)
         return self._checkpoint
 
@@ -160,11 +160,11 @@ class MySQLSource:
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         if checkpoint is None:
             return self._left_out
-        known = _known(checkpoint)
+        known = _captured_before(checkpoint)
         return self._catalog.selected(known).for_restart(known, self._catalog.wanted.selection)[1]
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
-        before, known = checkpoint.source, _known(checkpoint)
+        before, known = checkpoint.source, _captured_before(checkpoint)
         selected, left_out = self._catalog.selected(known), tuple[TableId, ...]()
         if checkpoint.position is not None:
             _check_slot(before, slot_of(log_id))
@@ -194,7 +194,7 @@ class MySQLSource:
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
         return self._catalog.ask(
             f"asking {self._connector.address} what its binary log leaves out",
-            lambda c: doctor.uncovered(c, self._settings, captured),
+            lambda c: doctor.uncovered_tables(c, self._settings, captured),
         )
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
@@ -270,7 +270,7 @@ class MySQLSource:
         )
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
-        selected = self._catalog.selected(_known(checkpoint))
+        selected = self._catalog.selected(_captured_before(checkpoint))
         self._checkpoint = checkpoint
         self._has_gtids = self._catalog.ask(
             f"asking {self._connector.address} for its GTIDs", lambda c: binlog_status.has_gtids(c, self._flavor)
@@ -331,7 +331,9 @@ class MySQLSource:
     def _unlogged(self, connection: Connection) -> dict[str, str]:
         """Captured tables that may differ from the source: foreign keys change them without being logged."""
         wanted = self._catalog.wanted
-        found = doctor.unlogged(connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t))
+        found = doctor.unlogged_tables(
+            connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t)
+        )
         return {"cascades_not_logged": ", ".join(map(str, found))} if found else {}
 
     def close(self) -> None:
@@ -345,9 +347,9 @@ class MySQLSource:
             return ReadOnlyMarks(self._flavor, self._expectations)
         return WrittenMarks(self._marks_table, slot)
 
-    def _kept(self, selected: Selected) -> dict[Table, Mapping[int, Kept]]:
+    def _kept(self, selected: Selected) -> dict[Table, Mapping[int, ColumnPolicy]]:
         """How the values of the captured tables are kept, for columns that a setting concerns."""
-        found: dict[Table, Mapping[int, Kept]] = {}
+        found: dict[Table, Mapping[int, ColumnPolicy]] = {}
         for described in map(self._catalog.described, selected.good):
             columns = zip(described.table.columns, described.columns, described.codecs, strict=True)
             kept = {column.number: kept_as(server, codec) for column, server, codec in columns}
@@ -355,7 +357,7 @@ class MySQLSource:
         return found
 
     def _select(self, checkpoint: Checkpoint) -> Selected:
-        known = _known(checkpoint)
+        known = _captured_before(checkpoint)
         selected = self._catalog.selected(known)
         if checkpoint.position is not None:
             selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
@@ -383,12 +385,12 @@ class MySQLSource:
         if before.position is None or prepared.source.get("history") == "lost":
             return Lives()
         wanted, present = self._catalog.wanted, frozenset(t.id for t in selected.good)
-        captured = frozenset(t for t in _known(before) if wanted.selects(t)) - selected.refused.keys()
+        captured = frozenset(t for t in _captured_before(before) if wanted.selects(t)) - selected.refused.keys()
         known = Lives.from_json(before.source[LIVES]) if LIVES in before.source else Lives()
         begin = BinlogPosition.parse(prepared.position or "")
         is_other = before.source.get("server") != prepared.source["server"] or "foreign" in prepared.source
         place = None if is_other else begin.coordinate
-        ends = ended(
+        ends = ended_tables(
             known,
             captured,
             present,
@@ -398,7 +400,7 @@ class MySQLSource:
         )
         is_new = bool(present - captured or known.passed(place) & present)
         visible = preparing.visible_end() if is_new and place is not None and begin.xa is None else None
-        return Lives(ends, begun(known, captured, present, position=place, visible=visible))
+        return Lives(ends, new_tables(known, captured, present, position=place, visible=visible))
 
     def _positioned(
         self,
@@ -439,12 +441,12 @@ def _check_slot(source: Mapping[str, str], slot: str) -> None:
         )
 
 
-def _known(checkpoint: Checkpoint) -> frozenset[TableId]:
+def _captured_before(checkpoint: Checkpoint) -> frozenset[TableId]:
     """The tables that were captured before."""
     return frozenset(TableId(*name) for name in json.loads(checkpoint.source.get("tables", "[]")))
 
 
-def _captured(selected: Selected, lives: Lives) -> dict[str, str]:
+def _captured_to_store(selected: Selected, lives: Lives) -> dict[str, str]:
     """What to store in a checkpoint's `source`: the tables that the stream captures."""
     tables = sorted({*(t.id for t in selected.good), *lives.gone})
     listed = json.dumps([[t.schema, t.name] for t in tables], separators=(",", ":"))

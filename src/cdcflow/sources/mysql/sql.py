@@ -13,7 +13,7 @@ from cdcflow.sources.mysql.gtids import Flavor
 # ── written ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """An identifier in SQL, whatever characters it has (hard case S01)."""
     return "`" + name.replace("`", "``") + "`"
 
@@ -23,7 +23,7 @@ def literal(text: str) -> str:
     return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
 
 
-def listed(texts: Sequence[str]) -> str:
+def string_list(texts: Sequence[str]) -> str:
     """Strings for an IN (…)."""
     return ", ".join(literal(text) for text in texts)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.mysql.types.charsets import CLIENT_SETS, charset_of, decoded, is_single_byte
+from cdcflow.sources.mysql.types.charsets import CLIENT_SETS, charset_of, decode_text, is_single_byte
 
 _UTF8 = "utf8mb4"
 _SWE7 = "swe7"
@@ -43,10 +43,10 @@ def statement_text(raw: bytes, client: int | None) -> StatementText:
         return StatementText(raw.decode("ascii"))
     for one in dict.fromkeys((charset, _UTF8)):
         try:
-            return StatementText(_decoded(one, raw, "stop"), raw, is_single_byte(one))
+            return StatementText(_decode_text(one, raw, "stop"), raw, is_single_byte(one))
         except UnicodeDecodeError:
             continue
-    return StatementText(_decoded(charset, raw, "replace"), raw, is_single_byte(charset), is_readable=False)
+    return StatementText(_decode_text(charset, raw, "replace"), raw, is_single_byte(charset), is_readable=False)
 
 
 def other_texts(raw: bytes, text: str) -> Iterator[tuple[str, bool]]:
@@ -54,7 +54,7 @@ def other_texts(raw: bytes, text: str) -> Iterator[tuple[str, bool]]:
     each character."""
     seen = {text}
     for charset in CLIENT_SETS:
-        other = _decoded(charset, raw, "replace")
+        other = _decode_text(charset, raw, "replace")
         if other not in seen:
             seen.add(other)
             yield other, is_single_byte(charset)
@@ -70,15 +70,15 @@ def _charset(client: int | None) -> str:
     return name if name in CLIENT_SETS else _UTF8  # binary: the servers interpret its bytes as UTF-8
 
 
-def _decoded(charset: str, raw: bytes, errors: str) -> str:
-    return _swe7(raw) if charset == _SWE7 else decoded(charset, raw, errors)
+def _decode_text(charset: str, raw: bytes, errors: str) -> str:
+    return _swe7(raw) if charset == _SWE7 else decode_text(charset, raw, errors)
 
 
 def _swe7(raw: bytes) -> str:
     """swe7 has letters where ASCII has brackets, `\\`, `@` and the backtick. The servers find the ends of names and
     strings by bytes before they interpret letters, so those three are letters only inside quoted names."""
-    letters = {ord(sign): decoded(_SWE7, sign.encode()) for sign in _IN_WORDS}
-    quoted = {ord(sign): decoded(_SWE7, sign.encode()) for sign in _IN_QUOTES}
-    tick = decoded(_SWE7, b"`")
+    letters = {ord(sign): decode_text(_SWE7, sign.encode()) for sign in _IN_WORDS}
+    quoted = {ord(sign): decode_text(_SWE7, sign.encode()) for sign in _IN_QUOTES}
+    tick = decode_text(_SWE7, b"`")
     text = raw.decode("ascii", "replace").translate(letters)
     return _QUOTED.sub(lambda found: f"`{found[1].replace('``', tick).translate(quoted)}`", text)

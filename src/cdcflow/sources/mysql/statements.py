@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql.alters import HARMLESS, Altered, altered
+from cdcflow.sources.mysql.alters import HARMLESS, Altered, alter_effects
 from cdcflow.sources.mysql.events import Query, Xid
 from cdcflow.sources.mysql.sql import Token, behind_if, name_at, table_at, tokens_of, word_at
 
@@ -196,7 +196,7 @@ def statement_of(query: Query) -> Statement:
         case ["ANALYZE", word, *_] if word not in ("TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG"):
             return RowChange((), "ANALYZE")
         case [word, *_] if word in _ROW_WORDS:
-            return RowChange(_changed(tokens, query.schema), word)
+            return RowChange(_changed_tables(tokens, query.schema), word)
         case [word, *_] if word in _HARMLESS_WORDS:
             return Harmless()
     return _ddl(tokens, query)
@@ -209,23 +209,23 @@ def _ddl(tokens: list[Token], query: Query) -> Statement:
         return Harmless()
     match words[:3]:
         case ["TRUNCATE", "TABLE", *_]:
-            return Emptied(_listed(tokens, 2, schema))
+            return Emptied(_table_list(tokens, 2, schema))
         case ["TRUNCATE", *_]:
-            return Emptied(_listed(tokens, 1, schema))
+            return Emptied(_table_list(tokens, 1, schema))
         case ["DROP", "TABLE" | "TABLES", *_]:
-            return Emptied(_listed(tokens, behind_if(tokens, 2), schema), dropped=True)
+            return Emptied(_table_list(tokens, behind_if(tokens, 2), schema), dropped=True)
         case ["DROP", "DATABASE" | "SCHEMA", *_]:
             return SchemaDropped(name_at(tokens, behind_if(tokens, 2)))
         case ["RENAME", "TABLE" | "TABLES", *_]:
-            return Renamed(_renamed(tokens, behind_if(tokens, 2), schema))
+            return Renamed(_rename_pairs(tokens, behind_if(tokens, 2), schema))
         case ["ALTER", *_] if "TABLE" in words[1:4]:
-            return _altered(tokens, words.index("TABLE") + 1, schema, is_ignore="IGNORE" in words[1:3])
+            return _parse_alter(tokens, words.index("TABLE") + 1, schema, is_ignore="IGNORE" in words[1:3])
         case ["CREATE", *_] if "TABLE" in words[1:4]:
-            return _created(tokens, words.index("TABLE") + 1, schema)
+            return _parse_create(tokens, words.index("TABLE") + 1, schema)
     return OtherDdl(None)
 
 
-def _created(tokens: list[Token], at: int, schema: str) -> Statement:
+def _parse_create(tokens: list[Token], at: int, schema: str) -> Statement:
     """A table created from a query is logged as an empty one with row events, or its rows are not in the log."""
     table, rest = table_at(tokens, behind_if(tokens, at), schema)
     words = [t.word for t in tokens]
@@ -258,7 +258,7 @@ def _is_versioned(words: list[str]) -> bool:
     )
 
 
-def _altered(tokens: list[Token], at: int, schema: str, *, is_ignore: bool) -> Statement:
+def _parse_alter(tokens: list[Token], at: int, schema: str, *, is_ignore: bool) -> Statement:
     table, at = table_at(tokens, behind_if(tokens, at), schema)
     if table is None:
         return OtherDdl(None)
@@ -270,7 +270,7 @@ def _altered(tokens: list[Token], at: int, schema: str, *, is_ignore: bool) -> S
             return PartsChanged(table, other, f"{first} {second}")
     kept, new = _without_rename(rest, schema)
     # IGNORE drops rows that violate a new unique key.
-    found = Altered(fills=True) if is_ignore else altered(kept)
+    found = Altered(fills=True) if is_ignore else alter_effects(kept)
     parts: list[Versioned | Renamed | OtherDdl] = []
     if new is not None and new != table:
         parts.append(Renamed(((table, new),)))
@@ -300,7 +300,7 @@ def _without_rename(tokens: list[Token], schema: str) -> tuple[list[Token], Tabl
     return kept, new
 
 
-def _changed(tokens: list[Token], schema: str) -> tuple[TableId, ...]:
+def _changed_tables(tokens: list[Token], schema: str) -> tuple[TableId, ...]:
     """The one table that a plain INSERT, REPLACE, UPDATE or DELETE changes; empty for other statements."""
     word, at = tokens[0].word, 1
     while word_at(tokens, at) in _NOISE:
@@ -318,7 +318,7 @@ def _changed(tokens: list[Token], schema: str) -> tuple[TableId, ...]:
     return (table,)
 
 
-def _renamed(tokens: list[Token], at: int, schema: str) -> tuple[tuple[TableId, TableId], ...]:
+def _rename_pairs(tokens: list[Token], at: int, schema: str) -> tuple[tuple[TableId, TableId], ...]:
     pairs: list[tuple[TableId, TableId]] = []
     while True:
         old, at = table_at(tokens, at, schema)
@@ -335,7 +335,7 @@ def _renamed(tokens: list[Token], at: int, schema: str) -> tuple[tuple[TableId, 
         at += 1
 
 
-def _listed(tokens: list[Token], at: int, schema: str) -> tuple[TableId, ...]:
+def _table_list(tokens: list[Token], at: int, schema: str) -> tuple[TableId, ...]:
     out: list[TableId] = []
     while True:
         table, at = table_at(tokens, at, schema)

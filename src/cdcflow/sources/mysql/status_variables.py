@@ -52,7 +52,7 @@ def _values(data: bytes) -> dict[int, bytes]:
     return found
 
 
-def _fixed(size: int) -> Callable[[bytes], int]:
+def _fixed_size(size: int) -> Callable[[bytes], int]:
     return lambda _: size
 
 
@@ -86,27 +86,27 @@ def _collations(rest: bytes) -> int:
 
 
 _LENGTHS: Mapping[int, Callable[[bytes], int]] = {
-    0: _fixed(4),  # flags
-    _SQL_MODE: _fixed(8),
+    0: _fixed_size(4),  # flags
+    _SQL_MODE: _fixed_size(8),
     2: lambda rest: _text(rest) + 1,  # a catalog, with a zero
-    3: _fixed(4),  # auto_increment
-    _CHARSETS: _fixed(6),
+    3: _fixed_size(4),  # auto_increment
+    _CHARSETS: _fixed_size(6),
     5: _text,  # time zone
     6: _text,  # a catalog
-    7: _fixed(2),  # lc_time_names
-    8: _fixed(2),  # the database's character set
-    9: _fixed(8),  # tables that an update changes
-    10: _fixed(4),  # the length that was written
+    7: _fixed_size(2),  # lc_time_names
+    8: _fixed_size(2),  # the database's character set
+    9: _fixed_size(8),  # tables that an update changes
+    10: _fixed_size(4),  # the length that was written
     11: _two_texts,  # user and host
     12: _schemas,
-    13: _fixed(3),  # microseconds
-    16: _fixed(1),  # explicit_defaults_for_timestamp
-    17: _fixed(8),  # the transaction's number
-    18: _fixed(2),  # default_collation_for_utf8mb4
-    19: _fixed(1),  # sql_require_primary_key
-    20: _fixed(1),  # default_table_encryption
-    128: _fixed(3),  # MariaDB: microseconds
-    129: _fixed(8),  # the transaction's number
+    13: _fixed_size(3),  # microseconds
+    16: _fixed_size(1),  # explicit_defaults_for_timestamp
+    17: _fixed_size(8),  # the transaction's number
+    18: _fixed_size(2),  # default_collation_for_utf8mb4
+    19: _fixed_size(1),  # sql_require_primary_key
+    20: _fixed_size(1),  # default_table_encryption
+    128: _fixed_size(3),  # MariaDB: microseconds
+    129: _fixed_size(8),  # the transaction's number
     _ALTER: _alter,
     131: _collations,
 }

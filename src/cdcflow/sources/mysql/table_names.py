@@ -26,13 +26,13 @@ class TableNames:
         return TableId(self.text(table.schema), self.text(table.name))
 
     def text(self, name: str) -> str:
-        return lowered(name) if self.mode else name
+        return lower_name(name) if self.mode else name
 
     def kept(self, name: str) -> str:
         """A name as the catalog stores it."""
-        return lowered(name) if self.mode == 1 else name
+        return lower_name(name) if self.mode == 1 else name
 
 
-def lowered(name: str) -> str:
+def lower_name(name: str) -> str:
     """A name in the servers' lower case."""
     return name.lower() if name.isascii() else "".join(letter.lower()[0] for letter in name)

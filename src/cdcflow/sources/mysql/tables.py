@@ -20,8 +20,8 @@ from cdcflow.model.types import ColumnType
 from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.events import length_at
-from cdcflow.sources.mysql.types.charsets import charset_of, decoded
-from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode, resolved
+from cdcflow.sources.mysql.types.charsets import charset_of, decode_text
+from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode, resolve_type
 from cdcflow.sources.mysql.types.family import Codec
 from cdcflow.sources.mysql.types.registry import COLLATED, METADATA_BYTES, SIGNED, check_key, codec_of
 from cdcflow.sources.mysql.wire import HEADER, protocol_error
@@ -219,7 +219,7 @@ def _types(table: TableId, codes: bytes, metadata: bytes) -> list[tuple[int, int
                 runbook="table-not-capturable",
             )
         raw, at = _bytes(metadata, at, size)
-        out.append(resolved(code, raw))
+        out.append(resolve_type(code, raw))
     return out
 
 
@@ -235,7 +235,7 @@ def _optional(event: bytes, at: int) -> dict[int, bytes]:
 def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, bytes]) -> tuple[ServerColumn, ...]:
     codes = [code for code, _ in types]
     names = _strings(told[_NAMES], len(codes)) if _NAMES in told else [b""] * len(codes)
-    unsigned = _unsigned(codes, told.get(_SIGNEDNESS, b""))
+    unsigned = _unsigned_columns(codes, told.get(_SIGNEDNESS, b""))
     counted = COLLATED if _VISIBILITY in told else COLLATED | {TypeCode.GEOMETRY}
     collations = _collations([i for i, c in enumerate(codes) if c in counted], told, _DEFAULT_CHARSET, _CHARSETS)
     labelled = [i for i, c in enumerate(codes) if c in _LABELLED]
@@ -256,7 +256,7 @@ def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, 
     )
 
 
-def _unsigned(codes: Sequence[int], bits: bytes) -> set[int]:
+def _unsigned_columns(codes: Sequence[int], bits: bytes) -> set[int]:
     """The columns that are unsigned: one bit per number, the first one highest in its byte."""
     numeric = [i for i, c in enumerate(codes) if c in SIGNED]
     return {column for nth, column in enumerate(numeric) if nth >> 3 < len(bits) and bits[nth >> 3] << (nth & 7) & 0x80}
@@ -297,7 +297,7 @@ def _labels(columns: Sequence[int], value: bytes | None, collations: dict[int, i
 
 def _label(raw: bytes, collation: int | None) -> str:
     try:
-        return raw.decode() if collation is None else decoded(charset_of(collation).name, raw)
+        return raw.decode() if collation is None else decode_text(charset_of(collation).name, raw)
     except UnicodeDecodeError:
         raise protocol_error("a label that is not in its column's character set") from None
 

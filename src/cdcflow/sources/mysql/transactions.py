@@ -396,7 +396,7 @@ def keys_by_table(found: Iterable[tuple[TableId, pa.RecordBatch]]) -> dict[Table
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PreparedTransaction:
     """A prepared XA transaction, and the position to read it from again."""
 
     large: Large

@@ -33,9 +33,9 @@ __all__ = [
     "IGNORABLE",
     "Events",
     "Little",
-    "Split",
+    "PacketEvents",
     "protocol_error",
-    "padded",
+    "with_padding",
     "split",
 ]
 
@@ -66,7 +66,7 @@ Types = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class PacketEvents:
     """Events found in packets: `start` to `end` (exclusive, without the checksum) are their bytes, header included.
 
     `reached` is the offset of the first packet that was not taken, and `state` the reason.
@@ -79,10 +79,10 @@ class Split:
     state: int
 
 
-SplitFunction = Callable[[bytes, int, int, bool], Split]
+SplitFunction = Callable[[bytes, int, int, bool], PacketEvents]
 
 
-def split(data: bytes, begin: int, size: int, checksum: bool) -> Split:
+def split(data: bytes, begin: int, size: int, checksum: bool) -> PacketEvents:
     """Cut the packets in `data[begin:size]` into events. `checksum`: they end with one, which is verified."""
     starts: list[int] = []
     ends: list[int] = []
@@ -121,8 +121,8 @@ def split(data: bytes, begin: int, size: int, checksum: bool) -> Split:
     return _split(starts, ends, types, at, state)
 
 
-def _split(starts: list[int], ends: list[int], types: bytearray, reached: int, state: int) -> Split:
-    return Split(
+def _split(starts: list[int], ends: list[int], types: bytearray, reached: int, state: int) -> PacketEvents:
+    return PacketEvents(
         np.array(starts, np.int64), np.array(ends, np.int64), np.frombuffer(bytes(types), np.uint8), reached, state
     )
 
@@ -190,7 +190,7 @@ class Little(Buffer):
         return self._view("<i8", 8)[at].astype(np.int64)
 
 
-def padded(data: bytes | bytearray | memoryview) -> Little:
+def with_padding(data: bytes | bytearray | memoryview) -> Little:
     return Little(b"".join([data, bytes(PAD)]))
 
 

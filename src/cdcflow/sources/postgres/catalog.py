@@ -21,7 +21,7 @@ from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
 from cdcflow.sources.postgres.columns import Attribute, as_attributes, as_logged, key_in
-from cdcflow.sources.postgres.connection import Connection, Connector, one_snapshot, quoted
+from cdcflow.sources.postgres.connection import Connection, Connector, one_snapshot, quote_name
 from cdcflow.sources.postgres.lives import Lives
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 from cdcflow.sources.postgres.wire import Relation, RelationColumn
@@ -136,7 +136,7 @@ class Relid:
 
     @property
     def sql(self) -> str:
-        return quoted(self.id.schema, self.id.name)
+        return quote_name(self.id.schema, self.id.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +194,10 @@ def is_published(attribute: Attribute, version: int) -> bool:
 def load(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogTable]:
     """Everything about these tables, by oid, in one state of the catalog."""
     with one_snapshot(connection):
-        return _loaded(connection, rels)
+        return _load_tables(connection, rels)
 
 
-def _loaded(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogTable]:
+def _load_tables(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogTable]:
     oids = [rel.oid for rel in rels]
     attributes: dict[int, list[Attribute]] = {oid: [] for oid in oids}
     for row in connection.execute(_ATTRIBUTES, (oids,)):
@@ -289,7 +289,7 @@ def _looked_through(oid: int, modifier: int, types: Mapping[int, TypeInfo]) -> t
 # ── what a table's catalog entry means ──────────────────────────────────────────────────────────────────────
 
 
-def described(table: CatalogTable, types: Mapping[int, TypeInfo], policy: Policy, version: int) -> DescribedTable:
+def describe_entry(table: CatalogTable, types: Mapping[int, TypeInfo], policy: Policy, version: int) -> DescribedTable:
     """The table in its current state."""
     key = frozenset(table.key_numbers(version))
     identity = Identity.FULL if table.rel.identity == "f" else Identity.KEY
@@ -344,7 +344,7 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
     found += name_refusals(
         rel.id,
         [a.name for a in table.published(version)],
-        lambda name: f"ALTER TABLE {rel.sql} RENAME COLUMN {quoted(name)} TO …",
+        lambda name: f"ALTER TABLE {rel.sql} RENAME COLUMN {quote_name(name)} TO …",
     )
     found += _unsent_key(table, version)
     return found
@@ -419,10 +419,12 @@ def select(
         ConfigurationError: a name without wildcards is no table, or is something that cannot be captured.
     """
     with one_snapshot(connection):
-        return _selected(connection, selection, policy, captured)
+        return _select_tables(connection, selection, policy, captured)
 
 
-def _selected(connection: Connection, selection: Selection, policy: Policy, captured: Collection[TableId]) -> Selected:
+def _select_tables(
+    connection: Connection, selection: Selection, policy: Policy, captured: Collection[TableId]
+) -> Selected:
     version = connection.info.server_version
     rels: list[Relid] = []
     seen: list[TableId] = []
@@ -463,7 +465,7 @@ def _refused_by_policy(
     refused: dict[TableId, tuple[Refusal, ...]] = {}
     for table in tables:
         try:
-            described(table, types, policy, version)
+            describe_entry(table, types, policy, version)
         except ConfigurationError as error:
             refused[table.rel.id] = ((str(error).split("\n")[0], error.remedy or "leave it out of source.tables"),)
     return refused
@@ -579,7 +581,7 @@ class Catalog:
         attributes = table.attributes if table else as_attributes(logged)
         types = load_types(connection, [c.type_oid for c in relation.columns])
         bases = [_looked_through(c.type_oid, c.type_modifier, types)[0] for c in relation.columns]
-        numbers, is_certain = numbered(relation.columns, bases, attributes, self.columns_before(relation.oid))
+        numbers, is_certain = column_numbers(relation.columns, bases, attributes, self.columns_before(relation.oid))
         if not is_certain:
             self._uncertain.add(relation.oid)
         texts = _type_texts(connection, relation.columns)
@@ -637,7 +639,7 @@ class Catalog:
         if table.rel.identity == "d" and table.deferrable:
             why, mend = _identity_refusals(table)[0]
             raise ConfigurationError(why, remedy=f"run {mend}; then start again", runbook="schema-not-followed")
-        name = quoted(relation.namespace, relation.name)
+        name = quote_name(relation.namespace, relation.name)
         raise ConfigurationError(
             f"table {relation.namespace}.{relation.name} has lost its key, so its updates and deletes carry none",
             remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), or ALTER TABLE {name} REPLICA IDENTITY FULL; "
@@ -649,7 +651,7 @@ class Catalog:
 def describe_all(connection: Connection, tables: Sequence[CatalogTable], policy: Policy) -> tuple[DescribedTable, ...]:
     version = connection.info.server_version
     types = load_types(connection, [a.type_oid for t in tables for a in t.published(version)])
-    return tuple(described(t, types, policy, version) for t in tables)
+    return tuple(describe_entry(t, types, policy, version) for t in tables)
 
 
 def _type_texts(connection: Connection, columns: Sequence[RelationColumn]) -> list[str]:
@@ -666,7 +668,7 @@ def word_of(type_oid: int) -> str:
     return f"{_CHARACTERS.get(type_oid, type_oid):x}"
 
 
-def numbered(
+def column_numbers(
     columns: Sequence[RelationColumn], bases: Sequence[int], attributes: Sequence[Attribute], before: Sequence[Words]
 ) -> tuple[list[int], bool]:
     """The column numbers of a message's columns, and whether they are certain. `bases` are their types, with domains
@@ -676,7 +678,7 @@ def numbered(
     recreated under its name is a different column. If the type is the same, too, only an earlier poll distinguishes
     the two, if anything does.
     """
-    found = placed(columns, attributes)
+    found = numbers_by_order(columns, attributes)
     dropped = {a.number for a in attributes if a.dropped}
     if not any(number > len(words) or words[number - 1] for words in before for number in dropped):
         return found, True  # dropped before rows were first read: the order of the columns is enough
@@ -695,7 +697,7 @@ def numbered(
     return found, False
 
 
-def placed(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
+def numbers_by_order(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
     """The column numbers of a message's columns, which are in the order of their numbers.
 
     Where names and types agree this is a lookup. Otherwise the most similar columns are paired: the same name and type,
@@ -706,10 +708,10 @@ def placed(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -
     numbers = [present.get((c.name, c.type_oid), 0) for c in columns]
     if all(numbers) and numbers == sorted(numbers):
         return numbers
-    return _assigned(columns, attributes)
+    return _best_assignment(columns, attributes)
 
 
-def _assigned(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
+def _best_assignment(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
     """The best assignment that keeps the order, by dynamic programming over both lists.
 
     Numbers are assigned in the order in which columns are created. So a column that still exists already existed when

@@ -83,7 +83,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class SlotBacklog:
     """A slot's position, and the end of the server's log."""
 
     restart: int
@@ -224,7 +224,7 @@ class CatchingUp:
 
     # ── a window ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, backlog: Backlog) -> None:
+    def _ask(self, backlog: SlotBacklog) -> None:
         """Request a window, and the slot's position after it."""
         self._upto = backlog.confirmed + backlog.length(self._limits)
         options = plugin_options(
@@ -411,7 +411,7 @@ class SpillWatch:
         self._is_asking = True
 
 
-def backlog_of(connection: Connection, slot: str) -> Backlog:
+def backlog_of(connection: Connection, slot: str) -> SlotBacklog:
     """The current positions of the slot and of the end of the server's log."""
     with mapping_errors(f"looking at slot {slot}"):
         return _backlog_in(connection.pgconn.exec_(f"{_BACKLOG}{literal(slot)}".encode()))
@@ -430,10 +430,10 @@ def _last_result(pg: pq.abc.PGconn) -> pq.abc.PGresult:
     return found[-1]
 
 
-def _backlog_in(result: pq.abc.PGresult) -> Backlog:
+def _backlog_in(result: pq.abc.PGresult) -> SlotBacklog:
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
     if not result.ntuples:
         raise psycopg.errors.UndefinedObject("replication slot does not exist")
     restart, confirmed, end = (lsn_of((result.get_value(0, column) or b"0/0").decode()) for column in range(3))
-    return Backlog(restart, confirmed, end)
+    return SlotBacklog(restart, confirmed, end)

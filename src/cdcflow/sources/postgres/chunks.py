@@ -49,11 +49,20 @@ from cdcflow.sources.engine.selection import advice
 from cdcflow.sources.postgres import digests
 from cdcflow.sources.postgres import keys as key_texts
 from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
-from cdcflow.sources.postgres.connection import Connection, has_no_encoding, literal, map_error, quoted
+from cdcflow.sources.postgres.connection import Connection, has_no_encoding, literal, map_error, quote_name
 from cdcflow.sources.postgres.copy import count_rows, decode_copy
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
-from cdcflow.sources.postgres.pages import Cursor, Leaf, Part, Plan, Share, numbered, plan_of, shares_of
+from cdcflow.sources.postgres.pages import (
+    Leaf,
+    PageCursor,
+    PagePlan,
+    PageRange,
+    Share,
+    plan_of,
+    plan_of_leaves,
+    shares_of,
+)
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 from cdcflow.sources.postgres.wire import Joined
 
@@ -67,7 +76,7 @@ CHUNK_BYTES_MAX = 64 << 20
 _ROW_BYTES = 64  # below this the header alone could end a COPY
 _ALL_BYTES = 1 << 62
 CANCEL_WAIT_S = 5.0
-_START = Cursor(0)
+_START = PageCursor(0)
 
 _PLAN = """
 SELECT c.oid::bigint, n.nspname, c.relname, pg_catalog.pg_relation_filenode(c.oid)::bigint,
@@ -103,7 +112,7 @@ SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_
 class PagesRead(PartRead):
     """A share's rows. `reached`: up to where it was read. `bytes`: what the server sent; 0: not known."""
 
-    reached: Cursor = _START
+    reached: PageCursor = _START
     bytes: int = 0
 
 
@@ -158,7 +167,7 @@ class PostgresChunks:
         shape = describe_all(connection, [entry], self._policy)[0].table
         # Before the files are pinned: what a statement does in between is then found later, never missed.
         version = self._take_version(connection, rel)
-        plan = _pinned(connection, rel.oid, entry.leaves if rel.kind == "p" else (rel,))
+        plan = _pin_plan(connection, rel.oid, entry.leaves if rel.kind == "p" else (rel,))
         return Planned(
             table=table,
             generation=generation,
@@ -217,13 +226,13 @@ class PostgresChunks:
             at_once = 1 if chunk.single_connection else self._parts_at_once
             shares = shares_of(chunk, at_once, self._bytes_max, self._pages_max.get(chunk.table))
         leaves = {p.leaf.rel.oid: p.leaf for p in shares[0].parts} if shares else {}
-        root = Plan.from_json(chunk.plan).root
+        root = PagePlan.from_json(chunk.plan).root
         with self._transaction(connection, chunk.table, root, list(leaves.values()), shares) as opened:
             yield opened
 
     @contextlib.contextmanager
     def opened_whole(self, connection: Connection, chunk: Chunk) -> Iterator[OpenTable]:
-        plan = Plan.from_json(chunk.plan)
+        plan = PagePlan.from_json(chunk.plan)
         with self._transaction(connection, chunk.table, plan.root, plan.leaves) as opened:
             yield opened
 
@@ -232,7 +241,7 @@ class PostgresChunks:
         yield lambda part: part  # a snapshot says all by itself
 
     def reached(self, chunk: Chunk, found: Sequence[PagesRead]) -> ChunkProgress:
-        planned, (plan, begin) = Plan.from_json(chunk.plan), plan_of(chunk)
+        planned, (plan, begin) = PagePlan.from_json(chunk.plan), plan_of(chunk)
         at = found[-1].reached
         if size := sum(part.bytes for part in found):
             # Parts that end early make others read for nothing.
@@ -248,17 +257,17 @@ class PostgresChunks:
     def close(self) -> None:
         self._decoders.shutdown(wait=True, cancel_futures=True)
 
-    def _attached(self, table: TableId, plan: Plan) -> Plan:
+    def _attached(self, table: TableId, plan: PagePlan) -> PagePlan:
         """At the end of a plan: the plan with partitions that came since. One that was attached had rows before,
         and they are in no log (P12). Once is enough: later ones are for a later backfill."""
         rel = self._look_up(table)
         if rel.kind != "p":
             return plan
 
-        def ask(connection: Connection) -> Plan:
+        def ask(connection: Connection) -> PagePlan:
             leaves = load(connection, [rel])[rel.oid].leaves
             known = {leaf.rel.oid for leaf in plan.leaves}
-            return plan.extended(_pinned(connection, plan.root, [x for x in leaves if x.oid not in known]))
+            return plan.extended(_pin_plan(connection, plan.root, [x for x in leaves if x.oid not in known]))
 
         return self._pool.run(f"looking for new partitions of {table}", ask)
 
@@ -284,7 +293,7 @@ class PostgresChunks:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'".encode())
-            named = [quoted(table.schema, table.name), *(x.rel.sql for x in leaves if x.rel.oid != root)]
+            named = [quote_name(table.schema, table.name), *(x.rel.sql for x in leaves if x.rel.oid != root)]
             try:
                 connection.execute(f"LOCK TABLE {', '.join(f'ONLY {n}' for n in named)} IN ACCESS SHARE MODE".encode())
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
@@ -350,9 +359,9 @@ class OpenTable:
         found, is_utf8 = [], self._is_utf8
         for piece in part.parts:
             query = digests.sums(self.described, buckets, piece.source, piece.condition, is_utf8=is_utf8)
-            rows, _ = _drained(self.connection, f"COPY ({query}) TO STDOUT (FORMAT binary)", _ALL_BYTES)
+            rows, _ = _run_copy(self.connection, f"COPY ({query}) TO STDOUT (FORMAT binary)", _ALL_BYTES)
             found.append(decode_copy(rows, digests.SUMS))
-        return PagesRead(self.snapshot, self.shape, tuple(found), reached=Cursor(part.end))
+        return PagesRead(self.snapshot, self.shape, tuple(found), reached=PageCursor(part.end))
 
     def read_among(self, part: Share, buckets: Buckets) -> Callable[[], PagesRead]:
         return self._read(part, " AND " + digests.among(self.described, buckets, is_utf8=self._is_utf8))
@@ -367,7 +376,7 @@ class OpenTable:
     def _read(self, part: Share, which: str = "") -> Callable[[], PagesRead]:
         """`which`: a further condition on the rows."""
         decoded: list[Future[pa.RecordBatch]] = []
-        size, reached = 0, Cursor(part.end)
+        size, reached = 0, PageCursor(part.end)
         for piece in (piece for p in part.parts for piece in p.pieces()):
             if size >= part.bytes_max:
                 reached = piece.begin
@@ -380,7 +389,7 @@ class OpenTable:
             if not is_whole:
                 reached = self._behind(piece, condition, count_rows(rows))
                 break
-        is_whole = reached == Cursor(part.end)
+        is_whole = reached == PageCursor(part.end)
         return lambda: PagesRead(
             self.snapshot,
             self.shape,
@@ -409,7 +418,7 @@ class OpenTable:
             raise TooLarge
         return [decode_copy(rows, self.described)]
 
-    def _behind(self, piece: Part, condition: str, rows: int) -> Cursor:
+    def _behind(self, piece: PageRange, condition: str, rows: int) -> PageCursor:
         """The tuple id of the row with this number, counted from 1, of a piece's rows with a condition."""
         row = self.connection.execute(
             f"SELECT t.ctid::pg_catalog.text FROM {piece.source} AS t WHERE {condition} "  # noqa: S608  quoted
@@ -421,10 +430,10 @@ class OpenTable:
                 runbook="stream-not-understood",
             )
         page, number = (int(n) for n in row[0].strip("()").split(","))
-        return Cursor(piece.leaf.first + page, number)
+        return PageCursor(piece.leaf.first + page, number)
 
     def _copied(self, source: str, condition: str, bytes_max: int) -> tuple[Joined, bool]:
-        return _drained(self.connection, _copy(self.described, source, condition), max(bytes_max, _ROW_BYTES))
+        return _run_copy(self.connection, _copy(self.described, source, condition), max(bytes_max, _ROW_BYTES))
 
 
 def mark_prefix(slot: str) -> str:
@@ -432,10 +441,10 @@ def mark_prefix(slot: str) -> str:
     return f"cdcflow.{slot}"
 
 
-def _pinned(connection: Connection, root: int, rels: Sequence[Relid]) -> Plan:
+def _pin_plan(connection: Connection, root: int, rels: Sequence[Relid]) -> PagePlan:
     """These files in their current state."""
     rows = connection.execute(_PLAN, ([rel.oid for rel in rels],))
-    return numbered(root, [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in rows])
+    return plan_of_leaves(root, [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in rows])
 
 
 # ── SQL and rows ────────────────────────────────────────────────────────────────────────────────────────────
@@ -446,15 +455,15 @@ def _right_missing(
 ) -> CdcflowError:
     """What a refused lock or COPY says, with the very statement that lets us in."""
     said = " ".join((error.diag.message_primary or "").split())
-    user = quoted(connection.info.user)
+    user = quote_name(connection.info.user)
     found = dict.fromkeys([table, *(leaf.rel.id for leaf in leaves)])
     if "row-level security" in said:
         said, statement = f"{said}, which would hide rows", f"ALTER ROLE {user} BYPASSRLS"
     elif "for schema" in said:
-        schemas = ", ".join(dict.fromkeys(quoted(t.schema) for t in found))
+        schemas = ", ".join(dict.fromkeys(quote_name(t.schema) for t in found))
         statement = f"GRANT USAGE ON SCHEMA {schemas} TO {user}"
     elif "for table" in said or "for relation" in said:
-        statement = f"GRANT SELECT ON {', '.join(quoted(t.schema, t.name) for t in found)} TO {user}"
+        statement = f"GRANT SELECT ON {', '.join(quote_name(t.schema, t.name) for t in found)} TO {user}"
     else:
         return map_error(error, f"reading {table}")
     return RightMissing(f"reading {table}: {said}", remedy=f"run {statement}")
@@ -463,7 +472,7 @@ def _right_missing(
 def _whole_of(connection: Connection, root: int, table: TableId) -> str:
     """A table in a FROM: with its partitions, but without tables that merely inherit from it."""
     row = connection.execute("SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s", (root,)).fetchone()
-    return ("" if row == ("p",) else "ONLY ") + quoted(table.schema, table.name)
+    return ("" if row == ("p",) else "ONLY ") + quote_name(table.schema, table.name)
 
 
 def _copy(described: DescribedTable, source: str, condition: str) -> str:
@@ -504,11 +513,11 @@ def _keys_where(
     result = connection.pgconn.prepare(b"", found.encode())
     if result.status != pq.ExecStatus.COMMAND_OK:
         raise psycopg.errors.error_from_result(result)
-    rows, _ = _drained(connection, _copy(described, f"({found})", "true"), _ALL_BYTES)
+    rows, _ = _run_copy(connection, _copy(described, f"({found})", "true"), _ALL_BYTES)
     return KeySet(pa.Table.from_batches([decode_copy(rows, described)]))
 
 
-def _drained(connection: Connection, query: str, bytes_max: int) -> tuple[Joined, bool]:
+def _run_copy(connection: Connection, query: str, bytes_max: int) -> tuple[Joined, bool]:
     """Run a COPY TO STDOUT in a transaction. Return its CopyData messages, in order, and whether these are all. It is
     cancelled after the message that brings them above `bytes_max`; the transaction remains open."""
     pg = connection.pgconn

@@ -43,10 +43,10 @@ def as_logged(info: AttributeInfo, logged: Table, *, is_known: bool) -> Attribut
     if column is None or (is_known and column.type.source != info.type_text):
         return info
     info = replace(info, not_null=not column.nullable, missing=column.missing)
-    return info if is_known else _typed(replace(info, type_text=column.type.source), column.type.arrow)
+    return info if is_known else _as_known_type(replace(info, type_text=column.type.source), column.type.arrow)
 
 
-def _typed(info: AttributeInfo, arrow: pa.DataType) -> AttributeInfo:
+def _as_known_type(info: AttributeInfo, arrow: pa.DataType) -> AttributeInfo:
     """A column of a type that is gone, read as one of the server's own whose values are the same in the log."""
     of_one = arrow.value_type if pa.types.is_list(arrow) else arrow
     oid, modifier = standing_in(of_one) or (info.type_oid, -1)

@@ -201,7 +201,7 @@ class Connector(connections.Connector[Connection]):
                 prepare_threshold=None,
             )
         except psycopg.Error as error:
-            raise _refused(error, self.address, has_password=password is not None) from None
+            raise _connect_error(error, self.address, has_password=password is not None) from None
         if connection.info.server_version < VERSION_MIN:
             version = connection.info.server_version // 10000
             connection.close()
@@ -241,7 +241,7 @@ def behind_pooler(address: Address, why: str) -> ConfigurationError:
     )
 
 
-def _refused(error: psycopg.Error, address: Address, *, has_password: bool) -> CdcflowError:
+def _connect_error(error: psycopg.Error, address: Address, *, has_password: bool) -> CdcflowError:
     text = " ".join(str(error).split())
     attempted = f"connecting to {address}"
     if _FOREIGN.search(text):
@@ -286,14 +286,14 @@ def _refused(error: psycopg.Error, address: Address, *, has_password: bool) -> C
         user = address.options.get("user", "the user")
         return RightMissing(
             f"{attempted}: {user} may not replicate",
-            remedy=f"run ALTER ROLE {quoted(user)} REPLICATION\n"
-            f"on Amazon RDS and Aurora: run GRANT rds_replication TO {quoted(user)}",
+            remedy=f"run ALTER ROLE {quote_name(user)} REPLICATION\n"
+            f"on Amazon RDS and Aurora: run GRANT rds_replication TO {quote_name(user)}",
         )
     if "permission denied for database" in text:
         user, database = address.options.get("user", "the user"), address.options["dbname"]
         return RightMissing(
             f"{attempted}: {user} may not connect to database {database}",
-            remedy=f"run GRANT CONNECT ON DATABASE {quoted(database)} TO {quoted(user)}",
+            remedy=f"run GRANT CONNECT ON DATABASE {quote_name(database)} TO {quote_name(user)}",
         )
     if "max_wal_senders" in text and "(currently 0)" in text:
         return ConfigurationError(
@@ -378,7 +378,7 @@ def _grant(said: str) -> str:
 
 
 def _last_word(said: str) -> str:
-    return quoted(said.split()[-1])
+    return quote_name(said.split()[-1])
 
 
 @contextlib.contextmanager
@@ -424,7 +424,7 @@ def history_lost(message: str, *, runbook: str = "slot-lost") -> HistoryLost:
     )
 
 
-def quoted(*names: str) -> str:
+def quote_name(*names: str) -> str:
     """An identifier, qualified when several names are given, as SQL text (S01: quotes are doubled)."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 

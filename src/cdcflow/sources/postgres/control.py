@@ -13,7 +13,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.control_table import SqlControlTable
 from cdcflow.sources.engine.selection import table_id
-from cdcflow.sources.postgres.connection import Connection, Connector, Secret, quoted
+from cdcflow.sources.postgres.connection import Connection, Connector, Secret, quote_name
 
 DDL = (
     "CREATE SCHEMA IF NOT EXISTS {schema}",
@@ -30,8 +30,8 @@ def control_table(settings: Postgres, secret: Secret) -> SqlControlTable[Connect
     """The control table of the settings."""
     name = table_id(settings.control_table or "")
 
-    def explained(connection: Connection, error: Exception) -> CdcflowError | None:
-        user = quoted(connection.info.user)
+    def explain_error(connection: Connection, error: Exception) -> CdcflowError | None:
+        user = quote_name(connection.info.user)
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return RightMissing(
                 f"the control table {name} cannot be used by {user}", remedy=f"run {ddl(name, user, 2)}"
@@ -45,7 +45,7 @@ def control_table(settings: Postgres, secret: Secret) -> SqlControlTable[Connect
         return None
 
     pool = Pool(Connector(settings.url, secret), "control table")
-    return SqlControlTable(pool, quoted(name.schema, name.name), _execute, psycopg.Error, explained)
+    return SqlControlTable(pool, quote_name(name.schema, name.name), _execute, psycopg.Error, explain_error)
 
 
 _NOT_AS_IT_MUST_BE = (
@@ -57,7 +57,7 @@ _NOT_AS_IT_MUST_BE = (
 
 def ddl(table: TableId, user: str, first: int = 0) -> str:
     """The statements that make the table for a user (quoted), from the one with this number on."""
-    names = {"schema": quoted(table.schema), "table": quoted(table.schema, table.name), "user": user}
+    names = {"schema": quote_name(table.schema), "table": quote_name(table.schema, table.name), "user": user}
     return "; ".join(statement.format(**names) for statement in DDL[first:])
 
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Buffer, Cells, padded, protocol_error
+from cdcflow.sources.buffers import Buffer, Cells, protocol_error, with_padding
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, layout_of
 from cdcflow.sources.postgres.types import DescribedTable, decode
-from cdcflow.sources.postgres.wire import Joined, joined
+from cdcflow.sources.postgres.wire import Joined, join_messages
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 _TRAILER = b"\xff\xff"
@@ -44,10 +44,10 @@ def decode_copy(
     columns = len(described.codecs)
     if isinstance(data, bytes | memoryview):
         body = bytes(data)
-        buffer = padded([body[_header(body) :]])
+        buffer = with_padding([body[_header(body) :]])
         start, end = _rows_found(buffer, columns)
     else:
-        buffer, start, end = _rows_given(data if isinstance(data, Joined) else joined(data))
+        buffer, start, end = _rows_given(data if isinstance(data, Joined) else join_messages(data))
     if compiled is not None:
         rows = compiled.copied(buffer.raw, start, end, layout_of(compiled, described))
         if rows is not None:

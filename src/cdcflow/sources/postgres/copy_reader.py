@@ -23,7 +23,7 @@ from psycopg import pq
 from cdcflow.errors import SourceUnavailable
 from cdcflow.sources.buffers import PAD, protocol_error
 from cdcflow.sources.engine.descriptors import READABLE, wait_until
-from cdcflow.sources.postgres.wire import Joined, joined
+from cdcflow.sources.postgres.wire import Joined, join_messages
 
 compiled: ModuleType | None
 try:
@@ -47,7 +47,7 @@ _ONE_COLUMN = b"\x00\x01"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CopyBatch:
     """`aside`: messages that are not XLogData, each with the number of messages before it. `more`: a bound was
     reached. `ended`: no more messages follow, the connection has a result."""
 
@@ -77,7 +77,7 @@ class CopyReader:
     def is_compiled(self) -> bool:
         return self._drain is not None
 
-    def take(self, bytes_max: int, messages_max: int, linger_s: float = 0.0) -> Taken:
+    def take(self, bytes_max: int, messages_max: int, linger_s: float = 0.0) -> CopyBatch:
         """Return what has arrived, up to about these bounds, and what keeps arriving, for `linger_s` at most. Never
         waits for the first message.
 
@@ -89,7 +89,7 @@ class CopyReader:
             return self._take(bytes_max, messages_max, linger_s)
         data, lengths, aside, state = self._drain.take(bytes_max, messages_max, linger_s)
         self._check(state)
-        return Taken(Joined(data, lengths), aside, state == _MORE, state == _ENDED)
+        return CopyBatch(Joined(data, lengths), aside, state == _MORE, state == _ENDED)
 
     def take_all(self, bytes_max: int = _NO_BOUND) -> tuple[Joined, bool]:
         """Everything up to the end of the COPY, or up to the message that makes it more than `bytes_max`, and whether
@@ -108,7 +108,7 @@ class CopyReader:
                 break
             # Never let libpq wait for the network itself: psycopg holds the interpreter's lock during the call.
             wait_until(READABLE, self._pg.socket)
-        return joined([j.data[:-PAD] for j in found], np.concatenate([j.lengths for j in found])), taken.ended
+        return join_messages([j.data[:-PAD] for j in found], np.concatenate([j.lengths for j in found])), taken.ended
 
     def drop_all(self) -> None:
         """Take what is left of the COPY, and keep nothing of it."""
@@ -123,7 +123,7 @@ class CopyReader:
 
     # ── the reference decoder ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _take(self, bytes_max: int, messages_max: int, linger_s: float = 0.0) -> Taken:
+    def _take(self, bytes_max: int, messages_max: int, linger_s: float = 0.0) -> CopyBatch:
         messages: list[bytes] = []
         aside: list[tuple[int, bytes]] = []
         size = 0
@@ -155,7 +155,7 @@ class CopyReader:
             if linger_s > 0 and not (more or ended):
                 time.sleep(_NAP_S)
                 linger_s -= _NAP_S
-        return Taken(joined(messages), aside, more, ended)
+        return CopyBatch(join_messages(messages), aside, more, ended)
 
     def _unwrapped(self, data: bytes) -> bytes:
         """The message in a row; nothing for the header and the end of the rows."""

@@ -55,7 +55,7 @@ class Compiled(Protocol):
     def copied(self, data: bytes, start: Int64s, end: Int64s, layout: Layout) -> pa.RecordBatch | None: ...
 
 
-def _found() -> Compiled | None:
+def _import_compiled() -> Compiled | None:
     try:
         from cdcflow.sources.postgres.compiled import decode
     except ImportError:
@@ -63,7 +63,7 @@ def _found() -> Compiled | None:
     return decode  # type: ignore[no-any-return,unused-ignore]  # a module that was or was not built
 
 
-COMPILED: Compiled | None = _found()
+COMPILED: Compiled | None = _import_compiled()
 """The compiled decoders; None where they were not built."""
 
 

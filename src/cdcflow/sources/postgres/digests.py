@@ -16,7 +16,7 @@ differs. If a text ever differed from the copy's although the value is the same,
 would be read: that is harmless. What must never happen is one text for two values.
 """
 
-# ruff: noqa: S608 - names go through `quoted`
+# ruff: noqa: S608 - names go through `quote_name`
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from cdcflow.model.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, is_
 from cdcflow.model.sqltypes import stored
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.postgres.types import DescribedTable
-from cdcflow.sources.postgres.types.describe import AttributeInfo, Codec, Policy, describe_table, quoted
+from cdcflow.sources.postgres.types.describe import AttributeInfo, Codec, Policy, describe_table, quote_name
 
 _ARGUMENTS_MAX = 100
 """FUNC_MAX_ARGS: a call takes no more."""
@@ -71,7 +71,7 @@ def _bucket(described: DescribedTable, buckets: Buckets, is_utf8: bool) -> str:
     if not buckets.is_of_number:
         return f"{_digest(_row_text(described, buckets.key, buckets, is_utf8))} & {mask}"
     _row_text(described, buckets.key, buckets, is_utf8)  # or it has none
-    number = f"{quoted(buckets.key[0])}::bigint"
+    number = f"{quote_name(buckets.key[0])}::bigint"
     shifted = [f"({number} >> {bits} & {mask})" for bits in FOLDS]
     return f"({' + '.join([f'({number} & {mask})', *shifted])}) & {mask}"
 
@@ -93,13 +93,13 @@ def _row_text(described: DescribedTable, names: Sequence[str], buckets: Buckets,
         name: "it is not there any more" for name in names if name not in found
     }:
         raise NoText(wrong)
-    return _concatenated([piece for name in names for piece in (found[name], "'|'")])
+    return _concat([piece for name in names for piece in (found[name], "'|'")])
 
 
-def _concatenated(pieces: Sequence[str]) -> str:
+def _concat(pieces: Sequence[str]) -> str:
     if len(pieces) > _ARGUMENTS_MAX:
         parts = [pieces[at : at + _ARGUMENTS_MAX] for at in range(0, len(pieces), _ARGUMENTS_MAX)]
-        return _concatenated([_concatenated(part) for part in parts])
+        return _concat([_concat(part) for part in parts])
     return f"pg_catalog.concat({', '.join(pieces)})"
 
 
@@ -116,7 +116,7 @@ def _text(
 ) -> tuple[str | None, str]:
     """A column's text in SQL; or None, and why it has no text."""
     kernel = codec.binary.kernel if codec.binary is not None else ""
-    value = f"t.{quoted(name)}"
+    value = f"t.{quote_name(name)}"
     if codec.where.special in ("null", "clamp") and _is_lossy(arrow):
         return None, f"special_values is {codec.where.special}"
     if pa.types.is_integer(arrow):
@@ -135,19 +135,19 @@ def _text(
     if pa.types.is_decimal(arrow):
         if not kernel:
             return None, "its numbers have more or fewer digits at the source"
-        return (value, "") if arrow.precision <= 38 else (_measured(f"{value}::text"), "")
+        return (value, "") if arrow.precision <= 38 else (_with_length(f"{value}::text"), "")
     if arrow != pa.string():
         return None, f"{source} has no text that is the same everywhere"
     if not is_utf8:
         return None, "the database's encoding is not UTF8"
     if kernel in _PRINTED or (kernel and source in ("text", "json")) or source.startswith("character varying"):
-        return _measured(f"{value}::text"), ""
+        return _with_length(f"{value}::text"), ""
     # As a chunk's COPY has them printed: a cast would drop the padding of char(n), and add a netmask to inet.
     printed = expression if not kernel else f"CASE WHEN {value} IS NOT NULL THEN pg_catalog.format('%s', {value}) END"
-    return _measured(printed), ""
+    return _with_length(printed), ""
 
 
-def _measured(text: str) -> str:
+def _with_length(text: str) -> str:
     return f"pg_catalog.octet_length({text}) || ':' || {text}"
 
 

@@ -16,7 +16,7 @@ from cdcflow.sources.engine.findings import of_error, ok, problem, run, warning
 from cdcflow.sources.engine.selection import Selection, advice
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
-from cdcflow.sources.postgres.connection import Connection, Connector, map_error, quoted
+from cdcflow.sources.postgres.connection import Connection, Connector, map_error, quote_name
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.identity import decodes, identify
 from cdcflow.sources.postgres.platforms import Platform, platform_of
@@ -95,7 +95,7 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
             return [*found, of_error("source.tables", error)]
         found += _tables(connection, selected, role)
         found += _publication(connection, settings, selected, role)
-        found += _locked(connection, settings, selected)
+        found += _locked_findings(connection, settings, selected)
         found += _old_transaction(connection)
         found += _slot(connection, settings, role)
     except psycopg.Error as error:
@@ -245,7 +245,7 @@ def _replication(connector: Connector, role: _Role) -> Iterator[Finding]:
 
 
 def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator[Finding]:
-    yield from _ignored(selected.ignored)
+    yield from _ignored_findings(selected.ignored)
     if not selected.tables:
         # Only a wildcard comes here: a name that no table has is refused.
         yield warning(
@@ -264,7 +264,7 @@ def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator
         yield from _cautions(table, rights, connection.info.server_version)
 
 
-def _ignored(ignored: Sequence[str]) -> Iterator[Finding]:
+def _ignored_findings(ignored: Sequence[str]) -> Iterator[Finding]:
     """What else a wildcard matched: the kinds that have no changes themselves in one line, however many there are."""
     parts = [text for text in ignored if " is a partition: " in text]
     views = [text for text in ignored if " is a view: " in text]
@@ -277,11 +277,11 @@ def _ignored(ignored: Sequence[str]) -> Iterator[Finding]:
             yield warning("tables", f"not captured: {text}")
 
 
-def _locked(connection: Connection, settings: Postgres, selected: Selected) -> Iterator[Finding]:
+def _locked_findings(connection: Connection, settings: Postgres, selected: Selected) -> Iterator[Finding]:
     """The tables that no publication of cdcflow has yet, and that none can have before their lock is free."""
     made = connection.execute("SELECT pubname FROM pg_catalog.pg_publication WHERE pubname ~ '^cdcflow_[0-9a-f]{8}$'")
     names = [settings.publication] if settings.publication else [row[0] for row in made]
-    found = [publication.locked(connection, name, selected.good) for name in names or [""]]
+    found = [publication.locked_tables(connection, name, selected.good) for name in names or [""]]
     for table in sorted(set.intersection(*(set(f) for f in found))):
         yield warning(
             str(table), f"cannot be taken up just now: {found[0][table]}", "nothing: it is captured when that has ended"
@@ -309,7 +309,7 @@ def _advice(remedy: str) -> str | Remedy:
 
 def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _Role) -> list[Finding]:
     found = []
-    name = quoted(role.name)
+    name = quote_name(role.name)
     for rel in (table.rel, *table.leaves):
         if rel.oid not in rights:
             continue  # dropped since the selection
@@ -319,7 +319,7 @@ def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _R
                 problem(
                     str(rel.id),
                     "the role has no USAGE on its schema",
-                    run(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {name}"),
+                    run(f"GRANT USAGE ON SCHEMA {quote_name(schema)} TO {name}"),
                 )
             )
         if not selects:
@@ -377,13 +377,16 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
             yield problem(
                 f"publication {name}",
                 "does not publish everything that a full copy needs",
-                run(f"ALTER PUBLICATION {quoted(found.name)} SET ({wrong})"),
+                run(f"ALTER PUBLICATION {quote_name(found.name)} SET ({wrong})"),
             )
         missing = [t for t in selected.good if t.rel.id not in published]
         if missing and not found.broad and not role.is_superuser:
             tables = ", ".join(t.rel.sql for t in missing)
             yield from _unless_owned(
-                connection, missing, f"publication {name}", f"ALTER PUBLICATION {quoted(found.name)} ADD TABLE {tables}"
+                connection,
+                missing,
+                f"publication {name}",
+                f"ALTER PUBLICATION {quote_name(found.name)} ADD TABLE {tables}",
             )
         return
     made = name or "cdcflow"
@@ -392,7 +395,7 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
     if role.is_superuser or not selected.good:
         return
     if not role.creates_in_database:
-        grant = f"GRANT CREATE ON DATABASE {quoted(role.database)} TO {quoted(role.name)}"
+        grant = f"GRANT CREATE ON DATABASE {quote_name(role.database)} TO {quote_name(role.name)}"
         by_owner = f"run as an owner of the tables: {advice}"
         owns = not _other_owners(connection, selected.good)
         yield problem(

@@ -153,7 +153,7 @@ def check_history(
     """
     check_database(connection, before, system)
     if str(system.timeline) != before.get("timeline"):
-        switch = _switched(connector, system.timeline, int(before.get("timeline") or 0))
+        switch = _switch_point(connector, system.timeline, int(before.get("timeline") or 0))
         if switch is None or switch < position:
             raise history_lost(
                 f"the server was restored or promoted to timeline {system.timeline}, which left ours before "
@@ -168,7 +168,7 @@ def check_history(
         )
 
 
-def _switched(connector: Connector, timeline: int, before: int) -> int | None:
+def _switch_point(connector: Connector, timeline: int, before: int) -> int | None:
     """Where this timeline's history leaves `before`; None when it does not descend from it."""
     connection = connector.replicate()
     try:

@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import KeySet
-from cdcflow.sources.postgres.connection import literal, quoted
+from cdcflow.sources.postgres.connection import literal, quote_name
 from cdcflow.sources.postgres.types import DescribedTable
 
 _DAY_US = 86_400_000_000
@@ -36,7 +36,7 @@ def condition(keys: KeySet, described: DescribedTable) -> str:
         cast = expression(f"k.k{number}")
         # format_type's name means a dropped type's number only where the table is gone too.
         casts.append(f"({cast})::{columns[name].type.source}")
-    names = ", ".join(f"t.{quoted(name)}" for name in table.key)
+    names = ", ".join(f"t.{quote_name(name)}" for name in table.key)
     aliases = ", ".join(f"k{i}" for i in range(len(arrays)))
     wanted = f"unnest({', '.join(arrays)}) AS k ({aliases})"
     return f"({names}) IN (SELECT {', '.join(casts)} FROM {wanted})"  # noqa: S608  quoted by `connection`

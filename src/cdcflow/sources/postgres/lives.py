@@ -80,7 +80,7 @@ def ended_from(source: Mapping[str, str]) -> tuple[Life, ...]:
     return tuple(Life(oid, TableId(schema, name), end) for oid, schema, name, end in listed)
 
 
-def ended(
+def ended_lives(
     before: Iterable[Life],
     captured: Mapping[int, TableId],
     present: Mapping[int, TableId],

@@ -75,14 +75,14 @@ def check_same(
     """
     first, last = str(position_of(since)), str(position_of(position))
     ours = back(lambda found: str(found) <= first)
-    theirs = _given(connector, slot, publication, since, position, captured)
+    theirs = _slot_transactions(connector, slot, publication, since, position, captured)
     wanted = pc.or_(theirs.column("counts"), pc.is_in(theirs.column("position"), ours.column("position")))
     theirs = theirs.filter(wanted)
     if (differs := first_difference(_between(ours, first, last), _between(theirs, first, last))) is not None:
-        raise lost(slot.name, differs, last)
+        raise history_differs(slot.name, differs, last)
 
 
-def lost(slot: str, differs: str, last: str) -> HistoryLost:
+def history_differs(slot: str, differs: str, last: str) -> HistoryLost:
     return history_lost(
         f"slot {slot} gives other transactions than the change log has from {differs} on, before its position "
         f"{last}: the server was restored from a copy and has diverged since",
@@ -107,7 +107,7 @@ def _between(table: pa.Table, first: str, last: str) -> pa.Table:
     return table.filter(pc.and_(pc.greater(position, first), pc.less_equal(position, last))).sort_by("position")
 
 
-def _given(
+def _slot_transactions(
     connector: Connector, slot: Slot, publication: str, since: int, position: int, captured: Collection[int] | None
 ) -> pa.Table:
     """What the slot sends up to a position, and perhaps a little more: `position`, `xid` and `commit_ts` of its
@@ -141,7 +141,7 @@ def _given(
 
 
 class TransactionsOnly:
-    """Implements `stream.Decoder`: of each transaction with a row its id, its end and its time of commit, and
+    """Implements `stream.MessageDecoder`: of each transaction with a row its id, its end and its time of commit, and
     nothing of its rows."""
 
     def __init__(self, captured: Collection[int] | None) -> None:

@@ -38,7 +38,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PagePlan:
     """What a table's backfill reads, pinned. Stored as JSON in the log with the backfill's progress."""
 
     root: int
@@ -52,36 +52,36 @@ class Plan:
         leaves = [[x.rel.oid, x.rel.id.schema, x.rel.id.name, x.filenode, x.pages] for x in self.leaves]
         return json.dumps({"version": 1, "root": self.root, "leaves": leaves}, separators=(",", ":"))
 
-    def extended(self, found: Plan) -> Plan:
+    def extended(self, found: PagePlan) -> PagePlan:
         """This plan, followed by the leaves that only `found` has."""
         known = {leaf.rel.oid for leaf in self.leaves}
-        return numbered(self.root, [*self.leaves, *(leaf for leaf in found.leaves if leaf.rel.oid not in known)])
+        return plan_of_leaves(self.root, [*self.leaves, *(leaf for leaf in found.leaves if leaf.rel.oid not in known)])
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str) -> PagePlan:
         value = json.loads(text)
         leaves = [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in value["leaves"]]
-        return numbered(value["root"], leaves)
+        return plan_of_leaves(value["root"], leaves)
 
-    def parts(self, begin: Cursor, end: int) -> list[Part]:
+    def parts(self, begin: PageCursor, end: int) -> list[PageRange]:
         """The ranges of pages from `begin` up to unit `end`."""
         found = []
         for leaf in self.leaves:
             low, high = max(begin.unit, leaf.first), min(end, leaf.first + leaf.pages)
             if low < high:
                 behind = begin.behind if low == begin.unit else 0
-                found.append(Part(leaf, low - leaf.first, high - leaf.first, behind))
+                found.append(PageRange(leaf, low - leaf.first, high - leaf.first, behind))
         return found
 
 
-def numbered(root: int, leaves: Sequence[Leaf]) -> Plan:
+def plan_of_leaves(root: int, leaves: Sequence[Leaf]) -> PagePlan:
     """These leaves as a plan, each with its first unit."""
     firsts = accumulate((leaf.pages for leaf in leaves), initial=0)
-    return Plan(root, tuple(replace(leaf, first=first) for leaf, first in zip(leaves, firsts, strict=False)))
+    return PagePlan(root, tuple(replace(leaf, first=first) for leaf, first in zip(leaves, firsts, strict=False)))
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class PageCursor:
     """How far a table was read: before page `unit` of its plan, or within it, up to row number `behind`.
 
     `later` is the plan if partitions were added after its end. Stored in the log: "123", "123.45", "123.45+{plan}".
@@ -92,7 +92,7 @@ class Cursor:
     later: str = ""
 
     @classmethod
-    def parse(cls, text: str | None) -> Cursor:
+    def parse(cls, text: str | None) -> PageCursor:
         reached, _, later = (text or "0").partition("+")
         unit, _, behind = reached.partition(".")
         return cls(int(unit), int(behind or 0), later)
@@ -103,7 +103,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PageRange:
     """Pages [a, b) of one leaf, without the rows up to number `behind` of the first one."""
 
     leaf: Leaf
@@ -112,8 +112,8 @@ class Part:
     behind: int = 0
 
     @property
-    def begin(self) -> Cursor:
-        return Cursor(self.leaf.first + self.a, self.behind)
+    def begin(self) -> PageCursor:
+        return PageCursor(self.leaf.first + self.a, self.behind)
 
     @property
     def source(self) -> str:
@@ -125,26 +125,26 @@ class Part:
         low = f"> '({self.a},{self.behind})'" if self.behind else f">= '({self.a},0)'"
         return f"t.ctid {low}::pg_catalog.tid AND t.ctid < '({self.b},0)'::pg_catalog.tid"
 
-    def pieces(self) -> list[Part]:
+    def pieces(self) -> list[PageRange]:
         """The same in ranges for one COPY each."""
         count = max(1, min(PIECES_MAX, (self.b - self.a) // PIECE_PAGES_MIN))
         ends = [self.a + (self.b - self.a) * i // count for i in range(count + 1)]
-        return [Part(self.leaf, a, b, self.behind if a == self.a else 0) for a, b in pairwise(ends)]
+        return [PageRange(self.leaf, a, b, self.behind if a == self.a else 0) for a, b in pairwise(ends)]
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """What one connection reads of a chunk: these parts, up to unit `end`, or until they make `bytes_max` bytes."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PageRange, ...]
     end: int
     bytes_max: int
 
 
-def plan_of(chunk: Chunk) -> tuple[Plan, Cursor]:
+def plan_of(chunk: Chunk) -> tuple[PagePlan, PageCursor]:
     """A range chunk's plan, with partitions that were added after its end, and where in it the chunk begins."""
-    cursor = Cursor.parse(chunk.after)
-    return Plan.from_json(cursor.later or chunk.plan), cursor
+    cursor = PageCursor.parse(chunk.after)
+    return PagePlan.from_json(cursor.later or chunk.plan), cursor
 
 
 def shares_of(chunk: Chunk, at_once: int, bytes_max: int, pages_max: int | None = None) -> list[Share]:
@@ -160,11 +160,11 @@ def shares_of(chunk: Chunk, at_once: int, bytes_max: int, pages_max: int | None 
     ]
 
 
-def _shares(parts: Sequence[Part], at_once: int) -> list[list[Part]]:
+def _shares(parts: Sequence[PageRange], at_once: int) -> list[list[PageRange]]:
     """The parts, dealt out to as many of `at_once` connections as pay; at least one share, which may be empty."""
     pages = sum(p.b - p.a for p in parts)
     count = max(1, min(at_once, pages // PART_PAGES_MIN))
-    shares: list[list[Part]] = [[]]
+    shares: list[list[PageRange]] = [[]]
     room = target = -(-pages // count)
     for part in parts:
         rest = part

@@ -37,12 +37,12 @@ from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.buffers import Buffer, protocol_error
-from cdcflow.sources.engine.changes import merged, truncation
+from cdcflow.sources.engine.changes import merge_batches, truncation
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, Layout, layout_of
 from cdcflow.sources.postgres.lsn import EPOCH_US, position_of, positions
 from cdcflow.sources.postgres.rewrites import Changed
-from cdcflow.sources.postgres.spooled import Mark, PendingTransaction, Shape, Shapes
-from cdcflow.sources.postgres.tuples import Changes, changes_of
+from cdcflow.sources.postgres.spooled import PendingTransaction, RelationShape, Shapes, SpooledMark
+from cdcflow.sources.postgres.tuples import TupleChanges, changes_of
 from cdcflow.sources.postgres.types import DescribedTable, Policy, describe_table
 from cdcflow.sources.postgres.wire import (
     Frames,
@@ -51,7 +51,7 @@ from cdcflow.sources.postgres.wire import (
     RelationColumn,
     exactly,
     frames_of,
-    joined,
+    join_messages,
     name_of,
     relation_of,
     string_at,
@@ -91,10 +91,10 @@ class _Contents:
     one before.
     """
 
-    changes: list[Changes] = field(default_factory=list)
+    changes: list[TupleChanges] = field(default_factory=list)
     truncates: list[tuple[int, DescribedTable]] = field(default_factory=list)
-    relations: dict[int, list[tuple[int, Shape]]] = field(default_factory=dict)
-    marks: list[Mark] = field(default_factory=list)
+    relations: dict[int, list[tuple[int, RelationShape]]] = field(default_factory=dict)
+    marks: list[SpooledMark] = field(default_factory=list)
     origins: dict[int, str] = field(default_factory=dict)
     beats: list[int] = field(default_factory=list)
 
@@ -183,7 +183,7 @@ class PgoutputDecoder:
         return [*filled, *events] if filled else events
 
     def _decoded(self, messages: Sequence[bytes] | Joined) -> list[StreamEvent]:
-        frames = self._frames(messages if isinstance(messages, Joined) else joined(messages))
+        frames = self._frames(messages if isinstance(messages, Joined) else join_messages(messages))
         if not frames.seen & _OTHER_SEEN and self._block is None:
             return self._plain(frames)
         if not _KNOWN[frames.kind].all():
@@ -248,7 +248,7 @@ class PgoutputDecoder:
     def _together(self) -> Frames:
         """The waiting messages, in one piece. Afterwards no message waits."""
         pieces, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        return self._frames(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
+        return self._frames(join_messages([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
 
     def _wait(self, frames: Frames) -> list[StreamEvent]:
         """Keep an open transaction's bytes; when they are too many, decode them into a spool."""
@@ -365,7 +365,7 @@ class PgoutputDecoder:
                     rows_before,
                 )
         self._plain_rows(frames, first, shapes, header, out)
-        return out, *_numbered(out, len(frames))
+        return out, *_number_rows(out, len(frames))
 
     def _singles(self, frames: Frames, first: int, shapes: Shapes, header: int) -> _Contents:
         """What is read one by one."""
@@ -393,7 +393,7 @@ class PgoutputDecoder:
                 for oid in truncated_of(body[1 + header :]):
                     if oid in self._left_out:
                         continue
-                    described = _in_force(_known(out, shapes, oid), oid, at).described
+                    described = _in_force(_shapes_since(out, shapes, oid), oid, at).described
                     if at >= first and described.table.columns:
                         out.truncates.append((at, described))
             elif kind == _ORIGIN:
@@ -419,7 +419,7 @@ class PgoutputDecoder:
         oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
         for oid in self._bare:
             mine = rows[oids == oid]
-            known = _known(out, shapes, oid)
+            known = _shapes_since(out, shapes, oid)
             bounds = np.searchsorted(mine, [at for at, _ in known]).tolist()
             for (_, shape), a, b in zip(known, bounds, [*bounds[1:], len(mine)], strict=True):
                 if not shape.relation.columns:
@@ -432,13 +432,13 @@ class PgoutputDecoder:
             if self._changed is not None and (found := self._changed(asked, partition)) is not None:
                 self._filled.append(RowsFilled(found.table, position_of(self._skip_until), found))
 
-    def _shape(self, relation: Relation) -> Shape:
+    def _shape(self, relation: Relation) -> RelationShape:
         described = self._described(relation)
         if not described.table.columns:
             relation = replace(relation, columns=())
         in_identity = [c.in_identity for c in relation.columns]
         layout = layout_of(self._compiled, described, in_identity) if self._compiled is not None else None
-        return Shape(relation, described, layout)
+        return RelationShape(relation, described, layout)
 
     def _plain_rows(self, frames: Frames, first: int, shapes: Shapes, header: int, out: _Contents) -> None:
         rows = np.flatnonzero(_ROWS[frames.kind])
@@ -450,7 +450,7 @@ class PgoutputDecoder:
         oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
         for oid in np.unique(oids).tolist() if (oids != oids[0]).any() else [int(oids[0])]:
             mine = rows[oids == oid]
-            known = _known(out, shapes, oid)
+            known = _shapes_since(out, shapes, oid)
             bounds = np.searchsorted(mine, [at for at, _ in known]).tolist()
             if not known or bounds[0] > 0:
                 raise InvariantViolated(
@@ -493,7 +493,7 @@ class PgoutputDecoder:
             self.messages_ignored += 1
         elif transactional & 1:
             subxid = struct.unpack_from(">I", body, 1)[0] if header else 0
-            out.marks.append(Mark(at, subxid, content))
+            out.marks.append(SpooledMark(at, subxid, content))
         elif content.startswith(_HEARTBEAT):
             out.beats.append(lsn)
 
@@ -600,7 +600,7 @@ def _messages(rows: _Contents) -> Int64s:
     return np.concatenate([*found, np.array(rare, np.int64)])
 
 
-def _numbered(rows: _Contents, messages: int) -> tuple[list[ChangeBatch], Int64s]:
+def _number_rows(rows: _Contents, messages: int) -> tuple[list[ChangeBatch], Int64s]:
     """One batch a table shape with the indices of its rows, and how many rows come before each message (one more)."""
     count = np.zeros(messages, np.int64)
     for changes in rows.changes:
@@ -631,20 +631,20 @@ def _batches(
     for number, (at, described) in enumerate(rows.truncates):
         nth = sum(other == at for other, _ in rows.truncates[:number])  # a message may name several tables
         found.setdefault(described.table, []).append((rows_before[at : at + 1] + nth, truncation(described.table)))
-    return [merged(table, same) for table, same in found.items()]
+    return [merge_batches(table, same) for table, same in found.items()]
 
 
 def _order(part: tuple[int, int, Layout, Int64s, pa.RecordBatch]) -> tuple[int, int]:
     return part[:2]
 
 
-def _known(rows: _Contents, shapes: Shapes, oid: int) -> list[tuple[int, Shape]]:
+def _shapes_since(rows: _Contents, shapes: Shapes, oid: int) -> list[tuple[int, RelationShape]]:
     """The shapes of a relation and the message since which each applies, if some messages may have described it
     again."""
     return rows.relations.get(oid) or ([(-1, shapes[oid])] if oid in shapes else [])
 
 
-def _in_force(shapes: list[tuple[int, Shape]], oid: int, at: int) -> Shape:
+def _in_force(shapes: list[tuple[int, RelationShape]], oid: int, at: int) -> RelationShape:
     known = [shape for since, shape in shapes if since < at]
     if not known:
         raise InvariantViolated(
@@ -658,13 +658,13 @@ def _transactions(frames: Frames) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int6
     begins, commits = np.flatnonzero(frames.kind == _BEGIN), np.flatnonzero(frames.kind == _COMMIT)
     if len(begins) != len(commits) or (begins > commits).any() or (begins[1:] < commits[:-1]).any():
         raise InvariantViolated("pgoutput Begin and Commit do not alternate", runbook="stream-not-understood")
-    _sized(frames, begins, 21)
-    _sized(frames, commits, 26)
+    _check_sizes(frames, begins, 21)
+    _check_sizes(frames, commits, 26)
     start, buffer = frames.start, frames.buffer
     xids = buffer.uint32(start[begins] + 17).astype(np.uint64)
     return begins, commits, xids, buffer.int64(start[commits] + 10), buffer.int64(start[commits] + 18), False
 
 
-def _sized(frames: Frames, at: Int64s, size: int) -> None:
+def _check_sizes(frames: Frames, at: Int64s, size: int) -> None:
     if (frames.end[at] - frames.start[at] != size).any():
         raise protocol_error("a Begin or Commit of a wrong length")

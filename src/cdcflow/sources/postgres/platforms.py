@@ -16,7 +16,7 @@ import psycopg
 
 from cdcflow.capture.ports.findings import Remedy
 from cdcflow.sources.engine.findings import run
-from cdcflow.sources.postgres.connection import Connection, quoted
+from cdcflow.sources.postgres.connection import Connection, quote_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Platform:
     def replication_remedy(self, role: str) -> Remedy:
         """What lets a role replicate."""
         if self.grant:
-            return run(f"GRANT {self.grant} TO {quoted(role)}")
-        return run(f"ALTER ROLE {quoted(role)} REPLICATION")
+            return run(f"GRANT {self.grant} TO {quote_name(role)}")
+        return run(f"ALTER ROLE {quote_name(role)} REPLICATION")
 
     def setting_remedy(self, name: str, value: str, *, restart: bool = False, note: str = "") -> Remedy:
         """What changes one of the server's settings."""

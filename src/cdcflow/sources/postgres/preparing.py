@@ -142,7 +142,7 @@ class Preparing:
             made = replace(made, source={**made.source, JOINING: told})
         return Prepared(made, waiting)
 
-    def _joining(self, new: Sequence[publication.Entry]) -> dict[publication.Entry, int]:
+    def _joining(self, new: Sequence[publication.PublishedTable]) -> dict[publication.PublishedTable, int]:
         """Those of these entries that transactions may have rows for which are not decoded, each with the id below
         which such transactions are."""
         if not new:

@@ -28,7 +28,7 @@ from cdcflow.capture.ports.findings import Dropped
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import CatalogTable
-from cdcflow.sources.postgres.connection import Connection, history_lost, map_error, quoted
+from cdcflow.sources.postgres.connection import Connection, history_lost, map_error, quote_name
 
 _PUBLICATION = """
 SELECT oid::bigint, xmin::text::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
@@ -86,7 +86,7 @@ Exists = Callable[[Literal["pg_class", "pg_namespace"], int], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PublishedTable:
     """One table in a publication. `number` changes when the table is dropped from it and added again; `written` is the
     transaction that wrote the entry."""
 
@@ -113,7 +113,7 @@ class Publication:
     written: int
     all_tables: bool
     wrong: tuple[str, ...]
-    entries: Mapping[int, Entry]
+    entries: Mapping[int, PublishedTable]
     schemas: Mapping[str, tuple[int, int, int]]
     members: Mapping[int, int] = field(default_factory=dict)
     excepted: Mapping[int, TableId] | None = None
@@ -166,7 +166,9 @@ def read(connection: Connection, name: str) -> Publication | None:
         if is_excepted:
             excepted[table_oid] = TableId(schema, table)
         else:
-            entries[table_oid] = Entry(number, wrote, table_oid, TableId(schema, table), has_filter or has_columns)
+            entries[table_oid] = PublishedTable(
+                number, wrote, table_oid, TableId(schema, table), has_filter or has_columns
+            )
     schemas = {}
     if version >= 150000:
         schemas = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(_SCHEMAS, (oid,))}
@@ -256,7 +258,7 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
         )
 
 
-def uncovered(connection: Connection, name: str, captured: Mapping[TableId, int]) -> dict[TableId, str]:
+def uncovered_tables(connection: Connection, name: str, captured: Mapping[TableId, int]) -> dict[TableId, str]:
     """Why changes of captured tables (each with its oid) may not be in the stream of this publication in its current
     state."""
     found = read(connection, name)
@@ -278,7 +280,7 @@ def uncovered(connection: Connection, name: str, captured: Mapping[TableId, int]
     return reasons
 
 
-def locked(connection: Connection, name: str, tables: Sequence[CatalogTable]) -> dict[TableId, str]:
+def locked_tables(connection: Connection, name: str, tables: Sequence[CatalogTable]) -> dict[TableId, str]:
     """Of these tables those that cannot be added to the publication now, with who holds their locks."""
     found = read(connection, name)
     if found is not None and found.broad:
@@ -325,10 +327,10 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
     wanted = {t.rel.oid: t for t in tables}
     filtered = [e for e in found.entries.values() if e.filtered and e.table_oid in wanted]
     if filtered:
-        names = ", ".join(quoted(e.table.schema, e.table.name) for e in filtered)
+        names = ", ".join(quote_name(e.table.schema, e.table.name) for e in filtered)
         raise ConfigurationError(
             f"publication {name} leaves out rows or columns of {names}, but a backfill would read them",
-            remedy=f"run ALTER PUBLICATION {quoted(name)} DROP TABLE {names}; cdcflow then adds it as a whole",
+            remedy=f"run ALTER PUBLICATION {quote_name(name)} DROP TABLE {names}; cdcflow then adds it as a whole",
             runbook="publication-unusable",
         )
     added = [t for oid, t in wanted.items() if oid not in found.entries]
@@ -337,23 +339,23 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
         held = _holders(connection, [e.table_oid for e in dropped])
         dropped = [e for e in dropped if e.table_oid not in held]
     if added:
-        _run(connection, f"ALTER PUBLICATION {quoted(name)} ADD {_listed(added)}", name)
+        _run(connection, f"ALTER PUBLICATION {quote_name(name)} ADD {_table_list(added)}", name)
     if dropped:
-        names = ", ".join(quoted(e.table.schema, e.table.name) for e in dropped)
-        _run(connection, f"ALTER PUBLICATION {quoted(name)} DROP TABLE {names}", name, gone_is_fine=True)
+        names = ", ".join(quote_name(e.table.schema, e.table.name) for e in dropped)
+        _run(connection, f"ALTER PUBLICATION {quote_name(name)} DROP TABLE {names}", name, gone_is_fine=True)
     return _must(read(connection, name), name)
 
 
 def creation(version: int, name: str, tables: Sequence[CatalogTable]) -> str:
     """The SQL that makes the publication."""
-    listed = f" FOR {_listed(tables)}" if tables else ""
+    listed = f" FOR {_table_list(tables)}" if tables else ""
     options = ["publish = 'insert, update, delete, truncate'", "publish_via_partition_root = true"]
     if version >= 180000:
         options.append("publish_generated_columns = stored")
-    return f"CREATE PUBLICATION {quoted(name)}{listed} WITH ({', '.join(options)})"
+    return f"CREATE PUBLICATION {quote_name(name)}{listed} WITH ({', '.join(options)})"
 
 
-def newcomers(before: str, found: Publication, tables: Sequence[CatalogTable]) -> list[Entry]:
+def newcomers(before: str, found: Publication, tables: Sequence[CatalogTable]) -> list[PublishedTable]:
     """The entries of these tables that `before` (a fingerprint) did not know, or not under this number."""
     known = {tuple(entry[:2]) for entry in json.loads(before)["tables"].values()}
     entries = (found.entries.get(t.rel.oid) for t in tables)
@@ -417,7 +419,7 @@ def blocker(connection: Connection) -> str:
 def _mend(connection: Connection, found: Publication, *, ours: bool) -> None:
     if not found.wrong:
         return
-    statement = f"ALTER PUBLICATION {quoted(found.name)} SET ({', '.join(found.wrong)})"
+    statement = f"ALTER PUBLICATION {quote_name(found.name)} SET ({', '.join(found.wrong)})"
     if not ours:
         raise ConfigurationError(
             f"publication {found.name} does not publish everything that a full copy needs",
@@ -439,7 +441,7 @@ def _check_covered(connection: Connection, found: Publication, tables: Sequence[
     if missing:
         raise ConfigurationError(
             f"publication {found.name} is for all tables of some schemas and does not have {', '.join(missing)}",
-            remedy=f"run ALTER PUBLICATION {quoted(found.name)} ADD TABLE {', '.join(missing)}",
+            remedy=f"run ALTER PUBLICATION {quote_name(found.name)} ADD TABLE {', '.join(missing)}",
             runbook="publication-unusable",
         )
 
@@ -456,26 +458,26 @@ def _covers(connection: Connection, found: Publication) -> Callable[[int, TableI
 def _all_tables_but_for_others(found: Publication, tables: Sequence[CatalogTable]) -> str:
     """The statement that takes these tables out of the publication's list of excepted ones."""
     captured = {t.rel.oid for t in tables}
-    others = [quoted(t.schema, t.name) for oid, t in (found.excepted or {}).items() if oid not in captured]
+    others = [quote_name(t.schema, t.name) for oid, t in (found.excepted or {}).items() if oid not in captured]
     left_out = f" EXCEPT (TABLE {', TABLE '.join(others)})" if others else ""
     sequences = ", ALL SEQUENCES" if found.all_sequences else ""
-    return f"ALTER PUBLICATION {quoted(found.name)} SET ALL TABLES{left_out}{sequences}"
+    return f"ALTER PUBLICATION {quote_name(found.name)} SET ALL TABLES{left_out}{sequences}"
 
 
-def _listed(tables: Sequence[CatalogTable]) -> str:
+def _table_list(tables: Sequence[CatalogTable]) -> str:
     # ONLY: a table that merely inherits is a separate one, with rows that a read of ONLY its parent does not see.
     return "TABLE " + ", ".join(t.rel.sql if t.rel.kind == "p" else f"ONLY {t.rel.sql}" for t in tables)
 
 
 def remove(connection: Connection, name: str, ours: str) -> Dropped:
     """Drop the publication if it is the one that cdcflow made for a log, which is then called `ours`."""
-    subject, sql = f"publication {name}", f"DROP PUBLICATION {quoted(name)};"
+    subject, sql = f"publication {name}", f"DROP PUBLICATION {quote_name(name)};"
     if connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
         return Dropped(subject, "absent")
     if name != ours:
         return Dropped(subject, "left", "the settings name it, so others may read it", sql)
     try:
-        connection.execute(f"DROP PUBLICATION IF EXISTS {quoted(name)}".encode())
+        connection.execute(f"DROP PUBLICATION IF EXISTS {quote_name(name)}".encode())
     except psycopg.errors.InsufficientPrivilege:
         return Dropped(subject, "left", "the user of source.url does not own it; its owner may", sql)
     except psycopg.Error as error:
@@ -495,7 +497,7 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
     except psycopg.errors.InsufficientPrivilege as error:
         grant = ""
         if "for database" in (error.diag.message_primary or ""):
-            database, user = quoted(connection.info.dbname), quoted(connection.info.user)
+            database, user = quote_name(connection.info.dbname), quote_name(connection.info.user)
             grant = f"run GRANT CREATE ON DATABASE {database} TO {user}, if that role owns the tables; or "
         raise ConfigurationError(
             f"the user of source.url may not make or change publication {name}",

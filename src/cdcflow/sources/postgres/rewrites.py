@@ -47,7 +47,7 @@ What a version holds, and when rows have changed since an older one:
   none. Such rows were decoded with the current key, and while there was no key, several rows may have had the same key
   values. Earlier keys are kept (`keys_were`), because the stream may not have reached the statement.
 - Also, of each column its number: dropped columns are kept (`was`), because a message from before the drop may still
-  arrive, and names do not distinguish a column from one that replaced it (`cdcflow.sources.postgres.catalog.numbered`).
+  arrive, and names do not distinguish a column from one that replaced it (`catalog.column_numbers`).
 
 Two separate differences may be compared as one (ADD COLUMN, and VACUUM FULL a year later, with no poll in between):
 rows are then read again without need, but never left unread. What else the text of a value depends on, such as the
@@ -158,7 +158,7 @@ WAS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class PrimaryKey:
     """A primary key that is unique at all times (not deferrable): its constraint's number, its index's file (0: it has
     none itself), and the numbers of its columns. `NO_KEY`: the table had none."""
 
@@ -166,7 +166,7 @@ class Key:
     file: int
     columns: tuple[int, ...]
 
-    def is_still(self, now: Key) -> bool:
+    def is_still(self, now: PrimaryKey) -> bool:
         """Whether the table had this key all the time until `now`."""
         return self.constraint == now.constraint or (self.file != 0 and self.file == now.file)
 
@@ -175,12 +175,12 @@ class Key:
         return f"{self.constraint:x}:{self.file:x}:{'.'.join(map(str, self.columns))}"
 
     @classmethod
-    def of_word(cls, word: str) -> Key:
+    def of_word(cls, word: str) -> PrimaryKey:
         constraint, file, columns = word.split(":")
         return cls(int(constraint, 16), int(file, 16), tuple(map(int, columns.split("."))) if columns else ())
 
 
-NO_KEY = Key(0, 0, ())
+NO_KEY = PrimaryKey(0, 0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +203,8 @@ class CatalogVersion:
     attached: frozenset[int] = field(default=frozenset(), compare=False)
     altered: frozenset[int] = field(default=frozenset(), compare=False)
     was: tuple[Words, ...] = ()
-    key: Key | None = None
-    keys_were: tuple[Key, ...] = ()
+    key: PrimaryKey | None = None
+    keys_were: tuple[PrimaryKey, ...] = ()
     is_full: bool = False
 
     def after(self, before: CatalogVersion) -> CatalogVersion:
@@ -260,8 +260,8 @@ class CatalogVersion:
             tuple(value["columns"].split(".")),
             {int(oid): frozenset(words.split(".")) for oid, words in value.get("types", {}).items()},
             was=tuple(tuple(words.split(".")) for words in value.get("was", ())),
-            key=Key.of_word(value["key"]) if "key" in value else None,
-            keys_were=tuple(map(Key.of_word, value.get("keys_were", ()))),
+            key=PrimaryKey.of_word(value["key"]) if "key" in value else None,
+            keys_were=tuple(map(PrimaryKey.of_word, value.get("keys_were", ()))),
             is_full=value.get("full", False),
         )
 
@@ -285,9 +285,9 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
             bases[oid] = base
         else:
             types.setdefault(root, {})[oid] = frozenset(_word(h or 0) for h in hashes)
-    keys: dict[int, tuple[Key, bool]] = {}
+    keys: dict[int, tuple[PrimaryKey, bool]] = {}
     for root, is_full, constraint, file, numbers in connection.execute(_KEYS, wanted):
-        keys[root] = (Key(constraint, file, tuple(numbers)) if constraint else NO_KEY), is_full
+        keys[root] = (PrimaryKey(constraint, file, tuple(numbers)) if constraint else NO_KEY), is_full
     columns: dict[int, list[str]] = {}
     for root, type_oid, published in connection.execute(_COLUMNS, wanted):
         while type_oid in bases:

@@ -10,7 +10,7 @@ import psycopg
 
 from cdcflow.capture.ports.source import Sample
 from cdcflow.model.table import TableId
-from cdcflow.sources.postgres.connection import Connection, quoted
+from cdcflow.sources.postgres.connection import Connection, quote_name
 
 ROWS_EACH_END = 10
 WITHIN = "10s"
@@ -25,7 +25,7 @@ GROUP BY c.relkind
 
 def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample | None:
     """None: the table is gone."""
-    name = quoted(table.schema, table.name)
+    name = quote_name(table.schema, table.name)
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         connection.execute(f"SET LOCAL lock_timeout = '{WITHIN}'; SET LOCAL statement_timeout = '{WITHIN}'".encode())
@@ -42,6 +42,6 @@ def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample
 
 
 def _rows(source: str, key: Sequence[str]) -> str:
-    ends = (", ".join(f"t.{quoted(k)} {way}" for k in key) for way in ("ASC", "DESC"))
+    ends = (", ".join(f"t.{quote_name(k)} {way}" for k in key) for way in ("ASC", "DESC"))
     row = f"SELECT pg_catalog.md5((t.*)::pg_catalog.text) FROM {source} AS t"  # noqa: S608  quoted
     return " UNION ALL ".join(f"({row} ORDER BY {end} LIMIT {ROWS_EACH_END})" for end in ends)

@@ -127,7 +127,7 @@ FROM pg_catalog.pg_replication_slots s JOIN pg_catalog.pg_stat_activity a ON a.p
 """
 
 
-def held(connector: Connector, name: str, error: psycopg.Error) -> SourceUnavailable:
+def slot_in_use(connector: Connector, name: str, error: psycopg.Error) -> SourceUnavailable:
     """Another process reads the slot: which one, and what to do. It may also be a dead daemon's, for a while."""
     who = "it is active for another process"
     with contextlib.suppress(SourceUnavailable, ConfigurationError, psycopg.Error):

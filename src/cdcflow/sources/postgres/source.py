@@ -41,7 +41,7 @@ from cdcflow.sources.postgres.comparing import PostgresComparison
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, mapping_errors
 from cdcflow.sources.postgres.identity import check_database, check_server, identify, is_replaced
 from cdcflow.sources.postgres.known_tables import names_by_oid, state_of_selected
-from cdcflow.sources.postgres.lives import LIVES, Life, Lives, ended, ended_from
+from cdcflow.sources.postgres.lives import LIVES, Life, Lives, ended_from, ended_lives
 from cdcflow.sources.postgres.lsn import lsn_of
 from cdcflow.sources.postgres.naming import Names, made_name
 from cdcflow.sources.postgres.opening import Opening
@@ -126,7 +126,7 @@ class PostgresSource:
                 names = Names.of(self._settings, log_id)
                 # A new table that another session has locked is captured later: all others would wait with it.
                 new = [t for t in selected.good if t.rel.oid not in by_oid]
-                locked = publication.locked(connection, names.publication, new)
+                locked = publication.locked_tables(connection, names.publication, new)
                 selected, self._left_out = selected.without(locked), (*self._left_out, *sorted(locked))
                 done = Preparing(
                     self._connector,
@@ -150,7 +150,7 @@ class PostgresSource:
         self._catalog.lives = Lives({t.rel.oid: t.rel.id for t in selected.tables}, earlier, self._selection.selects)
         # The caller of `prepare` requests the tables next: what was just read of a thousand of them is not read again.
         self._described = self._catalog.tables(selected)
-        kept = policies.noted(checkpoint.source, {d.table: d.kept for d in self._described})
+        kept = policies.policies_to_store(checkpoint.source, {d.table: d.kept for d in self._described})
         source = {**rereading.without(prepared.source), **kept, LIVES: self._catalog.lives.to_json()}
         self._checkpoint = replace(prepared, source=source)
         return self._checkpoint
@@ -162,9 +162,9 @@ class PostgresSource:
         self._catalog.was_captured |= {table for table in names if self._selection.selects(table)}
 
     def _found_ended(self, before: Checkpoint, selected: Selected, end: int) -> tuple[Life, ...]:
-        """The names whose end a stream that begins at the log's position has yet to pass; `end`: see `lives.ended`."""
+        """The names whose end a stream that begins at the log's position has yet to pass. `end`: see `ended_lives`."""
         selects = self._selection.selects
-        return ended(
+        return ended_lives(
             [life for life in ended_from(before.source) if selects(life.table)],
             {oid: table for oid, table in names_by_oid(before.source).items() if selects(table)},
             {t.rel.oid: t.rel.id for t in selected.tables},
@@ -257,7 +257,7 @@ class PostgresSource:
         def ask(connection: Connection) -> Collection[TableId]:
             oldest = publication.oldest_transaction(connection)
             joining = {t.id for t in new if self._joining.get(t.id, 0) > oldest}
-            return joining | publication.locked(connection, name, new).keys()
+            return joining | publication.locked_tables(connection, name, new).keys()
 
         return self._catalog.ask("looking at new tables", ask)
 
@@ -302,7 +302,9 @@ class PostgresSource:
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
         name = self._checkpoint.source["publication"] if self._checkpoint else ""
-        return self._catalog.ask(f"looking at publication {name}", lambda c: publication.uncovered(c, name, captured))
+        return self._catalog.ask(
+            f"looking at publication {name}", lambda c: publication.uncovered_tables(c, name, captured)
+        )
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
         return self._catalog.ask(f"looking at rows of {table}", lambda c: sampling.sample(c, table, key))

@@ -11,7 +11,7 @@ from cdcflow.sources.postgres.wire import Relation
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RelationShape:
     """A relation as described by one message, valid after it; `layout` is for the compiled decoders."""
 
     relation: Relation
@@ -23,11 +23,11 @@ class Shape:
         return tuple(c.in_identity for c in self.relation.columns)
 
 
-Shapes = dict[int, Shape]
+Shapes = dict[int, RelationShape]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SpooledMark:
     """A message with our prefix, `at` its number in the frames; `subxid` 0 where the transaction is not streamed."""
 
     at: int
@@ -42,7 +42,7 @@ class PendingTransaction(SpooledRows):
 
     xid: int = 0
     shapes: Shapes = field(default_factory=dict)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[SpooledMark] = field(default_factory=list)
     origin: str | None = None
 
     def roll_back(self, subxid: int) -> None:

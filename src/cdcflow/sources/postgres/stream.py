@@ -40,12 +40,12 @@ from cdcflow.sources.postgres.connection import (
     history_lost,
     literal,
     map_error,
-    quoted,
+    quote_name,
 )
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import EPOCH_US, lsn_of, position_of
-from cdcflow.sources.postgres.slot import held
-from cdcflow.sources.postgres.wire import Joined, joined
+from cdcflow.sources.postgres.slot import slot_in_use
+from cdcflow.sources.postgres.wire import Joined, join_messages
 
 MESSAGES_MAX = 20_000
 BYTES_MAX = 8 << 20
@@ -74,7 +74,7 @@ _KIND = 25  # where an XLogData's own message begins: 'w' and three int64
 _BETWEEN = frozenset(b"CcAE")  # Commit, Stream Commit, Stream Abort, Stream Stop: a transaction's bytes end here
 
 
-class Decoder(Protocol):
+class MessageDecoder(Protocol):
     """Turns the messages of one connection into events."""
 
     @property
@@ -85,7 +85,7 @@ class Decoder(Protocol):
     def close(self) -> None: ...
 
 
-MakeDecoder = Callable[[int, bool], Decoder]
+MakeDecoder = Callable[[int, bool], MessageDecoder]
 """A decoder that begins after a position; True: with values in binary."""
 
 CheckSlot = Callable[[int], object]
@@ -207,7 +207,7 @@ class PostgresStream:
             taken = self._reader.take(BYTES_MAX, MESSAGES_MAX, linger)
         except psycopg.Error as error:
             self._failure = self._broken(error)
-            return joined([]), 0
+            return join_messages([]), 0
         messages = taken.messages
         self._is_busy = len(messages) >= BUSY_MESSAGES_MIN
         self._is_large = len(messages.data) >= LARGE_BYTES_MIN
@@ -285,7 +285,7 @@ class PostgresStream:
                 self._connector.discard(self._connection)
                 if time.monotonic() > deadline:
                     # A daemon that died silently holds the slot until the server notices (P46).
-                    raise held(self._connector, self._slot, error) from None
+                    raise slot_in_use(self._connector, self._slot, error) from None
                 time.sleep(0.2)
             except psycopg.Error as error:
                 self._connector.discard(self._connection)
@@ -321,7 +321,7 @@ class PostgresStream:
         version = self._connection.info.server_version
         options = plugin_options(version, self._publication, binary=self._binary, streaming=self._streaming)
         listed = ", ".join(f"{name} {literal(value)}" for name, value in options.items())
-        return f"START_REPLICATION SLOT {quoted(self._slot)} LOGICAL {position_of(self._delivered)} ({listed})"
+        return f"START_REPLICATION SLOT {quote_name(self._slot)} LOGICAL {position_of(self._delivered)} ({listed})"
 
     def _begin_again_in_text(self) -> None:
         with self._lock:
@@ -353,7 +353,7 @@ def plugin_options(version: int, publication: str, *, binary: bool, streaming: b
     """The options to pass to pgoutput."""
     options = {
         "proto_version": "4" if version >= 160000 else "2",
-        "publication_names": quoted(publication),
+        "publication_names": quote_name(publication),
         "messages": "true",
     }
     if binary:

@@ -65,7 +65,7 @@ class Tuples:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class TupleChanges:
     """Changes of one table shape in order: `message` says from which message (its number in the frames) each row
     comes; a message may give two."""
 
@@ -107,7 +107,7 @@ def tuples_at(buffer: Buffer, at: Int64s, end: Int64s, columns: int) -> tuple[Tu
 
 def changes_of(
     frames: Frames, rows: Int64s, header: int, described: DescribedTable, in_identity: tuple[bool, ...]
-) -> Changes:
+) -> TupleChanges:
     """The row messages at `rows`, all of one table shape, as changes.
 
     `header` is the number of bytes between a message's type and its tuples' marker. `in_identity`: which columns an old
@@ -125,7 +125,7 @@ def changes_of(
         raise protocol_error("a row message with a tuple that it cannot have")
     if new.all():
         _at_end(at, end)
-        return Changes(described, rows, _batch(described, tuples, None, None, np.where(inserted, _C, _U)))
+        return TupleChanges(described, rows, _batch(described, tuples, None, None, np.where(inserted, _C, _U)))
     return _with_old_rows(frames, rows, described, in_identity, tuples, at, marker)
 
 
@@ -137,7 +137,7 @@ def _with_old_rows(
     tuples: Tuples,
     at: Int64s,
     marker: Bytes,
-) -> Changes:
+) -> TupleChanges:
     """The same where some messages carry an old row or key, which precedes the new one."""
     end, kind, count = frames.end[rows], frames.kind[rows], len(rows)
     old, deleted, keyed = marker != _NEW, kind == _DELETE, marker == _KEY
@@ -169,7 +169,7 @@ def _with_old_rows(
     whole = old & ~deleted & ~keyed & (described.table.identity is Identity.FULL)
     split = split_key_changes(changed, whole, new_of, op, _D, _C)
     message = np.repeat(rows, 1 + changed)
-    return Changes(described, message, _batch(described, tuples, split.value, split.before, split.op))
+    return TupleChanges(described, message, _batch(described, tuples, split.value, split.before, split.op))
 
 
 def _log_columns(described: DescribedTable, op: Int64s) -> list[pa.Array]:

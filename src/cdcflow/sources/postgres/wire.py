@@ -62,7 +62,7 @@ class Joined:
         return len(self.lengths)
 
 
-def joined(pieces: Sequence[bytes], lengths: Int64s | None = None) -> Joined:
+def join_messages(pieces: Sequence[bytes], lengths: Int64s | None = None) -> Joined:
     """Messages as one piece. `lengths` are those of the single messages where a piece holds several."""
     if lengths is None:
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bytes, Cells, binary_array, gathered
+from cdcflow.sources.buffers import Bytes, Cells, binary_array, gather
 from cdcflow.sources.mysql.types.columns import UTF8_COLLATION
 from cdcflow.sources.mysql.types.family import Where
 
@@ -156,7 +156,7 @@ def text(charset: Charset, cells: Cells, where: Where) -> pa.Array:
         except pa.ArrowInvalid:
             return _one_by_one(charset, raw, where)
     size = cells.size if cells.valid is None else np.where(cells.valid, cells.size, 0)
-    data, offsets = gathered(cells.buffer.bytes, cells.start, size)
+    data, offsets = gather(cells.buffer.bytes, cells.start, size)
     if charset.has_ascii and (not len(data) or int(data.max()) < 0x80):
         return binary_array(data, offsets, cells.valid).view(pa.string())
     if charset.name in _SINGLE:
@@ -164,7 +164,7 @@ def text(charset: Charset, cells: Cells, where: Where) -> pa.Array:
     return _one_by_one(charset, binary_array(data, offsets, cells.valid), where)
 
 
-def decoded(charset: str, value: bytes, errors: str = "stop") -> str:
+def decode_text(charset: str, value: bytes, errors: str = "stop") -> str:
     """One value as text: a label, a name. `errors` "replace": invalid bytes become U+FFFD.
 
     Raises:
@@ -206,11 +206,11 @@ def _one_by_one(charset: Charset, raw: pa.Array, where: Where) -> pa.Array:
 def _decoder(charset: str, errors: str) -> Callable[[bytes], str]:
     if charset in _SINGLE:
         letters = _characters(charset)
-        return lambda value: _mapped(value, letters, charset, errors)
+        return lambda value: _decode_by_map(value, letters, charset, errors)
     return decoder(charset, errors)
 
 
-def _mapped(value: bytes, letters: str, charset: str, errors: str) -> str:
+def _decode_by_map(value: bytes, letters: str, charset: str, errors: str) -> str:
     found = "".join(map(letters.__getitem__, value))
     if errors != "replace" and UNKNOWN in found:
         raise UnicodeDecodeError(charset, value, 0, 1, "no character")

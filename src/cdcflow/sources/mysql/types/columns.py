@@ -62,8 +62,8 @@ class TypeCode(enum.IntEnum):
 class ServerColumn:
     """One column as the server stores it.
 
-    `type_code` is a `TypeCode` (`resolved` derives it from a table map's bytes). `metadata` by type, always in the form
-    that `resolved` and the functions `*_metadata` return:
+    `type_code` is a `TypeCode` (`resolve_type` derives it from a table map's bytes). `metadata` by type, always in the
+    form that `resolve_type` and the functions `*_metadata` return:
 
     - CHAR (also BINARY), VARCHAR, VARCHAR_COMPRESSED: the maximum bytes of a value.
     - BLOB, BLOB_COMPRESSED, JSON, GEOMETRY, VECTOR: the number of bytes (1-4) of a value's length.
@@ -103,7 +103,7 @@ class Policy:
     of_another_type: bool = False
 
 
-def resolved(code: int, metadata: bytes) -> tuple[int, int]:
+def resolve_type(code: int, metadata: bytes) -> tuple[int, int]:
     """A table map's type byte and the 0-2 bytes of its metadata, in the form of `ServerColumn`.
 
     CHAR, BINARY, ENUM and SET share one code in a table map. The first byte of the metadata holds the real type, except

@@ -16,7 +16,7 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Cells, protocol_error
-from cdcflow.sources.mysql.sql import literal, quoted
+from cdcflow.sources.mysql.sql import literal, quote_name
 from cdcflow.sources.mysql.types.columns import BadText, CatalogColumn, ServerColumn, ZeroDates
 
 
@@ -59,11 +59,11 @@ class Codec:
 
 def as_is(column: ServerColumn) -> str:
     """The column's name in SQL."""
-    return quoted(column.name)
+    return quote_name(column.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class TypeFamily:
     """Everything that depends on a column's type, for the types of one family. Looked up once per table shape, never
     per batch.
 
@@ -102,7 +102,7 @@ def unreadable(where: Where, expected: str) -> SourceUnavailable:
     return protocol_error(f"a value of {where} is not {expected} (it is not shown)")
 
 
-def checked(pattern: re.Pattern[str], cell: bytes, column: ServerColumn) -> str:
+def valid_text(pattern: re.Pattern[str], cell: bytes, column: ServerColumn) -> str:
     """A key's text, once it is known to be valid for its type: anything else would be SQL (hard case S01).
 
     Raises:

@@ -30,7 +30,7 @@ import pyarrow as pa
 from cdcflow.sources.buffers import Cells
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.family import Codec, Family, Where, unreadable
+from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, unreadable
 from cdcflow.sources.mysql.types.numbers import digit_groups
 
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = range(5)
@@ -60,12 +60,12 @@ class NoJson(ValueError):
 def text(cells: Cells, where: Where) -> pa.Array:
     try:
         # A document is a tree, and this is the reference decoder: the compiled one prints them in one pass.
-        return pa.array([None if v is None else printed(v) for v in cells.binary().to_pylist()], pa.string())
+        return pa.array([None if v is None else document_text(v) for v in cells.binary().to_pylist()], pa.string())
     except NoJson:
         raise unreadable(where, "a JSON document") from None
 
 
-def printed(document: bytes) -> str:
+def document_text(document: bytes) -> str:
     """One document as the server prints it. An empty one is what the server stores for NULL in a NOT NULL column.
 
     Raises:
@@ -114,7 +114,7 @@ class _Reader:
                 out.append(", ")
             if keyed:
                 offset, length = struct.unpack_from(form + "H", self.data, keys + number * (width + 2))
-                out += [_quoted(self._text(at + offset, length)), ": "]
+                out += [_quote(self._text(at + offset, length)), ": "]
             entry = entries + number * (1 + width)
             child = self.data[entry]
             child_at = entry + 1 if child in inlined else at + struct.unpack_from(form, self.data, entry + 1)[0]
@@ -130,7 +130,7 @@ class _Reader:
             return double(_DOUBLES.unpack_from(self.data, at)[0])
         if kind == _STRING:
             length, at = self._length(at)
-            return _quoted(self._text(at, length))
+            return _quote(self._text(at, length))
         if kind != _OPAQUE:
             raise NoJson
         length, start = self._length(at + 1)
@@ -181,7 +181,7 @@ _LETTERS = {c: f"\\u{c:04x}" for c in range(0x20)} | {
 }
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f'"{text.translate(_LETTERS)}"' if _ESCAPED.search(text) else f'"{text}"'
 
 
@@ -213,7 +213,7 @@ def _decimal(data: bytes) -> str:
     return f"{sign}{letters[: len(letters) - scale]}" + (f".{letters[-scale:]}" if scale else "")
 
 
-def _packed(data: bytes) -> tuple[int, int, int]:
+def _packed_parts(data: bytes) -> tuple[int, int, int]:
     """The sign (-1 or 1), the part above the fraction, and the fraction in microseconds."""
     (value,) = struct.unpack("<q", data)
     size = abs(value)
@@ -221,13 +221,13 @@ def _packed(data: bytes) -> tuple[int, int, int]:
 
 
 def _moment(data: bytes) -> str:
-    _, value, fraction = _packed(data)
+    _, value, fraction = _packed_parts(data)
     clock = f"{value >> 12 & 31:02}:{value >> 6 & 63:02}:{value & 63:02}.{fraction:06}"
     return f'"{_day(value >> 17)} {clock}"'
 
 
 def _date(data: bytes) -> str:
-    return f'"{_day(_packed(data)[1] >> 17)}"'
+    return f'"{_day(_packed_parts(data)[1] >> 17)}"'
 
 
 def _day(value: int) -> str:
@@ -236,7 +236,7 @@ def _day(value: int) -> str:
 
 
 def _time(data: bytes) -> str:
-    sign, value, fraction = _packed(data)
+    sign, value, fraction = _packed_parts(data)
     clock = f"{value >> 12:02}:{value >> 6 & 63:02}:{value & 63:02}.{fraction:06}"
     return f'"{"-" if sign < 0 else ""}{clock}"'
 
@@ -261,7 +261,7 @@ def _codec(column: ServerColumn, where: Where) -> Codec:
     return Codec(where, pa.string(), 0, column.metadata, text, utf8, "json")
 
 
-FAMILY = Family(
+FAMILY = TypeFamily(
     codes={TypeCode.JSON: 1},
     names=frozenset(("json",)),
     from_catalog=_from_catalog,

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.buffers import Cells
-from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.family import Codec, Family, Where, unreadable
+from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, unreadable
 
 
 def enum_label(width: int, labels: Sequence[str], cells: Cells, where: Where) -> pa.Array:
@@ -56,14 +56,14 @@ _ESCAPED: Mapping[str, str] = {"\\n": "\n", "\\r": "\r", "\\0": "\0", "\\\\": "\
 
 
 def _from_catalog(column: CatalogColumn) -> ServerColumn:
-    labels = _listed(column.full_type)
+    labels = _parse_labels(column.full_type)
     if column.type == "enum":
         return column.stored_as(TypeCode.ENUM, 1 if len(labels) < 256 else 2, labels=labels)
     octets = (len(labels) + 7) // 8
     return column.stored_as(TypeCode.SET, octets if octets <= 4 else 8, labels=labels)
 
 
-def _listed(full_type: str) -> tuple[str, ...]:
+def _parse_labels(full_type: str) -> tuple[str, ...]:
     """The labels of `enum('a','b''c')`: a quote is doubled, a backslash and a line break are escaped."""
     inner = full_type[full_type.index("(") + 1 :]
     return tuple(
@@ -85,7 +85,7 @@ def _codec(column: ServerColumn, where: Where) -> Codec:
 
 def _comparable(column: ServerColumn) -> str:
     """Compared with a text they compare as text; they are ordered by number (W19)."""
-    return f"({quoted(column.name)} + 0)"
+    return f"({quote_name(column.name)} + 0)"
 
 
 def _cell_literal(column: ServerColumn, cell: bytes) -> str:
@@ -99,7 +99,7 @@ def _number(column: ServerColumn, text: str) -> str:
     return str(sum(1 << i for i, label in enumerate(column.labels) if label in chosen))
 
 
-FAMILY = Family(
+FAMILY = TypeFamily(
     codes={TypeCode.ENUM: 2, TypeCode.SET: 2},
     names=frozenset(("enum", "set")),
     from_catalog=_from_catalog,

@@ -30,9 +30,9 @@ import pyarrow.compute as pc
 
 from cdcflow.model.change import Uint64s
 from cdcflow.sources.buffers import Cells, bitmap
-from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.family import Codec, Family, Where, as_is, checked, unreadable
+from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, as_is, unreadable, valid_text
 
 _INTEGERS = {
     TypeCode.TINY: ("tinyint", 1, pa.int8(), pa.uint8()),
@@ -104,7 +104,7 @@ def _big_endian(width: int, cells: Cells) -> Uint64s:
 
 def number_text(arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
     """The server's text of a number. Arrow rounds to nearest, so the shortest text of a double yields its bits."""
-    return parsed(cells.binary(), arrow, where, f"a number that {arrow} holds")
+    return parse_numbers(cells.binary(), arrow, where, f"a number that {arrow} holds")
 
 
 def float_text(cells: Cells, where: Where) -> pa.Array:
@@ -112,7 +112,7 @@ def float_text(cells: Cells, where: Where) -> pa.Array:
     return number_text(pa.float64(), cells, where).cast(pa.float32(), safe=False)
 
 
-def parsed(strings: pa.Array, arrow: pa.DataType, where: Where, expected: str) -> pa.Array:
+def parse_numbers(strings: pa.Array, arrow: pa.DataType, where: Where, expected: str) -> pa.Array:
     try:
         return pc.cast(strings.view(pa.string()), arrow)  # not validated as UTF-8: non-digits are refused anyway
     except pa.ArrowInvalid:
@@ -177,7 +177,7 @@ def _negate(limbs: npt.NDArray[np.uint64], rows: npt.NDArray[np.bool_]) -> None:
 
 
 def decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: Where) -> pa.Array:
-    return parsed(cells.binary(), arrow, where, f"a {arrow}")
+    return parse_numbers(cells.binary(), arrow, where, f"a {arrow}")
 
 
 # ── the family ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -240,21 +240,21 @@ def _integer_codec(code: TypeCode, unsigned: bool, where: Where) -> Codec:
 
 def _select(column: ServerColumn) -> str:
     """A FLOAT is printed with six digits, a double with all; subtracting zero keeps the sign of zero (N21)."""
-    return f"{quoted(column.name)} - 0e0" if column.type_code in _FLOATS else as_is(column)
+    return f"{quote_name(column.name)} - 0e0" if column.type_code in _FLOATS else as_is(column)
 
 
 def _comparable(column: ServerColumn) -> str:
     """In a comparison with a FLOAT itself, the server rounds the literal to six digits."""
-    return f"({quoted(column.name)} - 0e0)" if column.type_code == TypeCode.FLOAT else as_is(column)
+    return f"({quote_name(column.name)} - 0e0)" if column.type_code == TypeCode.FLOAT else as_is(column)
 
 
 def _cell_literal(column: ServerColumn, cell: bytes) -> str:
     if column.type_code == TypeCode.BIT:
         return str(int.from_bytes(cell, "big"))
-    return checked(_NUMBER, cell, column) + ("e0" if column.type_code in _FLOATS and b"e" not in cell else "")
+    return valid_text(_NUMBER, cell, column) + ("e0" if column.type_code in _FLOATS and b"e" not in cell else "")
 
 
-FAMILY = Family(
+FAMILY = TypeFamily(
     codes={
         **dict.fromkeys((*_INTEGERS, TypeCode.YEAR), 0),
         **dict.fromkeys(_FLOATS, 1),

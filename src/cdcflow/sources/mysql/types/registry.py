@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
-from cdcflow.sources.engine.policies import Kept
+from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.mysql.types import json, labels, numbers, special, temporal, text
 from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, CatalogColumn, Policy, ServerColumn, not_captured
-from cdcflow.sources.mysql.types.family import Codec, Family, Where, as_is
+from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, as_is
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES: tuple[TypeFamily, ...] = (
     numbers.FAMILY,
     temporal.FAMILY,
     labels.FAMILY,
@@ -25,9 +25,9 @@ FAMILIES: tuple[Family, ...] = (
     *special.FAMILIES,
 )
 
-_BY_CODE: Mapping[int, Family] = {code: family for family in FAMILIES for code in family.codes}
-_BY_EXTRA: Mapping[str, Family] = {extra: family for family in FAMILIES for extra in family.extras}
-_BY_NAME: Mapping[str, Family] = {name: family for family in FAMILIES for name in family.names}
+_BY_CODE: Mapping[int, TypeFamily] = {code: family for family in FAMILIES for code in family.codes}
+_BY_EXTRA: Mapping[str, TypeFamily] = {extra: family for family in FAMILIES for extra in family.extras}
+_BY_NAME: Mapping[str, TypeFamily] = {name: family for family in FAMILIES for name in family.names}
 _OLD: Mapping[int, str] = {code: name for family in FAMILIES for code, name in family.old.items()}
 
 # Codes that servers use only in memory (NULL, NEWDATE, the sizes of BLOB, VAR_STRING). A table map that contains one is
@@ -46,7 +46,7 @@ COLLATED = frozenset((249, 250, 251, 253, *(code for family in FAMILIES for code
 _SETTINGS: Mapping[str, tuple[str, ...]] = {"zero_dates": ("stop", "null", "text"), "bad_text": ("stop", "replace")}
 
 
-def family_of(column: ServerColumn) -> Family | None:
+def family_of(column: ServerColumn) -> TypeFamily | None:
     """The family of a column's type; None if the type is not captured."""
     return _BY_EXTRA.get(column.extra) or _BY_CODE.get(column.type_code)
 
@@ -101,7 +101,7 @@ def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:
     return family.codec(column, _where(family, column, name, policy))
 
 
-def kept_as(column: ServerColumn, codec: Codec) -> Kept | None:
+def kept_as(column: ServerColumn, codec: Codec) -> ColumnPolicy | None:
     """How the column's values are kept, if a setting concerns its type. None if no setting does, or if the setting is
     to stop while the type stays the same."""
     family = family_of(column)
@@ -109,10 +109,10 @@ def kept_as(column: ServerColumn, codec: Codec) -> Kept | None:
     if family is None or setting is None:
         return None
     if setting == "bad_text":
-        return Kept(special="replace") if codec.where.bad_text == "replace" else None
+        return ColumnPolicy(special="replace") if codec.where.bad_text == "replace" else None
     plain = family.codec(column, replace(codec.where, zero_dates="stop"))
     special = "null" if codec.where.zero_dates == "null" else ""
-    return Kept("" if plain.arrow == codec.arrow else "text", special)
+    return ColumnPolicy("" if plain.arrow == codec.arrow else "text", special)
 
 
 def check_key(column: ServerColumn, where: Where, policy: Policy) -> None:
@@ -144,7 +144,7 @@ def select_expression(column: ServerColumn) -> str:
     return as_is(column) if family is None else family.select(column)
 
 
-def _where(family: Family, column: ServerColumn, name: str, policy: Policy) -> Where:
+def _where(family: TypeFamily, column: ServerColumn, name: str, policy: Policy) -> Where:
     where = Where(name, family.type_text(column), policy.zero_dates, policy.bad_text)
     own, setting = policy.columns.get(name), family.setting(column)
     if own is None:

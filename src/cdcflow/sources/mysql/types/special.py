@@ -15,12 +15,12 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.sources.buffers import Cells, binary_array, bitmap, gathered
+from cdcflow.sources.buffers import Cells, binary_array, bitmap, gather
 from cdcflow.sources.mysql.sql import literal
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, CatalogColumn, ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.family import Codec, Family, Where, unreadable
-from cdcflow.sources.mysql.types.text import filled, prefix_of
+from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, unreadable
+from cdcflow.sources.mysql.types.text import fixed_width, prefix_of
 
 VECTOR = pa.list_(pa.field("element", pa.float32()))
 _SRID = 4
@@ -44,7 +44,7 @@ def well_known(cells: Cells, where: Where) -> pa.Array:
         return cells.trimmed(_SRID).binary()
     left_out = np.where(has_srid, 0, _SRID)
     size = np.where(present, cells.size - left_out, 0)
-    data, offsets = gathered(cells.buffer.bytes, cells.start + left_out, size)
+    data, offsets = gather(cells.buffer.bytes, cells.start + left_out, size)
     at = offsets[:-1][has_srid, None] + np.arange(_GEOMETRY_MIN)
     data[at] = np.hstack([head[has_srid, _SRID:], head[has_srid, :_SRID]])
     data[at[:, 4]] |= _HAS_SRID
@@ -99,7 +99,7 @@ def _inet6(value: bytes) -> str:
 
 
 def _each(width: int, text: Callable[[bytes], str], cells: Cells) -> pa.Array:
-    rows = filled(width, cells)
+    rows = fixed_width(width, cells)
     there = cells.present.tolist()
     values = [text(row.tobytes()) if given else None for row, given in zip(rows, there, strict=True)]
     return pa.array(values, pa.string())
@@ -119,7 +119,7 @@ def _geometry_codec(column: ServerColumn, where: Where) -> Codec:
     return Codec(where, pa.binary(), 0, column.metadata, well_known, well_known)
 
 
-GEOMETRY = Family(
+GEOMETRY = TypeFamily(
     codes={TypeCode.GEOMETRY: 1},
     names=_GEOMETRIES,
     from_catalog=lambda column: column.stored_as(TypeCode.GEOMETRY, 4),
@@ -133,7 +133,7 @@ def _vector_codec(column: ServerColumn, where: Where) -> Codec:
     return Codec(where, VECTOR, 0, prefix, vector, vector)
 
 
-VECTORS = Family(
+VECTORS = TypeFamily(
     codes={TypeCode.VECTOR: 1},
     names=frozenset(("vector",)),
     extras=frozenset(("vector",)),
@@ -169,7 +169,7 @@ def _mariadb_codec(column: ServerColumn, where: Where) -> Codec:
     return Codec(where, pa.string(), 0, prefix_of(column), image, utf8)
 
 
-MARIADB = Family(
+MARIADB = TypeFamily(
     codes={},
     names=frozenset(_IMAGES),
     extras=frozenset(_IMAGES),

@@ -32,7 +32,7 @@ from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Bytes, Cells, fixed_text
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode, not_captured
-from cdcflow.sources.mysql.types.family import Codec, Family, Where, checked, unreadable
+from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, unreadable, valid_text
 
 DATE = pa.date32()
 DATETIME = pa.timestamp("us")
@@ -100,7 +100,7 @@ def datetime_text(digits: int, cells: Cells, where: Where) -> pa.Array:
 def timestamp(digits: int, cells: Cells, where: Where) -> pa.Array:
     """Seconds since 1970. All zeros mean 0000-00-00 00:00:00, so that 1970 begins one tick later."""
     us = _seconds_us(digits, cells)
-    return _held(us, us != 0, TIMESTAMP, cells, where)
+    return _within_calendar(us, us != 0, TIMESTAMP, cells, where)
 
 
 def timestamp_text(digits: int, cells: Cells, where: Where) -> pa.Array:
@@ -204,17 +204,17 @@ def _big_endian(width: int, cells: Cells) -> Int64s:
 
 
 def _dates(moments: Moments, cells: Cells, where: Where) -> pa.Array:
-    return _held(moments.days().astype(np.int32), moments.in_calendar(), DATE, cells, where)
+    return _within_calendar(moments.days().astype(np.int32), moments.in_calendar(), DATE, cells, where)
 
 
 def _moments(moments: Moments, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
     wrong = (moments.hour > 23) | (moments.minute > 59) | (moments.second > 59) | (moments.us > 999_999)
     if wrong[cells.present].any():
         raise unreadable(where, "a moment")
-    return _held(moments.days() * _DAY_US + moments.time_us(), moments.in_calendar(), arrow, cells, where)
+    return _within_calendar(moments.days() * _DAY_US + moments.time_us(), moments.in_calendar(), arrow, cells, where)
 
 
-def _held(values: Int64s, good: Bools, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
+def _within_calendar(values: Int64s, good: Bools, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
     there = cells.present
     if where.zero_dates == "stop" and not good[there].all():
         raise out_of_calendar(where)
@@ -224,14 +224,14 @@ def _held(values: Int64s, good: Bools, arrow: pa.DataType, cells: Cells, where: 
 
 
 def _date_digits(cells: Cells, where: Where) -> Moments:
-    year, month, day = _numbers(_sized(10, cells, where), "dddd-dd-dd", cells.present, where)
+    year, month, day = _numbers(_fixed_bytes(10, cells, where), "dddd-dd-dd", cells.present, where)
     none = np.zeros(len(cells), np.int64)
     return Moments(year, month, day, none, none, none, none)
 
 
 def _moment_digits(digits: int, cells: Cells, where: Where) -> Moments:
     form = "dddd-dd-dd dd:dd:dd" + ("." + "d" * digits if digits else "")
-    parts = _numbers(_sized(len(form), cells, where), form, cells.present, where)
+    parts = _numbers(_fixed_bytes(len(form), cells, where), form, cells.present, where)
     if digits:
         parts[6] *= 10 ** (6 - digits)
     else:
@@ -239,7 +239,7 @@ def _moment_digits(digits: int, cells: Cells, where: Where) -> Moments:
     return Moments(*parts)
 
 
-def _sized(width: int, cells: Cells, where: Where) -> Bytes:
+def _fixed_bytes(width: int, cells: Cells, where: Where) -> Bytes:
     if (cells.size[cells.present] != width).any():
         raise unreadable(where, f"{width} characters long")
     return cells.matrix(width)
@@ -281,7 +281,7 @@ def _civil(days: Int64s) -> tuple[Int64s, Int64s, Int64s]:
 
 
 def _date_letters(moments: Moments) -> Bytes:
-    return _written([(moments.year, 4), "-", (moments.month, 2), "-", (moments.day, 2)])
+    return _write_digits([(moments.year, 4), "-", (moments.month, 2), "-", (moments.day, 2)])
 
 
 def _letters(moments: Moments, digits: int) -> Bytes:
@@ -291,10 +291,10 @@ def _letters(moments: Moments, digits: int) -> Bytes:
     ]  # fmt: skip
     if digits:
         parts += [".", (moments.us // 10 ** (6 - digits), digits)]
-    return _written(parts)
+    return _write_digits(parts)
 
 
-def _written(parts: list[tuple[Int64s, int] | str]) -> Bytes:
+def _write_digits(parts: list[tuple[Int64s, int] | str]) -> Bytes:
     """Numbers with the given numbers of digits, and the letters between them, one row per value."""
     columns: list[Bytes] = []
     count = next(len(part[0]) for part in parts if not isinstance(part, str))
@@ -370,10 +370,10 @@ def _setting(column: ServerColumn) -> Literal["zero_dates"] | None:
 
 
 def _cell_literal(column: ServerColumn, cell: bytes) -> str:
-    return f"'{checked(_MOMENT, cell, column)}'"
+    return f"'{valid_text(_MOMENT, cell, column)}'"
 
 
-FAMILY = Family(
+FAMILY = TypeFamily(
     codes={TypeCode.DATE: 0, **dict.fromkeys((TypeCode.TIMESTAMP, TypeCode.DATETIME, TypeCode.TIME), 1)},
     old={
         TypeCode.TIMESTAMP_OLD: "a timestamp",

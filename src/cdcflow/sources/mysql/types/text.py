@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.sources.buffers import Cells, binary_array, padded
-from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.buffers import Cells, binary_array, with_padding
+from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types import charsets
 from cdcflow.sources.mysql.types.charsets import Charset, charset_of
 from cdcflow.sources.mysql.types.columns import (
@@ -27,7 +27,7 @@ from cdcflow.sources.mysql.types.columns import (
     ServerColumn,
     TypeCode,
 )
-from cdcflow.sources.mysql.types.family import Codec, Decoder, Family, Where, as_is, no_key, unreadable
+from cdcflow.sources.mysql.types.family import Codec, Decoder, TypeFamily, Where, as_is, no_key, unreadable
 
 _COMPRESSED = (TypeCode.VARCHAR_COMPRESSED, TypeCode.BLOB_COMPRESSED)
 _BLOBS = {"tiny": 1, "": 2, "medium": 3, "long": 4}
@@ -39,14 +39,14 @@ def raw(cells: Cells, where: Where) -> pa.Array:
     return cells.binary()
 
 
-def fixed(width: int, cells: Cells, where: Where) -> pa.Array:
+def decode_binary(width: int, cells: Cells, where: Where) -> pa.Array:
     """BINARY(n): the binary log omits zero bytes at the end, and this function restores them (hard case N11)."""
     if (cells.size[cells.present] > width).any():
         raise unreadable(where, f"at most {width} bytes")
-    return binary_array(filled(width, cells).reshape(-1), np.arange(len(cells) + 1) * width, cells.valid)
+    return binary_array(fixed_width(width, cells).reshape(-1), np.arange(len(cells) + 1) * width, cells.valid)
 
 
-def filled(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+def fixed_width(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     """Values of `width` bytes, one per row, padded with zeros."""
     offsets = np.arange(width)
     there = offsets < np.where(cells.present, cells.size, 0)[:, None]
@@ -54,12 +54,12 @@ def filled(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np.
     return np.where(there, cells.buffer.bytes[at], np.uint8(0))
 
 
-def inflated(decode: Decoder, cells: Cells, where: Where) -> pa.Array:
+def decode_compressed(decode: Decoder, cells: Cells, where: Where) -> pa.Array:
     """MariaDB's COMPRESSED columns: a byte that names the method, the length, and the value."""
     # zlib cannot process columns: each value was deflated separately.
     values = [b"" if value is None else _inflate(value, where) for value in cells.binary().to_pylist()]
     size = np.fromiter(map(len, values), np.int64, len(values))
-    return decode(Cells(padded(values), np.cumsum(size) - size, size, cells.valid), where)
+    return decode(Cells(with_padding(values), np.cumsum(size) - size, size, cells.valid), where)
 
 
 def _inflate(value: bytes, where: Where) -> bytes:
@@ -126,10 +126,10 @@ def _codec(column: ServerColumn, where: Where) -> Codec:
     arrow, form, width = (pa.string(), f"text {charset.name}", 0) if charset else (pa.binary(), "bytes", 0)
     plain: Decoder = partial(charsets.text, charset) if charset else raw
     if charset is None and column.type_code == TypeCode.CHAR:
-        plain, form, width = partial(fixed, column.metadata), "fixed", column.metadata
+        plain, form, width = partial(decode_binary, column.metadata), "fixed", column.metadata
     image = plain
     if column.type_code in _COMPRESSED:
-        image, form = partial(inflated, plain), ""
+        image, form = partial(decode_compressed, plain), ""
     return Codec(where, arrow, 0, prefix_of(column), image, plain, form, width)
 
 
@@ -139,7 +139,7 @@ def _setting(column: ServerColumn) -> Literal["bad_text"] | None:
 
 def _select(column: ServerColumn) -> str:
     is_other = _charset(column) not in (None, charset_of(UTF8_COLLATION))
-    return f"CONVERT({quoted(column.name)} USING binary)" if is_other else as_is(column)
+    return f"CONVERT({quote_name(column.name)} USING binary)" if is_other else as_is(column)
 
 
 def _cell_literal(column: ServerColumn, cell: bytes) -> str:
@@ -150,7 +150,7 @@ def _cell_literal(column: ServerColumn, cell: bytes) -> str:
     return f"X'{cell.hex()}'" if charset is None else f"_{charset.name} X'{cell.hex()}'"
 
 
-FAMILY = Family(
+FAMILY = TypeFamily(
     codes={
         **dict.fromkeys((TypeCode.BLOB, TypeCode.BLOB_COMPRESSED), 1),
         **dict.fromkeys((TypeCode.CHAR, TypeCode.VARCHAR, TypeCode.VARCHAR_COMPRESSED), 2),

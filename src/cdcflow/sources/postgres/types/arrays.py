@@ -12,8 +12,16 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bools, Buffer, Bytes, Cells, gathered, padded, protocol_error
-from cdcflow.sources.postgres.types.values import Decode, Decoder, PostgresType, Unholdable, Where, held, unreadable
+from cdcflow.sources.buffers import Bools, Buffer, Bytes, Cells, gather, protocol_error, with_padding
+from cdcflow.sources.postgres.types.values import (
+    Decode,
+    PostgresType,
+    Unholdable,
+    ValueDecoder,
+    Where,
+    apply_policy,
+    unreadable,
+)
 
 NOT_LISTS = frozenset({22, 30})  # int2vector, oidvector: they begin at 0 and print without braces
 _BOX = 603
@@ -26,10 +34,10 @@ def list_type(element: PostgresType, element_oid: int) -> PostgresType:
     """Arrays of this type."""
     arrow = pa.list_(pa.field("element", element.arrow))
     delimiter = ";" if element_oid == _BOX else ","
-    in_text = Decoder(partial(array_text, element.text.decode, arrow, delimiter))
+    in_text = ValueDecoder(partial(array_text, element.text.decode, arrow, delimiter))
     if element.binary is None:
         return PostgresType(arrow, in_text, lossy=True)
-    in_binary = Decoder(partial(array, element.binary.decode, arrow), "binary.array", element.binary)
+    in_binary = ValueDecoder(partial(array, element.binary.decode, arrow), "binary.array", element.binary)
     return PostgresType(arrow, in_text, in_binary, lossy=True)
 
 
@@ -40,8 +48,8 @@ def array_text(element: Decode, arrow: pa.DataType, delimiter: str, cells: Cells
     an odd number of backslashes comes right before it, a quote that is not escaped begins or ends a quoted element,
     and braces and delimiters count where the number of such quotes before them is even.
     """
-    raw, offsets = gathered(cells.buffer.bytes, cells.start, np.where(cells.present, cells.size, 0))
-    escaped = _escaped(raw)
+    raw, offsets = gather(cells.buffer.bytes, cells.start, np.where(cells.present, cells.size, 0))
+    escaped = _is_escaped(raw)
     quote = (raw == ord('"')) & ~escaped
     # Only whether the count is odd matters, and that survives its running over.
     bare = (np.cumsum(quote, dtype=np.uint8) & 1 == 0) & ~quote
@@ -49,7 +57,7 @@ def array_text(element: Decode, arrow: pa.DataType, delimiter: str, cells: Cells
     shaped = (cells.byte(0) == ord("[")) | (braces > 1)
     present = cells.present & ~shaped
     ends = np.maximum(offsets[1:] - 1, 0)
-    if not ((cells.byte(0) == ord("{")) & (_at(raw, ends) == ord("}")) & (cells.size > 1) | ~present).all():
+    if not ((cells.byte(0) == ord("{")) & (_bytes_at(raw, ends) == ord("}")) & (cells.size > 1) | ~present).all():
         raise unreadable(where, "an array")
     full = present & (cells.size > 2)
     splits = np.flatnonzero(bare & (raw == ord(delimiter)))
@@ -60,7 +68,7 @@ def array_text(element: Decode, arrow: pa.DataType, delimiter: str, cells: Cells
     np.cumsum(count, out=lists[1:])
     begin = np.sort(np.concatenate([offsets[:-1][full] + 1, splits + 1]))
     end = np.sort(np.concatenate([ends[full], splits]))
-    quoted = _at(raw, begin) == ord('"')
+    quoted = _bytes_at(raw, begin) == ord('"')
     # A backslash that is not itself escaped only escapes; it and the quotes are no part of the value.
     stays = ~(quote | ((raw == ord("\\")) & ~escaped))
     kept = np.zeros(len(raw) + 1, np.int32)
@@ -80,7 +88,7 @@ def array_text(element: Decode, arrow: pa.DataType, delimiter: str, cells: Cells
         mask=None if present.all() else pa.array(~present),
     )
     found = [Unholdable(shaped, "an array of several dimensions or with a lower bound other than 1", None)]
-    return held(lists_array, found, where)
+    return apply_policy(lists_array, found, where)
 
 
 def array(element: Decode, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
@@ -110,7 +118,7 @@ def array(element: Decode, arrow: pa.DataType, cells: Cells, where: Where) -> pa
         pa.array(offsets.astype(np.int32)), items, type=arrow, mask=None if valid.all() else pa.array(~valid)
     )
     found = [Unholdable(shaped, "an array of several dimensions or with a lower bound other than 1", None)]
-    return held(lists, found, where)
+    return apply_policy(lists, found, where)
 
 
 def _elements(buffer: Buffer, cells: Cells, count: Int64s, where: Where) -> tuple[Int64s, Int64s]:
@@ -153,7 +161,7 @@ def _elements(buffer: Buffer, cells: Cells, count: Int64s, where: Where) -> tupl
 
 
 def _over(values: Bytes, start: Int64s, size: Int64s, valid: Bools | None) -> Cells:
-    return Cells(padded([values.tobytes()]), start, size, valid)
+    return Cells(with_padding([values.tobytes()]), start, size, valid)
 
 
 def _rows(offsets: Int64s, found: Bools) -> Int64s:
@@ -161,7 +169,7 @@ def _rows(offsets: Int64s, found: Bools) -> Int64s:
     return np.searchsorted(offsets, np.flatnonzero(found), side="right") - 1
 
 
-def _escaped(raw: Bytes) -> Bools:
+def _is_escaped(raw: Bytes) -> Bools:
     """Which characters have an odd number of backslashes right before them."""
     escaped = np.zeros(len(raw) + 1, np.bool_)
     slash = np.flatnonzero(raw == ord("\\"))
@@ -175,7 +183,7 @@ def _escaped(raw: Bytes) -> Bools:
     return escaped[:-1]
 
 
-def _at(raw: Bytes, offsets: Int64s) -> Bytes:
+def _bytes_at(raw: Bytes, offsets: Int64s) -> Bytes:
     """Bytes at offsets that may be the very end (of an empty last value); 0 there."""
     if not len(raw):
         return np.zeros(len(offsets), np.uint8)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.sources.buffers import Cells, binary_array, fixed_text, gathered, protocol_error
+from cdcflow.sources.buffers import Cells, binary_array, fixed_text, gather, protocol_error
 from cdcflow.sources.postgres.types.texts import TEXT
-from cdcflow.sources.postgres.types.values import Decoder, PostgresType, Where, check_size
+from cdcflow.sources.postgres.types.values import PostgresType, ValueDecoder, Where, check_size
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _ZERO = ord("0")
@@ -30,15 +30,15 @@ def bits(cells: Cells, where: Where) -> pa.Array:
     count = np.where(present, cells.buffer.int32(cells.start), 0)
     if not ((cells.size - 4 == (count + 7) // 8) & (count >= 0) | ~present).all():
         raise protocol_error(f"a value of {where} has a wrong length")
-    packed, offsets = gathered(cells.buffer.bytes, cells.start + 4, (count + 7) // 8)
-    data, ends = gathered(np.unpackbits(packed) + np.uint8(_ZERO), offsets[:-1] * 8, count)
+    packed, offsets = gather(cells.buffer.bytes, cells.start + 4, (count + 7) // 8)
+    data, ends = gather(np.unpackbits(packed) + np.uint8(_ZERO), offsets[:-1] * 8, count)
     return binary_array(data, ends, cells.valid).cast(pa.string())
 
 
-_BITS = PostgresType(pa.string(), TEXT, Decoder(bits, "binary.bits"))
+_BITS = PostgresType(pa.string(), TEXT, ValueDecoder(bits, "binary.bits"))
 
 TYPES: Mapping[int, PostgresType] = {
     1560: _BITS,  # bit(n)
     1562: _BITS,  # bit varying
-    2950: PostgresType(pa.string(), TEXT, Decoder(uuid, "binary.uuid")),
+    2950: PostgresType(pa.string(), TEXT, ValueDecoder(uuid, "binary.uuid")),
 }

@@ -18,13 +18,13 @@ from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Cells, binary_array, bitmap, new_bytes, pieces, protocol_error
 from cdcflow.sources.postgres.types.texts import TEXT, text
 from cdcflow.sources.postgres.types.values import (
-    Decoder,
     PostgresType,
     Unholdable,
+    ValueDecoder,
     Where,
+    apply_policy,
     cast,
     check_size,
-    held,
     unreadable,
 )
 
@@ -51,12 +51,12 @@ def numeric_type(modifier: int, unconstrained: str) -> PostgresType:
     arrow = _arrow(precision - min(scale, 0) if scale <= precision else scale, max(scale, 0))
     if arrow is None:
         return _NUMERIC_TEXT
-    in_binary = Decoder(partial(decimal, arrow), "binary.decimal")
+    in_binary = ValueDecoder(partial(decimal, arrow), "binary.decimal")
     return PostgresType(arrow, _decimal_text(arrow), in_binary, lossy=True)
 
 
-def _decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type) -> Decoder:
-    return Decoder(partial(decimal_text, arrow), "text.decimal")
+def _decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type) -> ValueDecoder:
+    return ValueDecoder(partial(decimal_text, arrow), "text.decimal")
 
 
 def is_decimal_setting(setting: str) -> bool:
@@ -94,7 +94,7 @@ def decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, whe
     ]
     if too_long:
         where = Where(where.column, where.type_text, "stop")
-    return held(plain, found, where)
+    return apply_policy(plain, found, where)
 
 
 def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: Where) -> pa.Array:
@@ -130,7 +130,7 @@ def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: W
         raise unreadable(where, f"a numeric that {arrow} holds")
     negative = sign == 0x4000
     valid = cells.valid if not (present & special).any() else present & ~special
-    plain = _accumulated(steps, negative, arrow, valid, len(cells))
+    plain = _accumulate(steps, negative, arrow, valid, len(cells))
     if valid is cells.valid:
         return plain
     greatest, least = _ends(arrow)
@@ -139,7 +139,7 @@ def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: W
         Unholdable(present & (sign == 0xD000), "infinity", greatest),
         Unholdable(present & (sign == 0xF000), "-infinity", least),
     ]
-    return held(plain, found, where)
+    return apply_policy(plain, found, where)
 
 
 def numeric(cells: Cells, where: Where) -> pa.Array:
@@ -199,7 +199,7 @@ def money(cells: Cells, where: Where) -> pa.Array:
     return _decimal128(cells.buffer.int64(cells.start), MONEY, cells.valid)
 
 
-def _accumulated(
+def _accumulate(
     steps: list[tuple[Int64s, int]],
     negative: Bools,
     arrow: pa.Decimal128Type | pa.Decimal256Type,
@@ -244,8 +244,8 @@ def _ends(arrow: pa.Decimal128Type | pa.Decimal256Type) -> tuple[pa.Scalar, pa.S
     return ends[0], ends[1]
 
 
-_NUMERIC_TEXT = PostgresType(pa.string(), TEXT, Decoder(numeric, "binary.numeric"))
+_NUMERIC_TEXT = PostgresType(pa.string(), TEXT, ValueDecoder(numeric, "binary.numeric"))
 
 TYPES: Mapping[int, PostgresType] = {
-    790: PostgresType(MONEY, Decoder(money_text), Decoder(money, "binary.money")),
+    790: PostgresType(MONEY, ValueDecoder(money_text), ValueDecoder(money, "binary.money")),
 }

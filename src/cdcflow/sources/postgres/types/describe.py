@@ -18,13 +18,13 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.buffers import Cells
-from cdcflow.sources.engine.policies import Kept
+from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.postgres.types import bits, decimals, numbers, temporal, texts
 from cdcflow.sources.postgres.types.arrays import NOT_LISTS, list_type
 from cdcflow.sources.postgres.types.decimals import NUMERIC_OID, is_decimal_setting, numeric_type
 from cdcflow.sources.postgres.types.texts import TEXT_IN_BOTH, TEXT_ONLY
-from cdcflow.sources.postgres.types.values import Decoder, PostgresType, Where
+from cdcflow.sources.postgres.types.values import PostgresType, ValueDecoder, Where
 
 _FAMILIES = (numbers, decimals, temporal, texts, bits)
 _TYPES: Mapping[int, PostgresType] = {oid: known for family in _FAMILIES for oid, known in family.TYPES.items()}
@@ -82,8 +82,8 @@ class Codec:
     """How one column's values become Arrow. `binary` None: only the server's text is understood."""
 
     where: Where
-    text: Decoder
-    binary: Decoder | None
+    text: ValueDecoder
+    binary: ValueDecoder | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class DescribedTable:
     codecs: tuple[Codec, ...]
     has_binary: bool
     copy_expressions: tuple[str, ...]
-    kept: Mapping[int, Kept] = field(default_factory=dict, compare=False)
+    kept: Mapping[int, ColumnPolicy] = field(default_factory=dict, compare=False)
 
 
 def describe_table(
@@ -133,13 +133,13 @@ def describe_table(
         codecs=tuple(Codec(where, kind.text, kind.binary) for kind, where in types),
         has_binary=all(kind.binary is not None for kind, _ in types),
         copy_expressions=tuple(_copy_expression(a, kind) for a, kind in typed),
-        kept=_kept(table, attributes, types),
+        kept=_policies_by_column(table, attributes, types),
     )
 
 
-def _kept(
+def _policies_by_column(
     table: TableId, attributes: Sequence[AttributeInfo], types: Sequence[tuple[PostgresType, Where]]
-) -> dict[int, Kept]:
+) -> dict[int, ColumnPolicy]:
     found = {}
     for attribute, (kind, where) in zip(attributes, types, strict=True):
         plain = _type_of(attribute, table, _PLAIN)[0]
@@ -147,7 +147,7 @@ def _kept(
         if is_concerned or plain.arrow != kind.arrow:
             chosen = "" if plain.arrow == kind.arrow else "text" if kind.arrow == pa.string() else str(kind.arrow)
             special = where.special if kind.lossy and where.special in ("null", "clamp") else ""
-            found[attribute.number] = Kept(chosen, special, by_name=not is_concerned)
+            found[attribute.number] = ColumnPolicy(chosen, special, by_name=not is_concerned)
     return found
 
 
@@ -184,13 +184,13 @@ def _copy_expression(attribute: AttributeInfo, kind: PostgresType) -> str:
     some types: it drops the padding of char(n) and adds a netmask to inet. A composite with a NULL field is neither
     NULL nor NOT NULL in SQL, hence DISTINCT.
     """
-    name = quoted(attribute.name)
+    name = quote_name(attribute.name)
     if kind.binary is not None:
         return name
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END"
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """An identifier in SQL, whatever characters it has (hard case S01)."""
     return '"' + name.replace('"', '""') + '"'
 

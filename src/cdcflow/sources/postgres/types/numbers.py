@@ -10,7 +10,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdcflow.sources.buffers import Cells
-from cdcflow.sources.postgres.types.values import Decode, Decoder, PostgresType, Where, cast, check_size, unreadable
+from cdcflow.sources.postgres.types.values import (
+    Decode,
+    PostgresType,
+    ValueDecoder,
+    Where,
+    cast,
+    check_size,
+    unreadable,
+)
 
 
 def boolean_text(cells: Cells, where: Where) -> pa.Array:
@@ -69,11 +77,11 @@ def _floats(values: npt.NDArray[np.float32] | npt.NDArray[np.float64], cells: Ce
 
 
 def _number(arrow: pa.DataType, binary: Decode, kernel: str) -> PostgresType:
-    return PostgresType(arrow, Decoder(partial(number_text, arrow), "text.number"), Decoder(binary, kernel))
+    return PostgresType(arrow, ValueDecoder(partial(number_text, arrow), "text.number"), ValueDecoder(binary, kernel))
 
 
 TYPES: Mapping[int, PostgresType] = {
-    16: PostgresType(pa.bool_(), Decoder(boolean_text, "text.boolean"), Decoder(boolean, "binary.boolean")),
+    16: PostgresType(pa.bool_(), ValueDecoder(boolean_text, "text.boolean"), ValueDecoder(boolean, "binary.boolean")),
     20: _number(pa.int64(), int8, "binary.int8"),
     21: _number(pa.int16(), int2, "binary.int2"),
     23: _number(pa.int32(), int4, "binary.int4"),

@@ -20,13 +20,13 @@ from cdcflow.sources.buffers import Bools, Bytes, Cells, binary_array
 from cdcflow.sources.postgres.lsn import EPOCH_DAYS, EPOCH_US
 from cdcflow.sources.postgres.types.texts import TEXT, text
 from cdcflow.sources.postgres.types.values import (
-    Decoder,
     PostgresType,
     Unholdable,
+    ValueDecoder,
     Where,
+    apply_policy,
     cast,
     check_size,
-    held,
     integers,
     unreadable,
 )
@@ -76,7 +76,7 @@ def date(cells: Cells, where: Where) -> pa.Array:
     values = np.where(up | down, 0, days + EPOCH_DAYS).astype(np.int32)
     if not (cells.present & (up | down)).any():
         return integers(values, cells, pa.date32())
-    return _held(values, cells, up, down, np.zeros(len(up), np.bool_), pa.date32(), 32, where)
+    return _within_range(values, cells, up, down, np.zeros(len(up), np.bool_), pa.date32(), 32, where)
 
 
 def timestamp_text(zoned: bool, cells: Cells, where: Where) -> pa.Array:
@@ -98,7 +98,7 @@ def timestamp(zoned: bool, cells: Cells, where: Where) -> pa.Array:
     if not (cells.present & (high | down)).any():
         return integers(values, cells, arrow)
     up = micros == _INT64_MAX
-    return _held(values, cells, up, down, high & ~up, arrow, 64, where)
+    return _within_range(values, cells, up, down, high & ~up, arrow, 64, where)
 
 
 def time(zoned: bool, cells: Cells, where: Where) -> pa.Array:
@@ -135,7 +135,7 @@ def interval_text(cells: Cells, where: Where) -> pa.Array:
     parts = _parts(_INTERVAL, plain, where, "an interval (IntervalStyle must be postgres)")
     micros = _time_us(parts)
     micros = np.where(parts["sign"] == -1, -micros, micros)
-    return held(_interval_of(parts["years"] * 12 + parts["months"], parts["days"], micros, plain), found, where)
+    return apply_policy(_interval_of(parts["years"] * 12 + parts["months"], parts["days"], micros, plain), found, where)
 
 
 def interval(cells: Cells, where: Where) -> pa.Array:
@@ -147,7 +147,7 @@ def interval(cells: Cells, where: Where) -> pa.Array:
     down = present & (micros == -_INT64_MAX - 1) & (days == -_INT32_MAX - 1) & (months == -_INT32_MAX - 1)
     found = [Unholdable(up, "infinity", _INTERVAL_ENDS[0]), Unholdable(down, "-infinity", _INTERVAL_ENDS[1])]
     plain = cells.without(up | down) if (up | down).any() else cells
-    return held(_interval_of(months, days, micros, plain), found, where)
+    return apply_policy(_interval_of(months, days, micros, plain), found, where)
 
 
 def _interval_of(months: Int64s, days: Int64s, microseconds: Int64s, cells: Cells) -> pa.Array:
@@ -156,7 +156,7 @@ def _interval_of(months: Int64s, days: Int64s, microseconds: Int64s, cells: Cell
     return pa.StructArray.from_arrays(parts, fields=list(INTERVAL), mask=mask)
 
 
-def _held(
+def _within_range(
     values: Int64s | npt.NDArray[np.int32],
     cells: Cells,
     up: Bools,
@@ -173,7 +173,7 @@ def _held(
         Unholdable(present & down, "-infinity", least),
         Unholdable(present & beyond, "a timestamp after the year 294246", greatest),
     ]
-    return held(integers(values, cells.without(up | down | beyond), arrow), found, where)
+    return apply_policy(integers(values, cells.without(up | down | beyond), arrow), found, where)
 
 
 def _ends(arrow: pa.DataType, bits: int) -> tuple[pa.Scalar, pa.Scalar]:
@@ -214,7 +214,7 @@ def _with_odd(
         Unholdable(down, "-infinity", least),
         Unholdable(beyond, "a timestamp after the year 294246", greatest),
     ]
-    return held(integers(values, cells.without(up | down | beyond), arrow), found, where)
+    return apply_policy(integers(values, cells.without(up | down | beyond), arrow), found, where)
 
 
 def _parts(pattern: str, cells: Cells, where: Where, expected: str) -> dict[str, Int64s]:
@@ -275,17 +275,19 @@ def _digits(values: Int64s, width: int) -> Bytes:
 def _timestamp(arrow: pa.DataType, *, zoned: bool) -> PostgresType:
     return PostgresType(
         arrow,
-        Decoder(partial(timestamp_text, zoned), "text.timestamp"),
-        Decoder(partial(timestamp, zoned), "binary.timestamp"),
+        ValueDecoder(partial(timestamp_text, zoned), "text.timestamp"),
+        ValueDecoder(partial(timestamp, zoned), "binary.timestamp"),
         lossy=True,
     )
 
 
 TYPES: Mapping[int, PostgresType] = {
-    1082: PostgresType(pa.date32(), Decoder(date_text, "text.date"), Decoder(date, "binary.date"), lossy=True),
-    1083: PostgresType(pa.string(), TEXT, Decoder(partial(time, False), "binary.time")),
+    1082: PostgresType(
+        pa.date32(), ValueDecoder(date_text, "text.date"), ValueDecoder(date, "binary.date"), lossy=True
+    ),
+    1083: PostgresType(pa.string(), TEXT, ValueDecoder(partial(time, False), "binary.time")),
     1114: _timestamp(TIMESTAMP, zoned=False),
     1184: _timestamp(TIMESTAMPTZ, zoned=True),
-    1186: PostgresType(INTERVAL, Decoder(interval_text), Decoder(interval, "binary.interval"), lossy=True),
-    1266: PostgresType(pa.string(), TEXT, Decoder(partial(time, True), "binary.timetz")),
+    1186: PostgresType(INTERVAL, ValueDecoder(interval_text), ValueDecoder(interval, "binary.interval"), lossy=True),
+    1266: PostgresType(pa.string(), TEXT, ValueDecoder(partial(time, True), "binary.timetz")),
 }

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.buffers import Bytes, Cells, binary_array, gathered
-from cdcflow.sources.postgres.types.values import Decoder, PostgresType, Where, unreadable
+from cdcflow.sources.buffers import Bytes, Cells, binary_array, gather
+from cdcflow.sources.postgres.types.values import PostgresType, ValueDecoder, Where, unreadable
 
 _NIBBLE: Bytes = np.full(256, 255, np.uint8)
 _NIBBLE[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16, dtype=np.uint8)
@@ -51,7 +51,7 @@ def bytea_text(cells: Cells, where: Where) -> pa.Array:
     present = cells.present
     if not ((cells.byte(0) == ord("\\")) & (cells.byte(1) == ord("x")) & (cells.size % 2 == 0) | ~present).all():
         raise unreadable(where, "bytea in hex (bytea_output must be hex)")
-    digits, offsets = gathered(cells.buffer.bytes, cells.start + 2, np.where(present, cells.size - 2, 0))
+    digits, offsets = gather(cells.buffer.bytes, cells.start + 2, np.where(present, cells.size - 2, 0))
     nibbles = _NIBBLE[digits]
     if (nibbles == 255).any():
         raise unreadable(where, "bytea in hex (bytea_output must be hex)")
@@ -62,7 +62,7 @@ def bytea(cells: Cells, where: Where) -> pa.Array:
     return cells.binary()
 
 
-TEXT = Decoder(text, "text.text")
+TEXT = ValueDecoder(text, "text.text")
 TEXT_ONLY = PostgresType(pa.string(), TEXT)
 """Every type that no family knows."""
 
@@ -70,11 +70,11 @@ TEXT_IN_BOTH = PostgresType(pa.string(), TEXT, TEXT)
 """Types whose binary format is their text: the text family, json and enums."""
 
 TYPES: Mapping[int, PostgresType] = {
-    17: PostgresType(pa.binary(), Decoder(bytea_text, "text.bytea"), Decoder(bytea, "binary.bytea")),
+    17: PostgresType(pa.binary(), ValueDecoder(bytea_text, "text.bytea"), ValueDecoder(bytea, "binary.bytea")),
     19: TEXT_IN_BOTH,  # name
     25: TEXT_IN_BOTH,
     114: TEXT_IN_BOTH,  # json
     1042: TEXT_IN_BOTH,  # char(n), with its padding
     1043: TEXT_IN_BOTH,  # varchar
-    3802: PostgresType(pa.string(), TEXT, Decoder(jsonb, "binary.jsonb")),
+    3802: PostgresType(pa.string(), TEXT, ValueDecoder(jsonb, "binary.jsonb")),
 }

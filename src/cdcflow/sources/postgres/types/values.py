@@ -36,13 +36,13 @@ Decode = Callable[[Cells, Where], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Decoder:
+class ValueDecoder:
     """One format of one type. `kernel` names the equivalent compiled kernel (`compiled/decode.pyx`; "" if it has none);
     `element` is the decoder of a list's elements, which its kernel must know."""
 
     decode: Decode
     kernel: str = ""
-    element: Decoder | None = None
+    element: ValueDecoder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class PostgresType:
     has values that `arrow` cannot hold."""
 
     arrow: pa.DataType
-    text: Decoder
-    binary: Decoder | None = None
+    text: ValueDecoder
+    binary: ValueDecoder | None = None
     lossy: bool = False
 
 
@@ -75,7 +75,7 @@ def unreadable(where: Where, expected: str) -> InvariantViolated:
     )
 
 
-def held(array: pa.Array, unholdable: Sequence[Unholdable], where: Where) -> pa.Array:
+def apply_policy(array: pa.Array, unholdable: Sequence[Unholdable], where: Where) -> pa.Array:
     """`array` (NULL where a value cannot be held) with such values treated according to the policy.
 
     Raises:
