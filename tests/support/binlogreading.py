@@ -44,7 +44,7 @@ class TestTables:
     told: list[TableId | None] = field(default_factory=list)
     later: dict[TableId, int] = field(default_factory=dict)
 
-    def named(self, table: TableId) -> TableId:
+    def catalog_name(self, table: TableId) -> TableId:
         return table
 
     def is_captured(self, table: TableId) -> bool:
@@ -61,13 +61,13 @@ class TestTables:
         self.shapes[found.id] = self.maps[found.id] = shape
         return shape
 
-    def described(self, table: TableId) -> DescribedTable | None:
+    def last_shape(self, table: TableId) -> DescribedTable | None:
         return self.shapes.get(table)
 
     def captured_in(self, schema: str | None) -> Sequence[TableId]:
         return sorted(t for t in self.shapes if schema in (None, t.schema))
 
-    def seen(self, table: TableId) -> DescribedTable | None:
+    def mapped_shape(self, table: TableId) -> DescribedTable | None:
         return self.maps.get(table)
 
     def now(self, table: TableId) -> Sequence[ServerColumn] | None:
@@ -86,7 +86,7 @@ class TestTables:
     def begin(self, upto: int | None) -> None:
         self.later = {} if upto is None else {t: place for t, place in self.later.items() if place > upto}
 
-    def changed(self, table: TableId | None) -> None:
+    def invalidate(self, table: TableId | None) -> None:
         self.told.append(table)
         if table is not None:
             self.maps.pop(table, None)
@@ -137,7 +137,7 @@ def reader(
     seen: list[tuple[int, tuple[str, int] | None]] = []
 
     def on_gtids(coordinates: Uint64s, gtids: Gtids) -> None:
-        seen.extend((coordinate, gtids.at(i)) for i, coordinate in enumerate(coordinates.tolist()))
+        seen.extend((coordinate, gtids.gtid_at(i)) for i, coordinate in enumerate(coordinates.tolist()))
 
     decoder = BinlogDecoder(
         flavor=flavor,

@@ -96,7 +96,7 @@ class MemoryKit:
         self.database.unreadable.discard(self.named(name))
 
     def copied(self) -> Callable[[], None]:
-        return self.database.copied()
+        return self.database.save_state()
 
     # ── SQL ─────────────────────────────────────────────────────────────────────────────────────────────────
 

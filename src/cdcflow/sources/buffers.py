@@ -103,7 +103,7 @@ class Cells:
         """The same cells, with these rows NULL."""
         return Cells(self.buffer, self.start, self.size, ~rows if self.valid is None else self.valid & ~rows)
 
-    def trimmed(self, count: int) -> Cells:
+    def without_prefix(self, count: int) -> Cells:
         """The same cells, without each value's first `count` bytes."""
         return Cells(self.buffer, self.start + count, np.maximum(self.size - count, 0), self.valid)
 
@@ -132,7 +132,7 @@ class Cells:
             return pa.array([], pa.binary())
         stop = self.start + self.size
         if count > 1 and not (self.start[1:] >= stop[:-1]).all():
-            return self._gathered()
+            return self._copy_scattered()
         wide = len(self.buffer.raw) > _OFFSETS_MAX
         offsets = np.empty(2 * count, np.int64 if wide else np.int32)
         offsets[0::2] = self.start
@@ -147,7 +147,7 @@ class Cells:
             raise _too_many_bytes()
         return taken.cast(pa.binary()) if wide else taken
 
-    def _gathered(self) -> pa.Array:
+    def _copy_scattered(self) -> pa.Array:
         """The values if they are not in ascending order in the buffer: copied byte by byte."""
         size = self.size if self.valid is None else np.where(self.valid, self.size, 0)
         data, offsets = gather(self.buffer.bytes, self.start, size)

@@ -40,7 +40,7 @@ class Connector(connections.Connector[Connection]):
         self.check_open()
         made = Connection(len(self.server.made))
         self.server.made.append(made)
-        return self._kept(made)
+        return self._register(made)
 
     def map_error(self, error: Exception, attempted: str) -> CdcflowError:
         return SourceUnavailable(f"{attempted}: refused")

@@ -35,7 +35,7 @@ class Connector(connections.Connector[Connection]):
 
     def connect(self, purpose: str) -> Connection:
         self.made.append(Connection(len(self.made), purpose))
-        return self._kept(self.made[-1])
+        return self._register(self.made[-1])
 
     def map_error(self, error: Exception, attempted: str) -> CdcflowError:
         return SourceUnavailable(f"{attempted}: {error}")

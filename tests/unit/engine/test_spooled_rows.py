@@ -83,7 +83,7 @@ def test_what_is_left_of_a_transaction_is_what_was_not_taken_back() -> None:
     assert rows.rows == 6
     assert rows.tables == {ORDERS.id, OTHER.id}
     assert rows.taken_back == {ORDERS.id, OTHER.id}
-    found = rows.committed(7, Position("p"), 99, "elsewhere")
+    found = rows.commit(7, Position("p"), 99, "elsewhere")
     assert found is not None
     assert (found.xid, found.position, found.commit_ts, found.rows) == (7, "p", 99, 6)
     assert (found.spool, found.origin) == ("spool-7", "elsewhere")
@@ -101,7 +101,7 @@ def test_a_shape_that_only_rows_taken_back_had_is_not_among_its_shapes() -> None
     rows.write(opened, [batch(ORDERS, (0, "c", 1)), batch(WIDER, (1, "c", 2))], parts(1, 2))
     rows.aborted.add(2)
     assert rows.taken_back == {ORDERS.id}
-    found = rows.committed(1, Position("p"), 0)
+    found = rows.commit(1, Position("p"), 0)
     assert found is not None
     assert found.shapes == {ORDERS}
     assert (found.rows, found.origin) == (1, None)
@@ -115,7 +115,7 @@ def test_rows_that_cannot_be_taken_back_are_counted_too() -> None:
     assert opened.spools[0].pieces == [(2, None), (1, None)]
     assert rows.counts == {0: {ORDERS: 3, OTHER: 1}}
     assert rows.taken_back == set()
-    found = rows.committed(1, Position("p"), 0)
+    found = rows.commit(1, Position("p"), 0)
     assert found is not None
     assert found.rows == 4
     assert found.truncated == {ORDERS.id}
@@ -130,7 +130,7 @@ def test_a_table_whose_partial_rows_are_all_deletes_has_no_keys() -> None:
     rows.write(opened, [batch(OTHER, (0, "u", 1), partial=True)], parts(2))
     rows.write(opened, [batch(WIDER, (0, "c", 2))], parts(1))
     rows.aborted.add(2)
-    found = rows.committed(1, Position("p"), 0)
+    found = rows.commit(1, Position("p"), 0)
     assert found is not None
     assert found.partial == {}
 
@@ -140,9 +140,9 @@ def test_nothing_opens_no_spool_and_nothing_left_leaves_none() -> None:
     opened, rows = Opened(), SpooledRows()
     rows.write(opened, [], None)
     assert opened.spools == []
-    assert rows.committed(1, Position("p"), 0) is None
+    assert rows.commit(1, Position("p"), 0) is None
     rows.discard()
     rows.write(opened, [batch(ORDERS, (0, "c", 1))], parts(5))
     rows.aborted.add(5)
-    assert rows.committed(1, Position("p"), 0) is None
+    assert rows.commit(1, Position("p"), 0) is None
     assert opened.spools[0].ended == "discarded"

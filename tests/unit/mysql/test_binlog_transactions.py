@@ -167,7 +167,7 @@ def test_expected_marks_are_answered_at_their_place() -> None:
     assert told(found) == [1, "low", 1]
     found.expect("passed", place)
     assert found.decoder.progress.due
-    assert marks(found.decoder.progress.seen()) == ["passed"]
+    assert marks(found.decoder.progress.passed_marks()) == ["passed"]
     assert not found.decoder.progress.due
 
 
@@ -190,7 +190,7 @@ def test_heartbeat_reaches_an_expected_mark() -> None:
     one(log, 1)
     found = decoded(log)
     found.expect("low", coordinate(*log.place))
-    assert marks(found.decoder.progress.seen()) == ["low"]
+    assert marks(found.decoder.progress.passed_marks()) == ["low"]
     log.event(3, b"")
     found.expect("high", coordinate(*log.place))
     assert not found.decoder.progress.due

@@ -207,4 +207,4 @@ def test_unknown_transaction_counts_as_seen() -> None:
     assert fence.hidden(ids(5, 6)).tolist() == []
     delivered.add(ids(5), gtids((TWO, 1)))
     assert fence.hidden(ids(4, 5, 6)).tolist() == [5]
-    assert fence.executed.text() == ""
+    assert fence.executed_gtids.text() == ""

@@ -85,7 +85,7 @@ def test_texts_of_many_are_those_of_one_after_another(flavor: str, seed: int) ->
     quick, slow = (gtid_set("mysql" if flavor == "mysql" else "mariadb", before) for _ in range(2))
     expected = []
     for at in range(count):
-        found = gtids.at(at)
+        found = gtids.gtid_at(at)
         if found is not None:
             slow.add(*found)
         expected += [slow.text()] if at in wanted else []

@@ -22,9 +22,9 @@ def test_gtids_in_columns_are_identified_by_their_place() -> None:
     """-1 has none; the first source is one like the others."""
     found = columns(0, -1, 1, 0)
     assert len(found) == 4
-    assert [found.at(i) for i in range(4)] == [(A, 5), None, (B, 7), (A, 8)]
+    assert [found.gtid_at(i) for i in range(4)] == [(A, 5), None, (B, 7), (A, 8)]
     part = found.part(1, 3)
-    assert [part.at(i) for i in range(len(part))] == [None, (B, 7)]
+    assert [part.gtid_at(i) for i in range(len(part))] == [None, (B, 7)]
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_what_is_queried_of_a_key_s_columns(
 ) -> None:
     """Every bit of their values; and an index is used only for a column that is compared unchanged."""
     key = TableKey(columns, "PRIMARY")
-    assert (key.selected, key.is_sought, key.is_whole_number) == (selected, sought, whole)
+    assert (key.select_list, key.is_sought, key.is_whole_number) == (selected, sought, whole)
 
 
 def test_key_that_is_null_is_refused() -> None:

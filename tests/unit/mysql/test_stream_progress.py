@@ -21,7 +21,7 @@ def stream() -> StreamProgress:
 
 
 def advanced(progress: StreamProgress, pos: int) -> list[object]:
-    return [*progress.advanced(pos, "0-1-5", "", known=True)]
+    return [*progress.advance(pos, "0-1-5", "", known=True)]
 
 
 def test_mark_at_a_byte_is_seen_once_the_log_reaches_it_without_a_captured_row() -> None:
@@ -70,7 +70,7 @@ def test_stream_begins_where_the_held_transactions_do_and_skips_what_was_deliver
     progress = StreamProgress(begun, by_gtid=False)
     assert (progress.file, progress.pos, progress.base) == ("binlog.000001", 50, coordinate("binlog.000001", 0))
     assert (progress.skip_until, progress.last, progress.commit_ts) == (coordinate(FILE, 100), begun.text, 0)
-    progress.at(FILE)
+    progress.enter_file(FILE)
     assert (progress.file, progress.base) == (FILE, coordinate(FILE, 0))
     assert advanced(progress, 100) == []
     assert advanced(progress, 101) == [Advanced(at(101))]
@@ -81,11 +81,11 @@ def test_nothing_is_reported_about_bytes_before_the_first_known_one_when_gtids_g
     progress = StreamProgress(BinlogPosition.parse(f"{FILE}:100;0-1-5"), by_gtid=True)
     assert progress.skip_until == -1
     progress.expect(LOW, coordinate(FILE, 10))
-    assert [*progress.advanced(20, "0-1-5", "", known=False)] == []
+    assert [*progress.advance(20, "0-1-5", "", known=False)] == []
     assert progress.pos == 20
     assert not progress.due
-    assert [*progress.advanced(20, "0-1-5", "", known=True)] == [MarkSeen(LOW, at(20), 0), Advanced(at(20))]
-    assert [*progress.advanced(21, "0-1-5", "", known=False)] == [Advanced(at(21))], "from there on all are known"
+    assert [*progress.advance(20, "0-1-5", "", known=True)] == [MarkSeen(LOW, at(20), 0), Advanced(at(20))]
+    assert [*progress.advance(21, "0-1-5", "", known=False)] == [Advanced(at(21))], "from there on all are known"
 
 
 def test_a_transaction_that_was_delivered_ends_the_silence() -> None:
@@ -93,9 +93,9 @@ def test_a_transaction_that_was_delivered_ends_the_silence() -> None:
     progress = StreamProgress(BinlogPosition.parse(f"{FILE}:100;0-1-5"), by_gtid=True)
     progress.expect(LOW, coordinate(FILE, 40))
     progress.expect(HIGH, coordinate(FILE, 41))
-    progress.delivered(at(40), coordinate(FILE, 40), 77)
+    progress.record_delivery(at(40), coordinate(FILE, 40), 77)
     assert progress.due
-    assert progress.seen() == [MarkSeen(LOW, at(40), 77)]
+    assert progress.passed_marks() == [MarkSeen(LOW, at(40), 77)]
     assert not progress.due
     assert progress.seen() == []
     assert [*progress.advanced(40, "0-1-5", "", known=False)] == []
@@ -111,6 +111,6 @@ def test_marks_are_taken_through_a_coordinate_and_once(upto: int, found: list[To
     progress = stream()
     progress.expect(LOW, 10)
     progress.expect(HIGH, 20)
-    assert [token for token, _ in progress.taken(upto)] == found
-    assert [token for token, _ in progress.taken(upto)] == []
-    assert [token for token, _ in progress.taken(99)] == [t for t in (LOW, HIGH) if t not in found]
+    assert [token for token, _ in progress.take_marks(upto)] == found
+    assert [token for token, _ in progress.take_marks(upto)] == []
+    assert [token for token, _ in progress.take_marks(99)] == [t for t in (LOW, HIGH) if t not in found]

@@ -46,7 +46,7 @@ def test_settings_are_compared_as_the_catalog_keeps_names() -> None:
     """In lower case (1) settings are converted; a table's exclusion must not fail because of its case."""
     wanted = CaptureSelection(Selection.parse(["Shop.*", "!Shop.Secret"]), TableId("Cdc", "Marks"), False)
     for mode, selected in ((0, False), (1, True), (2, False)):
-        kept = wanted.kept(TableNames(mode))
+        kept = wanted.as_stored(TableNames(mode))
         assert kept.selects(TableId("shop", "orders")) is selected
         assert not kept.selects(TableId("shop", "secret"))
         assert kept.marks == (TableId("cdc", "marks") if mode == 1 else TableId("Cdc", "Marks"))

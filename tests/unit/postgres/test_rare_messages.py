@@ -31,12 +31,12 @@ def test_messages_of_a_buffer_are_told_apart_by_their_headers() -> None:
     found = frames_of(join_messages(raw))
     assert len(found) == 3
     assert bytes(found.kind) == b"BCI"
-    assert [found.one(i) for i in range(3)] == [m[25:] for m in raw]
+    assert [found.message_at(i) for i in range(3)] == [m[25:] for m in raw]
     assert found.raw() == b"".join(raw)
     assert found.lengths.tolist() == [46, 26, 31]
     part = found.part(1, 3)
     assert (len(part), bytes(part.kind), part.raw()) == (2, b"CI", b"".join(raw[1:]))
-    assert [part.one(i) for i in range(2)] == [b"C", b"I12345"]
+    assert [part.message_at(i) for i in range(2)] == [b"C", b"I12345"]
     again = frames_of(join_messages([part.raw()], part.lengths))
     assert (again.start - again.start[0]).tolist() == (part.start - part.start[0]).tolist()
     assert bytes(again.kind) == b"CI"

@@ -131,7 +131,7 @@ def test_a_version_is_taken_when_a_table_is_planned() -> None:
     on = Stage()
     assert on.take(10, T) == found(on.server, 10)[10].to_json()
     assert on.take(30, T) is None
-    assert on.versions.changed(30, 0) is None
+    assert on.versions.changed_version(30, 0) is None
 
 
 def test_tables_whose_rows_changed_are_reported_and_those_with_a_new_version_too() -> None:
@@ -173,26 +173,26 @@ def test_what_was_compared_is_what_the_stream_is_compared_with() -> None:
     on.versions.compare({T: t})
     on.rewrite()
     now = found(on.server, 10)[10].to_json()
-    assert on.versions.changed(10, 0) == RowVersion(T, t, now, True)
-    assert on.versions.changed(10, 0) is None, "it is said once"
+    assert on.versions.changed_version(10, 0) == RowVersion(T, t, now, True)
+    assert on.versions.changed_version(10, 0) is None, "it is said once"
     assert on.catalog.asked[1:] == ["comparing the version of public.t"]
     on.versions.compare({T: now})
-    assert on.versions.changed(10, 0) is None, "the same"
+    assert on.versions.changed_version(10, 0) is None, "the same"
     on.versions.compare({T: t})
-    assert on.versions.changed(10, 0) is None, "told by the comparison already"
+    assert on.versions.changed_version(10, 0) is None, "told by the comparison already"
     on.server.files[0] = (10, 10, 103, 8, False)
-    assert on.versions.changed(10, 0) is None, "nor is the next statement: all of it is still to be read"
+    assert on.versions.changed_version(10, 0) is None, "nor is the next statement: all of it is still to be read"
 
 
 def test_table_that_was_never_read_or_is_gone_is_not_reported() -> None:
     """The stream describes every table that it sends a row of."""
     on = Stage()
-    assert on.versions.changed(10, 0) is None
+    assert on.versions.changed_version(10, 0) is None
     assert on.catalog.asked == []
     on.take(10, T)
     on.server.files.clear()
     on.server.columns.clear()
-    assert on.versions.changed(10, 0) is None
+    assert on.versions.changed_version(10, 0) is None
 
 
 def test_a_column_that_is_dropped_is_remembered_for_messages_from_before() -> None:
@@ -202,11 +202,11 @@ def test_a_column_that_is_dropped_is_remembered_for_messages_from_before() -> No
     assert before is not None
     assert on.catalog.columns_before(10) == (("17", "", "-19"),)
     on.server.columns[2] = (10, 0, True)
-    told = on.versions.changed(10, 0)
+    told = on.versions.changed_version(10, 0)
     assert told is not None
     assert not told.changed
     assert on.catalog.columns_before(10) == (("17", "", "-19"), ("17", "", ""))
-    assert on.versions.changed(10, 0) is None, "it is said once"
+    assert on.versions.changed_version(10, 0) is None, "it is said once"
     assert on.versions.compare({T: told.now}).found == ()
     again = Stage()
     again.server.columns[2] = (10, 0, True)
@@ -219,9 +219,9 @@ def test_a_column_that_is_dropped_is_remembered_for_messages_from_before() -> No
     assert later.catalog.columns_before(10)[0] == ("17", "", "-19")
     for n in range(6):  # columns are created and dropped one after another
         later.server.columns.insert(3 + n, (10, 23, True))
-        later.versions.changed(10, 0)
+        later.versions.changed_version(10, 0)
         later.server.columns[3 + n] = (10, 0, True)
-        later.versions.changed(10, 0)
+        later.versions.changed_version(10, 0)
     assert len(later.catalog.columns_before(10)) == 5
 
 
@@ -230,13 +230,13 @@ def test_message_with_unknown_columns_has_the_table_read_again() -> None:
     on = Stage()
     before = on.take(10, T)
     on.catalog.uncertain.add(10)
-    assert on.versions.changed(10, 10) is None, "of a partition nothing was asked"
-    found = on.versions.changed(10, 0)
+    assert on.versions.changed_version(10, 10) is None, "of a partition nothing was asked"
+    found = on.versions.changed_version(10, 0)
     assert found is not None
     assert (found.known, found.changed) == (before, True)
-    assert on.versions.changed(10, 0) is None
+    assert on.versions.changed_version(10, 0) is None
     on.catalog.uncertain.add(30)
-    assert on.versions.changed(30, 0) is None, "of a table that nobody reads it says nothing"
+    assert on.versions.changed_version(30, 0) is None, "of a table that nobody reads it says nothing"
     assert not on.catalog.uncertain
 
 
@@ -245,9 +245,9 @@ def test_another_file_alone_is_no_reason_and_is_not_remembered() -> None:
     on = Stage()
     before = on.take(10, T)
     on.move()
-    assert on.versions.changed(10, 0) is None
+    assert on.versions.changed_version(10, 0) is None
     on.rewrite()
-    changed = on.versions.changed(10, 0)
+    changed = on.versions.changed_version(10, 0)
     assert changed is not None
     assert changed.known == before
 
@@ -258,10 +258,10 @@ def test_new_partition_is_reported_with_the_version_that_has_it() -> None:
     before = on.take(20, U)
     on.server.files.append((20, 23, 23, 9, True))
     now = found(on.server, 20)[20].to_json()
-    assert on.versions.changed(20, 23) == RowVersion(U, before, now, False)
+    assert on.versions.changed_version(20, 23) == RowVersion(U, before, now, False)
     asked = len(on.catalog.asked)
-    assert on.versions.changed(20, 23) is None
-    assert on.versions.changed(20, 21) is None
+    assert on.versions.changed_version(20, 23) is None
+    assert on.versions.changed_version(20, 21) is None
     assert len(on.catalog.asked) == asked, "known partitions need no question"
 
 
@@ -270,14 +270,14 @@ def test_partition_that_was_added_and_dropped_left_rows_that_no_catalog_shows() 
     on = Stage()
     before = on.take(20, U)
     now = found(on.server, 20)[20].to_json()
-    assert on.versions.changed(20, 29) == RowVersion(U, before, now, True)
+    assert on.versions.changed_version(20, 29) == RowVersion(U, before, now, True)
 
 
 def test_table_without_partitions_is_not_its_own_partition() -> None:
     """Its own number is in its version: a partition with that number in the stream is not new."""
     on = Stage()
     on.take(10, T)
-    assert on.versions.changed(10, 99) is None
+    assert on.versions.changed_version(10, 99) is None
     assert on.catalog.asked == []
 
 
@@ -293,10 +293,10 @@ def test_version_that_was_taken_in_between_is_kept() -> None:
 
     on.catalog.meanwhile = planned
     now = found(on.server, 10)[10].to_json()
-    assert on.versions.changed(10, 0) == RowVersion(T, before, now, True)
-    assert on.versions.changed(10, 0) is None, "the plan's version is the one that is known"
+    assert on.versions.changed_version(10, 0) == RowVersion(T, before, now, True)
+    assert on.versions.changed_version(10, 0) is None, "the plan's version is the one that is known"
     on.server.files[0] = (10, 10, 105, 55, False)
-    assert on.versions.changed(10, 0) is not None
+    assert on.versions.changed_version(10, 0) is not None
 
 
 def test_changed_key_is_a_reason_once_a_message_does_not_describe_its_columns() -> None:
@@ -307,13 +307,13 @@ def test_changed_key_is_a_reason_once_a_message_does_not_describe_its_columns() 
     assert before is not None
     assert list(on.catalog.key_before(10)) == [1, 3]
     on.server.keys[0] = (10, False, 950, 951, [1, 3])
-    told = on.versions.changed(10, 0)
+    told = on.versions.changed_version(10, 0)
     assert told is not None
     assert not told.changed
     assert CatalogVersion.from_json(told.now).keys_were == (PrimaryKey(900, 901, (1, 3)),)
-    assert on.versions.changed(10, 0) is None, "it is said once"
+    assert on.versions.changed_version(10, 0) is None, "it is said once"
     on.catalog.untold.add(10)
-    found = on.versions.changed(10, 0)
+    found = on.versions.changed_version(10, 0)
     assert found is not None
     assert (found.known, found.changed) == (told.now, True)
     later = Stage()
@@ -322,7 +322,7 @@ def test_changed_key_is_a_reason_once_a_message_does_not_describe_its_columns() 
     later.catalog.untold.add(10)
     assert later.versions.compare({T: told.now}).found == (RowVersion(T, told.now, told.now, True),)
     later.take(10, T)
-    assert later.versions.changed(10, 0) is None, "rows of the new generation are decoded with the new key"
+    assert later.versions.changed_version(10, 0) is None, "rows of the new generation are decoded with the new key"
 
 
 def test_another_key_of_a_table_whose_messages_never_tell_it_is_a_reason_at_once() -> None:

@@ -168,7 +168,7 @@ class ChunkDialect(Protocol[C_contra, P, R]):
         """
         ...
 
-    def opened(self, connection: C_contra, chunk: Chunk, part: P | None) -> AbstractContextManager[OpenTable[P, R]]:
+    def open_table(self, connection: C_contra, chunk: Chunk, part: P | None) -> AbstractContextManager[OpenTable[P, R]]:
         """The chunk's table, in a snapshot that lasts as long as the block. `part`: what will be read from it; None:
         the first part, the keys, or what the table's `parts` returns.
 
@@ -185,7 +185,7 @@ class ChunkDialect(Protocol[C_contra, P, R]):
         """Around the reading of parts by other processes: turns what they reported into what this process can use."""
         ...
 
-    def reached(self, chunk: Chunk, found: Sequence[R]) -> ChunkProgress:
+    def progress_after(self, chunk: Chunk, found: Sequence[R]) -> ChunkProgress:
         """What to report about a range chunk once its parts are read; `found` is empty if no rows were left."""
         ...
 
@@ -264,7 +264,7 @@ class Chunks(Generic[C, P, R]):
             match chunk.kind:
                 case "range":
                     others = self._others
-                    return self._range(chunk) if others is None or others.gone else self._held(chunk, others)
+                    return self._range(chunk) if others is None or others.gone else self._read_by_others(chunk, others)
                 case "keys":
                     return self._run(chunk, lambda connection: self._keys(connection, chunk))
                 case "whole":
@@ -276,7 +276,7 @@ class Chunks(Generic[C, P, R]):
 
     def read_part(self, chunk: Chunk, part: P) -> PartRows:
         def start_read(connection: C) -> tuple[float, Callable[[], R]]:
-            with self._dialect.opened(connection, chunk, part) as table:
+            with self._dialect.open_table(connection, chunk, part) as table:
                 return time.monotonic(), table.read(part)
 
         began, decoded = self._run(chunk, start_read)
@@ -297,7 +297,7 @@ class Chunks(Generic[C, P, R]):
             return lambda: found
 
         try:
-            taken = self._taken(chunk, lambda table, at_once: _digesting(table).parts_to_end(chunk, at_once), sums)
+            taken = self._read_parts(chunk, lambda table, at_once: _digesting(table).parts_to_end(chunk, at_once), sums)
         except Rewritten:
             return ChunkSums(NO_SUMS, (), rewritten=True, seconds=time.monotonic() - began)
         return ChunkSums(
@@ -312,7 +312,7 @@ class Chunks(Generic[C, P, R]):
         began = time.monotonic()
         try:
             return self._as_read(
-                self._taken(
+                self._read_parts(
                     chunk,
                     lambda table, at_once: _digesting(table).parts_to_end(chunk, at_once),
                     lambda table, part: _digesting(table).read_among(part, buckets),
@@ -329,9 +329,9 @@ class Chunks(Generic[C, P, R]):
     # ── kinds ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _range(self, chunk: Chunk) -> ChunkRead:
-        return self._as_read(self._taken(chunk, lambda table, at_once: table.parts(chunk, at_once), _read))
+        return self._as_read(self._read_parts(chunk, lambda table, at_once: table.parts(chunk, at_once), _read))
 
-    def _taken(
+    def _read_parts(
         self,
         chunk: Chunk,
         split: Callable[[OpenTable[P, R], int], Sequence[P]],
@@ -342,7 +342,7 @@ class Chunks(Generic[C, P, R]):
         later: list[Future[R]] = []
 
         def first(connection: C) -> tuple[Snapshot, Table, float, Callable[[], R] | None]:
-            with self._dialect.opened(connection, chunk, None) as table:
+            with self._dialect.open_table(connection, chunk, None) as table:
                 began = time.monotonic()  # the work before takes as long for one row as for many
                 parts = split(table, at_once)
                 later.extend(self._readers.submit(self._part, chunk, part, take) for part in parts[1:])
@@ -356,7 +356,9 @@ class Chunks(Generic[C, P, R]):
             settle(later)
         found = [decoded(), *(part.result() for part in later)] if decoded is not None else []
         found = _parts_of_chunk(chunk.table, found)
-        return _Taken(chunk, snapshot, shape, found, self._dialect.reached(chunk, found), time.monotonic() - began)
+        return _Taken(
+            chunk, snapshot, shape, found, self._dialect.progress_after(chunk, found), time.monotonic() - began
+        )
 
     def _as_read(self, taken: _Taken[R]) -> ChunkRead:
         snapshot, reached = taken.snapshot, taken.reached
@@ -372,7 +374,7 @@ class Chunks(Generic[C, P, R]):
             seconds=taken.seconds,
         )
 
-    def _held(self, chunk: Chunk, others: Readers) -> ChunkRead:
+    def _read_by_others(self, chunk: Chunk, others: Readers) -> ChunkRead:
         """A range chunk whose parts other processes read and keep. A chunk limited to one connection, which spares live
         transactions the processor and the traffic through this process, need not be limited here. A chunk that is not
         worth two parts, because its own table is being written to, is read in this process: otherwise it would become a
@@ -381,7 +383,7 @@ class Chunks(Generic[C, P, R]):
         at_once = max(others.count, PARTS_MIN)
 
         def split(connection: C) -> tuple[Snapshot, Table, Sequence[P]]:
-            with self._dialect.opened(connection, chunk_of_all, None) as table:
+            with self._dialect.open_table(connection, chunk_of_all, None) as table:
                 return table.snapshot, table.shape, table.parts(chunk_of_all, at_once)
 
         snapshot, shape, parts = self._run(chunk, split)
@@ -394,7 +396,7 @@ class Chunks(Generic[C, P, R]):
             kept = _parts_of_chunk(chunk.table, [here(cast(R, one.told)) for one in found])
         if any(part.shape != shape for part in kept):
             raise SourceUnavailable(f"reading {chunk.table}: its columns changed while a chunk was read")
-        reached = self._dialect.reached(chunk, kept)
+        reached = self._dialect.progress_after(chunk, kept)
         visibilities = tuple(v for part in kept for v in part.snapshot.visibilities) or snapshot.visibilities
         pieces = tuple(part.rows for part in found[: len(kept)] if part.rows.rows)
         return ChunkRead(
@@ -410,14 +412,14 @@ class Chunks(Generic[C, P, R]):
 
     def _part(self, chunk: Chunk, part: P, take: Callable[[OpenTable[P, R], P], Callable[[], R]]) -> R:
         def start_read(connection: C) -> Callable[[], R]:
-            with self._dialect.opened(connection, chunk, part) as table:
+            with self._dialect.open_table(connection, chunk, part) as table:
                 return take(table, part)
 
         return self._run(chunk, start_read)()
 
     def _keys(self, connection: C, chunk: Chunk) -> ChunkRead:
         assert chunk.keys is not None  # noqa: S101  what kind "keys" means
-        with self._dialect.opened(connection, chunk, None) as table:
+        with self._dialect.open_table(connection, chunk, None) as table:
             began = time.monotonic()
             keys = chunk.keys.distinct()
             asked = _as_in(table.shape, keys) if chunk.repairs else None

@@ -84,7 +84,7 @@ class Connector(ABC, Generic[C]):
         if self.closed:
             raise SourceUnavailable(f"connecting to {self._address}: this source is closed")
 
-    def _kept(self, connection: C) -> C:
+    def _register(self, connection: C) -> C:
         """Register a new connection, so that `close` cancels it. If `close` was called before, drop it and raise."""
         with self._lock:
             if not self.closed:

@@ -59,7 +59,7 @@ class SpooledRows:
     @property
     def rows(self) -> int:
         """The number of rows that were not rolled back."""
-        return sum(sum(tables.values()) for tables in self._kept())
+        return sum(sum(tables.values()) for tables in self._committed_parts())
 
     @property
     def tables(self) -> frozenset[TableId]:
@@ -71,14 +71,14 @@ class SpooledRows:
         """The tables with rows that were rolled back."""
         return frozenset(table.id for part in self.aborted for table in self.counts.get(part, ()))
 
-    def _kept(self) -> list[dict[Table, int]]:
+    def _committed_parts(self) -> list[dict[Table, int]]:
         return [tables for part, tables in self.counts.items() if part not in self.aborted]
 
     def discard(self) -> None:
         if self.spool is not None:
             self.spool.discard()
 
-    def committed(
+    def commit(
         self, xid: int, position: Position, commit_ts: int, origin: str | None = None
     ) -> SpooledTransaction | None:
         """The transaction, once it is known to be committed; None if no rows of it remain."""
@@ -93,7 +93,7 @@ class SpooledRows:
             rows=self.rows,
             spool=self.spool.name,
             aborted=frozenset(self.aborted),
-            shapes=frozenset(table for tables in self._kept() for table in tables),
+            shapes=frozenset(table for tables in self._committed_parts() for table in tables),
             truncated=frozenset(table for part, table in self.truncated if part not in self.aborted),
             partial=self._partial_keys(),
             origin=origin,

@@ -61,7 +61,7 @@ class MemoryConnector(Connector[MemoryConnection]):
 
     def connect(self, purpose: str) -> MemoryConnection:
         self.check_open()
-        return self._kept(MemoryConnection())
+        return self._register(MemoryConnection())
 
     def map_error(self, error: Exception, attempted: str) -> CdcflowError:
         return SourceUnavailable(f"{attempted}: {error}")
@@ -129,7 +129,7 @@ class MemoryChunks:
         return KeySet(pa.Table.from_pylist([{k: row[k] for k in found.key} for row in rows], schema=schema))
 
     @contextlib.contextmanager
-    def opened(self, connection: MemoryConnection, chunk: Chunk, part: Part | None) -> Iterator[OpenTable]:
+    def open_table(self, connection: MemoryConnection, chunk: Chunk, part: Part | None) -> Iterator[OpenTable]:
         pinned = json.loads(chunk.plan)
         with self._database.changed:
             found = self._database.readable(chunk.table, self._is_closed)
@@ -143,14 +143,14 @@ class MemoryChunks:
     @contextlib.contextmanager
     def opened_whole(self, connection: MemoryConnection, chunk: Chunk) -> Iterator[OpenTable]:
         # One exact position: this database shows commits at once, or reports which of them it does not show.
-        with self.opened(connection, chunk, None) as opened:
+        with self.open_table(connection, chunk, None) as opened:
             yield opened
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[Callable[[PartRead], PartRead]]:
         yield lambda part: part
 
-    def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> ChunkProgress:
+    def progress_after(self, chunk: Chunk, found: Sequence[PartRead]) -> ChunkProgress:
         _, last, bound = _bounds_of(chunk)
         return ChunkProgress(str(last), last, exhausted=last >= bound)
 

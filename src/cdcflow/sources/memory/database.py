@@ -292,7 +292,7 @@ class MemoryDatabase:
                 self.locked.discard(table)
                 self.changed.notify_all()
 
-    def copied(self) -> Callable[[], None]:
+    def save_state(self) -> Callable[[], None]:
         """Copy the current state. The returned function restores it."""
         names = ("tables", "log", "end", "slots", "_next_xid")
         with self.changed:

@@ -70,7 +70,7 @@ class MemorySource:
                 position = self._first()
             else:
                 position = self._again(checkpoint, transactions_back, accepted=accepted)
-            self._captured = frozenset(t.id for t in self._selected())
+            self._captured = frozenset(t.id for t in self._selected_tables())
         names = json.dumps([[t.schema, t.name] for t in sorted(self._captured)])
         lost = {"history": "lost"} if accepted and checkpoint.position is not None else {}
         return replace(
@@ -79,7 +79,7 @@ class MemorySource:
 
     def tables(self) -> Sequence[Table]:
         with self._database.changed:
-            return [t.shape for t in self._selected() if self._captured is None or t.id in self._captured]
+            return [t.shape for t in self._selected_tables() if self._captured is None or t.id in self._captured]
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()
@@ -89,12 +89,12 @@ class MemorySource:
             _check_slot(checkpoint, f"cdcflow_{log_id[:8]}")
         with self._database.changed:
             return Preview(
-                tuple(TablePreview(t.id, t.shape.incarnation, rows=len(t.rows)) for t in self._selected()),
+                tuple(TablePreview(t.id, t.shape.incarnation, rows=len(t.rows)) for t in self._selected_tables()),
             )
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
         with self._database.changed:
-            there = {t.id: t.shape.incarnation for t in self._selected()}
+            there = {t.id: t.shape.incarnation for t in self._selected_tables()}
         return {t: "it is another table now" for t, incarnation in captured.items() if there.get(t) != incarnation}
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
@@ -135,7 +135,7 @@ class MemorySource:
 
     def doctor(self) -> Sequence[Finding]:
         with self._database.changed:
-            found = [self._finding(table) for table in self._selected()]
+            found = [self._finding(table) for table in self._selected_tables()]
         return found or [Finding("error", "tables", "no table is selected", "mend source.tables")]
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
@@ -214,7 +214,7 @@ class MemorySource:
                     f"at {at} the database's log is another than ours: the database was restored from a copy"
                 )
 
-    def _selected(self) -> list[MemoryTable]:
+    def _selected_tables(self) -> list[MemoryTable]:
         return [t for _, t in sorted(self._database.tables.items()) if self._selection.selects(t.id)]
 
     def _finding(self, table: MemoryTable) -> Finding:

@@ -102,27 +102,27 @@ class MemoryStream:
                 is_ours = slot == self._slot and token is not None
                 return [MarkSeen(token, position_of(at), at)] if is_ours and token else [Advanced(position_of(at), at)]
             case MemoryCommit():
-                return self._committed(record)
+                return self._commit_events(record)
             case Statement(at, xid, emptied, filled):
                 before = position_of(at - 1)
                 events: list[StreamEvent] = [RowsFilled(t, before) for t in filled if t in self._captured]
                 gone = [MemoryChange(shape, TRUNCATE, {}) for shape in emptied if shape.id in self._captured]
                 return [*events, *([Committed(run_of(xid, at, gone))] if gone else [])]
 
-    def _committed(self, record: MemoryCommit) -> list[StreamEvent]:
+    def _commit_events(self, record: MemoryCommit) -> list[StreamEvent]:
         ours = [c for c in record.changes if c.shape.id in self._captured]
         if len(ours) > self._spool_rows:
-            return self._spooled(record, ours)
+            return self._spooled_events(record, ours)
         kept = [c for c in ours if c.part not in record.aborted]
         at = record.position
         return [Committed(run_of(record.xid, at, kept))] if kept else [Advanced(position_of(at), at)]
 
-    def _spooled(self, record: MemoryCommit, ours: list[MemoryChange]) -> list[StreamEvent]:
+    def _spooled_events(self, record: MemoryCommit, ours: list[MemoryChange]) -> list[StreamEvent]:
         rows = SpooledRows(aborted=set(record.aborted))
         for first in range(0, len(ours), self._spool_rows):
             piece = ours[first : first + self._spool_rows]
             rows.write(self._open_spool, batches_of(piece), np.array([c.part for c in piece], np.uint64))
-        whole = rows.committed(record.xid, position_of(record.position), record.position)
+        whole = rows.commit(record.xid, position_of(record.position), record.position)
         return [Committed(whole)] if whole is not None else [Advanced(position_of(record.position), record.position)]
 
     # ── waking ──────────────────────────────────────────────────────────────────────────────────────────────

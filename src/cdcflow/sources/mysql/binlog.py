@@ -129,15 +129,15 @@ class BinlogDecoder:
 
     # ── files and parts ─────────────────────────────────────────────────────────────────────────────────────
 
-    def rotated(self, file: str, pos: int) -> list[StreamEvent]:
+    def rotate(self, file: str, pos: int) -> list[StreamEvent]:
         """The events that follow are in this file, starting at this byte. Table ids start over (hard case M13)."""
         if not self.idle:
             raise InvariantViolated(
                 f"the binary log goes on to file {file} inside a transaction", runbook="stream-not-understood"
             )
         self._rows.begin_file(file)
-        self.progress.at(file)
-        return self.progress.advanced(pos, self._gtids.text(), self._held_text(), known=False)
+        self.progress.enter_file(file)
+        return self.progress.advance(pos, self._gtids.text(), self._held_text(), known=False)
 
     def file_began(self, seconds: int) -> None:
         """The server created this file at that time."""
@@ -158,7 +158,7 @@ class BinlogDecoder:
             for piece in self._by_begin(part):
                 out += self._part(piece)
         # First, so that no position after the statement can become durable without the command to read again.
-        again: list[StreamEvent] = [*self._statements.filled(before)]
+        again: list[StreamEvent] = [*self._statements.filled_tables(before)]
         again += [
             RowsIncomplete(table, keys, before) for by_table in self._incomplete for table, keys in by_table.items()
         ]
@@ -181,7 +181,7 @@ class BinlogDecoder:
         if not len(events):
             return []
         if self._open is not None:
-            return self._continued(events, self._open)
+            return self._continue(events, self._open)
         if self._waiting:
             end = may_end(events)
             if end is None:
@@ -196,7 +196,7 @@ class BinlogDecoder:
         for number in xa_groups(events, groups):
             a, b = int(groups.opener[number]), int(groups.ender[number]) + 1
             out += self._whole(events.part(begin, a), groups.part(first, number, begin))
-            out += self._opened(events.part(a, b))
+            out += self._open_transaction(events.part(a, b))
             begin, first = b, number + 1
         out += self._whole(events.part(begin, stop), groups.part(first, len(groups), begin))
         return out + (self._wait(events.part(stop, len(events))) if stop < len(events) else [])
@@ -210,9 +210,9 @@ class BinlogDecoder:
             return []
         events = joined_events(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
-        return self._opened(events)
+        return self._open_transaction(events)
 
-    def _delivered(self, openers: Openers, coordinates: Int64s) -> Bools:
+    def _delivered_before(self, openers: Openers, coordinates: Int64s) -> Bools:
         """Which of these transactions were delivered before, by coordinate and by GTID."""
         out: Bools = coordinates <= self.progress.skip_until
         known = self._before
@@ -223,7 +223,7 @@ class BinlogDecoder:
             known = self._gtids
         if known is not None:
             for at in np.flatnonzero(~out).tolist():
-                found = openers.gtids.at(at)
+                found = openers.gtids.gtid_at(at)
                 out[at] = found is not None and known.contains(*found)
         return out
 
@@ -240,7 +240,7 @@ class BinlogDecoder:
         if not len(groups):
             return self._trailing(events, self._gtids.text()) if len(events) else []
         coordinates = self.progress.base | events.reach[groups.ender]
-        delivered = self._delivered(groups.openers, coordinates)
+        delivered = self._delivered_before(groups.openers, coordinates)
         use, truncates = self._statements.walk(events, groups, delivered)
         found = self._rows.decode(events, use)
         if found.incomplete:
@@ -278,14 +278,16 @@ class BinlogDecoder:
             out.append(Committed(run))
             covered = int(full[-1])
         if covered >= 0:
-            self.progress.delivered(text[covered], int(coordinates[covered]), int(groups.openers.commit_ts[covered]))
+            self.progress.record_delivery(
+                text[covered], int(coordinates[covered]), int(groups.openers.commit_ts[covered])
+            )
         return out + self._trailing(events, spelled[len(groups) - 1], int(groups.openers.commit_ts[-1]))
 
     def _trailing(self, events: Events, gtids: str, commit_ts: int = 0) -> list[StreamEvent]:
         """How far events reach that end outside a transaction; the last transaction was committed at `commit_ts`."""
         known = int(events.type[-1]) in _IS_HEARTBEAT or bool(np.isin(events.type, _ENDS).any())
         reach = int(events.reach[-1])
-        return self.progress.advanced(reach, gtids, self._held_text(), known=known, commit_ts=commit_ts)
+        return self.progress.advance(reach, gtids, self._held_text(), known=known, commit_ts=commit_ts)
 
     def _marks(
         self, events: Events, groups: Groups, coordinates: Int64s, tokens: list[tuple[int, str]]
@@ -294,31 +296,31 @@ class BinlogDecoder:
         written = [(groups.of(at), token) for at, token in tokens if not token.startswith(HEARTBEAT)]
         expected = [
             (int(np.searchsorted(coordinates, coordinate, side="right")) - 1, str(token))
-            for token, coordinate in self.progress.taken(self.progress.base | int(events.reach[-1]))
+            for token, coordinate in self.progress.take_marks(self.progress.base | int(events.reach[-1]))
         ]
         return sorted([*written, *expected], key=itemgetter(0))  # marks at one position: in the order of requests
 
     # ── transactions that go into a spool ───────────────────────────────────────────────────────────────────
 
-    def _opened(self, events: Events) -> list[StreamEvent]:
+    def _open_transaction(self, events: Events) -> list[StreamEvent]:
         """A transaction whose first event is the first of these."""
         if self._statements.next_begin is not None:
             # It may be an XA transaction that is committed after the position where its tables begin.
             self._statements.begin(None)
         openers = openers_of(events, np.zeros(1, np.int64))
-        delivered = bool(self._delivered(openers, self.progress.base | events.reach[:1])[0])
+        delivered = bool(self._delivered_before(openers, self.progress.base | events.reach[:1])[0])
         again = BinlogPosition(self.progress.file, self.progress.pos, self._gtids.text())
         self._open = _Open(openers, delivered, self._xa if delivered and self._xa else again, Large())
-        return self._continued(events.part(1, len(events)), self._open)
+        return self._continue(events.part(1, len(events)), self._open)
 
-    def _continued(self, events: Events, now: _Open) -> list[StreamEvent]:
+    def _continue(self, events: Events, now: _Open) -> list[StreamEvent]:
         end, said = first_end(events, self._flavor)
         stop = len(events) if end is None else end
         self._piece(events.part(0, stop), [(at, s) for at, s in said if at < stop], now)
         if end is None:
             return []
         self._open = None
-        out = self._ended(events.part(end, end + 1), said[-1][1] if said and said[-1][0] == end else None, now)
+        out = self._end(events.part(end, end + 1), said[-1][1] if said and said[-1][0] == end else None, now)
         return out + self._part(events.part(end + 1, len(events)))
 
     def _piece(self, events: Events, said: list[tuple[int, Statement]], now: _Open) -> None:
@@ -348,7 +350,7 @@ class BinlogDecoder:
         now.large.incomplete += [(i, segment[i.event]) for i in found.incomplete]
         now.large.write(self._open_spool, batches, np.repeat(segment, np.diff(rows_before)))
 
-    def _ended(self, events: Events, statement: Statement | None, now: _Open) -> list[StreamEvent]:
+    def _end(self, events: Events, statement: Statement | None, now: _Open) -> list[StreamEvent]:
         """The last event of a transaction decides what happens to its rows."""
         for table in now.large.taken_back if not isinstance(statement, Rollback) else now.large.tables:
             self._statements.check_transactional(table)
@@ -356,16 +358,16 @@ class BinlogDecoder:
         [gtids] = self._gtids.texts(now.openers.gtids, np.zeros(1, np.int64))
         coordinate, commit_ts = self.progress.base | pos, int(now.openers.commit_ts[0])
         committed: PreparedTransaction | Large | None = None if now.delivered else now.large
-        if events.type[0] == EventType.XA_PREPARE and not (prepared := prepared_xid(events.one(0)))[1]:
+        if events.type[0] == EventType.XA_PREPARE and not (prepared := prepared_xid(events.event_at(0)))[1]:
             self._held[prepared[0]] = PreparedTransaction(now.large, now.again)
             committed = None
         elif isinstance(statement, XaEnd):
-            committed = self._decided(statement, delivered=now.delivered)
+            committed = self._decide_xa(statement, delivered=now.delivered)
         elif isinstance(statement, Rollback) or now.delivered:
             now.large.discard()
             committed = None
         position = self.progress.text(pos, gtids, self._held_text())
-        found = committed.committed(coordinate, position, commit_ts) if committed is not None else None
+        found = committed.commit(coordinate, position, commit_ts) if committed is not None else None
         out: list[StreamEvent] = []
         if found is not None and committed is not None:
             self._incomplete.append(committed.incomplete_keys())
@@ -375,10 +377,10 @@ class BinlogDecoder:
         tokens = now.large.tokens if committed is now.large else []
         out += [MarkSeen(Token(token), position, commit_ts) for token in tokens]
         if out:
-            self.progress.delivered(position, coordinate, commit_ts)
-        return out + self.progress.advanced(pos, gtids, self._held_text(), known=True, commit_ts=commit_ts)
+            self.progress.record_delivery(position, coordinate, commit_ts)
+        return out + self.progress.advance(pos, gtids, self._held_text(), known=True, commit_ts=commit_ts)
 
-    def _decided(self, end: XaEnd, *, delivered: bool) -> PreparedTransaction | None:
+    def _decide_xa(self, end: XaEnd, *, delivered: bool) -> PreparedTransaction | None:
         """The held transaction that XA COMMIT or XA ROLLBACK refers to; None if nothing is to be delivered.
 
         Raises:

@@ -104,10 +104,10 @@ class CaptureSelection:
         """It has a name like those of gh-ost or pt-online-schema-change (M37), and no pattern names it exactly."""
         return _SHADOW.fullmatch(table.name) is not None and not self.selection.names(table)
 
-    def kept(self, names: TableNames) -> CaptureSelection:
+    def as_stored(self, names: TableNames) -> CaptureSelection:
         """The same with names as the server's catalog stores them."""
-        patterns = [names.kept(p.text) for p in self.selection.patterns]
-        marks = TableId(names.kept(self.marks.schema), names.kept(self.marks.name))
+        patterns = [names.as_stored(p.text) for p in self.selection.patterns]
+        marks = TableId(names.as_stored(self.marks.schema), names.as_stored(self.marks.name))
         return replace(self, selection=Selection.parse(patterns), marks=marks)
 
     def selects(self, table: TableId) -> bool:
@@ -315,14 +315,14 @@ class Catalog:
         """How the server compares names; after the first call `wanted` has names as the server stores them."""
         if self._names is None:
             found = self.ask(f"asking {self._connector.address} how it compares names", table_names)
-            self._names, self.wanted = found, self.wanted.kept(found)
+            self._names, self.wanted = found, self.wanted.as_stored(found)
         return self._names
 
     def close(self) -> None:
         """Close the session. Call it after `Connector.close`."""
         self._session.close()
 
-    def selected(self, known: Iterable[TableId] = ()) -> Selected:
+    def selected_tables(self, known: Iterable[TableId] = ()) -> Selected:
         """The tables that the settings select. `known`: those that an earlier run captured.
 
         Raises:
@@ -425,7 +425,7 @@ class Catalog:
     def _select_held(
         self, connection: Connection, doubted: frozenset[TableId], only: TableId | None
     ) -> tuple[Selected, Sequence[str], LockedTables]:
-        collations = self._collated(connection)
+        collations = self._collation_ids(connection)
         with _block_ddl(connection, doubted) as held:
             found, unknown = select(connection, self.wanted, collations, only=only)
             return self._with_settings(found), unknown, held
@@ -435,13 +435,13 @@ class Catalog:
         refused = dict(found.refused)
         for table in found.good:
             try:
-                self.described(table)
+                self.describe_entry(table)
             except ConfigurationError as error:
                 refused[table.id] = ((str(error).splitlines()[0], error.remedy or ""),)
         return replace(found, refused=refused)
 
-    def described(self, table: CatalogTable) -> DescribedTable:
-        return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy_of(table.id)))
+    def describe_entry(self, table: CatalogTable) -> DescribedTable:
+        return self._intern(describe(table.id, table.columns, table.key, Identity.KEY, self._policy_of(table.id)))
 
     def _policy_of(self, table: TableId) -> Policy:
         """The settings for a table's values. A table's setting for a column may be needed for rows in the log that were
@@ -459,20 +459,20 @@ class Catalog:
         """
         now = self._known.get(told.id)
         if not is_gone and (now is None or not _names_all(now, told)):
-            now = next((t for t in self.selected().tables if t.id == told.id), now)
+            now = next((t for t in self.selected_tables().tables if t.id == told.id), now)
         key = self._key(told, now, logged)
         if key is None and is_gone:
             return None
         if key is None:
             raise _without_key(told.id)
         columns = _complete_columns(told.columns, now, logged)
-        return self._kept(describe(told.id, columns, key, Identity.KEY, self._policy_of(told.id)))
+        return self._intern(describe(told.id, columns, key, Identity.KEY, self._policy_of(told.id)))
 
     def forget(self) -> None:
         """The catalog changed: read it again before the next answer."""
         self._known = {}
 
-    def _collated(self, connection: Connection) -> Mapping[str, int]:
+    def _collation_ids(self, connection: Connection) -> Mapping[str, int]:
         if not self._collations:
             self._collations = {n: i for n, i in query(connection, COLLATIONS[self._connector.flavor]) if i}
         return self._collations
@@ -492,7 +492,7 @@ class Catalog:
                 return known.key
         return () if self.wanted.keyless else None
 
-    def _kept(self, described: DescribedTable) -> DescribedTable:
+    def _intern(self, described: DescribedTable) -> DescribedTable:
         # Two shapes can be equal and still decode differently: a table's shape does not contain its character sets.
         return self._interned.setdefault((described.table, described.columns), described)
 
@@ -590,14 +590,14 @@ class CapturedTables:
         self._names = catalog.names()
         self.marks = catalog.wanted.marks
         self._entries = {t.id: t for t in tables}
-        self._gone = frozenset() if lives is None else lives.gone
+        self._gone = frozenset() if lives is None else lives.gone_tables
         self._later = {} if lives is None else dict(lives.begins)
         self._shape_of = shape_of
         self._by_key = {self._names.key(t): t for t in (self.marks, *self._gone, *self._entries)}
         self._described: dict[TableId, DescribedTable] = {}
         self._seen: dict[TableId, DescribedTable] = {}
 
-    def named(self, table: TableId) -> TableId:
+    def catalog_name(self, table: TableId) -> TableId:
         if table in self._entries:
             return table
         key = self._names.key(table)
@@ -645,7 +645,7 @@ class CapturedTables:
         known = now or self._shape_of(found.id)
         return known is not None and found.key_names[-1] not in {c.name for c in known.columns}
 
-    def described(self, table: TableId) -> DescribedTable | None:
+    def last_shape(self, table: TableId) -> DescribedTable | None:
         if not self.is_captured(table):
             return None
         if table not in self._described:
@@ -657,7 +657,7 @@ class CapturedTables:
 
     def _last_shape(self, table: TableId) -> DescribedTable | None:
         if table in self._entries:
-            return self._catalog.described(self._entries[table])
+            return self._catalog.describe_entry(self._entries[table])
         logged = self._shape_of(table)
         return None if logged is None else DescribedTable(logged, (), ())
 
@@ -667,7 +667,7 @@ class CapturedTables:
             t for t in {**self._entries, **dict.fromkeys(self._gone)} if wanted in (None, self._names.text(t.schema))
         ]
 
-    def seen(self, table: TableId) -> DescribedTable | None:
+    def mapped_shape(self, table: TableId) -> DescribedTable | None:
         return self._seen.get(table)
 
     def now(self, table: TableId) -> Sequence[ServerColumn] | None:
@@ -689,7 +689,7 @@ class CapturedTables:
     def begin(self, upto: int | None) -> None:
         self._later = {} if upto is None else {t: place for t, place in self._later.items() if place > upto}
 
-    def changed(self, table: TableId | None) -> None:
+    def invalidate(self, table: TableId | None) -> None:
         if table is not None:
             self._seen.pop(table, None)
         if table is None or self.is_captured(table):

@@ -151,7 +151,7 @@ class MySQLChunks:
         self._last: dict[TableId, _Last] = {}
 
     def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
-        ordered = self._ordered(table)
+        ordered = self._ordered_table(table)
         self._last.pop(table, None)  # how far apart keys were is meaningless for another key
         with reading(connection, table), self._snapshots.snapshot(connection) as snapshot:
             plan = KeyPlan(ordered.key.digest, _greatest(ordered, connection))
@@ -187,7 +187,7 @@ class MySQLChunks:
         return "md5"
 
     def keys_where(self, connection: Connection, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        ordered = self._ordered(table)
+        ordered = self._ordered_table(table)
         if not ordered.key.columns:
             raise without_key(table)
         query(connection, "START TRANSACTION READ ONLY")
@@ -207,9 +207,9 @@ class MySQLChunks:
                 query(connection, "ROLLBACK")
 
     @contextlib.contextmanager
-    def opened(self, connection: Connection, chunk: Chunk, part: KeyRange | None) -> Iterator[OpenTable]:
+    def open_table(self, connection: Connection, chunk: Chunk, part: KeyRange | None) -> Iterator[OpenTable]:
         with reading(connection, chunk.table), self._snapshots.snapshot(connection) as snapshot:
-            ordered = self._touched(connection, chunk.table)
+            ordered = self._pin_shape(connection, chunk.table)
             if KeyPlan.from_json(chunk.plan).digest != ordered.key.digest:
                 raise Rewritten
             yield OpenTable(connection, snapshot, ordered, self._last.get(chunk.table))
@@ -220,14 +220,14 @@ class MySQLChunks:
             name = f"{quote_name(chunk.table.schema)}.{quote_name(chunk.table.name)}"
             lock = self._pool.another
             snapshot = stack.enter_context(self._snapshots.whole(connection, name, lambda: stack.enter_context(lock())))
-            yield OpenTable(connection, snapshot, self._touched(connection, chunk.table))
+            yield OpenTable(connection, snapshot, self._pin_shape(connection, chunk.table))
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[Callable[[PartRead], PartRead]]:
         with self._snapshots.elsewhere() as here:
             yield lambda part: replace(part, snapshot=here(part.snapshot))
 
-    def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> ChunkProgress:
+    def progress_after(self, chunk: Chunk, found: Sequence[PartRead]) -> ChunkProgress:
         cursor = KeyCursor.from_json(chunk.after)
         if not found:
             return ChunkProgress(cursor.to_json(), cursor.rows, exhausted=True)
@@ -240,7 +240,7 @@ class MySQLChunks:
     def close(self) -> None:
         """Holds nothing to close."""
 
-    def _touched(self, connection: Connection, table: TableId) -> Ordered:
+    def _pin_shape(self, connection: Connection, table: TableId) -> Ordered:
         """The table's shape, which cannot change until the transaction ends."""
         try:
             query(connection, f"SELECT 1 FROM {quote_name(table.schema)}.{quote_name(table.name)} LIMIT 0")
@@ -248,9 +248,9 @@ class MySQLChunks:
             if error.args and error.args[0] == NO_SUCH_TABLE:
                 raise Rewritten from None  # dropped or recreated in between: it must be planned again
             raise
-        return self._ordered(table)
+        return self._ordered_table(table)
 
-    def _ordered(self, table: TableId) -> Ordered:
+    def _ordered_table(self, table: TableId) -> Ordered:
         entry = self._look_up(table)
         described = self._describe(entry)
         return Ordered(entry, described, key_of(entry, described))
@@ -312,7 +312,7 @@ class OpenTable:
             rows = fetch(self.connection, f"{self.ordered.select} WHERE {condition}", room)
             if room is not None and (not rows.is_whole or len(rows.data) > room):
                 break  # larger than those before: another chunk reads them
-            found.append(self.ordered.decoded(rows))
+            found.append(self.ordered.decode(rows))
             size += len(rows.data)
             looked_for += len(these)
             # As many as will fit, if their rows are like those before.
@@ -325,7 +325,7 @@ class OpenTable:
         rows = fetch(self.connection, self.ordered.select, bytes_max)
         if not rows.is_whole:
             raise TooLarge
-        return [self.ordered.decoded(rows)]
+        return [self.ordered.decode(rows)]
 
 
 def _keys_where(connection: Connection, ordered: Ordered, predicate: str, keys_max: int) -> KeySet:

@@ -57,7 +57,7 @@ class MySQLComparison(ByChunks[Connection]):
 
     def first_unseen(self, visibility: Visibility, transactions: pa.Table) -> int:
         if isinstance(visibility, GtidVisibility):
-            executed = visibility.executed
+            executed = visibility.executed_gtids
             positions = transactions.column("position")
 
             def is_unseen(number: int) -> bool:

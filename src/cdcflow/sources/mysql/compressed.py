@@ -71,7 +71,7 @@ def expand(events: Events, bytes_max: int = EXPANDED_BYTES_MAX) -> Iterator[Even
 
 
 def _expand_event(events: Events, at: int, bytes_max: int) -> Iterator[Events]:
-    event, reach = events.one(at), int(events.reach[at])
+    event, reach = events.event_at(at), int(events.reach[at])
     if event[4] == _PAYLOAD:
         yield from _payload(event, reach, bytes_max)
         return

@@ -166,7 +166,7 @@ class Connector(connections.Connector[Connection]):
             ConfigurationError: no secure connection, another kind of server, or one that is too old.
         """
         self.check_open()
-        connection = self._connected(purpose, read_timeout_s)
+        connection = self._open_connection(purpose, read_timeout_s)
         try:
             self._check_server(connection)
             with mapping_errors(f"preparing a session at {self.address}"):
@@ -176,7 +176,7 @@ class Connector(connections.Connector[Connection]):
         except BaseException:
             connection.close()
             raise
-        return self._kept(connection)
+        return self._register(connection)
 
     def map_error(self, error: Exception, attempted: str) -> CdcflowError:
         assert isinstance(error, pymysql.Error)  # noqa: S101  `self.error`
@@ -200,7 +200,7 @@ class Connector(connections.Connector[Connection]):
             # Not `close`: it would wait for the server, which may be gone.
             connection._force_close()
 
-    def _connected(self, purpose: str, read_timeout_s: float) -> Connection:
+    def _open_connection(self, purpose: str, read_timeout_s: float) -> Connection:
         password = self.secret()
         try:
             connection: Connection = pymysql.connect(

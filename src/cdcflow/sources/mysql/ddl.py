@@ -67,19 +67,19 @@ class Statements:
             ConfigurationError: rows of a captured table changed without row events, or the table now keeps their
                 history.
         """
-        return self._taken(with_names(statement, self._tables.named), at, delivered)
+        return self._changes_by_statement(with_names(statement, self._tables.catalog_name), at, delivered)
 
-    def _taken(self, statement: Statement, at: int, delivered: bool) -> list[EventChanges]:
+    def _changes_by_statement(self, statement: Statement, at: int, delivered: bool) -> list[EventChanges]:
         """The same, with the names that the catalog has."""
         match statement:
             case RowChange(tables, what) if not delivered:
                 self._check_row_change(tables, what)
             case Emptied(tables):
-                return self._emptied(tables, at, delivered)
+                return self._empty_tables(tables, at, delivered)
             case SchemaDropped(schema):
-                return self._emptied(tuple(self._tables.captured_in(schema)), at, delivered)
+                return self._empty_tables(tuple(self._tables.captured_in(schema)), at, delivered)
             case Renamed(pairs):
-                return self._renamed(pairs, at, delivered)
+                return self._rename_tables(pairs, at, delivered)
             case PartsChanged():
                 return self._parts_changed(statement, at, delivered)
             case Created(table, like):
@@ -92,10 +92,10 @@ class Statements:
                 if not delivered and self._counts(table) and self._tables.is_versioned(table):
                     raise history_table_error(table)
                 if replaces:
-                    return self._emptied((table,), at, delivered)
+                    return self._empty_tables((table,), at, delivered)
                 self._rows.forget_shapes(table)
             case Several(parts):
-                return [change for part in parts for change in self._taken(part, at, delivered)]
+                return [change for part in parts for change in self._changes_by_statement(part, at, delivered)]
             case Unsure():
                 return self._unsure(statement, at, delivered)
             case OtherDdl(table, altered):
@@ -108,7 +108,7 @@ class Statements:
     def _unsure(self, statement: Unsure, at: int, delivered: bool) -> list[EventChanges]:
         """A statement whose character set is uncertain: apply it in the assumed one, and treat each captured table
         that it would name in another as possibly affected. If no name could be read, treat all so."""
-        out = self._taken(statement.statement, at, delivered)
+        out = self._changes_by_statement(statement.statement, at, delivered)
         named: dict[TableId, Statement] = {}
         for other in statement.others:
             named |= dict.fromkeys(self._named_in(other), other)
@@ -116,7 +116,7 @@ class Statements:
             named = {t: OtherDdl(t, Altered(fills=True)) for t in self._tables.captured_in(None)}
         for table, other in named.items():
             if table not in statement.sure:
-                out += self._doubted(table, other, at, delivered)
+                out += self._changes_if_meant(table, other, at, delivered)
         return out
 
     def _named_in(self, statement: Statement) -> list[TableId]:
@@ -124,7 +124,7 @@ class Statements:
             return list(self._tables.captured_in(statement.schema))
         return [t for t in tables_in(statement) if self._tables.is_captured(t)]
 
-    def _doubted(self, table: TableId, statement: Statement, at: int, delivered: bool) -> list[EventChanges]:
+    def _changes_if_meant(self, table: TableId, statement: Statement, at: int, delivered: bool) -> list[EventChanges]:
         """This captured table may be the one that the statement meant. A table that no longer exists is emptied here:
         whichever statement removed it, a later one cannot bring these rows back."""
         self._rows.forget_shapes(table)
@@ -136,9 +136,9 @@ class Statements:
             case Created():
                 return []
             case OtherDdl():
-                return self._taken(statement, at, delivered)
+                return self._changes_by_statement(statement, at, delivered)
         if self._tables.now(table) is None:
-            return self._emptied((table,), at, delivered)
+            return self._empty_tables((table,), at, delivered)
         self._copies.discard(table)
         self._fill(table, delivered)
         return []
@@ -152,7 +152,7 @@ class Statements:
         """Whether redefined columns kept their values, as far as the log has shown their previous definition."""
         if not altered.redefined:
             return True
-        seen, now = self._tables.seen(table), self._tables.now(table)
+        seen, now = self._tables.mapped_shape(table), self._tables.now(table)
         if seen is None or now is None:
             return False
         before = {c.name.lower(): c for c in seen.columns}
@@ -165,7 +165,7 @@ class Statements:
             for name, column in ((c.name.lower(), c) for c in altered.redefined)
         )
 
-    def filled(self, position: Position) -> list[RowsFilled]:
+    def filled_tables(self, position: Position) -> list[RowsFilled]:
         """The captured tables whose old rows got values that the log does not contain, or moved to another table, since
         the last call; `position` precedes that."""
         found, self._filled = self._filled, {}
@@ -231,40 +231,42 @@ class Statements:
         """Whether a change of the table that the log does not contain would be missing."""
         return self._tables.is_captured(table) and not self._tables.is_new(table)
 
-    def _emptied(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[EventChanges]:
+    def _empty_tables(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[EventChanges]:
         out: list[EventChanges] = []
         for table in tables:
             self._copies.discard(table)
             if not delivered and self._tables.is_captured(table):
-                described = self._tables.described(table)
+                described = self._tables.last_shape(table)
                 out += [truncation(described, at)] if described is not None else []
             self._rows.forget_shapes(table)
         return out
 
-    def _replaced(self, table: TableId, at: int, delivered: bool) -> list[EventChanges]:
+    def _replace_rows(self, table: TableId, at: int, delivered: bool) -> list[EventChanges]:
         """All rows of a table are now different rows."""
         self._fill(table, delivered)
-        return self._emptied((table,), at, delivered)
+        return self._empty_tables((table,), at, delivered)
 
     def _parts_changed(self, statement: PartsChanged, at: int, delivered: bool) -> list[EventChanges]:
         table, other = statement.table, statement.other
         out: list[EventChanges] = []
         match statement.what:
             case "DISCARD TABLESPACE":
-                return self._emptied((table,), at, delivered)
+                return self._empty_tables((table,), at, delivered)
             case "IMPORT TABLESPACE":
-                return self._replaced(table, at, delivered)
+                return self._replace_rows(table, at, delivered)
             case "CONVERT TABLE" if other is not None:
-                out = self._emptied((other,), at, delivered)
+                out = self._empty_tables((other,), at, delivered)
             case "CONVERT PARTITION" if other is not None:
-                out = self._replaced(other, at, delivered)
+                out = self._replace_rows(other, at, delivered)
         for one in (t for t in (table, other) if t is not None):
             if not (out and one == other):
                 self._fill(one, delivered)
             self._rows.forget_shapes(one)
         return out
 
-    def _renamed(self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool) -> list[EventChanges]:
+    def _rename_tables(
+        self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool
+    ) -> list[EventChanges]:
         """A table whose name disappears is emptied; a name that another table took is emptied and read.
 
         A table that gh-ost or pt-online-schema-change renames to replace another has that one's rows: the table
@@ -283,9 +285,9 @@ class Statements:
                 elif not delivered and self._tables.is_captured(new):
                     self._filled.setdefault(new, True)
             elif new != old:
-                out += self._replaced(new, at, delivered)
+                out += self._replace_rows(new, at, delivered)
             if old not in now and not _is_left_over(became[old], old):
-                out += self._emptied((old,), at, delivered)
+                out += self._empty_tables((old,), at, delivered)
                 if not old.name.isascii() and self._tables.now(old) is not None:
                     # MariaDB 11.8.6 keeps the old table, with its rows, after an ALTER that copies and renames.
                     self._fill(old, delivered)

@@ -264,7 +264,7 @@ def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Fi
         found += _run_check("privileges", _privileges(connection, settings))
         found += _run_check("source.marks_table", _marks(connection, settings))
         try:
-            selected = catalog.selected()
+            selected = catalog.selected_tables()
         except CdcflowError as error:
             return [*found, of_error("source.tables", error)]
         found += _run_check("source.tables", _tables(connection, selected, catalog))

@@ -116,7 +116,7 @@ def encode_gtids(gtids: MysqlGtids) -> bytes:
 class EventDecoder(Protocol):
     """What receives the events (`BinlogDecoder`)."""
 
-    def rotated(self, file: str, pos: int) -> list[StreamEvent]: ...
+    def rotate(self, file: str, pos: int) -> list[StreamEvent]: ...
 
     def file_began(self, seconds: int) -> None: ...
 
@@ -186,7 +186,7 @@ class Packets:
         if event[4] == wire.ROTATE:
             rotate = rotate_of(event, self._checksum)
             self._reach = rotate.pos
-            return self._decoder.rotated(rotate.file, rotate.pos)
+            return self._decoder.rotate(rotate.file, rotate.pos)
         found = format_of(event)
         if ("MariaDB" in found.server_version) != (self._flavor == "mariadb"):
             raise ConfigurationError(
@@ -232,7 +232,7 @@ class ServerIdConflicts:
             runbook="server-id-taken",
         )
 
-    def settled(self) -> None:
+    def reset(self) -> None:
         """The stream has run for long enough."""
         self._times = 0
 

@@ -67,7 +67,7 @@ def sample_of(group: EventGroup, nth: int) -> EventSample | None:
     rows = group.rows.take(pa.array(np.arange(first, first + min(count, CHANGES_MAX))))
     position = f"{group.file}:{int(events.reach[number])}"
     is_whole = count <= CHANGES_MAX
-    return EventSample(group.described, group.table_map, events.one(number), rows, is_whole, position)
+    return EventSample(group.described, group.table_map, events.event_at(number), rows, is_whole, position)
 
 
 class EventSamples:

@@ -73,7 +73,7 @@ class GtidVisibility:
         self._delivered = delivered
 
     @property
-    def executed(self) -> MysqlGtids:
+    def executed_gtids(self) -> MysqlGtids:
         return self._executed
 
     def hidden(self, xids: Uint64s) -> Uint64s:
@@ -141,7 +141,7 @@ class DeliveredGtids:
             return
         kept = []
         for coordinates, gtids in self._parts:
-            lacking = np.logical_or.reduce([_lacking(fence.executed, gtids) for fence in fences])
+            lacking = np.logical_or.reduce([_lacking(fence.executed_gtids, gtids) for fence in fences])
             if lacking.any():
                 kept.append((coordinates[lacking], Gtids(gtids.sources, gtids.which[lacking], gtids.number[lacking])))
         self._parts = kept

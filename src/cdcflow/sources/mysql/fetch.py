@@ -94,12 +94,12 @@ class _ResultPackets:
             left = self._take(self._with(left, packet) if packet > READ_BYTES else left + self._read(READ_BYTES))
             while left[:3] == b"\xff\xff\xff":
                 left = self._take_long(left)
-            if self._ended(left):
-                return self._fetched(is_whole=True)
+            if self._is_last_packet(left):
+                return self._take_fetched(is_whole=True)
         self._connection._force_close()
-        return self._fetched(is_whole=False)
+        return self._take_fetched(is_whole=False)
 
-    def _fetched(self, *, is_whole: bool) -> Fetched:
+    def _take_fetched(self, *, is_whole: bool) -> Fetched:
         joined = b"".join([*self._pieces, bytes(PAD)])
         return Fetched(joined, np.concatenate(self._starts), np.concatenate(self._ends), is_whole)
 
@@ -129,7 +129,7 @@ class _ResultPackets:
         self._ends.append(end + self._size)
         self._size += len(piece)
 
-    def _ended(self, left: bytes) -> bool:
+    def _is_last_packet(self, left: bytes) -> bool:
         """Whether `left` is the packet that ends the result. Raises the error that ends it."""
         length = int.from_bytes(left[:3], "little")
         if len(left) <= PACKET_HEADER or len(left) < PACKET_HEADER + length or left[PACKET_HEADER] < 0xFE:

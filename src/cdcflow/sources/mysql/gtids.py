@@ -45,7 +45,7 @@ class Gtids:
     def part(self, first: int, last: int) -> Gtids:
         return Gtids(self.sources, self.which[first:last], self.number[first:last])
 
-    def at(self, index: int) -> tuple[str, int] | None:
+    def gtid_at(self, index: int) -> tuple[str, int] | None:
         which = int(self.which[index])
         return None if which < 0 else (self.sources[which], int(self.number[index]))
 

@@ -46,7 +46,7 @@ class TableKey:
         return ", ".join(f"{quote_name(c.name)} DESC" for c in self.columns)
 
     @property
-    def selected(self) -> str:
+    def select_list(self) -> str:
         """What to select so that `literals` can read it."""
         return ", ".join(select_expression(c) for c in self.columns)
 

@@ -41,10 +41,10 @@ class Lives:
     begins: Places = field(default_factory=dict)
 
     @property
-    def gone(self) -> frozenset[TableId]:
+    def gone_tables(self) -> frozenset[TableId]:
         return frozenset(self.ends)
 
-    def passed(self, position: int | None) -> frozenset[TableId]:
+    def tables_ended_by(self, position: int | None) -> frozenset[TableId]:
         """The tables whose end is in the log at this position of it (None: the position is another server's)."""
         return frozenset(t for t, end in self.ends.items() if position is not None and position >= end)
 
@@ -82,7 +82,7 @@ def ended_tables(
     (None: another server's). `end` is the end of the server's log, read after the catalog. `is_kept`: remains on the
     list.
     """
-    passed = before.passed(position)
+    passed = before.tables_ended_by(position)
     known = {} if position is None else before.ends
     gone = {t: known.get(t, end) for t in captured if t not in present}
     left = {t: place for t, place in gone.items() if t not in passed or is_kept(t)}
@@ -103,6 +103,6 @@ def new_tables(
         return {}
     places = {t: place for t, place in before.begins.items() if t in present and place > position}
     if visible is not None:
-        over = before.passed(position)
+        over = before.tables_ended_by(position)
         places |= {t: visible for t in present if t not in captured or t in over}
     return places

@@ -129,7 +129,7 @@ class _Began:
 
     seconds: int = 0
 
-    def rotated(self, file: str, pos: int) -> list[StreamEvent]:
+    def rotate(self, file: str, pos: int) -> list[StreamEvent]:
         return []
 
     def file_began(self, seconds: int) -> None:
@@ -178,7 +178,7 @@ class _Commits:
     commit_ts: int = -1
     is_past: bool = False
 
-    def rotated(self, file: str, pos: int) -> list[StreamEvent]:
+    def rotate(self, file: str, pos: int) -> list[StreamEvent]:
         self.is_past = self.is_past or file != self.file
         return []
 

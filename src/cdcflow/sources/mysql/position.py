@@ -124,9 +124,9 @@ class StreamProgress:
         self._expected: list[tuple[Token, int]] = []
         self._asked_times: SimpleQueue[tuple[int, int]] = SimpleQueue()
         self._times: list[tuple[int, int]] = []
-        self.at(position.start.file)
+        self.enter_file(position.start.file)
 
-    def at(self, file: str) -> None:
+    def enter_file(self, file: str) -> None:
         """The following events are in this file."""
         self.file, self.began = file, 0
         self.base = coordinate(file, 0)
@@ -147,14 +147,14 @@ class StreamProgress:
         self._take_asked()
         return any(coordinate <= self._passed for _, coordinate in (*self._expected, *self._times))
 
-    def seen(self) -> list[StreamEvent]:
+    def passed_marks(self) -> list[StreamEvent]:
         """The expected marks whose positions were passed, and the latest of such times."""
-        marks = [MarkSeen(token, self.last, self.commit_ts) for token, _ in self.taken(self._passed)]
+        marks = [MarkSeen(token, self.last, self.commit_ts) for token, _ in self.take_marks(self._passed)]
         passed = [commit_ts for commit_ts, coordinate in self._times if coordinate <= self._passed]
         self._times = [e for e in self._times if e[1] > self._passed]
         return [*marks, Advanced(self.last, max(passed))] if passed else [*marks]
 
-    def taken(self, upto: int) -> list[tuple[Token, int]]:
+    def take_marks(self, upto: int) -> list[tuple[Token, int]]:
         """The marks expected through a coordinate, which the caller reports."""
         self._take_asked()
         found = [e for e in self._expected if e[1] <= upto]
@@ -167,13 +167,13 @@ class StreamProgress:
         while not self._asked_times.empty():
             self._times.append(self._asked_times.get())
 
-    def delivered(self, position: Position, coordinate: int, commit_ts: int) -> None:
+    def record_delivery(self, position: Position, coordinate: int, commit_ts: int) -> None:
         """Everything through this position is in the events that are being returned."""
         self.last, self.commit_ts = position, commit_ts
         self._silent = False
         self._passed = self._covered = coordinate
 
-    def advanced(self, pos: int, gtids: str, held: str, *, known: bool, commit_ts: int = 0) -> list[StreamEvent]:
+    def advance(self, pos: int, gtids: str, held: str, *, known: bool, commit_ts: int = 0) -> list[StreamEvent]:
         """No captured change remains before byte `pos` of the file: returns the marks expected there, and the progress.
 
         `known`: the server gave this position as its end, or it follows a transaction. `commit_ts`: when the last
@@ -186,7 +186,7 @@ class StreamProgress:
         reached = self.base | pos
         self._passed = max(self._passed, reached)
         if reached <= self._covered:
-            return self.seen()
+            return self.passed_marks()
         self._covered = reached
         self.last = self.text(pos, gtids, held)
-        return [*self.seen(), Advanced(self.last, commit_ts)]
+        return [*self.passed_marks(), Advanced(self.last, commit_ts)]

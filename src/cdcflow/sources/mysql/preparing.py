@@ -146,7 +146,7 @@ class Preparing:
         executed = MysqlGtids.parse(binlog_status.executed_gtids(self._connection))
         if not executed.covers(ours):
             self._refuse_lacking(ours, before)
-            self._until("what the change log has becomes visible", lambda: self._executed().covers(ours))
+            self._until("what the change log has becomes visible", lambda: self._executed_gtids().covers(ours))
         if is_same and not (before.has_all_gtids and self._is_purged(before.position.start)):
             self._check_files(before.position.start)
             self._check_next(before.position.start)
@@ -166,13 +166,13 @@ class Preparing:
             )
         return Begun(before.position, by_gtid=True)
 
-    def _executed(self) -> MysqlGtids:
+    def _executed_gtids(self) -> MysqlGtids:
         return MysqlGtids.parse(binlog_status.executed_gtids(self._connection))
 
     def _refuse_lacking(self, ours: MysqlGtids, before: Before) -> None:
         """Raises unless everything in `ours` is executed, or is being committed now."""
         committing = _owned_gtids(binlog_status.owned_gtids(self._connection))
-        executed = self._executed()
+        executed = self._executed_gtids()
         for gtid in committing:
             source, _, number = gtid.partition("#")[0].rpartition(":")
             executed.add(source, int(number))
@@ -198,7 +198,9 @@ class Preparing:
         is_same = before.server == self.server or bool(ours.domains())
         if is_same and there is not None and MariadbGtids.parse(there).domains() == ours.domains():
             self._check_files(position.start)
-            self._until("what the change log has becomes visible", lambda: self._seen() >= position.coordinate)
+            self._until(
+                "what the change log has becomes visible", lambda: self._snapshot_coordinate() >= position.coordinate
+            )
             return Begun(position)
         known = _state(binlog_status.state(self._connection))
         lacking = [
@@ -212,7 +214,9 @@ class Preparing:
             if there is not None:
                 raise self._begun_anew(position)
             self._check_goes_on(position.start)
-            self._until("what the change log has becomes visible", lambda: self._seen() >= position.coordinate)
+            self._until(
+                "what the change log has becomes visible", lambda: self._snapshot_coordinate() >= position.coordinate
+            )
             return Begun(position)
         if lacking or not ours.domains():
             if before.server != self.server and not known.keys() & {(d, s) for d, (s, _) in ours.domains().items()}:
@@ -238,7 +242,9 @@ class Preparing:
             return found is not None
 
         self._until("its binary log does not grow for a moment", is_quiet, 0)
-        self._until("what is in the binary log becomes visible", lambda: self._seen() >= ends[0][0].coordinate)
+        self._until(
+            "what is in the binary log becomes visible", lambda: self._snapshot_coordinate() >= ends[0][0].coordinate
+        )
         return ends[0]
 
     def _check_goes_on(self, position: BinlogPosition) -> None:
@@ -255,7 +261,7 @@ class Preparing:
         if domain in ours and number <= ours[domain][1]:
             raise self._begun_anew(position)
 
-    def _seen(self) -> int:
+    def _snapshot_coordinate(self) -> int:
         with binlog_status.snapshot(self._connection):
             return binlog_status.snapshot_end(self._connection).coordinate
 

@@ -82,7 +82,7 @@ class Ordered:
     def _index(self) -> str:
         return f"FORCE INDEX ({quote_name(self.key.index)})"
 
-    def decoded(self, fetched: Fetched) -> pa.RecordBatch:
+    def decode(self, fetched: Fetched) -> pa.RecordBatch:
         return decode(self.described, fetched.data, Extents(fetched.start, fetched.end))
 
     def greatest(self, connection: Connection) -> Literals | None:
@@ -163,7 +163,7 @@ class Ordered:
         return lambda: PartRead(
             snapshot=snapshot,
             shape=self.described.table,
-            batches=(self.decoded(fetched),),
+            batches=(self.decode(fetched),),
             is_whole=fetched.is_whole,
             reached=reached,
             exhausted=fetched.is_whole and part.is_last,
@@ -184,7 +184,7 @@ class Ordered:
         return lambda: PartRead(
             snapshot=snapshot,
             shape=self.described.table,
-            batches=(self.decoded(fetched),),
+            batches=(self.decode(fetched),),
             is_whole=fetched.is_whole and (part.is_last or not is_full),
             bytes=len(fetched.data),
             reached=reached,
@@ -203,7 +203,7 @@ class Ordered:
             )
 
     def _key_at(self, connection: Connection, rest: str) -> Literals | None:
-        statement = f"SELECT {self.key.selected} FROM {self.entry.sql} {self._index} {rest}"  # noqa: S608  as above
+        statement = f"SELECT {self.key.select_list} FROM {self.entry.sql} {self._index} {rest}"  # noqa: S608  as above
         fetched = fetch(connection, statement)
         if not len(fetched):
             return None

@@ -129,7 +129,7 @@ class RowEvents:
 
     def forget_shapes(self, table: TableId | None) -> None:
         """Some table definition changed: determine again what the next table maps mean."""
-        self._tables.changed(table)
+        self._tables.invalidate(table)
         for table_id, known in self._maps.items():
             self._arrived.setdefault(table_id, [(-1, known)])
         self._maps.clear()
@@ -157,18 +157,18 @@ class RowEvents:
     def _learn(self, events: Events, table_id: int, at: Int64s) -> None:
         known = self._maps.get(table_id)
         for number in at[_differing(events, at, known)].tolist():
-            raw = events.one(number)[HEADER:]
+            raw = events.event_at(number)[HEADER:]
             if known is None or known.raw != raw:
                 before = [(-1, known)] if known is not None else []
-                known = self._maps[table_id] = self._mapped(events.one(number))
+                known = self._maps[table_id] = self._mapped_table(events.event_at(number))
                 self._arrived.setdefault(table_id, before).append((number, known))
 
-    def _mapped(self, event: bytes) -> Mapped:
+    def _mapped_table(self, event: bytes) -> Mapped:
         raw = event[HEADER:]
         shape = raw[6:]
         known = self._known.get(shape)
         if known is None:
-            table = self._tables.named(table_name(event))
+            table = self._tables.catalog_name(table_name(event))
             if table == self._marks.table:
                 found = table_map(event)
                 check_columns(found)
@@ -258,7 +258,7 @@ class RowEvents:
     ) -> DecodedRows:
         """Decode row events that have the same columns and bitmaps in the `size` bytes after `body`."""
         row_kind = _KINDS[EventType(kind)]
-        images, _ = bitmaps(events.one(int(at[0])), int(body[0] - events.start[at[0]]), _images(kind))
+        images, _ = bitmaps(events.event_at(int(at[0])), int(body[0] - events.start[at[0]]), _images(kind))
         before = images[0] if row_kind is not RowKind.INSERT else b""
         after = images[-1] if row_kind is not RowKind.DELETE else b""
         extents = Extents(body + size, events.end[at])
@@ -274,7 +274,7 @@ class RowEvents:
 
     def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: EventContents) -> None:
         for number in at.tolist():
-            event = events.one(number)
+            event = events.event_at(number)
             if _KINDS[EventType(event[4])] is RowKind.DELETE:
                 continue
             begin = _V1_BODY
@@ -348,7 +348,7 @@ def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, ta
     Raises:
         ConfigurationError: their number of columns differs from the table's description (hard case M09).
     """
-    event, offset = events.one(int(at[0])), int(body[0] - events.start[at[0]])
+    event, offset = events.event_at(int(at[0])), int(body[0] - events.start[at[0]])
     width, _ = length_at(event, offset)
     if width != columns:
         raise ConfigurationError(

@@ -127,7 +127,7 @@ class MySQLSource:
                 selected = self._select(checkpoint)
                 address = str(self._connector.address)
                 preparing = Preparing(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
-                prepared = self._positioned(preparing, checkpoint, slot, transactions_back)
+                prepared = self._prepare_position(preparing, checkpoint, slot, transactions_back)
                 self._lives = self._found_lives(connection, preparing, checkpoint, prepared, selected)
         finally:
             self._connector.discard(connection)
@@ -141,7 +141,7 @@ class MySQLSource:
                 runbook="settings",
             )
         self._captured, self._selected = selected.good, selected
-        kept = policies.policies_to_store(checkpoint.source, self._kept(selected))
+        kept = policies.policies_to_store(checkpoint.source, self._policies_by_table(selected))
         source = {**rereading.without(prepared.source), **kept, **_captured_to_store(selected, self._lives)}
         self._checkpoint = replace(prepared, source=source)
         return self._checkpoint
@@ -150,27 +150,27 @@ class MySQLSource:
         # First those that the stream captures. A table that was created since `prepare` is not among them: the stream
         # would never deliver its changes.
         taken, self._selected = self._selected, None
-        selected = taken or self._catalog.selected()
+        selected = taken or self._catalog.selected_tables()
         if taken is None and self._checkpoint is not None:
             everything, selected = selected, selected.only(t.id for t in self._captured)
             self._left_out = everything.left_out_of(selected)
         self._catalog.check(selected, had_some=self._has_had_tables)
-        return [self._catalog.described(t).table for t in selected.good]
+        return [self._catalog.describe_entry(t).table for t in selected.good]
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         if checkpoint is None:
             return self._left_out
         known = _captured_before(checkpoint)
-        return self._catalog.selected(known).for_restart(known, self._catalog.wanted.selection)[1]
+        return self._catalog.selected_tables(known).for_restart(known, self._catalog.wanted.selection)[1]
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
         before, known = checkpoint.source, _captured_before(checkpoint)
-        selected, left_out = self._catalog.selected(known), tuple[TableId, ...]()
+        selected, left_out = self._catalog.selected_tables(known), tuple[TableId, ...]()
         if checkpoint.position is not None:
             _check_slot(before, slot_of(log_id))
             selected, left_out = selected.for_restart(known, self._catalog.wanted.selection)
         self._catalog.check(selected, had_some=self._still_selects(known))
-        kept = self._kept(selected)
+        kept = self._policies_by_table(selected)
         why, other = policies.reread(before, kept), policies.otherwise(before, kept)
         found = self._catalog.ask("reading the statistics of tables", estimates.sizes)
         unknown = (None, None)
@@ -258,7 +258,7 @@ class MySQLSource:
             snapshots=snapshots,
             marking=marking,
             look_up=self._catalog.look_up,
-            describe=self._catalog.described,
+            describe=self._catalog.describe_entry,
         )
         backfill = self._settings.backfill
         return Chunks(
@@ -270,12 +270,12 @@ class MySQLSource:
         )
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
-        selected = self._catalog.selected(_captured_before(checkpoint))
+        selected = self._catalog.selected_tables(_captured_before(checkpoint))
         self._checkpoint = checkpoint
         self._has_gtids = self._catalog.ask(
             f"asking {self._connector.address} for its GTIDs", lambda c: binlog_status.has_gtids(c, self._flavor)
         )
-        tables = sorted((self._catalog.described(t).table for t in selected.good), key=lambda t: t.id)
+        tables = sorted((self._catalog.describe_entry(t).table for t in selected.good), key=lambda t: t.id)
         return MySQLComparison(self._flavor, self._catalog, tables, self.chunks(), self.close)
 
     def doctor(self) -> Sequence[Finding]:
@@ -321,14 +321,14 @@ class MySQLSource:
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
         def question(connection: Connection) -> SourceStatus:
             found = status_of(connection, self._flavor, acknowledged)
-            return replace(found, details={**found.details, **self._unlogged(connection)})
+            return replace(found, details={**found.details, **self._unlogged_tables(connection)})
 
         found = self._catalog.ask(f"asking {self._connector.address} for its status", question)
         left_out = {"left_out": ", ".join(map(str, self._left_out))} if self._left_out else {}
         opinion = {"second_opinion": second_opinion.NOT_INSTALLED} if self._is_opinion_missing else {}
         return replace(found, details={**found.details, **left_out, **opinion})
 
-    def _unlogged(self, connection: Connection) -> dict[str, str]:
+    def _unlogged_tables(self, connection: Connection) -> dict[str, str]:
         """Captured tables that may differ from the source: foreign keys change them without being logged."""
         wanted = self._catalog.wanted
         found = doctor.unlogged_tables(
@@ -347,10 +347,10 @@ class MySQLSource:
             return ReadOnlyMarks(self._flavor, self._expectations)
         return WrittenMarks(self._marks_table, slot)
 
-    def _kept(self, selected: Selected) -> dict[Table, Mapping[int, ColumnPolicy]]:
+    def _policies_by_table(self, selected: Selected) -> dict[Table, Mapping[int, ColumnPolicy]]:
         """How the values of the captured tables are kept, for columns that a setting concerns."""
         found: dict[Table, Mapping[int, ColumnPolicy]] = {}
-        for described in map(self._catalog.described, selected.good):
+        for described in map(self._catalog.describe_entry, selected.good):
             columns = zip(described.table.columns, described.columns, described.codecs, strict=True)
             kept = {column.number: kept_as(server, codec) for column, server, codec in columns}
             found[described.table] = {number: one for number, one in kept.items() if one is not None}
@@ -358,7 +358,7 @@ class MySQLSource:
 
     def _select(self, checkpoint: Checkpoint) -> Selected:
         known = _captured_before(checkpoint)
-        selected = self._catalog.selected(known)
+        selected = self._catalog.selected_tables(known)
         if checkpoint.position is not None:
             selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
         self._catalog.check(selected, had_some=self._still_selects(known))
@@ -371,7 +371,7 @@ class MySQLSource:
     @property
     def _has_had_tables(self) -> bool:
         """There were tables to capture; if none are left, they are gone."""
-        return bool(self._captured or self._lives.gone)
+        return bool(self._captured or self._lives.gone_tables)
 
     def _found_lives(
         self,
@@ -398,11 +398,11 @@ class MySQLSource:
             end=binlog_status.end(connection).coordinate,
             is_kept=wanted.selection.names,
         )
-        is_new = bool(present - captured or known.passed(place) & present)
+        is_new = bool(present - captured or known.tables_ended_by(place) & present)
         visible = preparing.visible_end() if is_new and place is not None and begin.xa is None else None
         return Lives(ends, new_tables(known, captured, present, position=place, visible=visible))
 
-    def _positioned(
+    def _prepare_position(
         self,
         preparing: Preparing,
         checkpoint: Checkpoint,
@@ -448,7 +448,7 @@ def _captured_before(checkpoint: Checkpoint) -> frozenset[TableId]:
 
 def _captured_to_store(selected: Selected, lives: Lives) -> dict[str, str]:
     """What to store in a checkpoint's `source`: the tables that the stream captures."""
-    tables = sorted({*(t.id for t in selected.good), *lives.gone})
+    tables = sorted({*(t.id for t in selected.good), *lives.gone_tables})
     listed = json.dumps([[t.schema, t.name] for t in tables], separators=(",", ":"))
     return {"tables": listed, LIVES: lives.to_json()}
 

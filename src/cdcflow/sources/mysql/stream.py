@@ -125,7 +125,7 @@ class BinlogStream:
         """Receive and decode the available data. By the loop's thread, or by the one that runs ahead; never both."""
         if self._failure is not None:
             raise self._failure
-        events = self._decoder.progress.seen()
+        events = self._decoder.progress.passed_marks()
         self._receive()
         try:
             events += self._decode()
@@ -160,10 +160,10 @@ class BinlogStream:
                     linger -= NAP_S
                     continue
                 except OSError as error:
-                    self._failure = self._gone(error.strerror or type(error).__name__)
+                    self._failure = self._connection_lost(error.strerror or type(error).__name__)
                     break
                 if not got:
-                    self._failure = self._gone("the server closed it")
+                    self._failure = self._connection_lost("the server closed it")
                     break
                 self._size += got
                 received += got
@@ -204,9 +204,9 @@ class BinlogStream:
                 f"although cdcflow asked for a heartbeat every {self._dump.heartbeat_s:g} s; connecting again"
             )
         if time.monotonic() - self._began_at > SETTLED_S:
-            self._conflicts.settled()
+            self._conflicts.reset()
 
-    def _gone(self, why: str) -> CdcflowError:
+    def _connection_lost(self, why: str) -> CdcflowError:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         return SourceUnavailable(f"reading the binary log of {self._connector.address}: the connection is gone: {why}")

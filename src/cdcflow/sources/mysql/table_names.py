@@ -28,7 +28,7 @@ class TableNames:
     def text(self, name: str) -> str:
         return lower_name(name) if self.mode else name
 
-    def kept(self, name: str) -> str:
+    def as_stored(self, name: str) -> str:
         """A name as the catalog stores it."""
         return lower_name(name) if self.mode == 1 else name
 

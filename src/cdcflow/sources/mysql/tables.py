@@ -92,7 +92,7 @@ def column_numbers(names: Sequence[str]) -> list[int]:
 class Tables(Protocol):
     """What the stream queries about tables. Called by the stream's thread, in the log's order."""
 
-    def named(self, table: TableId) -> TableId:
+    def catalog_name(self, table: TableId) -> TableId:
         """The table that this name in a statement or the log means, as the catalog names it."""
         ...
 
@@ -106,7 +106,7 @@ class Tables(Protocol):
         the map's bytes differ from the last ones, and after each `changed`."""
         ...
 
-    def described(self, table: TableId) -> DescribedTable | None:
+    def last_shape(self, table: TableId) -> DescribedTable | None:
         """Its last known shape, from a table map or from the catalog; None if it was never seen."""
         ...
 
@@ -114,7 +114,7 @@ class Tables(Protocol):
         """The captured tables of a schema (None: of all) as last known, even if it is gone."""
         ...
 
-    def seen(self, table: TableId) -> DescribedTable | None:
+    def mapped_shape(self, table: TableId) -> DescribedTable | None:
         """The shape of the table map since the last statement about this table; None if there was no map."""
         ...
 
@@ -144,7 +144,7 @@ class Tables(Protocol):
         """The stream has reached this coordinate, or (None) no table is new from now on."""
         ...
 
-    def changed(self, table: TableId | None) -> None:
+    def invalidate(self, table: TableId | None) -> None:
         """A statement may have changed this table's shape, or any (None), or created or dropped it."""
         ...
 

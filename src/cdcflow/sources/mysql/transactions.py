@@ -84,7 +84,7 @@ def openers_of(events: Events, at: Int64s) -> Openers:
         return plain
     sources, which, number = list(plain.gtids.sources), plain.gtids.which.copy(), plain.gtids.number.copy()
     for index in tagged.tolist():
-        found = tagged_gtid(events.one(int(at[index])))
+        found = tagged_gtid(events.event_at(int(at[index])))
         if found.source not in sources:
             sources.append(found.source)
         which[index], number[index] = sources.index(found.source), found.number
@@ -104,7 +104,7 @@ def _mysql(events: Events, at: Int64s, stamp: Int64s) -> Openers:
     which = np.full(len(at), -1, np.int64)
     sources: list[str] = []
     for index in _firsts(high, low, named):
-        raw = events.one(int(at[index]))[20:36]
+        raw = events.event_at(int(at[index]))[20:36]
         which[named & (high == high[index]) & (low == low[index])] = len(sources)
         sources.append(str(uuid.UUID(bytes=raw)))
     if (named & (number < 1)).any():
@@ -248,7 +248,7 @@ def queries(events: Events, flavor: Flavor) -> tuple[Int64s, Int64s, list[tuple[
         code[plain[(size == 6) & (head == _COMM) & (buffer.le16(text + 4) == _IT)]] = _COMMIT
     said: list[tuple[int, Statement]] = []
     for nth in np.flatnonzero(code == _OTHER).tolist():
-        statement = statement_in(query_of(events.one(int(at[nth])), flavor))
+        statement = statement_in(query_of(events.event_at(int(at[nth])), flavor))
         match statement:
             case Begin():
                 code[nth] = _BEGIN
@@ -307,7 +307,7 @@ def xa_groups(events: Events, groups: Groups) -> list[int]:
     """The numbers of the groups that are halves of XA transactions; those committed in one phase are complete."""
     found = {groups.of(at) for at, statement in groups.statements if isinstance(statement, XaEnd)}
     for number in np.flatnonzero(events.type[groups.ender] == EventType.XA_PREPARE).tolist():
-        if not prepared_xid(events.one(int(groups.ender[number])))[1]:
+        if not prepared_xid(events.event_at(int(groups.ender[number])))[1]:
             found.add(number)
     return sorted(found)
 
@@ -402,9 +402,9 @@ class PreparedTransaction:
     large: Large
     again: BinlogPosition
 
-    def committed(self, xid: int, position: Position, commit_ts: int) -> Run | SpooledTransaction | None:
+    def commit(self, xid: int, position: Position, commit_ts: int) -> Run | SpooledTransaction | None:
         """The transaction, decided by XA COMMIT at this position; None if it has no captured rows."""
-        return self.large.committed(xid, position, commit_ts)
+        return self.large.commit(xid, position, commit_ts)
 
     def incomplete_keys(self) -> dict[TableId, KeySet]:
         return self.large.incomplete_keys()

@@ -216,7 +216,7 @@ class Events:
     def where(self, keep: Bools) -> Events:
         return Events(self.buffer, self.start[keep], self.end[keep], self.type[keep], self.reach[keep])
 
-    def one(self, at: int) -> bytes:
+    def event_at(self, at: int) -> bytes:
         """An event's bytes, header included."""
         return self.buffer.raw[int(self.start[at]) : int(self.end[at])]
 

@@ -159,7 +159,7 @@ class CatalogTable:
     def id(self) -> TableId:
         return self.rel.id
 
-    def published(self, version: int) -> tuple[Attribute, ...]:
+    def published_columns(self, version: int) -> tuple[Attribute, ...]:
         """The columns that stream and chunk both carry. PostgreSQL 18 and later publish stored generated columns."""
         return tuple(a for a in self.attributes if not a.dropped and is_published(a, version))
 
@@ -176,7 +176,7 @@ class CatalogTable:
 
     def unsent(self, version: int) -> tuple[int, ...]:
         """The columns of the key that the server does not send."""
-        sent = {a.number for a in self.published(version)}
+        sent = {a.number for a in self.published_columns(version)}
         return tuple(number for number in self.identity_numbers if number not in sent)
 
     def names_of(self, numbers: Iterable[int]) -> tuple[str, ...]:
@@ -300,7 +300,7 @@ def describe_entry(table: CatalogTable, types: Mapping[int, TypeInfo], policy: P
             missing=a.missing,
             in_key=a.number in key,
         )
-        for a in table.published(version)
+        for a in table.published_columns(version)
     )
     if not attributes:
         raise without_columns(table.rel.id)
@@ -326,7 +326,7 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
     if rel.persistence == "u":
         found.append((f"{rel.id} is UNLOGGED: its changes are not logged", f"ALTER TABLE {rel.sql} SET LOGGED"))
     found += _identity_refusals(table)
-    if not table.published(version):
+    if not table.published_columns(version):
         bare = without_columns(rel.id)
         found.append((str(bare).split("\n")[0], bare.remedy or ""))
     for leaf in table.leaves:
@@ -343,7 +343,7 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
         found.append(_access_method(rel))
     found += name_refusals(
         rel.id,
-        [a.name for a in table.published(version)],
+        [a.name for a in table.published_columns(version)],
         lambda name: f"ALTER TABLE {rel.sql} RENAME COLUMN {quote_name(name)} TO …",
     )
     found += _unsent_key(table, version)
@@ -461,7 +461,7 @@ def _refused_by_policy(
     if policy.special_values not in ("null", "clamp") and not policy.columns:
         return {}
     version = connection.info.server_version
-    types = load_types(connection, [a.type_oid for t in tables for a in t.published(version)])
+    types = load_types(connection, [a.type_oid for t in tables for a in t.published_columns(version)])
     refused: dict[TableId, tuple[Refusal, ...]] = {}
     for table in tables:
         try:
@@ -518,7 +518,7 @@ class Catalog:
         """After `Connector.close`."""
         self._session.close()
 
-    def selected(self) -> Selected:
+    def selected_tables(self) -> Selected:
         return self.ask(f"reading the catalog of {self._connector.address}", self.select)
 
     def select(self, connection: Connection) -> Selected:
@@ -531,7 +531,7 @@ class Catalog:
             return describe_all(connection, selected.good, self._policy)
 
         found = self.ask(f"reading the catalog of {self._connector.address}", question)
-        return tuple(self._interned(d) for d in found)
+        return tuple(self._intern(d) for d in found)
 
     def describe(self, relation: Relation) -> DescribedTable | None:
         """The table that a Relation message is about, at the time of the message (see the top of this module). `None`
@@ -554,7 +554,7 @@ class Catalog:
         found = self.ask(f"looking up table {relation.namespace}.{relation.name}", question)
         if known is not None and known[0] == relation and known[1].table == found.table:
             return known[1]
-        found = self._interned(found)
+        found = self._intern(found)
         self._known[relation.oid] = (relation, found)
         return found
 
@@ -565,7 +565,7 @@ class Catalog:
         self._uncertain.discard(oid)
         return found
 
-    def _interned(self, described: DescribedTable) -> DescribedTable:
+    def _intern(self, described: DescribedTable) -> DescribedTable:
         return self._described.setdefault(described.table, described)
 
     def _brought_together(self, connection: Connection, relation: Relation) -> DescribedTable:
@@ -577,7 +577,7 @@ class Catalog:
             table = None
         else:
             table = load(connection, [rel])[rel.oid]
-        logged = self._logged(relation, is_gone=table is None)
+        logged = self._logged_shape(relation, is_gone=table is None)
         attributes = table.attributes if table else as_attributes(logged)
         types = load_types(connection, [c.type_oid for c in relation.columns])
         bases = [_looked_through(c.type_oid, c.type_modifier, types)[0] for c in relation.columns]
@@ -602,7 +602,7 @@ class Catalog:
             raise without_columns(table_id)
         return describe_table(table_id, relation.oid, tuple(infos), identity, self._policy)
 
-    def _logged(self, relation: Relation, *, is_gone: bool) -> Table | None:
+    def _logged_shape(self, relation: Relation, *, is_gone: bool) -> Table | None:
         """The shape of this very table's rows in the change log, where it is gone or has another name now."""
         table = TableId(relation.namespace, relation.name)
         if not is_gone and not self.lives.is_ended(relation.oid, table):
@@ -650,7 +650,7 @@ class Catalog:
 
 def describe_all(connection: Connection, tables: Sequence[CatalogTable], policy: Policy) -> tuple[DescribedTable, ...]:
     version = connection.info.server_version
-    types = load_types(connection, [a.type_oid for t in tables for a in t.published(version)])
+    types = load_types(connection, [a.type_oid for t in tables for a in t.published_columns(version)])
     return tuple(describe_entry(t, types, policy, version) for t in tables)
 
 

@@ -273,7 +273,7 @@ class CatchingUp:
         if events:
             self._delivered = max(self._delivered, lsn_of(position_after(events[-1])))
         if taken.ended:
-            events += self._ended()
+            events += self._end_window()
         return events
 
     def _break_off(self) -> None:
@@ -284,7 +284,7 @@ class CatchingUp:
         self._decoder.close()
         self._leaving = True
 
-    def _ended(self) -> list[StreamEvent]:
+    def _end_window(self) -> list[StreamEvent]:
         """The window is whole. If it did not end because it was full, no captured change is left up to its bound."""
         backlog = _backlog_in(_last_result(self._pg))
         self._decoder.close()

@@ -220,7 +220,7 @@ class PostgresChunks:
                 connection.execute("ROLLBACK")
 
     @contextlib.contextmanager
-    def opened(self, connection: Connection, chunk: Chunk, part: Share | None) -> Iterator[OpenTable]:
+    def open_table(self, connection: Connection, chunk: Chunk, part: Share | None) -> Iterator[OpenTable]:
         shares = [] if part is None else [part]
         if part is None and chunk.kind == "range":
             at_once = 1 if chunk.single_connection else self._parts_at_once
@@ -240,7 +240,7 @@ class PostgresChunks:
     def elsewhere(self) -> Iterator[Callable[[PagesRead], PagesRead]]:
         yield lambda part: part  # a snapshot says all by itself
 
-    def reached(self, chunk: Chunk, found: Sequence[PagesRead]) -> ChunkProgress:
+    def progress_after(self, chunk: Chunk, found: Sequence[PagesRead]) -> ChunkProgress:
         planned, (plan, begin) = PagePlan.from_json(chunk.plan), plan_of(chunk)
         at = found[-1].reached
         if size := sum(part.bytes for part in found):
@@ -248,7 +248,7 @@ class PostgresChunks:
             page_bytes = size // max(at.unit - begin.unit, 1)
             self._pages_max[chunk.table] = max(1, self._bytes_max // 2 // max(page_bytes, 1))
         if at.unit >= plan.units and plan.units == planned.units:
-            plan = self._attached(chunk.table, plan)
+            plan = self._with_attached(chunk.table, plan)
         later = plan.to_json() if plan.units > planned.units else ""
         return ChunkProgress(
             str(replace(at, later=later)), min(at.unit, planned.units), exhausted=at.unit >= plan.units
@@ -257,7 +257,7 @@ class PostgresChunks:
     def close(self) -> None:
         self._decoders.shutdown(wait=True, cancel_futures=True)
 
-    def _attached(self, table: TableId, plan: PagePlan) -> PagePlan:
+    def _with_attached(self, table: TableId, plan: PagePlan) -> PagePlan:
         """At the end of a plan: the plan with partitions that came since. One that was attached had rows before,
         and they are in no log (P12). Once is enough: later ones are for a later backfill."""
         rel = self._look_up(table)
@@ -267,7 +267,7 @@ class PostgresChunks:
         def ask(connection: Connection) -> PagePlan:
             leaves = load(connection, [rel])[rel.oid].leaves
             known = {leaf.rel.oid for leaf in plan.leaves}
-            return plan.extended(_pin_plan(connection, plan.root, [x for x in leaves if x.oid not in known]))
+            return plan.with_leaves_of(_pin_plan(connection, plan.root, [x for x in leaves if x.oid not in known]))
 
         return self._pool.run(f"looking for new partitions of {table}", ask)
 
@@ -382,7 +382,7 @@ class OpenTable:
                 reached = piece.begin
                 break
             condition = piece.condition + which
-            rows, is_whole = self._copied(piece.source, condition, part.bytes_max - size)
+            rows, is_whole = self._copy_rows(piece.source, condition, part.bytes_max - size)
             size += len(rows.data)
             # Decoded concurrently with the next piece's transfer, so that the server need not wait for it.
             decoded.append(self.decoders.submit(decode_copy, rows, self.described))
@@ -404,7 +404,7 @@ class OpenTable:
         source = _whole_of(self.connection, self.root, self.table)
         while True:
             condition = key_texts.condition(keys, self.described)
-            rows, is_whole = self._copied(source, condition, bytes_max if len(keys) > 1 else _ALL_BYTES)
+            rows, is_whole = self._copy_rows(source, condition, bytes_max if len(keys) > 1 else _ALL_BYTES)
             if is_whole:
                 return [decode_copy(rows, self.described)], None
             # Which of the keys these rows have, only the server can say: so fewer of them, as many as likely fit.
@@ -413,7 +413,7 @@ class OpenTable:
             return found, left if more is None else more.union(left)
 
     def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
-        rows, is_whole = self._copied(_whole_of(self.connection, self.root, self.table), "true", bytes_max)
+        rows, is_whole = self._copy_rows(_whole_of(self.connection, self.root, self.table), "true", bytes_max)
         if not is_whole:
             raise TooLarge
         return [decode_copy(rows, self.described)]
@@ -432,7 +432,7 @@ class OpenTable:
         page, number = (int(n) for n in row[0].strip("()").split(","))
         return PageCursor(piece.leaf.first + page, number)
 
-    def _copied(self, source: str, condition: str, bytes_max: int) -> tuple[Joined, bool]:
+    def _copy_rows(self, source: str, condition: str, bytes_max: int) -> tuple[Joined, bool]:
         return _run_copy(self.connection, _copy(self.described, source, condition), max(bytes_max, _ROW_BYTES))
 
 

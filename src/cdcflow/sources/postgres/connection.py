@@ -210,7 +210,7 @@ class Connector(connections.Connector[Connection]):
                 remedy="upgrade the server",
                 runbook="server-version",
             )
-        return self._kept(connection)
+        return self._register(connection)
 
 
 def _startup_options(settings: Mapping[str, str], given: str) -> str:

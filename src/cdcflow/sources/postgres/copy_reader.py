@@ -143,7 +143,7 @@ class CopyReader:
                     aside.append((len(messages), data))
                     continue
                 if self._kind == "window":
-                    data = self._unwrapped(data)
+                    data = self._row_message(data)
                 if data:
                     messages.append(data)
                     size += len(data)
@@ -157,7 +157,7 @@ class CopyReader:
                 linger_s -= _NAP_S
         return CopyBatch(join_messages(messages), aside, more, ended)
 
-    def _unwrapped(self, data: bytes) -> bytes:
+    def _row_message(self, data: bytes) -> bytes:
         """The message in a row; nothing for the header and the end of the rows."""
         if not self._begun:
             self._begun = True

@@ -359,7 +359,9 @@ def _cautions(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], versio
             "is partitioned: TRUNCATE, DETACH, DROP or ATTACH of a single partition is not in the stream; "
             "the daemon then reads the table again",
         )
-    hidden = [a.name for a in table.attributes if a.generated and not a.dropped and a not in table.published(version)]
+    hidden = [
+        a.name for a in table.attributes if a.generated and not a.dropped and a not in table.published_columns(version)
+    ]
     if hidden:
         yield warning(
             subject, f"generated columns are not captured: {', '.join(hidden)} (this server does not publish them)"

@@ -76,7 +76,7 @@ class Opening:
             binary=binary,
             skip_until=after,
             mark_prefix=mark_prefix(self.slot),
-            changed=self.row_versions.changed,
+            changed=self.row_versions.changed_version,
             captures=self.catalog.lives.captures,
         )
 

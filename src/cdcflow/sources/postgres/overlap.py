@@ -197,7 +197,7 @@ class TransactionsOnly:
             return has_row, has_row
         counts = has_row & np.isin(frames.buffer.uint32(frames.start + 1), self._captured)
         for at in np.flatnonzero(frames.kind == _TRUNCATE).tolist():
-            counts[at] = np.isin(truncated_of(frames.one(at)[1:]), self._captured).any()
+            counts[at] = np.isin(truncated_of(frames.message_at(at)[1:]), self._captured).any()
         return has_row, counts
 
     @staticmethod

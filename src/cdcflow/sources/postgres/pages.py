@@ -52,7 +52,7 @@ class PagePlan:
         leaves = [[x.rel.oid, x.rel.id.schema, x.rel.id.name, x.filenode, x.pages] for x in self.leaves]
         return json.dumps({"version": 1, "root": self.root, "leaves": leaves}, separators=(",", ":"))
 
-    def extended(self, found: PagePlan) -> PagePlan:
+    def with_leaves_of(self, found: PagePlan) -> PagePlan:
         """This plan, followed by the leaves that only `found` has."""
         known = {leaf.rel.oid for leaf in self.leaves}
         return plan_of_leaves(self.root, [*self.leaves, *(leaf for leaf in found.leaves if leaf.rel.oid not in known)])

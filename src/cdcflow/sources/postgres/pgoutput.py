@@ -177,12 +177,12 @@ class PgoutputDecoder:
         """
         if not len(messages):
             return []
-        events = self._decoded(messages)
+        events = self._decode(messages)
         # First, so that no position after a row in the new shape becomes durable without the request to read again.
         filled, self._filled = self._filled, []
         return [*filled, *events] if filled else events
 
-    def _decoded(self, messages: Sequence[bytes] | Joined) -> list[StreamEvent]:
+    def _decode(self, messages: Sequence[bytes] | Joined) -> list[StreamEvent]:
         frames = self._frames(messages if isinstance(messages, Joined) else join_messages(messages))
         if not frames.seen & _OTHER_SEEN and self._block is None:
             return self._plain(frames)
@@ -258,7 +258,7 @@ class PgoutputDecoder:
         if self._waiting_bytes <= self._spool_bytes_max:
             return []
         frames = self._together()
-        xid = struct.unpack(">I", exactly(frames.one(0), 21)[17:])[0]
+        xid = struct.unpack(">I", exactly(frames.message_at(0), 21)[17:])[0]
         self._spooling = PendingTransaction(xid=xid, shapes=self._shapes)
         return self._spool(frames.part(1, len(frames)), self._spooling, streamed=False)
 
@@ -373,7 +373,7 @@ class PgoutputDecoder:
         if not frames.seen & _SINGLE_SEEN:
             return out
         for at in np.flatnonzero(_SINGLE[frames.kind]).tolist():
-            kind, body = int(frames.kind[at]), frames.one(at)
+            kind, body = int(frames.kind[at]), frames.message_at(at)
             if kind == _RELATION:
                 relation = relation_of(body[1 + header :])
                 self._before[relation.oid], self._described_last = self._described_last, relation.oid
@@ -433,7 +433,7 @@ class PgoutputDecoder:
                 self._filled.append(RowsFilled(found.table, position_of(self._skip_until), found))
 
     def _shape(self, relation: Relation) -> RelationShape:
-        described = self._described(relation)
+        described = self._describe_relation(relation)
         if not described.table.columns:
             relation = replace(relation, columns=())
         in_identity = [c.in_identity for c in relation.columns]
@@ -463,7 +463,7 @@ class PgoutputDecoder:
                     part = mine[begin : min(begin + step, b)]
                     out.changes.append(changes_of(frames, part, header + 4, shape.described, shape.in_identity))
 
-    def _described(self, relation: Relation) -> DescribedTable:
+    def _describe_relation(self, relation: Relation) -> DescribedTable:
         described = self._describe(relation)
         if described is None:
             return describe_table(TableId(relation.namespace, relation.name), relation.oid, (), Identity.KEY, Policy())
@@ -500,7 +500,7 @@ class PgoutputDecoder:
     # ── transactions that come in pieces ────────────────────────────────────────────────────────────────────
 
     def _control(self, frames: Frames, at: int) -> list[StreamEvent]:
-        kind, body = int(frames.kind[at]), frames.one(at)
+        kind, body = int(frames.kind[at]), frames.message_at(at)
         if kind == _STOP:
             if self._block is None:
                 raise InvariantViolated("pgoutput Stream Stop without a Stream Start", runbook="stream-not-understood")
@@ -530,7 +530,7 @@ class PgoutputDecoder:
         partitions = (oid for oid in self._left_out if self._before[oid] in transaction.shapes)
         for oid in (*transaction.shapes, *partitions):
             self._compare(oid)  # the catalog shows what this transaction did to a table only now
-        return self._committed(transaction, end, clock + EPOCH_US)
+        return self._commit_spooled(transaction, end, clock + EPOCH_US)
 
     def _stream_aborted(self, body: bytes) -> list[StreamEvent]:
         """A transaction or one of its sub-transactions was rolled back (with its position and time if parallel
@@ -576,10 +576,10 @@ class PgoutputDecoder:
     def _spooled_committed(self, frames: Frames, at: int) -> list[StreamEvent]:
         transaction, self._spooling = self._spooling, None
         assert transaction is not None  # noqa: S101  # the caller has seen to it
-        _, _, end, clock = struct.unpack(">BQQq", exactly(frames.one(at)[1:], 25))
-        return self._committed(transaction, end, clock + EPOCH_US)
+        _, _, end, clock = struct.unpack(">BQQq", exactly(frames.message_at(at)[1:], 25))
+        return self._commit_spooled(transaction, end, clock + EPOCH_US)
 
-    def _committed(self, transaction: PendingTransaction, end: int, clock: int) -> list[StreamEvent]:
+    def _commit_spooled(self, transaction: PendingTransaction, end: int, clock: int) -> list[StreamEvent]:
         """A large transaction is complete: return its header, and its rows without those rolled back."""
         if end <= self._skip_until:
             transaction.discard()
@@ -587,7 +587,7 @@ class PgoutputDecoder:
         position = position_of(end)
         marks = [m for m in transaction.marks if not m.content.startswith(_HEARTBEAT)]
         seen = [MarkSeen(Token(name_of(m.content)), position, clock) for m in marks]
-        found = transaction.committed(transaction.xid, position, clock, transaction.origin)
+        found = transaction.commit(transaction.xid, position, clock, transaction.origin)
         if found is None:
             return [*seen] or [Advanced(position, clock)]
         return [Committed(found), *seen]

@@ -87,27 +87,27 @@ class Preparing:
 
     def _first_time(self) -> Checkpoint:
         # The publication first: changes from before it cannot be decoded (P60).
-        state = self._ensured()
+        state = self._ensure_publication()
         found = slot.read(self.connection, self.names.slot)
         if found is not None:
             found.check_kind(self.system.database)
         if found is not None and not self.names.slot_is_ours:
-            position = self._adopted(found)
+            position = self._adopt_slot(found)
         else:
             if found is not None:
                 # It bears our log's name and the log is empty: a first start that did not get far enough to use it.
                 slot.drop(self.connection, self.names.slot)
-            position = self._created()
+            position = self._create_slot()
         return self._checkpoint_at(position, state)
 
     def _anew(self) -> Checkpoint:
         """A new position, because an operator accepted the loss."""
-        state = self._ensured()
+        state = self._ensure_publication()
         found = slot.read(self.connection, self.names.slot)
         if found is not None:
             found.check_kind(self.system.database)
             slot.drop(self.connection, self.names.slot)
-        made = self._checkpoint_at(self._created(), state)
+        made = self._checkpoint_at(self._create_slot(), state)
         return replace(made, source={**made.source, "history": "lost"})
 
     def _again(self, position: int, transactions_back: TransactionsBack | None) -> Prepared:
@@ -124,7 +124,7 @@ class Preparing:
         if transactions_back is not None and since < position:
             captured = captured_since(before, self.selected, since)
             overlap.check_same(self.connector, ours, names.publication, since, position, transactions_back, captured)
-        state = self._ensured()
+        state = self._ensure_publication()
         # Again: between the two reads it may have been repaired, which would hide a loss.
         check_publication(self.connection, state, names.publication, known)
         # Compare with what the change log knew, not with the publication before this start: this may be the second
@@ -158,14 +158,14 @@ class Preparing:
                 return joining
             time.sleep(0.05)
 
-    def _ensured(self) -> publication.Publication:
+    def _ensure_publication(self) -> publication.Publication:
         ours = self.names.publication_is_ours
         return publication.ensure(self.connection, self.names.publication, self.selected.tables, ours=ours)
 
-    def _created(self) -> int:
+    def _create_slot(self) -> int:
         return slot.create(self.connector, self.names.slot, failover=self.failover, timeout_s=self.creation_wait_s)
 
-    def _adopted(self, found: slot.Slot) -> int:
+    def _adopt_slot(self, found: slot.Slot) -> int:
         """Adopt a slot that an operator created for cdcflow, at a position after the publication: the log is empty, and
         the backfill reads the earlier rows."""
         if found.is_lost or found.confirmed is None:

@@ -367,7 +367,7 @@ class RowVersions:
                     compared.append(RowVersion(table, known[table], text, changed))
         return RowsCompared(tuple(compared))
 
-    def changed(self, oid: int, partition: int) -> RowVersion | None:
+    def changed_version(self, oid: int, partition: int) -> RowVersion | None:
         """The version of a table that the stream has just described, if its rows must be read again (returned once), or
         if it has other partitions or columns.
 
@@ -407,7 +407,7 @@ class RowVersions:
 
 
 Changed = Callable[[int, int], RowVersion | None]
-"""What `RowVersions.changed` is."""
+"""What `RowVersions.changed_version` is."""
 
 
 def _read(text: str | None) -> CatalogVersion | None:

@@ -237,7 +237,7 @@ class PostgresSource:
         return [d.table for d in described]
 
     def _looked_at_again(self) -> Selected:
-        selected = self._catalog.selected()
+        selected = self._catalog.selected_tables()
         if self._prepared is not None:
             everything, selected = selected, selected.only(self._prepared)
             waiting = self._waiting(selected, self._prepared)
@@ -266,13 +266,13 @@ class PostgresSource:
             return self._left_out
         known = frozenset(names_by_oid(checkpoint.source).values())
         self._remember_captured(checkpoint)
-        return self._catalog.selected().for_restart(known, self._selection)[1]
+        return self._catalog.selected_tables().for_restart(known, self._selection)[1]
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
         before, left_out = checkpoint.source, tuple[TableId, ...]()
         system = identify(self._connector)
         self._remember_captured(checkpoint)
-        selected = self._catalog.selected()
+        selected = self._catalog.selected_tables()
         if checkpoint.position is not None:
             check_names(before, Names.of(self._settings, log_id))
             self._catalog.ask("looking for the log's slot", lambda c: check_database(c, before, system))
@@ -352,12 +352,12 @@ class PostgresSource:
 
     def part_reader(self) -> PartReader:
         """Reads parts of chunks for another process that has this source open."""
-        self._table_names.capture(self._catalog.selected())
+        self._table_names.capture(self._catalog.selected_tables())
         return OwnPartReader(self.chunks(), self.close)
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
         self._remember_captured(checkpoint)
-        selected = self._catalog.selected()
+        selected = self._catalog.selected_tables()
         self._table_names.capture(selected)
         self._checkpoint = checkpoint
         tables = [described.table for described in self._catalog.tables(selected)]

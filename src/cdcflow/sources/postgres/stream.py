@@ -206,7 +206,7 @@ class PostgresStream:
         try:
             taken = self._reader.take(BYTES_MAX, MESSAGES_MAX, linger)
         except psycopg.Error as error:
-            self._failure = self._broken(error)
+            self._failure = self._connection_error(error)
             return join_messages([]), 0
         messages = taken.messages
         self._is_busy = len(messages) >= BUSY_MESSAGES_MIN
@@ -217,7 +217,7 @@ class PostgresStream:
                 end = heard
         self._more = taken.more
         if taken.ended:
-            self._failure = self._ended()
+            self._failure = self._end_error()
         if len(messages) or taken.aside:
             self._heard_at = time.monotonic()
         if len(messages):
@@ -248,7 +248,7 @@ class PostgresStream:
                 try:
                     self._say()
                 except psycopg.Error as error:
-                    self._failure = self._broken(error)
+                    self._failure = self._connection_error(error)
 
     def _say(self) -> None:
         """Send a status message: everything up to the acknowledged position is durable. After some silence it requests
@@ -332,17 +332,17 @@ class PostgresStream:
 
     # ── when it ends ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ended(self) -> CdcflowError:
+    def _end_error(self) -> CdcflowError:
         attempted = f"reading slot {self._slot}"
         try:
             result = self._pg.get_result()
         except psycopg.Error as error:
-            return self._broken(error)
+            return self._connection_error(error)
         if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
             return SourceUnavailable(f"{attempted}: the server ended the stream, as it does when it shuts down")
         return map_stream_error(error_of(result), attempted, self._publication)
 
-    def _broken(self, error: psycopg.Error) -> CdcflowError:
+    def _connection_error(self, error: psycopg.Error) -> CdcflowError:
         if error.sqlstate:
             return map_stream_error(error, f"reading slot {self._slot}", self._publication)
         said = " ".join(str(error).split())

@@ -38,7 +38,7 @@ class TableNames:
         seen_at, known = self._looked_up
         stale = table not in known or time.monotonic() - seen_at > LOOK_UP_AGAIN_S
         if stale or not self._catalog.ask(f"looking for {table}", lambda c: _is_still(c, known[table])):
-            known = {found.rel.id: found.rel for found in self._catalog.selected().tables}
+            known = {found.rel.id: found.rel for found in self._catalog.selected_tables().tables}
             self._looked_up = time.monotonic(), known
         self._check_captured(table, known)
         if table in known:

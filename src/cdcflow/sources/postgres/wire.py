@@ -46,7 +46,7 @@ class Frames:
         """Each message's length, header included: what `frames_of` needs in addition to `raw`."""
         return self.end - self.start + _HEADER
 
-    def one(self, i: int) -> bytes:
+    def message_at(self, i: int) -> bytes:
         """One message's bytes, for those that are read one by one."""
         return self.buffer.raw[int(self.start[i]) : int(self.end[i])]
 

@@ -41,7 +41,7 @@ def well_known(cells: Cells, where: Where) -> pa.Array:
     head = cells.matrix(_GEOMETRY_MIN)
     has_srid = head[:, :_SRID].any(axis=1) & present
     if not has_srid.any():
-        return cells.trimmed(_SRID).binary()
+        return cells.without_prefix(_SRID).binary()
     left_out = np.where(has_srid, 0, _SRID)
     size = np.where(present, cells.size - left_out, 0)
     data, offsets = gather(cells.buffer.bytes, cells.start + left_out, size)

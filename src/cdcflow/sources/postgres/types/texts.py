@@ -44,7 +44,7 @@ def jsonb(cells: Cells, where: Where) -> pa.Array:
     """A version byte, then the text."""
     if not ((cells.byte(0) == 1) | ~cells.present).all():
         raise unreadable(where, "jsonb of version 1")
-    return utf8(cells.trimmed(1).binary(), where)
+    return utf8(cells.without_prefix(1).binary(), where)
 
 
 def bytea_text(cells: Cells, where: Where) -> pa.Array:
