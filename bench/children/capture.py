@@ -21,7 +21,7 @@ import threading
 import time
 from typing import Any
 
-from cdcflow.daemon.lean import lean, loaded
+from cdcflow.daemon.lean import end_loading, lean
 
 lean()  # as `cdcflow run` does, before anything of the capture is imported
 
@@ -100,7 +100,7 @@ def _measured(running: Capture, config: Config, asked: dict[str, object], events
     assert until is None or isinstance(until, int)
     assert above is None or isinstance(above, int)
     times = asked.get("times")
-    loaded()
+    end_loading()
     signal.signal(signal.SIGTERM, lambda *_: running.stop())
     syncs = Syncs()
     clock = Clock()

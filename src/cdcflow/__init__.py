@@ -26,7 +26,7 @@ def open(log: Config | Path | str) -> SubscribedLog:  # noqa: A001  as in `gzip.
         ConfigurationError: there is no log.
     """
     # By name: every module imports this one, and none may import all the others with it.
-    opened: SubscribedLog = importlib.import_module("cdcflow.wiring.opening").opened(log)
+    opened: SubscribedLog = importlib.import_module("cdcflow.wiring.opening").open_for_queries(log)
     return opened
 
 

@@ -19,7 +19,7 @@ from cdcflow.daemon.interfaces.recent import Recent
 from cdcflow.errors import ConfigurationError
 from cdcflow.http.access import Access
 from cdcflow.http.explorer import Explorer
-from cdcflow.http.operations import checked
+from cdcflow.http.operations import operation_of
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import UNCHANGED
@@ -113,7 +113,7 @@ class Shop:
         }
 
     def _answer(self, request: Mapping[str, Any], asked_by: str) -> object:
-        operation = checked(request)
+        operation = operation_of(request)
         if request.get("tables") == ["public.weather"]:
             raise ConfigurationError("SELECT is not granted", remedy="GRANT SELECT ON public.weather TO cdcflow")
         self.asked.append(request)

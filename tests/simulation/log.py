@@ -19,7 +19,7 @@ from tests.simulation.transactions import Keys, Plain, Row, Transaction
 
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.ports.log import Numbered, Spool
-from cdcflow.log.fold.fold import Change, Key, fold, swept
+from cdcflow.log.fold.fold import Change, Key, fold, sweep
 from cdcflow.log.fold.fold import Row as Folded
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
@@ -274,7 +274,7 @@ class ModelLog:
             if known.state == "forgotten":
                 stale.add(table)
             if known.state == "done" and known.generation > generations.get(table, 0):
-                folded[table] = swept(folded[table], known.since)
+                folded[table] = sweep(folded[table], known.since)
                 generations[table] = known.generation
                 incomplete.discard(table)
                 touched.add(table)

@@ -79,8 +79,8 @@ class CutBeforeChunk(Windowing):
 class AcknowledgesHeld(Windowing):
     """The position of a cut is the latest that was delivered, held or not."""
 
-    def committed(self, run: Transactions) -> None:
-        super().committed(run)
+    def add_committed(self, run: Transactions) -> None:
+        super().add_committed(run)
         if run.transactions and self.holding:
             self._tail.reach(run.last_position)
 
@@ -115,13 +115,13 @@ class ForgetsAtOnce(Windowing):
 class ReleasesInFront(Windowing):
     """Lets transactions pass that follow one that touches a table of the window."""
 
-    def committed(self, run: Transactions) -> None:
+    def add_committed(self, run: Transactions) -> None:
         window = self.window
         if window is not None and window.held and run.first_touching(window.tables) is None:
             self._delivered.add(run.xids)
             self._tail.release(run)
         else:
-            super().committed(run)
+            super().add_committed(run)
 
 
 def at_low(*kinds: str) -> Callable[[Window, TableId], int | None]:
@@ -156,9 +156,9 @@ class ReadsAgainAtOnce(Windowing):
 class PlansAtAnyVersion(Windowing):
     """Takes a plan although the row version is not the one from before `since`."""
 
-    def planned(self, planned: Planned) -> None:
+    def accept_plan(self, planned: Planned) -> None:
         self._backlog._work[planned.table].version = planned.row_version
-        super().planned(planned)
+        super().accept_plan(planned)
 
 
 def acknowledges_the_last_cut(recording: Recording) -> None:
@@ -170,7 +170,7 @@ def acknowledges_the_last_cut(recording: Recording) -> None:
 
 
 def durable_before_its_sync(durability: Durability) -> None:
-    """A `Durability._synced` that reports what the sync is about to make durable."""
+    """A `Durability._sync_log` that reports what the sync is about to make durable."""
     log = durability._log
     assert isinstance(log, ModelLog)
     durability.durable = log.cuts[-1].checkpoint
@@ -278,7 +278,7 @@ def sweeps_from_inside_a_batch(machine: Interleave, table: TableId) -> None:
 
 
 def each_bound_for_itself(delivered: Delivered, *visibilities: Visibility) -> None:
-    """A `Delivered.seen` for which what an upper bound does not rule out was seen."""
+    """A `Delivered.record_snapshot` for which what an upper bound does not rule out was seen."""
     delivered._snapshots += [(visibility,) for visibility in visibilities]
 
 

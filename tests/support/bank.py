@@ -234,7 +234,7 @@ class Branch(ABC):
     def verified(self) -> Report:
         """What `cdcflow verify --against log` finds while a daemon runs."""
         settings = load(self.config_path)
-        return wiring.verified(settings, against=["log"], differences_max=3, pace=Pace(seal_wait_s=0.5))
+        return wiring.run_verification(settings, against=["log"], differences_max=3, pace=Pace(seal_wait_s=0.5))
 
     def assert_verified(self, daemon: subprocess.Popen[bytes] | None = None) -> None:
         """Check that `cdcflow verify` finds all tables equal, once the log is sealed up to the source's position."""

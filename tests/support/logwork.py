@@ -47,8 +47,11 @@ def chain(layout: Layout) -> None:
 def told_of(layout: Layout, state: int) -> list[Any]:
     """A log's content, independent of the names of its files: its segments, its index, its state at an offset."""
     segments = [(s.first_offset, s.last_offset, [f.sha256 for f in s.files], s.seams) for s in list_segments(layout)]
-    index = [keyindex.IndexFile.to_bytes(index_files.opened(layout, bounds)) for bounds in index_files.listed(layout)]
-    kept = [(entry.sha256, entry.rows) for entry in states.opened(layout, state).tables.values()]
+    index = [
+        keyindex.IndexFile.to_bytes(index_files.open_index(layout, bounds))
+        for bounds in index_files.index_bounds(layout)
+    ]
+    kept = [(entry.sha256, entry.rows) for entry in states.open_state(layout, state).tables.values()]
     return [segments, index, kept]
 
 

@@ -15,9 +15,9 @@ from cdcflow.log.maintenance.index import Indexing
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import SourceIdentity
-from cdcflow.push.operations import parsed
+from cdcflow.push.operations import parse_operations
 from cdcflow.push.remembered import Memory, Once
-from cdcflow.push.schemas import Shape, compiled, continued
+from cdcflow.push.schemas import Shape, compile_schema, continue_numbers
 from cdcflow.push.writer import Answer, Request, Writer
 from cdcflow.sinks.files.log import FileLog
 
@@ -32,7 +32,7 @@ SCHEMA: Mapping[str, Any] = {
     },
     "required": ["id"],
 }
-ORDERS = compiled("orders", ["id"], SCHEMA)
+ORDERS = compile_schema("orders", ["id"], SCHEMA)
 
 
 class Pushed:
@@ -43,7 +43,7 @@ class Pushed:
         reader = FolderReader(folder)
         if reader.exists():
             versions = reader.table_shapes().get(shape.table.id, {})
-            shape = continued(shape, [versions[number] for number in sorted(versions)])
+            shape = continue_numbers(shape, [versions[number] for number in sorted(versions)])
         self.shape = shape
         self.log = FileLog.open(folder, SourceIdentity("push", "a1", "collections"), seal or Seal(age_max=3600.0))
         self.now_us = 1_700_000_000_000_000
@@ -61,7 +61,7 @@ class Pushed:
 
     def send(self, operations: Any, *, atomic: bool = True, once: Once | None = None) -> Answer:
         """One request, and its answer."""
-        request = Request(self.shape, parsed(self.shape, operations), 100, atomic, once)
+        request = Request(self.shape, parse_operations(self.shape, operations), 100, atomic, once)
         return self.writer.submit(request).result(30)
 
     def send_columns(self, rows: Sequence[Mapping[str, Any]]) -> Answer:

@@ -27,7 +27,7 @@ from cdcflow.log.fold.fold import (
     fold,
     go_on,
     soft_delete,
-    swept,
+    sweep,
     swept_softly,
 )
 from cdcflow.model.table import Column, Table
@@ -99,7 +99,7 @@ class Folded:
 
     def sweep(self, since: int) -> None:
         """A backfill is done that began at this offset."""
-        self.rows = swept(self.rows, since)
+        self.rows = sweep(self.rows, since)
 
     def expected(self, shape: Table) -> State:
         """What the table has in the columns of this shape, its latest."""

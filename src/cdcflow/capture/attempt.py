@@ -51,7 +51,7 @@ from cdcflow.capture.shadow import Shadow
 from cdcflow.capture.source_polls import SourceLooks, row_versions
 from cdcflow.capture.source_tasks import SourceTasks
 from cdcflow.capture.spans import OnSpan
-from cdcflow.capture.start_position import placed
+from cdcflow.capture.start_position import prepare_position
 from cdcflow.capture.threads import Clock, Threads
 from cdcflow.capture.waker import Waker
 from cdcflow.errors import ConfigurationError, SourceUnavailable
@@ -124,7 +124,7 @@ class Attempt:
         self._clock = clock
         self._epoch = epoch
         lost, keep = orders.accept_history_loss, orders.keep_rows
-        checkpoint = placed(source, log, log_id, epoch, on_event, accept_history_loss=lost, keep_rows=keep)
+        checkpoint = prepare_position(source, log, log_id, epoch, on_event, accept_history_loss=lost, keep_rows=keep)
         self.tables: tuple[Table, ...] = tuple(source.tables())
         self._chunks: ChunkSource = source.chunks()
         self._partial_keys = PartialKeys(log, self.tables, on_event)
@@ -231,7 +231,7 @@ class Attempt:
         """
         self._on_event("capture started", {"epoch": self._epoch, "tables": len(self.tables)})
         self._begin()
-        while not stopping() and not self.capture_paused and not self._served():
+        while not stopping() and not self.capture_paused and not self._is_served():
             self._turn()
         self._finish()
 
@@ -263,7 +263,7 @@ class Attempt:
         return self._machine.progress.capture_paused
 
     def _take_requests(self) -> None:
-        for request in self._requested():
+        for request in self._queued_requests():
             self._handle(self._partial_keys.looked_up(request, self._machine.progress))
 
     def _handle(self, given: Input) -> None:
@@ -272,7 +272,7 @@ class Attempt:
         for effect in effects:
             if isinstance(effect, PlanTable | WriteMark | TakeSnapshot):
                 self._tasks.send(effect)
-            self._observed.asked(effect)
+            self._observed.effect_requested(effect)
         for effect in effects:
             self._carry_out(effect)
 
@@ -285,11 +285,11 @@ class Attempt:
             case PlanTable() | WriteMark() | TakeSnapshot():
                 pass
             case Answered():
-                self._recording.answered(effect)
+                self._recording.record_answer(effect)
             case Event(event, fields):
                 self._events[event] += 1
                 self._on_event(event, dict(fields))
-                self._observed.told(event, dict(fields))
+                self._observed.on_event(event, dict(fields))
 
     def _tell_read(self, answer: Input) -> None:
         if not isinstance(answer, ChunkRead):
@@ -309,8 +309,8 @@ class Attempt:
         self._observed.look(now, self._tasks, self._source, self._chunks, self._machine)
         if self._rate.is_due(now):
             rows = self._recording.rows
-            self._rate.seen(now, rows["captured"] + rows["read"])
-            self._reading.seen(now, rows["read"], is_reading=self._machine.is_reading)
+            self._rate.record(now, rows["captured"] + rows["read"])
+            self._reading.record(now, rows["read"], is_reading=self._machine.is_reading)
 
     def use(self, limits: Limits) -> None:
         """Apply other limits at the next turn. May be called from any thread."""
@@ -322,7 +322,7 @@ class Attempt:
             self._rate_of_settings = limits.rows_per_second_max
             self._machine.use(limits)
 
-    def _requested(self) -> list[Input]:
+    def _queued_requests(self) -> list[Input]:
         found: list[Input] = []
         with contextlib.suppress(Empty):
             while True:
@@ -331,7 +331,7 @@ class Attempt:
 
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _served(self) -> bool:
+    def _is_served(self) -> bool:
         if not self._orders.once:
             return False
         wanted = tuple(t.id for t in self.tables) if self._orders.backfill is None else self._ordered
@@ -340,9 +340,9 @@ class Attempt:
             states = progress.tables
             self._settled = all(states[t].state in ("done", "failed", "cancelled") for t in wanted)
         is_durable = self._recording.checkpoint.cut == self._durability.durable.cut
-        return self._settled and is_durable and self._reported(wanted)
+        return self._settled and is_durable and self._all_reported(wanted)
 
-    def _reported(self, wanted: Sequence[TableId]) -> bool:
+    def _all_reported(self, wanted: Sequence[TableId]) -> bool:
         """The log's last cut records how the requested tables ended."""
         logged = self._recording.checkpoint.progress.get("tables", {})
         now = self._machine.progress
@@ -380,7 +380,7 @@ class Attempt:
     def status(self) -> dict[str, object]:
         """The current state, as JSON-able values. May be called from any thread."""
         durable = self._durability.durable
-        held_rows, held_bytes = self._machine.held
+        held_rows, held_bytes = self._machine.held_size
         return {
             "epoch": self._epoch,
             "cut": durable.cut,

@@ -38,7 +38,7 @@ from cdcflow.capture.settings import CaptureSettings, OpenedLog, SettingsInUse
 from cdcflow.capture.shadow import Shadow
 from cdcflow.capture.source_polls import TablesChanged
 from cdcflow.capture.spans import OnSpan
-from cdcflow.capture.status import fields_of, said, status_of
+from cdcflow.capture.status import error_text, fields_of, status_of
 from cdcflow.capture.tally import DONE, Tally
 from cdcflow.capture.waker import Waker
 from cdcflow.errors import (
@@ -137,7 +137,9 @@ class Capture:
             if not (is_away or (self._stop.is_set() and self._is_tried_again(error))):
                 self._halted = error
                 if not self._orders.once:  # a command that reads tables and ends was answered
-                    self._late.add("end", "cdcflow", "ended", f"{type(error).__name__}: {said(error).splitlines()[0]}")
+                    self._late.add(
+                        "end", "cdcflow", "ended", f"{type(error).__name__}: {error_text(error).splitlines()[0]}"
+                    )
             raise
         finally:
             self._waker.close()
@@ -228,7 +230,7 @@ class Capture:
         if self._is_paused():
             return
         try:
-            self._with_source(self._settings.taken())
+            self._with_source(self._settings.take())
         except (ConfigurationError, HistoryLost, SourceUnavailable) as error:
             if self._broke_off and isinstance(error, SourceUnavailable):
                 self._on_event("start broken off", {})
@@ -251,7 +253,7 @@ class Capture:
             finally:
                 log.close()
         finally:
-            self._started()
+            self._begin_attempt()
             source.close()
 
     def _is_paused(self) -> bool:
@@ -266,7 +268,7 @@ class Capture:
                 self._on_event("capture is paused", {"since_cut": found.cut})
         return self._paused and self._resuming is None
 
-    def _started(self) -> None:
+    def _begin_attempt(self) -> None:
         """From now on the attempt itself handles a stop, and ends at a cut."""
         with self._starting_lock:
             self._starting = None
@@ -287,14 +289,14 @@ class Capture:
             freshness=self._freshness,
             shadow=self._shadow,
             on_span=self._on_span,
-            on_answer=self._answered,
+            on_answer=self._on_answer,
         )
         self._late.give(self._requests)
         if self._resuming is not None:
             self._requests.put(self._resuming)  # again, if the last attempt did not store it
         self._attempt, self._waiting_for = attempt, None
         self._has_captured = self._ran = True
-        self._started()
+        self._begin_attempt()
         if self._settings.keep():
             self._on_event("settings taken up", {"number": self._settings.number})
             settings.kept()
@@ -372,7 +374,7 @@ class Capture:
                 return self._resume_capture(asked_by)
         told = Arguments(keys, where, known_until, position, epoch, base, priority, rows_per_second_max, reset)
         orders = orders_of(self._running(op, asked_by, tables), op, tables, told)
-        return self._answer_of(self._given(self._commands.new(op, asked_by, orders, told.details(orders))))
+        return self._answer_of(self._submit(self._commands.new(op, asked_by, orders, told.details(orders))))
 
     def _running(self, op: str, asked_by: str, tables: Sequence[str] = ()) -> Attempt:
         if (attempt := self._attempt) is not None:
@@ -384,7 +386,7 @@ class Capture:
         self._late.add(op, asked_by, "refused", why.splitlines()[0], tables)
         raise SourceUnavailable(why, remedy=remedy)
 
-    def _given(self, command: Command) -> Command:
+    def _submit(self, command: Command) -> Command:
         self._requests.put(command)
         self._wake()
         return command
@@ -399,18 +401,18 @@ class Capture:
             )
         return answer_json(command.op, answer.outcomes, number=answer.number, durable=durable)
 
-    def _answered(self, answer: Answered, durable: bool) -> None:
+    def _on_answer(self, answer: Answered, durable: bool) -> None:
         if durable:
-            self._late.written(answer.id)
+            self._late.record_written(answer.id)
         if durable and self._resuming is not None and answer.id == self._resuming.id:
             self._resuming, self._paused = None, False
-        self._commands.answered(answer, durable)
+        self._commands.answer(answer, durable)
 
     def _stop_by_order(self, asked_by: str) -> dict[str, object]:
         command = self._commands.new("stop", asked_by, (), {})
         answer, durable = None, False
         if self._attempt is not None:
-            answer, durable = self._commands.wait(self._given(command), ANSWER_WAIT_S)
+            answer, durable = self._commands.wait(self._submit(command), ANSWER_WAIT_S)
         else:
             self._late.add("stop", asked_by, "stopping", None)
         self.stop()
@@ -423,14 +425,14 @@ class Capture:
             self._late.add("pause-capture", asked_by, again.outcome, again.reason)
             return answer_json("pause-capture", (again,))
         self._running("pause-capture", asked_by)
-        return self._answer_of(self._given(self._commands.new("pause-capture", asked_by, (PauseCapture(),), {})))
+        return self._answer_of(self._submit(self._commands.new("pause-capture", asked_by, (PauseCapture(),), {})))
 
     def _resume_capture(self, asked_by: str) -> dict[str, object]:
         command = self._commands.new("resume-capture", asked_by, (ResumeCapture(),), {})
         attempt = self._attempt
         if self._paused is False and not (attempt is not None and attempt.capture_paused):
             self._running("resume-capture", asked_by)
-            return self._answer_of(self._given(command))
+            return self._answer_of(self._submit(command))
         self._resuming = command
         self._wake()
         answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
@@ -473,7 +475,7 @@ class Capture:
         """The current state, as JSON-able values. `halted` is permanent; `waiting` is retried automatically."""
         attempt, settings = self._attempt, {"settings": self._settings.status()}
         if (halted := self._halted) is not None:
-            return {"state": "halted", "kind": type(halted).__name__, "reason": said(halted), **settings}
+            return {"state": "halted", "kind": type(halted).__name__, "reason": error_text(halted), **settings}
         if attempt is None and self._paused and self._resuming is None:
             return {**self._tally.last_known, "state": "paused", "reason": "until `cdcflow ctl resume`", **settings}
         if attempt is None:
@@ -517,7 +519,7 @@ class Capture:
             return {}
         attempt, interrupted = self._attempt, None
         if self._halted is not None:
-            interrupted = f"the capture has stopped with an error: {said(self._halted).splitlines()[0]}"
+            interrupted = f"the capture has stopped with an error: {error_text(self._halted).splitlines()[0]}"
         elif attempt is None:
             why = "the capture is paused" if self._paused else (self._waiting_for or "starting").splitlines()[0]
             interrupted = f"nothing is captured just now: {why}"

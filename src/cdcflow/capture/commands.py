@@ -43,7 +43,7 @@ class Commands:
         del self._waiting[command.id]
         return waiting.answer, kept
 
-    def answered(self, answer: Answered, durable: bool) -> None:
+    def answer(self, answer: Answered, durable: bool) -> None:
         """The loop's answer; see `attempt.OnAnswer`. Ignored if no caller waits for the command."""
         waiting = self._waiting.get(answer.id)
         if waiting is None:

@@ -52,14 +52,14 @@ class Durability:
         """
         if self._took_s >= QUICK_S or not self._syncer.idle:
             return False
-        self._synced()
+        self._sync_log()
         return True
 
     def ask_seal(self) -> None:
         self._sealer.ask()
 
     @property
-    def unsealed(self) -> int:
+    def unsealed_journals(self) -> int:
         """About how many closed journals wait to be sealed."""
         return self._sealer.behind
 
@@ -77,11 +77,11 @@ class Durability:
 
     def _sync(self) -> None:
         try:
-            self._synced()
+            self._sync_log()
         finally:
             self._wake()
 
-    def _synced(self) -> None:
+    def _sync_log(self) -> None:
         began = self._clock()
         self.durable = self._log.sync()
         self._took_s = self._clock() - began

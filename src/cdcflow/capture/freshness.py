@@ -109,9 +109,9 @@ class Freshness:
         """Query which tables' changes reach cdcflow, then send a mark if no mark is on its way."""
         as_of = self._wall()
         try:
-            uncovered = self._asked(source)
+            uncovered = self._query_uncovered(source)
             sampled = self._sample(source, progress) if self._canary is None else None
-            token = self._sent(as_of, uncovered, sampled)
+            token = self._send_mark(as_of, uncovered, sampled)
             if token is not None:
                 chunks.write_mark(token)
         except CdcflowError as error:
@@ -121,7 +121,7 @@ class Freshness:
                 if self._canary is not None and not self._canary.seen:
                     self._canary = None  # it may never have been written
 
-    def _asked(self, source: Source) -> Mapping[TableId, str]:
+    def _query_uncovered(self, source: Source) -> Mapping[TableId, str]:
         with self._lock:
             wanted = {t.id: t.incarnation for t in self._tables}
         if not isinstance(source, Covering):
@@ -148,7 +148,7 @@ class Freshness:
             return None
         return _Sampled(table.id, found, moved, progress.tables[table.id].generation)
 
-    def _sent(self, as_of: float, uncovered: Mapping[TableId, str], sampled: _Sampled | None) -> Token | None:
+    def _send_mark(self, as_of: float, uncovered: Mapping[TableId, str], sampled: _Sampled | None) -> Token | None:
         with self._lock:
             self._uncovered, self._unasked = uncovered, None
             if self._canary is not None:
@@ -162,13 +162,13 @@ class Freshness:
 
     # ── from the stream ─────────────────────────────────────────────────────────────────────────────────────
 
-    def changed(self, tables: Iterable[TableId]) -> None:
+    def tables_changed(self, tables: Iterable[TableId]) -> None:
         """Changes of these tables came through the stream."""
         with self._lock:
             self._changed.update(tables)
             self._moved.update(tables)
 
-    def seen(self, token: Token, windows: int) -> None:
+    def mark_arrived(self, token: Token, windows: int) -> None:
         """A mark arrived. `windows` counts the windows that were closed until then."""
         canary = self._canary
         if canary is not None and canary.token == token:

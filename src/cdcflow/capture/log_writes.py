@@ -66,7 +66,7 @@ class Recording:
     @property
     def is_behind(self) -> bool:
         """Too much data waits for the disk or to be sealed: nothing more should be read."""
-        return self._unsynced_bytes() > UNSYNCED_BYTES_MAX or self._durability.unsealed > UNSEALED_MAX
+        return self._unsynced_bytes() > UNSYNCED_BYTES_MAX or self._durability.unsealed_journals > UNSEALED_MAX
 
     def append(self, append: Append) -> None:
         run = append.run
@@ -75,7 +75,7 @@ class Recording:
         clock = commit_clock(self.checkpoint.commit_clock, stamps)
         self._log.append(Numbered(run, append.first_offset, append.first_transaction, clock))
         self.checkpoint = replace(self.checkpoint, commit_clock=int(clock[-1]))
-        self._bytes_since_cut += self._observed.appended(run)
+        self._bytes_since_cut += self._observed.record_append(run)
         self.rows["read" if run.kind == "read" else "captured"] += run.rows
 
     def cut(self, cut: Cut) -> None:
@@ -99,7 +99,7 @@ class Recording:
             self._ask_sync()
         self.roll_if_due(self._clock())
 
-    def answered(self, answer: Answered) -> None:
+    def record_answer(self, answer: Answered) -> None:
         """A command was carried out; its caller is notified again when its record is durable."""
         self._answered.append(answer)
         self._on_answer(answer, False)

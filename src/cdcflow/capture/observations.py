@@ -45,33 +45,33 @@ class Observed:
         if shadow is not None:
             shadow.begin(tables, epoch)
 
-    def asked(self, effect: Effect) -> None:
+    def effect_requested(self, effect: Effect) -> None:
         if self._spans is not None and isinstance(effect, WriteMark):
             self._spans.mark_asked_for(effect.token)
 
     def came(self, event: StreamEvent) -> None:
         """The stream delivered this, and it is handled."""
         if self._freshness is not None and isinstance(event, MarkSeen):
-            self._freshness.seen(event.token, self._windows)
+            self._freshness.mark_arrived(event.token, self._windows)
         if self._shadow is not None:
             self._shadow.came(event)
 
-    def told(self, event: str, fields: Mapping[str, object]) -> None:
+    def on_event(self, event: str, fields: Mapping[str, object]) -> None:
         if event == "window closed":
             self._windows += 1
             if self._spans is not None:
                 self._spans.window_closed(fields)
 
-    def appended(self, run: Run | SpooledTransaction | HeldRun) -> int:
+    def record_append(self, run: Run | SpooledTransaction | HeldRun) -> int:
         """The run's bytes, which are slow to add up."""
         size = run.bytes
         self._bytes += size
         self._rows[run.kind] += run.rows
         self._rows_since_cut += run.rows
         if self._spans is not None:
-            self._spans.appended(run.rows, size)
+            self._spans.record_append(run.rows, size)
         if self._freshness is not None and run.kind is not Kind.READ:
-            self._freshness.changed(tables_of(run))
+            self._freshness.tables_changed(tables_of(run))
         return size
 
     def cut(self, number: int) -> None:
@@ -91,7 +91,7 @@ class Observed:
         """
         if self._freshness is not None and self._freshness.awaits_durability:
             next_cut = cut + (1 if self._rows_since_cut else 0)
-            held = machine.held[0] > 0
+            held = machine.held_size[0] > 0
             self._freshness.settle(held=held, windows=self._windows, next_cut=next_cut, durable_cut=durable_cut)
 
     def look(self, now_s: float, tasks: SourceTasks, source: Source, chunks: ChunkSource, machine: Interleave) -> None:

@@ -44,7 +44,7 @@ class LateTraces:
         """Load what earlier processes noted, except what the log already has."""
         there = {(one.at_us, one.op, one.asked_by) for one in known}
         with self._lock:
-            self._commands = [one for one in self._found() if (one.at_us, one.op, one.asked_by) not in there]
+            self._commands = [one for one in self._load_commands() if (one.at_us, one.op, one.asked_by) not in there]
 
     def add(self, op: str, asked_by: str, outcome: OutcomeKind, reason: str | None, tables: Sequence[str] = ()) -> None:
         """Note something that has happened now. `tables` were named; no row values."""
@@ -52,7 +52,7 @@ class LateTraces:
         told = Late(Outcome(None, outcome, reason))
         with self._lock:
             command = Command(next(self._ids), op, asked_by, int(time.time() * 1e6), (told,), details)
-            self._keep([*self._found(), command][-KEPT_MAX:])
+            self._keep([*self._load_commands(), command][-KEPT_MAX:])
 
     def give(self, requests: SimpleQueue[Input]) -> None:
         """Queue the notes before the other inputs of an attempt.
@@ -61,18 +61,18 @@ class LateTraces:
         once.
         """
         with self._lock:
-            late = self._found()
+            late = self._load_commands()
         others = [requests.get() for _ in range(requests.qsize())]
         for given in (*late, *(one for one in others if not (isinstance(one, Command) and one.id < 0))):
             requests.put(given)
 
-    def written(self, number: int) -> None:
+    def record_written(self, number: int) -> None:
         """The record of the command with this id is durable."""
         if number < 0:
             with self._lock:
-                self._keep([one for one in self._found() if one.id != number])
+                self._keep([one for one in self._load_commands() if one.id != number])
 
-    def _found(self) -> list[Command]:
+    def _load_commands(self) -> list[Command]:
         if self._commands is None:
             self._commands = [_command(next(self._ids), note) for note in self._load()]
         return self._commands

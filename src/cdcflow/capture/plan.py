@@ -123,7 +123,7 @@ def plan(
         is_running,
         tables,
         tuple(settings),
-        (*refused, *(Refusal(_refused(c), c.remedy) for c in settings if c.taken == "refused")),
+        (*refused, *(Refusal(_refusal_text(c), c.remedy) for c in settings if c.taken == "refused")),
         (*_warnings(tables, settings, is_running=is_running), *_left_out(preview)),
         cost([t for t in tables if t.is_read], rates),
     )
@@ -156,7 +156,7 @@ def _total(counts: Sequence[int | None]) -> int | None:
 
 
 def _tables(preview: Preview, progress: Progress, merged: Collection[TableId] | None) -> list[TablePlan]:
-    found = [_captured(table, progress.tables.get(table.id), merged) for table in preview.tables]
+    found = [_plan_of_captured(table, progress.tables.get(table.id), merged) for table in preview.tables]
     there = {table.id for table in preview.tables}
     for table, known in progress.tables.items():
         if table not in there and known.state != "forgotten":
@@ -165,7 +165,9 @@ def _tables(preview: Preview, progress: Progress, merged: Collection[TableId] | 
     return sorted(found, key=lambda t: t.name)
 
 
-def _captured(table: TablePreview, known: TableProgress | None, merged: Collection[TableId] | None) -> TablePlan:
+def _plan_of_captured(
+    table: TablePreview, known: TableProgress | None, merged: Collection[TableId] | None
+) -> TablePlan:
     action, why = _action(table, known)
     size = (table.rows, table.bytes) if action in READS else (None, None)
     return TablePlan(str(table.id), action, why, *size, merged=_is_merged(table.id, merged))
@@ -189,7 +191,7 @@ def _is_merged(table: TableId, merged: Collection[TableId] | None) -> bool | Non
     return None if merged is None else table in merged
 
 
-def _refused(change: Change) -> str:
+def _refusal_text(change: Change) -> str:
     return f"{change.name} cannot become {change.now or 'unset'}: {change.why}"
 
 

@@ -19,7 +19,7 @@ class RecentRate:
         """It is time to record again."""
         return not self._seen or now_s - self._seen[-1][0] >= LOOK_EACH_S
 
-    def seen(self, now_s: float, rows: int) -> None:
+    def record(self, now_s: float, rows: int) -> None:
         """Record the number of rows so far."""
         self._seen.append((now_s, rows))
 
@@ -38,7 +38,7 @@ class ReadingRate:
         self._rows = 0
         self._before: tuple[float, int] | None = None
 
-    def seen(self, now_s: float, rows: int, *, is_reading: bool) -> None:
+    def record(self, now_s: float, rows: int, *, is_reading: bool) -> None:
         """Record the number of rows read so far, and whether there are more to read."""
         if self._before is not None and (is_reading or rows > self._before[1]):
             self._seconds += now_s - self._before[0]

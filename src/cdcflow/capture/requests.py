@@ -74,7 +74,7 @@ def orders_of(attempt: Attempt, op: str, names: Sequence[str], told: Arguments) 
         case "cancel":
             return tuple(Cancel(t) for t in ids)
         case "adjust":
-            return _adjusted(ids, told)
+            return _adjustments(ids, told)
         case "reread":
             return (_reread(attempt, names, ids, told),)
         case "repair":
@@ -91,7 +91,7 @@ def orders_of(attempt: Attempt, op: str, names: Sequence[str], told: Arguments) 
             )
 
 
-def _adjusted(ids: Sequence[TableId], told: Arguments) -> tuple[Order, ...]:
+def _adjustments(ids: Sequence[TableId], told: Arguments) -> tuple[Order, ...]:
     if told.priority is None and told.rows_per_second_max is None and not told.reset:
         raise ConfigurationError(
             "adjusting tables: nothing to adjust is given",

@@ -23,7 +23,7 @@ def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[Table
     """
     known, named = progress.tables, rereading.pending(source)
     again = {table for table in named if table in known and is_read_again(known[table])}
-    failed = {table for table in rereading.retried(source) if table in known and known[table].state == "failed"}
+    failed = {table for table in rereading.tables_to_retry(source) if table in known and known[table].state == "failed"}
     return tuple(sorted(again | failed))
 
 

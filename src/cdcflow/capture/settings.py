@@ -86,7 +86,7 @@ class SettingsInUse:
                 self._waiting = self._given, settings, is_live
             return self._given
 
-    def taken(self) -> CaptureSettings:
+    def take(self) -> CaptureSettings:
         """Those for the attempt that begins now."""
         with self._lock:
             if self._waiting is not None:

@@ -142,7 +142,7 @@ class Shadow:
         with self._lock:
             match event:
                 case Committed(run):
-                    self._passed(run)
+                    self._drop_if_touched(run)
                     self._take(run)
                 case RowsFilled(table=table) | RowsIncomplete(table=table):
                     if self._sample is not None and self._sample.table.id == table:
@@ -155,7 +155,7 @@ class Shadow:
         if found is not None:
             self._compare(found)
 
-    def _passed(self, run: object) -> None:
+    def _drop_if_touched(self, run: object) -> None:
         """Drop the sample if this touches its row."""
         sample = self._sample
         if sample is None:
@@ -259,7 +259,7 @@ class Shadow:
                 self._read_again(sample)
                 return None
             # After the read: a statement that changed the row before is then known.
-            compared = self._compared(sample, source)
+            compared = self._compare_rows(sample, source)
             is_other = _is_another(sample.table, found.shape)
             if is_other or compared is None or any(v.changed or v.known is None for v in compared.found):
                 with self._lock:
@@ -272,7 +272,7 @@ class Shadow:
                 self._forget(sample)
         return compared
 
-    def _compared(self, sample: _Sample, source: Source) -> RowsCompared | None:
+    def _compare_rows(self, sample: _Sample, source: Source) -> RowsCompared | None:
         """The rows' version in the source's catalog, compared with the sample's.
 
         None if the machine's has changed since.

@@ -29,7 +29,7 @@ class Spans:
         self._cuts: deque[tuple[int, int, int, int]] = deque()  # number, begin, rows, bytes
         self._window: tuple[int, int] | None = None  # number, begin
 
-    def appended(self, rows: int, size: int) -> None:
+    def record_append(self, rows: int, size: int) -> None:
         if self._began is None:
             self._began = self._now_ns()
         self._rows += rows

@@ -11,7 +11,7 @@ from cdcflow.capture.ports.source import ShapeAsking, Source
 from cdcflow.model.position import Checkpoint, Epoch
 
 
-def placed(
+def prepare_position(
     source: Source,
     log: Log,
     log_id: str,

@@ -15,7 +15,7 @@ def fields_of(error: BaseException | None) -> dict[str, object]:
     return {**found, "remedy": remedy} if remedy else {**found}
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """An error's text; an unexpected error's text is replaced, because it may hold a row's values."""
     return str(error) if isinstance(error, CdcflowError) else "a fault in cdcflow"
 
@@ -32,4 +32,4 @@ def status_of(found: Checkpoint, progress: Progress, limits: Limits) -> dict[str
     }
 
 
-__all__ = ["fields_of", "said", "status_of"]
+__all__ = ["fields_of", "error_text", "status_of"]

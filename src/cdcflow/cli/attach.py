@@ -39,7 +39,7 @@ def attach(
     send_structlog_to(sys.stderr)
     if ask(settings.log.folder, {"op": "status"}) is None:
         raise _no_daemon(table)  # before anything is read
-    report = wiring.attached(settings, table, from_, as_of, lambda base: _order(settings, table, base))
+    report = wiring.attach_table(settings, table, from_, as_of, lambda base: _order(settings, table, base))
     if report.rows is None:
         typer.echo(f"{table} has its base already")
     else:

@@ -113,7 +113,7 @@ def _captured(settings: Config, tables: Sequence[str], readers: Readers | None =
     lean()
     from cdcflow.daemon import backfill_process
 
-    return backfill_process.captured(settings, tables, readers, BackfillProgress)
+    return backfill_process.capture_tables(settings, tables, readers, BackfillProgress)
 
 
 def _tell(json: bool, tables: Tables) -> None:

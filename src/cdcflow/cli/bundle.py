@@ -90,10 +90,10 @@ def bundle(
 def parts(settings: Config, events: Path | None) -> Iterator[Part]:
     """The parts of a bundle. A part that fails holds the reason instead."""
     from cdcflow import wiring
-    from cdcflow.config.redaction import redacted
+    from cdcflow.config.redaction import redact
 
     yield Part("versions.json", "cdcflow, Python, system, packages, disk.", lambda: _versions(settings))
-    yield Part("settings.json", "The settings; secrets are references or left out.", lambda: redacted(settings))
+    yield Part("settings.json", "The settings; secrets are references or left out.", lambda: redact(settings))
     yield Part("status.json", "`cdcflow status --json`, without keys.", lambda: _status(settings))
     yield Part("doctor.json", "`cdcflow doctor --json`.", lambda: [f.to_json() for f in wiring.doctor(settings)])
     yield Part("server.json", "The server's version and settings that matter here.", lambda: _server(settings))

@@ -68,7 +68,7 @@ def list_consumers(
     state: StateFolder = None, log: Where = None, config: ConfigPath = DEFAULT_CONFIG, json: Json = False
 ) -> None:
     """List the consumers: what each gets, how far it is, and who reads it."""
-    found = _consumers(log, config, state).listed()
+    found = _consumers(log, config, state).list_consumers()
     if json:
         output.print_json([_told(one) for one in found])
         return
@@ -105,13 +105,13 @@ def read(
     json: Json = False,
 ) -> None:
     """Print the next changes, one row per line. With --json each line has its cursor."""
-    from cdcflow.log.query.rows_as_json import told
+    from cdcflow.log.query.rows_as_json import batch_as_json
 
     left: float = math.inf if limit is None else limit
     with signals.stopping() as stop, _consumers(log, config, state).open(name, batch_rows=1000) as consumer:
         for batch in consumer.read(after, wait=None if follow else 0.0, stop=stop.wait):
             count = int(min(left, batch.rows.num_rows))
-            for line in told(batch, count):
+            for line in batch_as_json(batch, count):
                 output.print_json(line) if json else typer.echo(_line(line))
             left -= count
             if commit:
@@ -183,9 +183,9 @@ def _ops(one: Listed) -> str:
 
 
 def _told(one: Listed) -> dict[str, Any]:
-    from cdcflow.log.query.rows_as_json import listed
+    from cdcflow.log.query.rows_as_json import consumer_as_json
 
-    return listed(one)
+    return consumer_as_json(one)
 
 
 def _line(line: dict[str, Any]) -> str:

@@ -288,7 +288,7 @@ def _with_state(config: Path, rule: Rule, on: str | None) -> Rule:
         return rule
     end = due[-1].last_offset
     with wiring.workers(settings, on, "keeping a state") as workers:
-        lacking = wiring.keeping(settings, workers).kept(end)
+        lacking = wiring.keeping(settings, workers).keep_state(end)
     if lacking:
         raise ConfigurationError(
             f"expiring segments up to offset {end}: not all tables can be kept. {lacking}",

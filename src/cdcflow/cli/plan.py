@@ -13,7 +13,7 @@ import typer
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
-from cdcflow.config.changes import digest, shown
+from cdcflow.config.changes import digest, settings_as_text
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
@@ -64,7 +64,9 @@ def apply(
         return
     if not yes and not typer.confirm("\nHave the running daemon do this?", err=True):
         raise typer.Exit(failure.FINDINGS)
-    answer = ask(settings.log.folder, {"op": "reload", "digest": digest(shown(settings))}, timeout_s=ANSWER_WITHIN_S)
+    answer = ask(
+        settings.log.folder, {"op": "reload", "digest": digest(settings_as_text(settings))}, timeout_s=ANSWER_WITHIN_S
+    )
     if answer is None:
         raise _ended()
     number = int(answer["number"])
@@ -90,13 +92,13 @@ def _planned(file: Path) -> tuple[Config, Plan]:
     settings = load(file)
     running = ask(settings.log.folder, {"op": "settings"})
     if running is None:
-        return settings, _costed(settings, wiring.planned(settings), {})
+        return settings, _costed(settings, wiring.plan_capture(settings), {})
     if Path(running["file"]) != file.absolute():
         raise ConfigurationError(
             f"the daemon on this log was started with {running['file']}, and this is {file.absolute()}",
             remedy=f"change that file, and run `cdcflow plan --config {running['file']}`",
         )
-    found = wiring.planned(settings, running["settings"])
+    found = wiring.plan_capture(settings, running["settings"])
     return settings, _costed(settings, found, running["settings"])
 
 
@@ -110,7 +112,7 @@ def _costed(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
     status = ask(settings.log.folder, {"op": "status"}) or {}
     read = status.get("rows_read_per_second")
     rates = Rates(float(read) if read else None, log_bytes_per_second=wiring.log_growth(settings))
-    return wiring.planned(settings, in_use or None, rates)
+    return wiring.plan_capture(settings, in_use or None, rates)
 
 
 def _follow(settings: Config, number: int) -> bool:

@@ -152,7 +152,7 @@ def _repaired(
 def _compared(settings: Config, tables: Sequence[str], against: Against, shown: int = 0) -> Report:
     from cdcflow import wiring
 
-    return wiring.verified(
+    return wiring.run_verification(
         settings,
         tables,
         against=kinds_of(against),

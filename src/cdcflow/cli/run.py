@@ -12,7 +12,7 @@ import typer
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.config.places import check_writable, log_places
-from cdcflow.daemon.lean import lean, loaded
+from cdcflow.daemon.lean import end_loading, lean
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -89,5 +89,5 @@ def _run(
         readers=readers,
     )
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
-    loaded()
+    end_loading()
     daemon.run(settings, capture, tell, publisher=publisher, file=config, readers=readers)

@@ -86,7 +86,7 @@ class _Chosen:
         from cdcflow import wiring
         from cdcflow.tables.verify.job import Pace
 
-        return wiring.verified(
+        return wiring.run_verification(
             self.settings,
             self.tables,
             against=self.kinds,

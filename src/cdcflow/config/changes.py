@@ -95,7 +95,7 @@ class Change:
         return asdict(self)
 
 
-def shown(config: Config) -> dict[str, str]:
+def settings_as_text(config: Config) -> dict[str, str]:
     """Every setting by its name, as text, without secrets: references remain references, and a value that may be a
     secret of another library is hidden."""
     found: dict[str, str] = {}
@@ -104,12 +104,13 @@ def shown(config: Config) -> dict[str, str]:
 
 
 def digest(settings: Mapping[str, str]) -> str:
-    """A text that differs if the settings differ, given as `shown` returns them."""
+    """A text that differs if the settings differ, given as `settings_as_text` returns them."""
     return hashlib.sha256(json.dumps(sorted(settings.items())).encode()).hexdigest()
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Change, ...]:
-    """The settings that differ, given as `shown` returns them, sorted by name. Hidden values are not compared."""
+    """The settings that differ, sorted by name; both are given as `settings_as_text` returns them. Hidden values are
+    not compared."""
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     if (_TOPIC in before) != (_TOPIC in now):
         # A switch from a folder to Kafka or back is one change, whichever other settings differ with it.
@@ -151,4 +152,4 @@ def _may_be_secret(name: str, text: str) -> bool:
     return not is_none and _SECRET.search(name) is not None and _REFERENCE.fullmatch(text) is None
 
 
-__all__ = ["HIDDEN", "RULES", "Change", "Rule", "Taken", "changes", "digest", "rule_for", "shown"]
+__all__ = ["HIDDEN", "RULES", "Change", "Rule", "Taken", "changes", "digest", "rule_for", "settings_as_text"]

@@ -21,7 +21,7 @@ _PATHS = (
 )
 
 
-def rebased(config: Config, folder: Path) -> Config:
+def rebase(config: Config, folder: Path) -> Config:
     source = config.source
     if isinstance(source, Postgres | MySQL):
         source = source.model_copy(update={"password": _reference_below(folder, source.password)})
@@ -141,4 +141,4 @@ def _below(folder: Path, path: Path | None) -> Path | None:
     return None if path is None else folder / path.expanduser()
 
 
-__all__ = ["rebased"]
+__all__ = ["rebase"]

@@ -7,9 +7,9 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from cdcflow.config.folders import rebased
+from cdcflow.config.folders import rebase
 from cdcflow.config.mistakes import mistake
-from cdcflow.config.setting_paths import SettingMarks, at, composed, note_marks
+from cdcflow.config.setting_paths import SettingMarks, compose_file, location, note_marks
 from cdcflow.config.whole import Config
 from cdcflow.errors import ConfigurationError
 
@@ -21,7 +21,7 @@ def load(path: Path | str) -> Config:
         ConfigurationError: one line per mistake, each with its line in the file.
     """
     path = Path(path)
-    node = composed(path)
+    node = compose_file(path)
     marks: SettingMarks = {}
     note_marks(path, node, (), marks)
     try:
@@ -31,9 +31,9 @@ def load(path: Path | str) -> Config:
         raise ConfigurationError("\n".join(lines)) from None
     except yaml.constructor.ConstructorError as error:
         raise ConfigurationError(
-            f"{at(path, error.problem_mark)}: this value cannot be read; put it in quotes"
+            f"{location(path, error.problem_mark)}: this value cannot be read; put it in quotes"
         ) from None
-    return rebased(config, path.parent.absolute())
+    return rebase(config, path.parent.absolute())
 
 
 __all__ = ["load"]

@@ -10,7 +10,7 @@ import typing
 from pathlib import Path
 
 from cdcflow.config.base import Settings
-from cdcflow.config.setting_paths import SettingMarks, SettingPath, at, dotted
+from cdcflow.config.setting_paths import SettingMarks, SettingPath, dotted_name, location
 from cdcflow.config.sources import PATTERN, MySQL, Postgres
 from cdcflow.config.whole import Config
 
@@ -18,13 +18,13 @@ from cdcflow.config.whole import Config
 def mistake(path: Path, marks: SettingMarks, tagged: SettingPath, kind: str, message: str, given: object) -> str:
     """One mistake as one line, at the nearest setting that is in the file. `given` is repeated only if it is a pattern
     of tables: anything else may be a secret in the wrong place."""
-    setting, source = _untagged(tagged)
+    setting, source = _without_tag(tagged)
     if kind == "union_tag_invalid":
         setting, message = (*setting, "kind"), f"must be {_one_of(list(_KINDS))}"
     elif kind == "union_tag_not_found":
         setting, kind = (*setting, "kind"), "missing"
     found = next((marks[setting[:n]] for n in range(len(setting), 0, -1) if setting[:n] in marks), None)
-    name = dotted(setting)
+    name = dotted_name(setting)
     match kind:
         case "extra_forbidden":
             text = f"unknown setting {name}{_nearest(setting, source)}"
@@ -34,7 +34,7 @@ def mistake(path: Path, marks: SettingMarks, tagged: SettingPath, kind: str, mes
             text = f"{name} must be a list: {_as_list(setting, given)}"
         case _:
             text = f"{name} {message.removeprefix('Value error, ').replace('Input should be', 'must be')}"
-    return f"{at(path, found)}: {text}"
+    return f"{location(path, found)}: {text}"
 
 
 def _as_list(setting: SettingPath, given: object) -> str:
@@ -56,7 +56,7 @@ def _in_yaml(text: str) -> str:
 _KINDS: dict[str, type[Settings]] = {"postgres": Postgres, "mysql": MySQL, "mariadb": MySQL}
 
 
-def _untagged(setting: SettingPath) -> tuple[SettingPath, type[Settings]]:
+def _without_tag(setting: SettingPath) -> tuple[SettingPath, type[Settings]]:
     """A setting without the kind of source that pydantic inserts, and the settings model of that kind."""
     if len(setting) > 1 and setting[0] == "source" and setting[1] in _KINDS:
         return ("source", *setting[2:]), _KINDS[str(setting[1])]
@@ -76,10 +76,10 @@ def _nearest(setting: SettingPath, source: type[Settings]) -> str:
         return f"; known here: {', '.join(names)}. It is a setting of source.kind {' and '.join(kinds)} only"
     close = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
     if close:
-        return f"; did you mean {dotted((*parents, close[0]))}?"
+        return f"; did you mean {dotted_name((*parents, close[0]))}?"
     elsewhere = [p for p in _all_names(Config, (), source) if p[-1] == wrong]
     if elsewhere:
-        return f"; it belongs at {dotted(elsewhere[0])}"
+        return f"; it belongs at {dotted_name(elsewhere[0])}"
     return f"; known here: {', '.join(names)}" if names else ""
 
 

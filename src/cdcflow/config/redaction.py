@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"\$\{(?:env|file):[^}]+\}")
 _URL_SECRET = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
 
 
-def redacted(config: Config) -> dict[str, Any]:
+def redact(config: Config) -> dict[str, Any]:
     """The settings as JSON-able values. A text whose setting's name suggests a secret is replaced, unless it is a
     reference; so are a command's arguments, and users and passwords in URLs."""
     found = _without(config.model_dump(mode="json"), "")
@@ -39,10 +39,10 @@ def _without(value: Any, name: str) -> Any:
 def secrets_of(config: Config) -> set[str]:
     """The secrets that the settings refer to, as far as they can be resolved on this machine: to remove them from
     texts."""
-    return {found for reference in _references(config.model_dump(mode="json")) if (found := _resolved(reference))}
+    return {found for reference in _references(config.model_dump(mode="json")) if (found := _resolve(reference))}
 
 
-def _resolved(reference: str) -> str | None:
+def _resolve(reference: str) -> str | None:
     try:
         return secret(reference)
     except ConfigurationError:
@@ -60,4 +60,4 @@ def _references(value: Any) -> Iterator[str]:
         yield from _REFERENCE.findall(value)
 
 
-__all__ = ["LEFT_OUT", "redacted", "secrets_of"]
+__all__ = ["LEFT_OUT", "redact", "secrets_of"]

@@ -13,7 +13,7 @@ SettingPath = tuple[str | int, ...]
 SettingMarks = dict[SettingPath, yaml.Mark]
 
 
-def composed(path: Path) -> yaml.Node:
+def compose_file(path: Path) -> yaml.Node:
     try:
         text = path.read_text(encoding="utf-8")
         _check_quoted(path, text)
@@ -28,13 +28,15 @@ def composed(path: Path) -> yaml.Node:
         raise ConfigurationError(f"the settings file {path} is not UTF-8 text") from None
     except yaml.composer.ComposerError as error:
         # Not the error's own text: it repeats the value, which may be a password that begins with *.
-        raise ConfigurationError(f"{at(path, error.problem_mark)}: a value that begins with * needs quotes") from None
+        raise ConfigurationError(
+            f"{location(path, error.problem_mark)}: a value that begins with * needs quotes"
+        ) from None
     except yaml.MarkedYAMLError as error:
         if "alias" in str(error.context):
             raise ConfigurationError(
-                f"{at(path, error.problem_mark)}: a value that begins with * needs quotes"
+                f"{location(path, error.problem_mark)}: a value that begins with * needs quotes"
             ) from None
-        raise ConfigurationError(f"{at(path, error.problem_mark)}: not YAML: {error.problem}") from None
+        raise ConfigurationError(f"{location(path, error.problem_mark)}: not YAML: {error.problem}") from None
     except yaml.YAMLError:
         raise ConfigurationError(f"{path}: not YAML: a character that YAML does not allow") from None
     if not isinstance(node, yaml.MappingNode):
@@ -49,19 +51,21 @@ def _check_quoted(path: Path, text: str) -> None:
     try:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.TagToken) and token.value[0] != "!!":
-                raise _unquoted(path, token.start_mark)
+                raise _quotes_needed(path, token.start_mark)
     except yaml.scanner.ScannerError as error:
         if "tag" in str(error.context):
-            raise _unquoted(path, error.context_mark) from None
+            raise _quotes_needed(path, error.context_mark) from None
 
 
-def _unquoted(path: Path, mark: yaml.Mark | None) -> ConfigurationError:
-    return ConfigurationError(f'{at(path, mark)}: a value that begins with ! needs quotes, such as "!public.audit_*"')
+def _quotes_needed(path: Path, mark: yaml.Mark | None) -> ConfigurationError:
+    return ConfigurationError(
+        f'{location(path, mark)}: a value that begins with ! needs quotes, such as "!public.audit_*"'
+    )
 
 
 def note_marks(path: Path, node: yaml.Node, setting: SettingPath, marks: SettingMarks) -> None:
     if len(setting) > 16:
-        raise ConfigurationError(f"{at(path, node.start_mark)}: settings are not nested this deep")
+        raise ConfigurationError(f"{location(path, node.start_mark)}: settings are not nested this deep")
     match node:
         case yaml.MappingNode():
             for key, value in node.value:
@@ -69,7 +73,7 @@ def note_marks(path: Path, node: yaml.Node, setting: SettingPath, marks: Setting
                     key.tag = "tag:yaml.org,2002:str"  # YAML reads `on` as true; a setting's name is always text
                 inner = (*setting, str(key.value) if isinstance(key, yaml.ScalarNode) else "?")
                 if inner in marks:
-                    raise ConfigurationError(f"{at(path, key.start_mark)}: {dotted(inner)} is set twice")
+                    raise ConfigurationError(f"{location(path, key.start_mark)}: {dotted_name(inner)} is set twice")
                 marks[inner] = key.start_mark
                 note_marks(path, value, inner, marks)
         case yaml.SequenceNode():
@@ -80,12 +84,12 @@ def note_marks(path: Path, node: yaml.Node, setting: SettingPath, marks: Setting
             pass
 
 
-def dotted(setting: SettingPath) -> str:
+def dotted_name(setting: SettingPath) -> str:
     return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in setting).removeprefix(".")
 
 
-def at(path: Path, mark: yaml.Mark | None) -> str:
+def location(path: Path, mark: yaml.Mark | None) -> str:
     return str(path) if mark is None else f"{path}:{mark.line + 1}:{mark.column + 1}"
 
 
-__all__ = ["SettingPath", "SettingMarks", "at", "composed", "dotted", "note_marks"]
+__all__ = ["SettingPath", "SettingMarks", "location", "compose_file", "dotted_name", "note_marks"]

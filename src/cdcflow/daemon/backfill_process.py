@@ -15,7 +15,7 @@ from cdcflow.config import Config
 from cdcflow.daemon import daemon
 from cdcflow.daemon.events import event_lines
 from cdcflow.daemon.interfaces.control_socket import user_name
-from cdcflow.daemon.lean import loaded
+from cdcflow.daemon.lean import end_loading
 
 LOOK_EVERY_S = 0.5
 Tables = Mapping[str, Mapping[str, Any]]
@@ -27,7 +27,7 @@ class Progress(Protocol):
     def show(self, tables: Tables, *, last: bool = False) -> None: ...
 
 
-def captured(
+def capture_tables(
     settings: Config,
     tables: Sequence[str],
     readers: Readers | None,
@@ -46,7 +46,7 @@ def captured(
     capture = wiring.capture(
         settings, backfill=tables, once=True, wait=False, asked_by=by, on_event=tell, readers=readers
     )
-    loaded()
+    end_loading()
 
     def look() -> None:
         with progress_shown() as progress:

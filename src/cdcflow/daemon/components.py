@@ -74,14 +74,14 @@ class Publish:
     def prepare(self, config: Config) -> Running | None:
         if not self._has_begun:
             self._has_begun = True
-            return None if self._first is None else PublisherThread(self._first, self._failed)
+            return None if self._first is None else PublisherThread(self._first, self._on_failure)
         if config.publish is None:
             return None
         publisher = wiring.publisher(config, self._tell)
         publisher.check()
-        return PublisherThread(publisher, self._failed)
+        return PublisherThread(publisher, self._on_failure)
 
-    def _failed(self, error: BaseException) -> None:
+    def _on_failure(self, error: BaseException) -> None:
         self._failure = error
         self._stop()
 

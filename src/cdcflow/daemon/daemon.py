@@ -23,7 +23,7 @@ from cdcflow.daemon.running_components import Beside, Part
 from cdcflow.daemon.signals import obeying_signals
 from cdcflow.daemon.status import Watch
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
-from cdcflow.http.operations import checked
+from cdcflow.http.operations import operation_of
 from cdcflow.log.maintenance import state_files
 
 LOOK_EVERY_S = 2.0
@@ -106,7 +106,7 @@ def never_reached(
     """The error of a start whose source or log (or `what`) never answered: what was tried, and how to have it wait."""
     is_source = isinstance(error, SourceUnavailable)
     what = what or ("source" if is_source else "log")
-    tried = wiring.tried(config).get(what)
+    tried = wiring.addresses(config).get(what)
     of_whom = "brokers of publish.kafka" if what == "publish" else what
     named = f"cdcflow has not reached the {of_whom} since it started" + (f" ({tried})" if tried else "")
     check = error.remedy or _CHECKS.get(what) or f"check that it runs and that `{what}` in the settings names it"
@@ -148,7 +148,7 @@ def answering(
     """The answer of every interface to a caller's request: `status`, and all operations of `Capture.request`."""
 
     def answer(request: Mapping[str, Any], asked_by: str) -> object:
-        operation = checked(request)
+        operation = operation_of(request)
         match operation.name:
             case "status":
                 found = watch.status()

@@ -44,7 +44,7 @@ _STAMP = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
 def event_lines(*, as_json: bool, file: TextIO | None = None) -> OnEvent:
     """A function that writes one event as one line to `file` (None: stdout). Safe to call from any thread."""
     # Plain lines have no level: a reader sees what happened.
-    render = [_leveled, structlog.processors.JSONRenderer()] if as_json else [_line]
+    render = [_with_level, structlog.processors.JSONRenderer()] if as_json else [_line]
     logger = structlog.wrap_logger(
         structlog.WriteLogger(file or sys.stdout),
         processors=[_STAMP, *render],
@@ -61,7 +61,7 @@ def event_lines(*, as_json: bool, file: TextIO | None = None) -> OnEvent:
 
 def send_structlog_to(file: TextIO, *, as_json: bool = False) -> None:
     """Write what cdcflow logs through structlog to `file` from now on, as the same lines."""
-    render = [_leveled, structlog.processors.JSONRenderer()] if as_json else [_line]
+    render = [_with_level, structlog.processors.JSONRenderer()] if as_json else [_line]
     structlog.configure(processors=[_STAMP, *render], logger_factory=structlog.WriteLoggerFactory(file))
 
 
@@ -77,7 +77,7 @@ def level(event: str) -> str:
     return "warning" if event in WARNINGS else "info"
 
 
-def _leveled(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _with_level(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     name = str(event.pop("event"))
     found = method if method in ("warning", "error") else level(name)
     return {"time": event.pop("time"), "level": found, "event": name, **event}

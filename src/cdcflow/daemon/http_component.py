@@ -54,23 +54,23 @@ class Http:
         self._answer = answer
         self._tell = tell
         self._opened: tuple[Config, ChangeLog] | None = None
-        self._explorer = Explorer(lambda: wiring.log_reader(in_use()), asked=lambda: self._asked(in_use()))
+        self._explorer = Explorer(lambda: wiring.log_reader(in_use()), asked=lambda: self._log_for(in_use()))
         self._consumed: tuple[Config, Consumers] | None = None
         self._consumers = ConsumerDoor(lambda: self._consumers_of(in_use()))
-        self._history = History(lambda: around.sampled(watch.status(at_most_old_s=EVERY_S)))
+        self._history = History(lambda: around.sample(watch.status(at_most_old_s=EVERY_S)))
         self._takes_samples = False
         self._newest: HttpServer | None = None
 
-    def _asked(self, config: Config) -> ChangeLog:
+    def _log_for(self, config: Config) -> ChangeLog:
         """The log, opened once for these settings: what was read of its index stays in memory."""
         if self._opened is None or self._opened[0] is not config:
-            self._opened = config, wiring.opened(config, files_max=FILES_MAX)
+            self._opened = config, wiring.open_for_queries(config, files_max=FILES_MAX)
         return self._opened[1]
 
     def _consumers_of(self, config: Config) -> Consumers:
         """The log's consumers, opened once for these settings, separately from other queries of the log."""
         if self._consumed is None or self._consumed[0] is not config:
-            self._consumed = config, wiring.opened(config).consumers()
+            self._consumed = config, wiring.open_for_queries(config).consumers()
         return self._consumed[1]
 
     def made_of(self, config: Config) -> object:
@@ -92,13 +92,13 @@ class Http:
         )
         before = self._newest
         server.start(before)
-        return _Serving(server, lambda: self._begun(server, listen, before), lambda: self._ended(server))
+        return _Serving(server, lambda: self._begin(server, listen, before), lambda: self._forget(server))
 
-    def _ended(self, server: HttpServer) -> None:
+    def _forget(self, server: HttpServer) -> None:
         if self._newest is server:
             self._newest = None
 
-    def _begun(self, server: HttpServer, listen: str, before: HttpServer | None) -> None:
+    def _begin(self, server: HttpServer, listen: str, before: HttpServer | None) -> None:
         if before is not None:
             before.give_way_to(server)
         self._newest = server
@@ -151,7 +151,7 @@ class Surroundings:
         whole = {**status, **wiring.upload_status(config)}
         if "source_error" not in whole:
             whole["problems"] = self._problems()
-        room, disk, merges = facts.headroom(whole), facts.disk(config.log.folder), self._published()
+        room, disk, merges = facts.headroom(whole), facts.disk(config.log.folder), self._latest_merges()
         return {
             "version": __version__,
             "source": {"kind": config.source.kind, "log": str(wiring.log_reader(config).name)},
@@ -163,11 +163,11 @@ class Surroundings:
             "findings": [asdict(one) for one in remarks(whole, room, disk, merges)],
         }
 
-    def sampled(self, status: Mapping[str, Any]) -> dict[str, Any]:
+    def sample(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers that are plotted."""
         return {**status, "disk_free_bytes": facts.disk(self._in_use().log.folder).get("free_bytes")}
 
-    def _published(self) -> list[dict[str, Any]] | None:
+    def _latest_merges(self) -> list[dict[str, Any]] | None:
         now = time.monotonic()
         if now - self._asked_at >= MERGES_EVERY_S:
             self._merges, self._asked_at = facts.merges(_cuts_folder(self._in_use())), now

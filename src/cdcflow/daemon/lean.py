@@ -35,7 +35,7 @@ class _Absent(MetaPathFinder):
 def lean() -> None:
     """Make this process a lean one.
 
-    To be called before anything of the capture is imported; call `loaded` afterwards.
+    To be called before anything of the capture is imported; call `end_loading` afterwards.
     """
     # Modules are not garbage, and need not be scanned again and again during imports.
     gc.disable()
@@ -47,7 +47,7 @@ def lean() -> None:
     sys.setswitchinterval(0.001)  # a change that has arrived must not wait 5 ms for the thread that seals
 
 
-def loaded() -> None:
+def end_loading() -> None:
     """Everything is imported: collect garbage again, but never scan the objects that exist now."""
     gc.freeze()
     gc.enable()

@@ -10,7 +10,7 @@ from cdcflow.config import Config
 from cdcflow.daemon.daemon import telling_end
 from cdcflow.daemon.events import OnEvent
 from cdcflow.daemon.interfaces.http_server import HttpServer, check_installed
-from cdcflow.daemon.lean import loaded
+from cdcflow.daemon.lean import end_loading
 from cdcflow.daemon.signals import SLICE_S, obeying_signals
 from cdcflow.errors import InvariantViolated
 from cdcflow.http.access import Access
@@ -49,7 +49,7 @@ def serve(settings: Config, tell: OnEvent) -> None:
         for beside in (wiring.indexing(settings, tell), wiring.expiring(settings, tell)):
             if beside is not None:
                 around.enter_context(beside)
-        loaded()
+        end_loading()
         names = ", ".join(sorted(pushing.shapes))
         tell("serving", {"listen": door.listen, "port": server.port, "collections": names})
         while not stop.is_set() and not pushing.writer.wait(SLICE_S):

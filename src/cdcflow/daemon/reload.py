@@ -17,7 +17,7 @@ from cdcflow.capture.capture import Capture
 from cdcflow.capture.plan import Plan
 from cdcflow.capture.ports.part_readers import Readers
 from cdcflow.config import Config, FileLog, KafkaLog, load
-from cdcflow.config.changes import digest, shown
+from cdcflow.config.changes import digest, settings_as_text
 from cdcflow.daemon.events import OnEvent
 from cdcflow.errors import CdcflowError, ConfigurationError
 
@@ -34,7 +34,7 @@ class Reloading:
         self._tell = tell
         self._lock = threading.Lock()
         # By the capture's numbers: it falls back to earlier settings if it cannot continue with the latest.
-        self._known: dict[int, tuple[Config, Mapping[str, str]]] = {1: (config, shown(config))}
+        self._known: dict[int, tuple[Config, Mapping[str, str]]] = {1: (config, settings_as_text(config))}
         self.use_beside: Callable[[Config], None] = lambda config: None
         """Applies settings to what runs alongside the capture, or raises and changes nothing."""
 
@@ -64,13 +64,13 @@ class Reloading:
         """
         with self._lock:
             config = load(self._file)
-            if wanted is not None and digest(shown(config)) != wanted:
+            if wanted is not None and digest(settings_as_text(config)) != wanted:
                 raise ConfigurationError(
                     f"{self._file} has changed since it was planned",
                     remedy="run `cdcflow plan` again",
                 )
             number = self._capture.settings_number
-            found = wiring.planned(config, self._current()[1])
+            found = wiring.plan_capture(config, self._current()[1])
             check(found)
             if found.settings:
                 number = self._take_up(as_it_can(config, self.in_use), found)
@@ -80,12 +80,12 @@ class Reloading:
         self.use_beside(beside(self.in_use, config))
         # They count from now on, even if the capture falls back to earlier settings.
         known = {n: beside(before, config) for n, (before, _) in self._known.items()}
-        self._known = {number: (before, shown(before)) for number, before in known.items()}
+        self._known = {number: (before, settings_as_text(before)) for number, before in known.items()}
         settings = replace(
             wiring.capture_settings(config, reopened=True, readers=self._readers), kept=self._follow_capture
         )
         number = self._capture.reload(settings, in_place=not found.ends_attempt)
-        self._known = {**self._known, number: (config, shown(config))}
+        self._known = {**self._known, number: (config, settings_as_text(config))}
         return number
 
     def _follow_capture(self) -> None:

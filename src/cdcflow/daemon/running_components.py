@@ -67,7 +67,7 @@ class Beside:
         with self._lock:
             wanted = [(number, part.made_of(config)) for number, part in enumerate(self._parts)]
             wanted = [(n, made_of) for n, made_of in wanted if n not in self._running or self._running[n][0] != made_of]
-            prepared = self._prepared([number for number, _ in wanted], config)
+            prepared = self._prepare([number for number, _ in wanted], config)
             for number, made_of in wanted:
                 before = self._running.get(number, (None, None))[1]
                 if before is not None:
@@ -76,7 +76,7 @@ class Beside:
                 if (new := prepared[number]) is not None:
                     new.begin()
 
-    def _prepared(self, numbers: Sequence[int], config: Config) -> dict[int, Running | None]:
+    def _prepare(self, numbers: Sequence[int], config: Config) -> dict[int, Running | None]:
         prepared: dict[int, Running | None] = {}
         try:
             for number in numbers:

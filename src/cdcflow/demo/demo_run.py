@@ -180,7 +180,7 @@ class DemoRun:
         from cdcflow import wiring
 
         self._screen.step("`cdcflow verify` compares the source with the tables, while the daemon runs")
-        report = wiring.verified(load(self._config_path), against=["tables"], differences_max=5)
+        report = wiring.run_verification(load(self._config_path), against=["tables"], differences_max=5)
         self.outcome.verified = {table.table: table.verdict for table in report.tables}
         if not report.is_clean:
             wrong = ", ".join(f"{t.table}: {t.verdict}" for t in report.tables if t.verdict != "equal")

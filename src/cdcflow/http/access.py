@@ -136,12 +136,12 @@ class Access:
     def _holder(self, digest: bytes) -> Caller | None:
         found: Caller | None = None
         for one in self._tokens:  # all of them, so that the time taken does not reveal which one nearly fits
-            if hmac.compare_digest(_known(one), digest):
+            if hmac.compare_digest(_current_hash(one), digest):
                 found = Caller(one.name, one.role)
         return found
 
 
-def _known(token: AccessToken) -> bytes:
+def _current_hash(token: AccessToken) -> bytes:
     """The hash of a token's current value. If it is unavailable or too short, a random value that matches nothing."""
     try:
         text = secret(token.token) or ""

@@ -29,8 +29,8 @@ STILL_THERE_EVERY_S = 15.0
 def consumer_routes(access: Access, consumers: Callable[[], ConsumerDoor]) -> list[Route]:
     """The routes of `/api/v1/consumers`. `consumers` may raise HTTPException if there are no consumers."""
 
-    async def listed(request: Request) -> Response:
-        return as_json({"consumers": await run_in_threadpool(consumers().listed)})
+    async def list_consumers(request: Request) -> Response:
+        return as_json({"consumers": await run_in_threadpool(consumers().list_consumers)})
 
     async def create(request: Request) -> Response:
         asked = await body_of(request)
@@ -57,13 +57,13 @@ def consumer_routes(access: Access, consumers: Callable[[], ConsumerDoor]) -> li
             first = await _first(session)
             return StreamingResponse(_events(session, first), media_type="text/event-stream")
         try:
-            found = await _polled(request, session, wait_s)
+            found = await _poll(request, session, wait_s)
             return as_json({"consumer": name, "changes": found, "cursor": session.cursor})
         finally:
             session.close()
 
     return [
-        Route("/api/v1/consumers", reading(access, listed), methods=["GET"]),
+        Route("/api/v1/consumers", reading(access, list_consumers), methods=["GET"]),
         Route("/api/v1/consumers", create, methods=["POST"]),
         Route("/api/v1/consumers/{name}/changes", reading(access, changes), methods=["GET"]),
         Route("/api/v1/consumers/{name}/commit", commit, methods=["POST"]),
@@ -79,7 +79,7 @@ async def _first(session: Session) -> list[dict[str, Any]]:
         raise
 
 
-async def _polled(request: Request, session: Session, wait_s: float) -> list[dict[str, Any]]:
+async def _poll(request: Request, session: Session, wait_s: float) -> list[dict[str, Any]]:
     """The next changes, waiting at most `wait_s` seconds for some."""
     until = time.monotonic() + wait_s
     while True:

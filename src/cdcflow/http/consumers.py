@@ -38,12 +38,12 @@ class ConsumerDoor:
         self._sessions: dict[str, Session] = {}
         self._resting: threading.Timer | None = None
 
-    def listed(self) -> list[dict[str, Any]]:
+    def list_consumers(self) -> list[dict[str, Any]]:
         """All consumers, and how far each is."""
-        from cdcflow.log.query.rows_as_json import listed
+        from cdcflow.log.query.rows_as_json import consumer_as_json
 
         with self._alone():
-            return [listed(one) for one in self._opened().listed()]
+            return [consumer_as_json(one) for one in self._opened().list_consumers()]
 
     def create(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Create one: `name`, and optionally `tables`, `ops`, `from`.
@@ -95,7 +95,7 @@ class ConsumerDoor:
             self._sessions[name] = session
             return session
 
-    def _ended(self, session: Session) -> None:
+    def _end_session(self, session: Session) -> None:
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
         self._rest_later()
@@ -142,7 +142,7 @@ class Session:
 
         [] if there is nothing new.
         """
-        from cdcflow.log.query.rows_as_json import told
+        from cdcflow.log.query.rows_as_json import batch_as_json
 
         found: list[dict[str, Any]] = []
         is_whole = True
@@ -152,7 +152,7 @@ class Session:
             for batch in self.consumer.read(self._after, wait=0.0):
                 if found and is_whole and len(found) + batch.rows.num_rows > self._limit:
                     break
-                found += told(batch)
+                found += batch_as_json(batch)
                 self.cursor = self._after = batch.cursor
                 is_whole = batch.ends_transaction
                 if len(found) >= self._limit and (is_whole or len(found) >= TRANSACTION_ROWS_MAX):
@@ -162,7 +162,7 @@ class Session:
     def close(self) -> None:
         """Release the lease."""
         self._is_closed = True
-        self._door._ended(self)
+        self._door._end_session(self)
         self.consumer.__exit__(None, None, None)
 
 

@@ -21,7 +21,7 @@ from cdcflow.log.query.log import ChangeLog, header_of
 from cdcflow.log.query.row import Change
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.keytexts import are_equal, scalar_of
-from cdcflow.model.suggestions import meant
+from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 
 ROWS_MAX = 500
@@ -92,7 +92,7 @@ class Explorer:
             SinkUnavailable: another query is running; or too many files would have to be read.
         """
         with self._alone():
-            found = self._opened().get(table, *key, as_of=as_of)
+            found = self._open_log().get(table, *key, as_of=as_of)
             return {
                 "table": table,
                 "state": found.state,
@@ -100,7 +100,7 @@ class Explorer:
                 "values": _texts(found.values),
                 "unknown": list(found.unknown),
                 "notes": list(found.notes),
-                "last": None if found.last is None else _told(found.last),
+                "last": None if found.last is None else _change_as_json(found.last),
             }
 
     def row_history(
@@ -111,11 +111,11 @@ class Explorer:
         `more`: there are older ones, before offset `back_to`. Raises as `row`.
         """
         with self._alone():
-            asked = self._opened()
+            asked = self._open_log()
             found = asked.history(table, *key, as_of=as_of, before=before, limit=min(limit, ROWS_MAX))
             changes = [
                 {
-                    **_told(change),
+                    **_change_as_json(change),
                     "values": _texts(change.values),
                     "unchanged": list(change.unchanged),
                     "before": _texts(change.before),
@@ -130,7 +130,7 @@ class Explorer:
         Only those of the `limit` keys with the latest changes in between. Raises as `row`.
         """
         with self._alone():
-            found = self._opened().diff(table, first, last, min(limit, ROWS_MAX))
+            found = self._open_log().diff(table, first, last, min(limit, ROWS_MAX))
             rows = [
                 {"change": d.change, "key": list(d.key), "before": _texts(d.before), "after": _texts(d.after)}
                 for d in found.found
@@ -161,7 +161,7 @@ class Explorer:
     def _alone(self) -> _Alone:
         return _Alone(self._one)
 
-    def _opened(self) -> ChangeLog:
+    def _open_log(self) -> ChangeLog:
         self._log()
         if self._asked is None:
             raise ConfigurationError("this daemon does not answer questions about rows")
@@ -265,7 +265,7 @@ def table_named(log: LogReader, name: str) -> TableId:
     if name not in known:
         raise ConfigurationError(
             f"the log has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
-            remedy=f"{meant(name, known)}name it as schema.table",
+            remedy=f"{did_you_mean(name, known)}name it as schema.table",
         )
     return known[name]
 
@@ -315,7 +315,7 @@ def _values(table: Table, row: dict[str, Any], unchanged: Sequence[str]) -> dict
     return found
 
 
-def _told(change: Change) -> dict[str, Any]:
+def _change_as_json(change: Change) -> dict[str, Any]:
     return {
         "offset": change.offset,
         "transaction": change.transaction,

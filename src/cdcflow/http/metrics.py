@@ -58,29 +58,29 @@ Listed = Sequence[tuple[Metric, Found]]
 # ── where a metric's samples are in a status ───────────────────────────────────────────────────────────────────
 
 
-def at(*path: str) -> Found:
+def number_at(*path: str) -> Found:
     """The number at this path of a status; nothing if there is no number."""
 
-    def found(status: Mapping[str, Any]) -> Iterator[Sample]:
+    def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         value: Any = status
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None
         yield from _number((), value)
 
-    return found
+    return samples
 
 
 def by_label(*path: str) -> Found:
     """A number for each name in the mapping at this path."""
 
-    def found(status: Mapping[str, Any]) -> Iterator[Sample]:
+    def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         value: Any = status
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None
         for label, count in sorted((value or {}).items()):
             yield from _number((str(label),), count)
 
-    return found
+    return samples
 
 
 def _number(labels: tuple[str, ...], value: object) -> Iterator[Sample]:
@@ -101,51 +101,51 @@ def _tables(status: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     return status.get("tables") or {}
 
 
-def _counted(field: str, names: tuple[str, ...]) -> Found:
+def _count_by(field: str, names: tuple[str, ...]) -> Found:
     """How many tables have each of these values in a field."""
 
-    def found(status: Mapping[str, Any]) -> Iterator[Sample]:
+    def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         counts = Counter(str(fields.get(field)) for fields in _tables(status).values())
         if _tables(status):
             yield from (((name,), float(counts[name])) for name in names)
 
-    return found
+    return samples
 
 
 def _over_tables(field: str, of: Callable[[list[float]], float]) -> Found:
     """One number over all tables that have the field."""
 
-    def found(status: Mapping[str, Any]) -> Iterator[Sample]:
+    def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         numbers = [float(v) for t in _tables(status).values() if isinstance(v := t.get(field), int | float)]
         if numbers:
             yield (), of(numbers)
 
-    return found
+    return samples
 
 
-def _verified(status: Mapping[str, Any], field: str) -> dict[str, list[float]]:
+def _verified_numbers(status: Mapping[str, Any], field: str) -> dict[str, list[float]]:
     """A number that comparisons stored, for each table that was ever compared."""
     known = status.get("verified") or {}
     return {table: [one[field] for one in kinds.values() if field in one] for table, kinds in known.items()}
 
 
 def _oldest_verified(status: Mapping[str, Any]) -> Iterator[Sample]:
-    if times := [min(at) for at in _verified(status, "at").values() if at]:
+    if times := [min(at) for at in _verified_numbers(status, "at").values() if at]:
         yield (), min(times)
 
 
 def _tables_verified(status: Mapping[str, Any]) -> Iterator[Sample]:
     if "verified" in status:
-        yield (), float(sum(bool(at) for at in _verified(status, "at").values()))
+        yield (), float(sum(bool(at) for at in _verified_numbers(status, "at").values()))
 
 
 def _tables_different(status: Mapping[str, Any]) -> Iterator[Sample]:
     if "verified" in status:
-        yield (), float(sum(any(keys) for keys in _verified(status, "different").values()))
+        yield (), float(sum(any(keys) for keys in _verified_numbers(status, "different").values()))
 
 
 def _table_verified(status: Mapping[str, Any]) -> Iterator[Sample]:
-    times = _verified(status, "at")
+    times = _verified_numbers(status, "at")
     for table, _ in _each_table(status):
         if times.get(table):
             yield (table,), min(times[table])
@@ -159,29 +159,29 @@ def _least_progress(status: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def _per_consumer(field: str) -> Found:
-    def found(status: Mapping[str, Any]) -> Iterator[Sample]:
+    def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         consumers: Mapping[str, Mapping[str, Any]] = status.get("consumers") or {}
         for name, one in sorted(consumers.items())[:CONSUMERS_MAX]:
             yield from _number((name,), one.get(field))
 
-    return found
+    return samples
 
 
 def _per_table(field: str) -> Found:
-    def found(status: Mapping[str, Any]) -> Iterator[Sample]:
+    def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         for table, fields in _each_table(status):
             yield from _number((table,), fields.get(field))
 
-    return found
+    return samples
 
 
 def _per_table_and(field: str, names: tuple[str, ...]) -> Found:
-    def found(status: Mapping[str, Any]) -> Iterator[Sample]:
+    def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         for table, fields in _each_table(status):
             if fields.get(field) is not None:
                 yield from (((table, name), float(fields.get(field) == name)) for name in names)
 
-    return found
+    return samples
 
 
 def _each_table(status: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -202,7 +202,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     ),
     (
         Metric("start_time_seconds", "gauge", "When this daemon was started, in seconds since 1970.", ()),
-        at("started_at"),
+        number_at("started_at"),
     ),
     (
         Metric(
@@ -216,7 +216,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     ),
     (
         Metric("source_up", "gauge", "1 if the source answered the last query, else 0."),
-        at("source_up"),
+        number_at("source_up"),
     ),
     # How far behind.
     (
@@ -226,7 +226,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "How far the source's log is ahead of the durable change log. While the source does not answer: the "
             "last known value.",
         ),
-        at("lag_bytes"),
+        number_at("lag_bytes"),
     ),
     (
         Metric(
@@ -234,22 +234,22 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "gauge",
             "Age of the newest durable position. It grows while the source or the log cannot be reached.",
         ),
-        at("lag_seconds"),
+        number_at("lag_seconds"),
     ),
     (
         Metric("heartbeat_age_seconds", "gauge", "Seconds since the durable position last moved."),
-        at("heartbeat_age_seconds"),
+        number_at("heartbeat_age_seconds"),
     ),
     (
         Metric(
             "heartbeat_age_limit_seconds", "gauge", "At this age of the heartbeat /health says that the capture stalls."
         ),
-        at("heartbeat_age_seconds_max"),
+        number_at("heartbeat_age_seconds_max"),
     ),
     # What the source keeps.
     (
         Metric("retained_bytes", "gauge", "Log that the source keeps for cdcflow, by its last answer."),
-        at("retained_bytes"),
+        number_at("retained_bytes"),
     ),
     (
         Metric(
@@ -258,7 +258,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "PostgreSQL: log that may still be written before the server discards what cdcflow needs. Absent: no "
             "limit.",
         ),
-        at("source", "safe_wal_bytes"),
+        number_at("source", "safe_wal_bytes"),
     ),
     (
         Metric(
@@ -266,7 +266,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "gauge",
             "PostgreSQL: number of transactions for which the slot has held back VACUUM of the catalog.",
         ),
-        at("source", "catalog_xmin_age"),
+        number_at("source", "catalog_xmin_age"),
     ),
     (
         Metric(
@@ -274,43 +274,43 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "gauge",
             "MySQL and MariaDB: binary log files that can be purged before the one that cdcflow reads.",
         ),
-        at("source", "files_until_lost"),
+        number_at("source", "files_until_lost"),
     ),
     # The log.
-    (Metric("cut", "gauge", "The number of the newest durable cut."), at("cut")),
-    (Metric("durable_offset", "gauge", "The newest offset that is safe on disk."), at("durable_offset")),
-    (Metric("epoch", "gauge", "How often the log was opened for writing."), at("epoch")),
+    (Metric("cut", "gauge", "The number of the newest durable cut."), number_at("cut")),
+    (Metric("durable_offset", "gauge", "The newest offset that is safe on disk."), number_at("durable_offset")),
+    (Metric("epoch", "gauge", "How often the log was opened for writing."), number_at("epoch")),
     (
         Metric("log_disk_free_bytes", "gauge", "Free space of the file system with the log's folder."),
-        at("disk", "free_bytes"),
+        number_at("disk", "free_bytes"),
     ),
     (
         Metric("log_disk_size_bytes", "gauge", "Size of the file system with the log's folder."),
-        at("disk", "size_bytes"),
+        number_at("disk", "size_bytes"),
     ),
     (
         Metric("upload_waiting_segments", "gauge", "Sealed segments that are not in the object store yet."),
-        at("upload_waiting_segments"),
+        number_at("upload_waiting_segments"),
     ),
     (
         Metric("upload_waiting_bytes", "gauge", "Bytes of the sealed segments that are not in the object store yet."),
-        at("upload_waiting_bytes"),
+        number_at("upload_waiting_bytes"),
     ),
     # What was done.
     (
         Metric("rows_captured_total", "counter", "Changed rows appended to the log."),
-        at("counts", "rows_captured"),
+        number_at("counts", "rows_captured"),
     ),
-    (Metric("rows_read_total", "counter", "Existing rows read into the log."), at("counts", "rows_read")),
+    (Metric("rows_read_total", "counter", "Existing rows read into the log."), number_at("counts", "rows_read")),
     (
         Metric("appended_bytes_total", "counter", "Size in memory of the rows appended to the log."),
-        at("counts", "bytes_appended"),
+        number_at("counts", "bytes_appended"),
     ),
-    (Metric("cuts_total", "counter", "Cuts written to the log."), at("counts", "cuts")),
-    (Metric("syncs_total", "counter", "Times that cuts were made durable."), at("counts", "syncs")),
+    (Metric("cuts_total", "counter", "Cuts written to the log."), number_at("counts", "cuts")),
+    (Metric("syncs_total", "counter", "Times that cuts were made durable."), number_at("counts", "syncs")),
     (
         Metric("attempts_total", "counter", "Times that the capture was started or started again."),
-        at("counts", "attempts"),
+        number_at("counts", "attempts"),
     ),
     (
         Metric(
@@ -338,7 +338,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric(
             "shadow_checks_total", "counter", "Changed rows that were read again and compared with what was decoded."
         ),
-        at("counts", "shadow_checks"),
+        number_at("counts", "shadow_checks"),
     ),
     (
         Metric(
@@ -346,13 +346,13 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "counter",
             "Row events that another library decoded as well, and that were compared.",
         ),
-        at("counts", "shadow_events"),
+        number_at("counts", "shadow_events"),
     ),
     (
         Metric(
             "shadow_differences_total", "counter", "Rows and row events of these that differed from what was decoded."
         ),
-        at("counts", "shadow_differences"),
+        number_at("counts", "shadow_differences"),
     ),
     (
         Metric(
@@ -360,22 +360,22 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "counter",
             "Changed rows that were to be compared, but changed again before that, or could not be read.",
         ),
-        at("counts", "shadow_moved_on"),
+        number_at("counts", "shadow_moved_on"),
     ),
     (
         Metric("rows_per_second", "gauge", "Rows written to the log a second, over the last 5 s."),
-        at("rows_per_second"),
+        number_at("rows_per_second"),
     ),
-    (Metric("held_rows", "gauge", "Rows held back because a backfill window is open."), at("held_rows")),
-    (Metric("held_bytes", "gauge", "Bytes held back because a backfill window is open."), at("held_bytes")),
+    (Metric("held_rows", "gauge", "Rows held back because a backfill window is open."), number_at("held_rows")),
+    (Metric("held_bytes", "gauge", "Bytes held back because a backfill window is open."), number_at("held_bytes")),
     # Tables together.
     (
         Metric("tables", "gauge", "Captured tables, by the state of their backfill.", ("state",)),
-        _counted("state", TABLE_STATES),
+        _count_by("state", TABLE_STATES),
     ),
     (
         Metric("tables_freshness", "gauge", "Captured tables, by whether their freshness is proven.", ("freshness",)),
-        _counted("freshness", FRESHNESS),
+        _count_by("freshness", FRESHNESS),
     ),
     (
         Metric(
@@ -385,7 +385,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "do not reach the log; backfill: its existing rows are not all read; late: no mark has come back.",
             ("cause",),
         ),
-        _counted("freshness_cause", CAUSES),
+        _count_by("freshness_cause", CAUSES),
     ),
     (
         Metric(
@@ -438,28 +438,28 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         _per_table("generation"),
     ),
     # The merge, from the file that `cdcflow merge` writes into the log's folder.
-    (Metric("merge_cut", "gauge", "The cut that the last merge published."), at("merge", "cut")),
+    (Metric("merge_cut", "gauge", "The cut that the last merge published."), number_at("merge", "cut")),
     (
         Metric("merge_offset", "gauge", "The last offset that is in the tables of the published cut."),
-        at("merge", "offset"),
+        number_at("merge", "offset"),
     ),
     (
         Metric("merge_behind_rows", "gauge", "Rows that are durable in the log and not in the published cut."),
-        at("merge", "behind_rows"),
+        number_at("merge", "behind_rows"),
     ),
     (
         Metric("merge_success_timestamp_seconds", "gauge", "When a merge last ended well, in seconds since 1970."),
-        at("merge", "ended_at"),
+        number_at("merge", "ended_at"),
     ),
-    (Metric("merge_duration_seconds", "gauge", "How long the last merge took."), at("merge", "seconds")),
-    (Metric("merge_rows", "gauge", "Rows of the log that the last merge read."), at("merge", "rows")),
+    (Metric("merge_duration_seconds", "gauge", "How long the last merge took."), number_at("merge", "seconds")),
+    (Metric("merge_rows", "gauge", "Rows of the log that the last merge read."), number_at("merge", "rows")),
     (
         Metric("merge_tables_left_out", "gauge", "Tables that the last merge left out of the cut."),
-        at("merge", "left_out"),
+        number_at("merge", "left_out"),
     ),
     (
         Metric("merge_failed", "gauge", "1 when the last merge failed or was put off, else 0."),
-        at("merge", "failed"),
+        number_at("merge", "failed"),
     ),
     # Consumers of the log, from their files in the log's folder.
     (

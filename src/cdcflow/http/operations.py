@@ -114,7 +114,7 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 
 
-def checked(request: Mapping[str, object]) -> Operation:
+def operation_of(request: Mapping[str, object]) -> Operation:
     """The operation of a request, whose arguments are of the right kinds.
 
     Raises:

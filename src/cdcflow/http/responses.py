@@ -106,7 +106,7 @@ def _with_headers(send: Send) -> Send:
     return sending
 
 
-async def refused(request: Request, error: HTTPException) -> Response:
+async def refusal(request: Request, error: HTTPException) -> Response:
     if error.status_code == 404 and not request.url.path.startswith("/api/"):
         hint = "try /, /healthz, /readyz, /metrics, /status or /api/v1/openapi.json\n"
         return Response(hint, 404, media_type="text/plain")
@@ -128,7 +128,7 @@ _TITLES = {
 }
 
 
-async def failed(request: Request, error: Exception) -> Response:
+async def failure(request: Request, error: Exception) -> Response:
     found = problems.of_error(error)
     return Response(
         json.dumps(found) + "\n", int(str(found["status"])), headers={"Content-Type": problems.CONTENT_TYPE}

@@ -21,12 +21,12 @@ def pending(source: Mapping[str, str]) -> frozenset[TableId]:
     return frozenset(TableId(*name) for name in json.loads(source.get(REREAD, "[]")))
 
 
-def retried(source: Mapping[str, str]) -> frozenset[TableId]:
+def tables_to_retry(source: Mapping[str, str]) -> frozenset[TableId]:
     """The tables to retry if their backfill had failed, for which no command may have been issued yet."""
     return frozenset(TableId(*name) for name in json.loads(source.get(RETRIED, "[]")))
 
 
-def noted(tables: Collection[TableId], retried_: Collection[TableId] = ()) -> dict[str, str]:
+def as_source_entries(tables: Collection[TableId], retried_: Collection[TableId] = ()) -> dict[str, str]:
     """The entries of a checkpoint's `source` for these tables; {} if there are no tables."""
     return {name: _names(found) for name, found in ((REREAD, tables), (RETRIED, retried_)) if found}
 
@@ -40,4 +40,4 @@ def without(source: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in source.items() if name not in (REREAD, RETRIED)}
 
 
-__all__ = ["REREAD", "RETRIED", "noted", "pending", "retried", "without"]
+__all__ = ["REREAD", "RETRIED", "as_source_entries", "pending", "tables_to_retry", "without"]

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The beginning of a remedy: "did you mean public.orders? ", or "" if no known name is similar.
 
     A name without its schema, or in another letter case, is as close a match as one with a typo.
@@ -19,4 +19,4 @@ def meant(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(found[:3])}? " if found else ""
 
 
-__all__ = ["meant"]
+__all__ = ["did_you_mean"]

@@ -161,13 +161,13 @@ def table_from_text(text: str) -> Table:
 
 
 @lru_cache(maxsize=4096)
-def _interned(table: Table) -> Table:
+def _intern(table: Table) -> Table:
     return table
 
 
 def table_from_json(value: dict[str, Any]) -> Table:
     """Read what `Table.to_json` wrote; equal tables are returned as the same object."""
-    return _interned(
+    return _intern(
         Table(
             id=TableId(value["schema"], value["name"]),
             incarnation=value["incarnation"],

@@ -33,17 +33,17 @@ def read(shape: Shape, body: bytes) -> tuple[pa.RecordBatch, list[Failure]]:
         raise Wrong("the body is no Arrow stream") from None
     if not found.num_rows:
         raise Wrong("the stream has no rows")
-    rows = _fitted(shape, found)
+    rows = _fit(shape, found)
     failures: dict[int, list[str]] = {}
     for known in shape.properties.values():
-        for reason, is_wrong in _checked(known, rows.column(known.name)):
+        for reason, is_wrong in _violations(known, rows.column(known.name)):
             for at in pc.indices_nonzero(is_wrong).to_pylist()[:FAILURES_MAX]:
                 failures.setdefault(at + 1, []).append(reason)
     listed = [Failure(number, "invalid", "; ".join(failures[number])) for number in sorted(failures)]
     return rows.combine_chunks().to_batches()[0], listed[:FAILURES_MAX]
 
 
-def _fitted(shape: Shape, found: pa.Table) -> pa.Table:
+def _fit(shape: Shape, found: pa.Table) -> pa.Table:
     names = found.column_names
     if len(set(names)) < len(names) or set(names) - shape.properties.keys():
         raise Wrong("the stream has a column twice, or one that the schema does not have")
@@ -57,17 +57,17 @@ def _fitted(shape: Shape, found: pa.Table) -> pa.Table:
             columns.append(pa.nulls(found.num_rows, of.type))
             continue
         try:
-            columns.append(_widened(found.column(of.name), of.type))
+            columns.append(_widen(found.column(of.name), of.type))
         except pa.ArrowException:
             given = found.column(of.name).type
             raise Wrong(f"{of.name}: {given} does not become {of.type} without loss") from None
     return pa.table(columns, schema=shape.table.row_schema)
 
 
-def _widened(column: pa.ChunkedArray, of: pa.DataType) -> pa.ChunkedArray:
+def _widen(column: pa.ChunkedArray, of: pa.DataType) -> pa.ChunkedArray:
     given = column.type
     if pa.types.is_dictionary(given):
-        return _widened(column.cast(given.value_type), of)
+        return _widen(column.cast(given.value_type), of)
     is_same_kind = (
         given == of
         or (pa.types.is_integer(given) and pa.types.is_integer(of))
@@ -82,7 +82,7 @@ def _widened(column: pa.ChunkedArray, of: pa.DataType) -> pa.ChunkedArray:
     return column.cast(of)
 
 
-def _checked(known: Property, column: pa.ChunkedArray) -> Iterator[tuple[str, Any]]:
+def _violations(known: Property, column: pa.ChunkedArray) -> Iterator[tuple[str, Any]]:
     """The rules of a column, each with the rows that violate it."""
     if not known.nullable:
         yield f"{known.name}: null is not taken", column.is_null()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdcflow.http.metrics import Listed, Metric, at, by_label
+from cdcflow.http.metrics import Listed, Metric, by_label, number_at
 from cdcflow.push.writer import Writer
 
 LISTED: Listed = (
@@ -12,13 +12,19 @@ LISTED: Listed = (
         Metric("serve_requests_total", "counter", "Requests to write, by what was answered.", ("answer",)),
         by_label("answers"),
     ),
-    (Metric("serve_transactions_total", "counter", "Transactions that are durable, since the start."), at("written")),
-    (Metric("serve_rows_total", "counter", "Rows of the log that they have, since the start."), at("rows")),
-    (Metric("serve_offset", "gauge", "The last offset that is durable in the log."), at("offset")),
-    (Metric("serve_waiting_bytes", "gauge", "Bytes of requests that are not answered yet."), at("waiting_bytes")),
+    (
+        Metric("serve_transactions_total", "counter", "Transactions that are durable, since the start."),
+        number_at("written"),
+    ),
+    (Metric("serve_rows_total", "counter", "Rows of the log that they have, since the start."), number_at("rows")),
+    (Metric("serve_offset", "gauge", "The last offset that is durable in the log."), number_at("offset")),
+    (
+        Metric("serve_waiting_bytes", "gauge", "Bytes of requests that are not answered yet."),
+        number_at("waiting_bytes"),
+    ),
     (
         Metric("serve_unindexed_bytes", "gauge", "Rows kept in memory because the log's index lacks them, in bytes."),
-        at("unindexed_bytes"),
+        number_at("unindexed_bytes"),
     ),
 )
 

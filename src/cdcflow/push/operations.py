@@ -70,7 +70,7 @@ class Done:
     told: tuple[str, ...] = ()
 
 
-def parsed(shape: Shape, given: Any) -> list[Operation | Failure]:
+def parse_operations(shape: Shape, given: Any) -> list[Operation | Failure]:
     """The operations of a request: a list of them, or one.
 
     Raises:
@@ -81,10 +81,10 @@ def parsed(shape: Shape, given: Any) -> list[Operation | Failure]:
         raise Wrong("the body must be a list of operations, each an object with op")
     if len(listed) > OPERATIONS_MAX:
         raise Wrong(f"a request has at most {OPERATIONS_MAX} operations; send several, or rows as an Arrow stream")
-    return [_parsed(shape, number, one) for number, one in enumerate(listed, 1)]
+    return [_parse_one(shape, number, one) for number, one in enumerate(listed, 1)]
 
 
-def done(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
+def apply_operation(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
     """The result of an operation on a row that is `now` (None if there is no row)."""
     match operation.kind:
         case "put":
@@ -92,7 +92,7 @@ def done(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
         case "delete":
             return Done(None if now is None else DELETE, now)
         case "increment":
-            return _incremented(shape, operation, now)
+            return _increment(shape, operation, now)
         case "compare_and_set":
             return _set(shape, operation, now)
 
@@ -100,7 +100,7 @@ def done(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parsed(shape: Shape, number: int, given: Any) -> Operation | Failure:
+def _parse_one(shape: Shape, number: int, given: Any) -> Operation | Failure:
     try:
         return _operation(shape, number, given)
     except Wrong as error:
@@ -179,7 +179,7 @@ def _amounts(shape: Shape, given: Any) -> Row:
         raise Wrong(f"value: {error.reason}") from None
 
 
-def _incremented(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
+def _increment(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
     if now is None:
         return Failure(operation.number, "absent", "there is no row to increment; put it first")
     row = dict(now)
@@ -209,4 +209,4 @@ def _set(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
     return Done(UPDATE, {**now, **operation.values})
 
 
-__all__ = ["OPERATIONS_MAX", "Code", "Done", "Failure", "Operation", "Row", "done", "parsed"]
+__all__ = ["OPERATIONS_MAX", "Code", "Done", "Failure", "Operation", "Row", "apply_operation", "parse_operations"]

@@ -119,7 +119,7 @@ class Memory:
             if found and _at_us(found[0]) < now_us - self._age_us:
                 return parts
         # Some may be older than the expired part: those were stored as rows.
-        return parts if first == 1 else [log.folded(str(TABLE.id), end)[1].sort_by(OFFSET)]
+        return parts if first == 1 else [log.fold_table(str(TABLE.id), end)[1].sort_by(OFFSET)]
 
     def _is_due(self, now_us: int) -> bool:
         oldest = next(iter(self._answers.values()))

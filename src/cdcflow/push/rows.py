@@ -128,7 +128,7 @@ class Rows:
         row = newest[1]
         return None if row is None else {name: row.get(name) for name in shape.properties}
 
-    def written(self, shape: Shape, key: Key, offset: int, row: Row | None) -> None:
+    def record_row(self, shape: Shape, key: Key, offset: int, row: Row | None) -> None:
         """A row was appended at an offset; without `row` it was deleted."""
         self._keep(shape, key, offset, row)
         self._in_log.add(shape.name)

@@ -147,7 +147,7 @@ class Shape:
         return tuple(self.properties[name].value(given[name]) for name in names)
 
 
-def compiled(name: str, key: Sequence[str], given: Mapping[str, Any] | Path) -> Shape:
+def compile_schema(name: str, key: Sequence[str], given: Mapping[str, Any] | Path) -> Shape:
     """A collection from its schema, or from the file that holds it. Its columns have the numbers of a first shape.
 
     Raises:
@@ -155,23 +155,23 @@ def compiled(name: str, key: Sequence[str], given: Mapping[str, Any] | Path) -> 
     """
     schema = _read(name, given) if isinstance(given, Path) else given
     if unknown := sorted(schema.keys() - _TOP):
-        raise _refused(name, f"{unknown[0]} is not known", "leave it out; docs/serve.md lists what is looked at")
+        raise _schema_error(name, f"{unknown[0]} is not known", "leave it out; docs/serve.md lists what is looked at")
     if schema.get("type") != "object" or not isinstance(schema.get("properties"), Mapping):
-        raise _refused(name, "it describes no object", "set type to object, and list its properties")
+        raise _schema_error(name, "it describes no object", "set type to object, and list its properties")
     if schema.get("additionalProperties", False) is not False:
-        raise _refused(
+        raise _schema_error(
             name, "additionalProperties is not false", "set it to false, or leave it out: each property is a column"
         )
     required = schema.get("required", [])
     if not isinstance(required, Sequence) or not set(required) <= schema["properties"].keys():
-        raise _refused(name, "required names what is no property", "list it under properties")
+        raise _schema_error(name, "required names what is no property", "list it under properties")
     needed = frozenset(required) | frozenset(key)
     properties = {p: _property(name, p, said) for p, said in schema["properties"].items()}
     for column in key:
         if column not in properties:
-            raise _refused(name, f"the key names {column}, which is no property", "list it under properties")
+            raise _schema_error(name, f"the key names {column}, which is no property", "list it under properties")
         if properties[column].kind not in _KEYS or properties[column].nullable:
-            raise _refused(
+            raise _schema_error(
                 name,
                 f"the key's {column} is {properties[column].kind}{' or null' if properties[column].nullable else ''}",
                 "make it a string, an integer, a boolean or a date that is never null",
@@ -183,7 +183,7 @@ def compiled(name: str, key: Sequence[str], given: Mapping[str, Any] | Path) -> 
     return Shape(name, Table(TableId(SCHEMA, name), 1, columns, tuple(key)), properties, needed)
 
 
-def continued(shape: Shape, before: Sequence[Table]) -> Shape:
+def continue_numbers(shape: Shape, before: Sequence[Table]) -> Shape:
     """The same collection with the numbers that its columns already have. `before`: the table's shapes, oldest first.
 
     Raises:
@@ -193,7 +193,7 @@ def continued(shape: Shape, before: Sequence[Table]) -> Shape:
         return shape
     newest, name = before[-1], shape.name
     if newest.key != shape.table.key:
-        raise _refused(
+        raise _schema_error(
             name,
             f"its key is {', '.join(shape.table.key)}, and in the log {', '.join(newest.key)}",
             "put the old key back, or give the new collection another name",
@@ -203,22 +203,26 @@ def continued(shape: Shape, before: Sequence[Table]) -> Shape:
     for old in newest.columns:
         new = now.pop(old.name, None)
         if new is None:
-            raise _refused(
+            raise _schema_error(
                 name, f"the property {old.name} is gone", "put it back; programs may stop to send an optional one"
             )
         if new.type != old.type:
-            raise _refused(
+            raise _schema_error(
                 name,
                 f"{old.name} is {new.type.source}, and in the log {old.type.source}",
                 "put the old type back, or give the new property another name",
             )
         if old.nullable and not new.nullable:
-            raise _refused(name, f"{old.name} is required, and was optional", "leave it optional: rows may lack it")
+            raise _schema_error(
+                name, f"{old.name} is required, and was optional", "leave it optional: rows may lack it"
+            )
         kept.append(replace(new, number=old.number))
     numbers = max(column.number for table in before for column in table.columns)
     for number, new in enumerate(now.values(), numbers + 1):
         if not new.nullable:
-            raise _refused(name, f"the new property {new.name} is required", "make it optional: older rows lack it")
+            raise _schema_error(
+                name, f"the new property {new.name} is required", "make it optional: older rows lack it"
+            )
         kept.append(replace(new, number=number))
     properties = {column.name: shape.properties[column.name] for column in kept}
     return replace(shape, table=replace(shape.table, columns=tuple(kept)), properties=properties)
@@ -246,19 +250,19 @@ def _read(name: str, path: Path) -> Mapping[str, Any]:
 
 def _property(name: str, column: str, said: Any) -> Property:
     if _PROPERTY.fullmatch(column) is None or column in (*LOG_COLUMNS, MISSING):
-        raise _refused(
+        raise _schema_error(
             name,
             f"the property {column} cannot be a column",
             "name it with letters, digits and _, beginning with a letter, at most 63 of them",
         )
     if not isinstance(said, Mapping):
-        raise _refused(name, f"the property {column} has no type", "give it a type")
+        raise _schema_error(name, f"the property {column} has no type", "give it a type")
     types = said.get("type")
     listed = list(types) if isinstance(types, list) else [types]
     nullable = "null" in listed
     kinds = [one for one in listed if one != "null"]
     if len(kinds) != 1 or kinds[0] not in _TYPES:
-        raise _refused(
+        raise _schema_error(
             name,
             f"the property {column} has no type, or several",
             "give it one of string, integer, number, boolean, object, array (or a list of one and null)",
@@ -267,17 +271,17 @@ def _property(name: str, column: str, said: Any) -> Property:
     if kind == "string" and "format" in said:
         said_format = str(said["format"])
         if said_format not in ("date-time", "date"):
-            raise _refused(name, f"the property {column} has the format {said_format}", "leave format out")
+            raise _schema_error(name, f"the property {column} has the format {said_format}", "leave format out")
         kind = said_format
     checks = {k: v for k, v in said.items() if k not in _ANNOTATIONS and k not in ("type", "format")}
     if unknown := sorted(checks.keys() - _CHECKS[kind]):
-        raise _refused(
+        raise _schema_error(
             name, f"the property {column} has {unknown[0]}", "leave it out; docs/serve.md lists what is looked at"
         )
     return Property(column, kind, nullable, checks)
 
 
-def _refused(name: str, found: str, remedy: str) -> ConfigurationError:
+def _schema_error(name: str, found: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(f"making the collection {name} of its schema: {found}", remedy=remedy)
 
 
@@ -362,4 +366,4 @@ _HINTS = {
 }
 
 
-__all__ = ["SCHEMA", "Property", "Shape", "Wrong", "compiled", "continued"]
+__all__ = ["SCHEMA", "Property", "Shape", "Wrong", "compile_schema", "continue_numbers"]

@@ -35,7 +35,7 @@ from cdcflow.http.consumer_routes import consumer_routes
 from cdcflow.http.consumers import ConsumerDoor
 from cdcflow.http.explorer import Explorer
 from cdcflow.http.query_routes import questions
-from cdcflow.http.responses import Endpoint, Guard, as_json, failed, refused
+from cdcflow.http.responses import Endpoint, Guard, as_json, failure, refusal
 from cdcflow.push import columns, operations
 from cdcflow.push import metrics as push_metrics
 from cdcflow.push.openapi import description
@@ -65,12 +65,12 @@ def application(doors: Doors, names: Collection[str]) -> ASGIApp:
     routes = [
         Route("/healthz", _alive),
         Route("/readyz", _ready(doors)),
-        Route("/metrics", _measured(doors)),
-        *(Route(path, reading(doors.access, endpoint)) for path, endpoint in _closed(doors).items()),
+        Route("/metrics", _metrics_endpoint(doors)),
+        *(Route(path, reading(doors.access, endpoint)) for path, endpoint in _restricted_routes(doors).items()),
         *consumer_routes(doors.access, lambda: doors.consumers),
         Route("/api/v1/collections/{name}", _writing(doors), methods=["POST"]),
     ]
-    handlers: Any = {HTTPException: refused, CdcflowError: failed, Exception: failed}
+    handlers: Any = {HTTPException: refusal, CdcflowError: failure, Exception: failure}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return Guard(app, names, doors.body_bytes_max)
@@ -88,18 +88,18 @@ def _ready(doors: Doors) -> Endpoint:
     return ready
 
 
-def _measured(doors: Doors) -> Endpoint:
-    async def measured(request: Request) -> Response:
+def _metrics_endpoint(doors: Doors) -> Endpoint:
+    async def metrics_page(request: Request) -> Response:
         text = await run_in_threadpool(metrics.exposition, push_metrics.status(doors.writer), push_metrics.LISTED)
         return Response(text, headers={"Content-Type": metrics.CONTENT_TYPE})
 
-    return measured
+    return metrics_page
 
 
 # ── role read ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _closed(doors: Doors) -> dict[str, Endpoint]:
+def _restricted_routes(doors: Doors) -> dict[str, Endpoint]:
     async def collections(request: Request) -> Response:
         listed = [
             {
@@ -132,7 +132,7 @@ def _writing(doors: Doors) -> Endpoint:
         shape = doors.shapes.get(request.path_params["name"])
         if shape is None:
             raise HTTPException(404, f"there is no such collection; there are: {', '.join(sorted(doors.shapes))}")
-        wanted = await _wanted(request, shape, caller)
+        wanted = await _requested_writes(request, shape, caller)
         if isinstance(wanted, Refused):
             return _refusal(wanted)
         answer = await asyncio.wrap_future(doors.writer.submit(wanted))
@@ -147,7 +147,7 @@ def _may_not(access: Access, caller: Caller) -> str:
     return f"writing needs a token with the role operate; {caller.name} has the role {caller.role}"
 
 
-async def _wanted(request: Request, shape: Shape, caller: Caller) -> Write | Refused:
+async def _requested_writes(request: Request, shape: Shape, caller: Caller) -> Write | Refused:
     """The requested writes.
 
     Raises:
@@ -186,7 +186,7 @@ def _of_json(shape: Shape, body: bytes, atomic: bool) -> list[Operation | Failur
         given = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise Wrong("the body is not JSON") from None
-    return operations.parsed(shape, given)
+    return operations.parse_operations(shape, given)
 
 
 def _no_number(name: str) -> None:

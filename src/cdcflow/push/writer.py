@@ -37,7 +37,7 @@ from cdcflow.model.change import DELETE, INSERT, UPDATE, ChangeBatch, Run, commi
 from cdcflow.model.position import Checkpoint, Epoch, Offset
 from cdcflow.model.table import BEFORE, UNCHANGED, Table
 from cdcflow.push import remembered
-from cdcflow.push.operations import Failure, Operation, Row, done
+from cdcflow.push.operations import Failure, Operation, Row, apply_operation
 from cdcflow.push.remembered import Memory, Once, Remembered
 from cdcflow.push.rows import Key, Rows
 from cdcflow.push.schemas import Shape
@@ -254,7 +254,7 @@ class Writer:
 
     def _write(self, group: Sequence[Request]) -> None:
         run = _Group(self._checkpoint, self._rows, self._memory, self._clock_us())
-        answers = [self._decided(run, request) for request in group]
+        answers = [self._decide(run, request) for request in group]
         if run.rows:
             self._append(run)
             self._log.sync()
@@ -264,7 +264,7 @@ class Writer:
             self.answers[_kind_of(answer)] += 1
             _give(request, answer)
 
-    def _decided(self, run: _Group, request: Request) -> Answer | CdcflowError:
+    def _decide(self, run: _Group, request: Request) -> Answer | CdcflowError:
         try:
             return run.carry_out(request)
         except SinkUnavailable as error:  # the log could not be read for it: nothing of it was decided
@@ -358,11 +358,11 @@ class _Group:
             if isinstance(found, Refused):
                 return found
             told = found
-        return self._finished(request, told)
+        return self._finish(request, told)
 
     def run(self) -> Run:
         """Everything in the group, as a run for the log."""
-        batches = sorted([*self._batches, *self._made()], key=lambda batch: int(batch.index[0]))
+        batches = sorted([*self._batches, *self._build_batches()], key=lambda batch: int(batch.index[0]))
         count, first = len(self._ends), self._first_transaction
         numbers = np.arange(first, first + count)
         return Run(
@@ -383,7 +383,11 @@ class _Group:
         failures: list[Failure] = []
         assert not isinstance(request.operations, pa.RecordBatch)  # noqa: S101 - checked by `carry_out`
         for one in request.operations:
-            became = one if isinstance(one, Failure) else done(shape, one, self._staged(shape, staged, one.key))
+            became = (
+                one
+                if isinstance(one, Failure)
+                else apply_operation(shape, one, self._staged_row(shape, staged, one.key))
+            )
             if isinstance(became, Failure) or isinstance(one, Failure):
                 assert isinstance(became, Failure)  # noqa: S101 - it is `one` then
                 failures.append(became)
@@ -403,11 +407,11 @@ class _Group:
             return Refused(f"{len(failures)} operations cannot be done, and nothing was written", failures, conflict)
         for one, op, row in written:
             offset = self._put(shape.table, op, row)
-            self._rows.written(shape, one.key, offset, None if op == DELETE else row)
+            self._rows.record_row(shape, one.key, offset, None if op == DELETE else row)
         told: dict[str, Any] = {"rows": len(written), "results": results}
         return told | ({"errors": [failure.to_json() for failure in failures]} if failures else {})
 
-    def _staged(self, shape: Shape, staged: Mapping[Key, Row | None], key: Key) -> Row | None:
+    def _staged_row(self, shape: Shape, staged: Mapping[Key, Row | None], key: Key) -> Row | None:
         return staged[key] if key in staged else self._rows.now(shape, key)
 
     def _bulk(self, shape: Shape, rows: pa.RecordBatch) -> dict[str, Any]:
@@ -425,7 +429,7 @@ class _Group:
         self.rows += count
         return {"rows": count}
 
-    def _finished(self, request: Request, told: Mapping[str, Any]) -> Written:
+    def _finish(self, request: Request, told: Mapping[str, Any]) -> Written:
         """End the transaction, including its answer if it is to be remembered."""
         last = self._first_offset + self.rows - 1
         numbers: dict[str, Any] = {"transaction": None, "first_offset": None, "last_offset": None}
@@ -451,7 +455,7 @@ class _Group:
         self.rows += 1
         return self._first_offset + self.rows - 1
 
-    def _made(self) -> list[ChangeBatch]:
+    def _build_batches(self) -> list[ChangeBatch]:
         made: list[ChangeBatch] = []
         for table, lists in self._lists.items():
             count = len(lists.index)

@@ -12,7 +12,7 @@ from cdcflow.capture.ports.log import Numbered
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.format.journal import Owners
 from cdcflow.log.format.transactions import Transactions, gathered_back, headers_back
-from cdcflow.log.read.lookup import expired, gathered, keys_of_partial
+from cdcflow.log.read.lookup import gather_keys, keys_expired, keys_of_partial
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, TableId
@@ -135,7 +135,7 @@ class MemoryLog:
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         self._living()
         if since < self._memory.first_offset:
-            raise expired(table, since, self._memory.first_offset)
+            raise keys_expired(table, since, self._memory.first_offset)
         after = [
             rows
             for entry in self._all()
@@ -147,7 +147,7 @@ class MemoryLog:
             for rows in after
             if rows.table.key
         ]
-        return gathered(table, found)
+        return gather_keys(table, found)
 
     def seal_due(self, now_s: float) -> bool:
         return False

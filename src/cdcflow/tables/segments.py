@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from cdcflow.errors import HistoryLost, InvariantViolated, SinkUnavailable
-from cdcflow.log.files.extents import retried
+from cdcflow.log.files.extents import retry_read
 from cdcflow.log.files.layout import Bounds, Layout, Store, segment_name
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.log.read.reader import LogLocation, check_without_gap, newest_checkpoint
@@ -297,7 +297,7 @@ def sealed(location: LogLocation, behind: int = 0, *, recent: bool = False) -> R
         check_without_gap(listed, layout)
         return found
 
-    segments = retried(read, layout.root)
+    segments = retry_read(read, layout.root)
     return Range(layout, log.log_id, segments, older=recent and behind > 0 and not segments.begin_at(log.first_offset))
 
 

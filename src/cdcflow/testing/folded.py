@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.errors import ConfigurationError
-from cdcflow.log.fold.fold import Change, Key, Row, fold, swept
+from cdcflow.log.fold.fold import Change, Key, Row, fold, sweep
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.read.reader import LogLocation
@@ -40,7 +40,7 @@ def folded(log: LogReader) -> dict[TableId, dict[Key, Row]]:
         newest = found[-1][0]
         rows = fold({}, (change for _, change in found), newest.key_columns, keyed=bool(newest.key))
         known = progress.tables.get(table_id)
-        state[table_id] = swept(rows, known.since) if known and known.state == "done" else rows
+        state[table_id] = sweep(rows, known.since) if known and known.state == "done" else rows
     return state
 
 
@@ -120,7 +120,7 @@ def current(
     key = tuple(numbers[name] for name in newest.key_columns)
     rows = fold({}, (_by_number(table, change) for table, change in living), key, keyed=bool(newest.key))
     if progress is not None and progress.state == "done":
-        rows = swept(rows, progress.since)
+        rows = sweep(rows, progress.since)
     out = []
     for row in rows.values():
         values = {name: row.values.get(n, defaults.get(n)) for name, n in numbers.items()}

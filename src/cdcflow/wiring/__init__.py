@@ -3,8 +3,9 @@
 The commands, the demo and programs that embed cdcflow start here with a `Config`.
 """
 
-from cdcflow.wiring.attaching import attached
+from cdcflow.wiring.attaching import attach_table
 from cdcflow.wiring.capturing import (
+    addresses,
     capture,
     capture_settings,
     control_table,
@@ -12,7 +13,6 @@ from cdcflow.wiring.capturing import (
     log_event,
     open_source,
     publisher,
-    tried,
 )
 from cdcflow.wiring.commands import commands_in_log, repairs_in_log
 from cdcflow.wiring.ending import drop, leftovers
@@ -34,12 +34,12 @@ from cdcflow.wiring.logs import (
     topics,
     workers,
 )
-from cdcflow.wiring.opening import consumers_status, opened
-from cdcflow.wiring.planning import log_growth, planned
+from cdcflow.wiring.opening import consumers_status, open_for_queries
+from cdcflow.wiring.planning import log_growth, plan_capture
 from cdcflow.wiring.pushing import pushing
 from cdcflow.wiring.reading import readers
 from cdcflow.wiring.rebuilding import rebuilt
-from cdcflow.wiring.verifying import verified
+from cdcflow.wiring.verifying import run_verification
 from cdcflow.wiring.warehouses import (
     check_logs_to_merge,
     engines,
@@ -53,16 +53,16 @@ from cdcflow.wiring.warehouses import (
 )
 
 __all__ = [
-    "attached",
+    "attach_table",
     "capture",
     "capture_settings",
     "control_table",
     "limits",
     "log_event",
     "open_source",
-    "opened",
+    "open_for_queries",
     "publisher",
-    "tried",
+    "addresses",
     "commands_in_log",
     "repairs_in_log",
     "continues",
@@ -88,7 +88,7 @@ __all__ = [
     "expiring",
     "topics",
     "log_growth",
-    "planned",
+    "plan_capture",
     "pushing",
     "readers",
     "rebuilt",
@@ -100,7 +100,7 @@ __all__ = [
     "reading_engine",
     "tier",
     "upkeep_policy",
-    "verified",
+    "run_verification",
     "warehouse",
     "workers",
 ]

@@ -28,7 +28,7 @@ SEAL_WAIT_S = 5.0
 _LOOK_S = 0.1
 
 
-def attached(config: Config, name: str, path: str, as_of: str | None, order: Callable[[str], None]) -> Report:
+def attach_table(config: Config, name: str, path: str, as_of: str | None, order: Callable[[str], None]) -> Report:
     """Create the table of that name from the rows at a path. `order` sends the daemon the command that records this
     base.
 
@@ -52,7 +52,7 @@ def attached(config: Config, name: str, path: str, as_of: str | None, order: Cal
     shape = _shape(config, reader, name)
     known = _gap(reader, shape.id)
 
-    def ordered(base: str) -> int:
+    def order_base(base: str) -> int:
         order(base)
         return _heard_of(reader, shape.id, base)
 
@@ -61,7 +61,7 @@ def attached(config: Config, name: str, path: str, as_of: str | None, order: Cal
         base = "" if known is None else known.base
         layout = sealed_layout(config)
         made = local.table_with_base(engine, place.folder, layout, shape, path, as_of, wide=is_wide, known=base)
-        report = made.run(ordered)
+        report = made.run(order_base)
     if isinstance(config.log, FileLog):
         _wait_until_sealed(layout, shape.id, config.log.seal.age_max + SEAL_WAIT_S)
     return report

@@ -146,7 +146,7 @@ def capture_settings(
     )
 
 
-def tried(config: Config) -> dict[str, str]:
+def addresses(config: Config) -> dict[str, str]:
     """The addresses that cdcflow connects to, for messages: the source, a log in Kafka, published topics. Never a
     secret."""
     found = {"source": _address_of(config)}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SETTINGS = (".yaml", ".yml")
 
 
-def opened(log: Config | Path | str, files_max: int | None = None) -> SubscribedLog:
+def open_for_queries(log: Config | Path | str, files_max: int | None = None) -> SubscribedLog:
     """A log, opened for queries. `log`: settings or their file (recognized by its suffix), a log's folder, or
     `s3://bucket/prefix`, for which the client finds credentials in its usual way. `files_max`: the limit on files that
     one query may read.
@@ -58,7 +58,7 @@ def opened_logs(logs: Mapping[str, Config | Path | str], silent_after_s: float) 
     for name, log in logs.items():
         _, layout, place = _parts(log)
         ids[name] = place.log_id or partial(_id_of, layout)
-    return Logs({name: opened(log) for name, log in logs.items()}, ids, silent_after_s)
+    return Logs({name: open_for_queries(log) for name, log in logs.items()}, ids, silent_after_s)
 
 
 def _id_of(layout: Layout) -> str:
@@ -125,4 +125,4 @@ def consumers_status(config: Config, durable_offset: object) -> dict[str, Any]:
     }
 
 
-__all__ = ["consumers_folder", "consumers_status", "opened", "opened_logs"]
+__all__ = ["consumers_folder", "consumers_status", "open_for_queries", "opened_logs"]

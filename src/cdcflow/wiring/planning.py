@@ -11,7 +11,7 @@ from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.plan import Plan, Rates, Refusal, plan
 from cdcflow.capture.ports.source import Preview
 from cdcflow.config import Config, FileLog
-from cdcflow.config.changes import changes, shown
+from cdcflow.config.changes import changes, settings_as_text
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.log.files.layout import UPLOADS, Bounds, Layout
 from cdcflow.model.position import Checkpoint
@@ -20,20 +20,20 @@ from cdcflow.wiring.capturing import open_source
 from cdcflow.wiring.logs import log_id, log_reader
 
 
-def planned(config: Config, in_use: Mapping[str, str] | None = None, rates: Rates | None = None) -> Plan:
+def plan_capture(config: Config, in_use: Mapping[str, str] | None = None, rates: Rates | None = None) -> Plan:
     """What this file will do. `in_use`: the settings that a daemon runs with, as `config.changes.shown` returns them;
     None if no daemon runs.
 
     Raises:
         SourceUnavailable: the source cannot be queried.
     """
-    settings = () if in_use is None else changes(in_use, shown(config))
+    settings = () if in_use is None else changes(in_use, settings_as_text(config))
     checkpoint = newest(config)
     progress = Progress.from_json(checkpoint.progress)
     preview: Preview | None = None
     refused: tuple[Refusal, ...] = _of_another_store(config)
     if not refused and not any(change.taken == "refused" for change in settings):
-        preview, refused = _previewed(config, checkpoint)
+        preview, refused = _preview(config, checkpoint)
     tables = {*progress.tables, *(t.id for t in preview.tables)} if preview else progress.tables.keys()
     limit = config.database.backfill.rows_per_second_max or 0
     return plan(
@@ -82,7 +82,7 @@ def _is_here(layout: Layout, bounds: Bounds) -> bool:
     return all(layout.is_here(segment, file) for file in segment.files)
 
 
-def _previewed(config: Config, checkpoint: Checkpoint) -> tuple[Preview | None, tuple[Refusal, ...]]:
+def _preview(config: Config, checkpoint: Checkpoint) -> tuple[Preview | None, tuple[Refusal, ...]]:
     try:
         source = open_source(config)
     except ConfigurationError as error:

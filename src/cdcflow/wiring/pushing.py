@@ -15,7 +15,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.wiring.logs import log_layout, log_reader, open_log
-from cdcflow.wiring.opening import opened
+from cdcflow.wiring.opening import open_for_queries
 
 if TYPE_CHECKING:
     from cdcflow.http.consumers import ConsumerDoor
@@ -55,7 +55,7 @@ class Pushing:
     def explorer(self) -> Explorer:
         from cdcflow.http.explorer import Explorer
 
-        return Explorer(lambda: log_reader(self.config), asked=lambda: self._asked)
+        return Explorer(lambda: log_reader(self.config), asked=lambda: self._query_log)
 
     @cached_property
     def consumers(self) -> ConsumerDoor:
@@ -65,11 +65,11 @@ class Pushing:
 
     @cached_property
     def _consumers(self) -> Consumers:
-        return opened(self.config).consumers()
+        return open_for_queries(self.config).consumers()
 
     @cached_property
-    def _asked(self) -> ChangeLog:
-        return opened(self.config, files_max=FILES_MAX)
+    def _query_log(self) -> ChangeLog:
+        return open_for_queries(self.config, files_max=FILES_MAX)
 
 
 def pushing(config: Config, tell: OnEvent) -> Pushing:
@@ -90,7 +90,7 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
             "cdcflow serve needs collections that programs write to, and the settings have none",
             remedy="set serve.collections in a settings file with a log of its own (docs/serve.md)",
         )
-    made = [schemas.compiled(one.name, one.key, one.json_schema) for one in serve.collections]
+    made = [schemas.compile_schema(one.name, one.key, one.json_schema) for one in serve.collections]
     layout = log_layout(config.log)
     identity = _identity(layout)
     reader = log_reader(config)
@@ -98,7 +98,7 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
     shapes = {}
     for one in made:
         versions = known.get(one.table.id, {})
-        shapes[one.name] = schemas.continued(one, [versions[number] for number in sorted(versions)])
+        shapes[one.name] = schemas.continue_numbers(one, [versions[number] for number in sorted(versions)])
     log = open_log(config, identity)
     try:
         asked = ChangeLog(_OwnLog(layout, log), layout, local.current_rows)

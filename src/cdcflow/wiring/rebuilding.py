@@ -55,10 +55,10 @@ def rebuilt(config: Config, into: str | None, watch: Callable[[Progress], None])
 def _whole(layout: Layout) -> Iterator[tuple[Layout, states.State | None]]:
     """The log as if nothing had expired, as far as its state allows, and that state."""
     begins = layout.log_file().first_offset
-    if begins - 1 not in states.listed(layout):
+    if begins - 1 not in states.state_offsets(layout):
         yield layout, None
         return
-    state = states.opened(layout, begins - 1)
+    state = states.open_state(layout, begins - 1)
     above = None if layout.store is None else layout.store.room
     with tempfile.TemporaryDirectory(prefix="cdcflow-rebuild-", dir=above) as room:
         yield upto.behind(layout, state, Path(room) / "log"), state

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def verified(
+def run_verification(
     config: Config,
     tables: Collection[str] = (),
     *,

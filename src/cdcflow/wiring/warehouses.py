@@ -141,10 +141,10 @@ def logs_to_merge(configs: Mapping[str, Config], spark: Any = None) -> list[Merg
     Raises:
         HistoryLost, SinkUnavailable: a topic cannot be sealed; see `cdcflow.ports.Tier.opened`.
     """
-    return [_merged(name, config, spark) for name, config in configs.items()]
+    return [_merge_input(name, config, spark) for name, config in configs.items()]
 
 
-def _merged(name: str, config: Config, spark: Any) -> Merged:
+def _merge_input(name: str, config: Config, spark: Any) -> Merged:
     if isinstance(config.log, KafkaLog):
         from cdcflow.spark.kafka import merged
 

@@ -27,7 +27,7 @@ from cdcflow.config import load
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.maintenance.retention import Rule
 from cdcflow.model.position import SourceIdentity
-from cdcflow.push.operations import parsed
+from cdcflow.push.operations import parse_operations
 from cdcflow.push.remembered import Once
 from cdcflow.push.writer import Answer, Request, Written
 from cdcflow.sinks.files.log import FileLog
@@ -226,7 +226,10 @@ def run(settings: Path, *requests: Any, key: str | None = None) -> list[Answer]:
         opened.writer.start()
         shape = opened.shapes["orders"]
         once = None if key is None else Once.of("shop", "orders", key)
-        return [opened.writer.submit(Request(shape, parsed(shape, r), 10, True, once)).result(30) for r in requests]
+        return [
+            opened.writer.submit(Request(shape, parse_operations(shape, r), 10, True, once)).result(30)
+            for r in requests
+        ]
     finally:
         opened.writer.stop()
 
@@ -240,9 +243,9 @@ def test_rows_outlive_the_segments_they_were_in(folder: Path) -> None:
     run(settings, {"op": "put", "value": {"id": 9}})
     config = load(settings)
     bounds = wiring.sealed_bounds(config)
-    assert wiring.keeping(config).kept(bounds[1][1]) == ""
+    assert wiring.keeping(config).keep_state(bounds[1][1]) == ""
     wiring.retention(config, grace_s=0).expire(Rule(before_cut=10**6, last_offset_max=bounds[1][1]))
-    assert wiring.opened(config).first_offset() == bounds[2][0]
+    assert wiring.open_for_queries(config).first_offset() == bounds[2][0]
     add = {"op": "increment", "key": 3, "value": {"hits": 10}}
     puts = [{"op": "put", "value": {"id": id_}} for id_ in (2, 7)]
     answers = run(settings, add, {"op": "delete", "key": 4}, *puts)

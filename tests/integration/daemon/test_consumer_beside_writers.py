@@ -57,7 +57,7 @@ def test_consumers_store_equals_the_source(bank: Bank) -> None:
             stretch(bank, name, store, None)
             for table in bank.tables:
                 assert bank.logged_rows(table, store.rows) == bank.source_rows(table), (name, table)
-        listed = cdcflow.open(bank.config_path).consumers().listed()
+        listed = cdcflow.open(bank.config_path).consumers().list_consumers()
         assert [(one.state.name, one.state.is_in_backfill, one.held_by) for one in listed] == [
             ("early", False, None),
             ("late", False, None),

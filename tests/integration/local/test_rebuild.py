@@ -67,7 +67,7 @@ EXPECTED = {1: "v1", 2: "v2", 4: "new", 5: "v5"}
 def test_warehouse_is_rebuilt_from_a_log_whose_beginning_has_expired_and_a_merge_continues(log: HandLog) -> None:
     """Every daemon is off, and the database is not queried: the state, and what was logged since."""
     run("log", "expire", "--before-cut", "3", "--state")
-    assert states.listed(Layout(log.root)) == [9]
+    assert states.state_offsets(Layout(log.root)) == [9]
     text = run("rebuild", "--into", "anew")
     assert "set merge.warehouse to anew" in text
     assert values("anew") == EXPECTED
@@ -126,10 +126,10 @@ def test_retention_keeps_a_state_first_or_waits(log: HandLog) -> None:
     expiring.step()
     first = Layout(log.root).log_file().first_offset
     assert [event for event, _ in told] == ["log expired"]
-    assert states.listed(Layout(log.root)) == [first - 1]
+    assert states.state_offsets(Layout(log.root)) == [first - 1]
     log.segment([(EMPTIED, "c", {"id": 9})])
     expiring.step()
-    assert states.listed(Layout(log.root)) == [Layout(log.root).log_file().first_offset - 1] != [first - 1]
+    assert states.state_offsets(Layout(log.root)) == [Layout(log.root).log_file().first_offset - 1] != [first - 1]
     assert cdcflow.open(log.root).get("public.orders", 2).values == {"id": 2, "v": "v2"}
     log.state(ORDERS, "reading", 2, log.next_offset)
     log.segment([(ORDERS, "r", {"id": 1, "v": "again"})])
@@ -149,9 +149,9 @@ def test_state_counts_as_a_whole_or_not_at_all_wherever_its_writer_is_killed(log
             deaths += 1
         else:
             break
-        assert states.listed(layout) in ([], [9])
+        assert states.state_offsets(layout) in ([], [9])
         Keeping(cdcflow.open(log.root), layout).keep(9)
-        assert states.rows(layout, states.opened(layout, 9), "public.orders").num_rows == 4
+        assert states.rows(layout, states.open_state(layout, 9), "public.orders").num_rows == 4
     assert deaths > 10
 
 

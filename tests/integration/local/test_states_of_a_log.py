@@ -128,7 +128,7 @@ def test_state_is_in_the_logs_types_and_records_when_each_row_was_last_changed(t
     layout, asked = Layout(made.log.root), opened(made.log.root)
     end = layout.segment_offsets()[0][1]
     state = Keeping(asked, layout).keep(end)
-    assert states.opened(layout, end) == state
+    assert states.open_state(layout, end) == state
     for name, entry in state.tables.items():
         rows = states.rows(layout, state, name)
         assert (rows.schema, rows.num_rows) == (entry.table.log_schema, entry.rows)

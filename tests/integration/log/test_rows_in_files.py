@@ -17,7 +17,7 @@ from tests.servers.disks import Failing, Unsynced
 from cdcflow.config import Seal
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable, SyncFailed
 from cdcflow.log.disk.layer import FileLayer
-from cdcflow.log.files.attached import expanded
+from cdcflow.log.files.attached import with_attached_rows
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format import framing
 from cdcflow.log.format.journal import AttachedFile
@@ -322,7 +322,7 @@ def test_a_file_with_other_rows_is_not_read_as_these(tmp_path: Path) -> None:
         rows_of(log.path)
     second.write_bytes(b"PAR1 and nothing that is Parquet PAR1")
     with pytest.raises(InvariantViolated, match="it cannot be read") as stopped:
-        list(expanded(Layout(log.path), [_record(second.name)]))
+        list(with_attached_rows(Layout(log.path), [_record(second.name)]))
     assert "log check" in (stopped.value.remedy or "")
     gone(log)
 

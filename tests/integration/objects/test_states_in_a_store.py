@@ -116,7 +116,7 @@ def test_warehouse_is_rebuilt_from_the_bucket_after_the_machine_is_gone(
     settings(place.folder / "home", place.objects, {"path": str(place.folder / "log")})
     monkeypatch.chdir(place.folder / "home")
     run("log", "expire", "--before-cut", "3", "--state")
-    assert states.listed(place.alone) == [9]
+    assert states.state_offsets(place.alone) == [9]
     shutil.rmtree(place.folder / "log")
     settings(place.folder / "away", place.objects, {})
     monkeypatch.chdir(place.folder / "away")
@@ -154,7 +154,7 @@ def test_bucket_has_every_row_wherever_the_expiry_dies(
             break
     assert deaths > 3
     left = 10**6
-    assert states.listed(place.alone) == [9]
+    assert states.state_offsets(place.alone) == [9]
     assert place.values() == EXPECTED
 
 
@@ -188,7 +188,7 @@ def test_state_that_is_no_longer_needed_is_removed_from_the_bucket(place: Place)
 def test_state_that_the_bucket_falsified_is_named(place: Place) -> None:
     place.kept(9)
     place.expire(3)
-    (entry,) = [e for name, e in states.opened(place.alone, 9).tables.items() if name == "public.orders"]
+    (entry,) = [e for name, e in states.open_state(place.alone, 9).tables.items() if name == "public.orders"]
     Bucket(place.objects).put(f"states/{9:020d}/{entry.file}", b"something else")
     with pytest.raises(InvariantViolated, match="its content differs"):
         place.values()

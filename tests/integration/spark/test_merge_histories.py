@@ -25,7 +25,7 @@ from mergehistories import (
     write_round,
 )
 
-from cdcflow.log.fold.fold import swept
+from cdcflow.log.fold.fold import sweep
 from cdcflow.model.table import Table
 from cdcflow.spark.cuts import read_cut
 from cdcflow.spark.job import MergeReport
@@ -74,7 +74,7 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
 def test_a_backfill_that_is_done_removes_what_it_did_not_find(
     spark: Any, hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
-    """Rows deleted while no capture ran must not stay downstream indefinitely; the fold's `swept` lists them."""
+    """Rows deleted while no capture ran must not stay downstream indefinitely; the fold's `sweep` lists them."""
     world = make_world(SEED, HISTORIES)
     table = world.tables["keyed"]
     hand_log.state(table, "done", 1, 1)
@@ -93,7 +93,7 @@ def test_a_backfill_that_is_done_removes_what_it_did_not_find(
     merge(hand_log.root, warehouse)
     world.apply("keyed", list(hand_log.written[-1:]))
     standing = len(world.rows["keyed"])
-    world.rows["keyed"] = swept(world.rows["keyed"], since)
+    world.rows["keyed"] = sweep(world.rows["keyed"], since)
     assert len(world.rows["keyed"]) < standing
     assert not differences(world.expected("keyed"), state_of(table, rows_of_cut(spark, warehouse)(table)))
     assert str(table.id) in read_cut(spark, warehouse)

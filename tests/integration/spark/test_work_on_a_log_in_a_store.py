@@ -172,9 +172,9 @@ def test_file_of_a_state_that_differs_from_the_uploaded_one_is_refused(
         with pytest.raises(InvariantViolated, match="its content differs from what was put"):
             keeping.keep(8)
         monkeypatch.undo()
-        assert states.listed(log.layout) == []
+        assert states.state_offsets(log.layout) == []
         keeping.keep(8)
-    assert states.listed(log.layout) == [8]
+    assert states.state_offsets(log.layout) == [8]
 
 
 @pytest.mark.long

@@ -311,7 +311,7 @@ def test_base_that_is_swept_as_rows_that_no_backfill_found_is_seen(
     taken.start()
     taken.attach()
     monkeypatch.setattr(Backfill, "floor", property(lambda known: known.since))
-    monkeypatch.setattr(Backfill, "finished", property(lambda known: known.generation))
+    monkeypatch.setattr(Backfill, "finished_generation", property(lambda known: known.generation))
     taken.shop.merge()
     taken.shop.execute("UPDATE items SET name = 'since' WHERE id = 3")
     taken.merge_in_doubt()

@@ -19,7 +19,9 @@ from cdcflow.tables.verify.report import TableReport
 
 
 def compared(shop: ComparedShop) -> TableReport:
-    [found] = wiring.verified(load(shop.file), against=["log"], differences_max=5, pace=Pace(seal_wait_s=0.01)).tables
+    [found] = wiring.run_verification(
+        load(shop.file), against=["log"], differences_max=5, pace=Pace(seal_wait_s=0.01)
+    ).tables
     return found
 
 

@@ -72,7 +72,7 @@ def test_attempt_that_ran_for_a_while_resets_the_pauses(monkeypatch: pytest.Monk
         return Stage._open_source(stage)
 
     given: Any = takes
-    stage.capture._settings = SettingsInUse(replace(stage.capture._settings.taken(), open_source=given))
+    stage.capture._settings = SettingsInUse(replace(stage.capture._settings.take(), open_source=given))
     stage.capture.run()
     assert stage.pauses == [0.2, 0.4, 0.8, 0.2, 0.4]
 
@@ -134,7 +134,7 @@ def test_every_source_and_log_is_closed_whatever_ends_its_try(monkeypatch: pytes
     refused = Closing()
     stage = Stage(monkeypatch, broken, refused, InvariantViolated("end"))
     given: Any = lambda *_: ClosingLog(stage.memory)  # noqa: E731 - typed as the attribute that it replaces
-    stage.capture._settings = SettingsInUse(replace(stage.capture._settings.taken(), open_log=given))
+    stage.capture._settings = SettingsInUse(replace(stage.capture._settings.take(), open_log=given))
     refused.identity = lambda: (_ for _ in ()).throw(SourceUnavailable("refused"))  # type: ignore[method-assign]
     with pytest.raises(InvariantViolated):
         stage.capture.run()

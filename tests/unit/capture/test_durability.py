@@ -114,14 +114,14 @@ def test_requested_sealing_that_is_not_done_is_counted(disk: Disk, durable: Dura
         assert held.wait(30)
 
     disk.seal_pending = seal_pending
-    assert durable.unsealed == 0
+    assert durable.unsealed_journals == 0
     durable.ask_seal()
     assert begun.wait(30)
     durable.ask_seal()
     durable.ask_seal()
-    assert durable.unsealed == 3
+    assert durable.unsealed_journals == 3
     held.set()
-    while durable.unsealed:
+    while durable.unsealed_journals:
         begun.wait(0.01)
 
 

@@ -58,7 +58,7 @@ class Stage:
         self.freshness.look(self.source, self.source, self.progress)
 
     def comes_back(self, *, held: bool = False, durable: bool = True, windows: int = 0) -> None:
-        self.freshness.seen(self.source.tokens[-1], 0)
+        self.freshness.mark_arrived(self.source.tokens[-1], 0)
         self.freshness.settle(held=held, windows=windows, next_cut=5, durable_cut=5 if durable else 4)
 
     def of(self, table: str = "public.orders", progress: Progress = BOTH, **said: Any) -> tuple[Any, Any]:
@@ -75,7 +75,7 @@ def test_table_is_fresh_as_of_the_time_before_its_mark_was_sent() -> None:
     on.look()
     on.now += 7
     assert on.of() == ("not proven", "the first mark is on its way")
-    on.freshness.changed([ORDERS.id])
+    on.freshness.tables_changed([ORDERS.id])
     on.comes_back()
     assert on.as_of() == 1000.0
     assert on.of("public.orders") == ("fresh", None)
@@ -245,18 +245,18 @@ def test_rows_that_change_as_the_stream_says_are_no_find() -> None:
     on = Sampling()
     on.fly()
     on.source.rows = "second"
-    on.freshness.changed([ORDERS.id])
+    on.freshness.tables_changed([ORDERS.id])
     assert on.fly() is None
     on.fly()
     on.source.rows = "third"
-    on.source.while_looking = lambda: on.freshness.changed([ORDERS.id])
+    on.source.while_looking = lambda: on.freshness.tables_changed([ORDERS.id])
     assert on.fly() is None
     on.source.while_looking = lambda: None
     on.fly()
     on.fly()
     on.source.rows = "fourth"
     on.look()
-    on.freshness.changed([ORDERS.id])
+    on.freshness.tables_changed([ORDERS.id])
     on.comes_back()
     assert on.of(progress=ONLY)[1] is None
 
@@ -265,7 +265,7 @@ def test_a_change_that_was_streamed_before_it_could_be_seen_is_no_find() -> None
     """A commit that waits for a replica is in the log, and in cdcflow's stream, before any session sees its rows."""
     on = Sampling()
     on.fly()
-    on.freshness.changed([ORDERS.id])
+    on.freshness.tables_changed([ORDERS.id])
     on.fly()
     on.source.rows = "seen now"
     assert on.fly() is None
@@ -306,7 +306,7 @@ def test_rows_of_a_spooled_transaction_wait_for_their_cut() -> None:
         partial={},
     )
     on.look()
-    observed.appended(SpooledTransaction(7, Position("0007"), 1, rows=10**6, spool="spool-1"))
+    observed.record_append(SpooledTransaction(7, Position("0007"), 1, rows=10**6, spool="spool-1"))
     observed.came(MarkSeen(on.source.tokens[-1], Position("0008"), 1))
     observed.prove(machine, cut=4, durable_cut=4)
     assert on.of()[0] == "not proven"

@@ -80,7 +80,7 @@ def test_an_order_while_the_capture_waits_to_try_again_is_in_the_log(stage: Call
         raise SourceUnavailable("away")
 
     # Once, while the attempt that is to resume the capture begins.
-    begin = on.capture._settings.taken()
+    begin = on.capture._settings.take()
     on.capture._settings = SettingsInUse(replace(begin, open_source=once_then(gives_an_order, begin.open_source)))
     on.capture.request("resume-capture", asked_by="bob")
     assert refused == ["the capture is waiting to try again: starting"]
@@ -110,7 +110,7 @@ def test_audit_record_that_the_log_has_is_not_written_again() -> None:
         after.give(requests)
     given: list[Any] = [requests.get() for _ in range(requests.qsize())]
     assert [(one.op, one.asked_by) for one in given] == [("pause", "bob"), ("pause", "cat")]
-    after.written(given[0].id)
+    after.record_written(given[0].id)
     assert notes == []
 
 

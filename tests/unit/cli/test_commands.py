@@ -30,7 +30,7 @@ from cdcflow.daemon.daemon import answering
 from cdcflow.daemon.events import ERRORS, WARNINGS, event_lines, leave_interrupts_out, send_structlog_to
 from cdcflow.daemon.interfaces.control_socket import ControlServer
 from cdcflow.daemon.status import lag_seconds
-from cdcflow.http.operations import checked
+from cdcflow.http.operations import operation_of
 from cdcflow.model.position import SourceIdentity
 from cdcflow.spark.job import MergeReport, TableReport
 
@@ -360,7 +360,7 @@ def test_commands_are_requests(
     assert runner.invoke(app, words).exit_code == 0
     expected = request_ if "op" in request_ else {"op": "reread", "tables": ["a.b"], **request_}
     assert daemon[-1] == expected
-    assert checked(daemon[-1]).name == expected["op"]
+    assert operation_of(daemon[-1]).name == expected["op"]
 
 
 @pytest.mark.parametrize(

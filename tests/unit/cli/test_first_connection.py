@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
 from cdcflow.config import load
-from cdcflow.wiring import tried
+from cdcflow.wiring import addresses
 
 CANARY = "c4n4ry-s3cret"
 URLS = {"postgres": "postgresql://cdc@127.0.0.1:{}/shop", "mysql": "mysql://cdc@127.0.0.1:{}/"}
@@ -86,7 +86,7 @@ def test_log_in_kafka_is_named_with_its_brokers(tmp_path: Path) -> None:
         "{brokers: 'k1:9092,k2:9092', topic: shop, username: me, password: '${env:P}', options: {sasl.mechanism: X}}"
     )
     path.write_text(path.read_text().replace("{path: log}", f"{{kafka: {kafka}}}"))
-    assert tried(load(path)) == {
+    assert addresses(load(path)) == {
         "source": "host 127.0.0.1, port 5432, user cdc, database shop",
         "log": "brokers k1:9092,k2:9092, topic shop, user me",
     }

@@ -13,7 +13,7 @@ from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.plan import plan
 from cdcflow.capture.settings import CaptureSettings
 from cdcflow.config import Config, load
-from cdcflow.config.changes import Change, changes, shown
+from cdcflow.config.changes import Change, changes, settings_as_text
 from cdcflow.daemon.reload import Reloading
 from cdcflow.errors import ConfigurationError
 
@@ -28,7 +28,7 @@ class Stage:
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.used: list[Config] = []
         self.given: list[tuple[CaptureSettings, bool]] = []
-        monkeypatch.setattr(wiring, "planned", self._planned)
+        monkeypatch.setattr(wiring, "plan_capture", self._planned)
 
     def begin(self, **sections: Any) -> None:
         self.write(**sections)
@@ -41,7 +41,7 @@ class Stage:
         self.file.write_text(yaml.safe_dump({"source": source, "log": {"path": "log"}, **sections}))
 
     def _planned(self, config: Config, in_use: Any) -> Any:
-        return plan(None, Progress({}), changes(in_use, shown(config)), is_running=True)
+        return plan(None, Progress({}), changes(in_use, settings_as_text(config)), is_running=True)
 
     def reload(self, settings: CaptureSettings, *, in_place: bool) -> int:
         self.given.append((settings, in_place))
@@ -50,7 +50,7 @@ class Stage:
     def left(self) -> list[str]:
         """The settings of the file that are not in use."""
         in_use: Any = self.reloading.answer()["settings"]
-        return [change.name for change in changes(in_use, shown(load(self.file)))]
+        return [change.name for change in changes(in_use, settings_as_text(load(self.file)))]
 
 
 @pytest.fixture

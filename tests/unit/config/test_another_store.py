@@ -14,7 +14,7 @@ from cdcflow.config import Config
 from cdcflow.errors import SourceUnavailable
 from cdcflow.log.files.layout import Layout
 from cdcflow.sinks.objects.uploaded import Uploaded
-from cdcflow.wiring.planning import planned
+from cdcflow.wiring.planning import plan_capture
 
 URL = "s3://bucket/shop"
 
@@ -43,7 +43,7 @@ def layout(tmp_path: Path) -> Layout:
 @pytest.mark.parametrize("url", [None, "s3://bucket/other"])
 def test_segments_in_another_store_are_not_abandoned(layout: Layout, tmp_path: Path, url: str | None) -> None:
     """The capture would continue, and no reader could read the log's contents."""
-    (refusal,) = planned(config(tmp_path, url)).refused
+    (refusal,) = plan_capture(config(tmp_path, url)).refused
     assert refusal.text.startswith(
         f"log.objects.url cannot become {url or 'unset'}: sealed segments of this log are in"
     )
@@ -52,16 +52,16 @@ def test_segments_in_another_store_are_not_abandoned(layout: Layout, tmp_path: P
 
 def test_the_way_back_to_files_is_the_one_that_is_named(layout: Layout, tmp_path: Path) -> None:
     """The remedy, to the letter; after it only the source, which does not exist here, is contacted."""
-    (refusal,) = planned(config(tmp_path, None)).refused
+    (refusal,) = plan_capture(config(tmp_path, None)).refused
     assert f"copy {URL}/segments to {layout.segments}, remove {layout.root / 'uploads.json'}" in refusal.remedy
     shutil.copytree(tmp_path / "bucket", layout.segments, dirs_exist_ok=True)
     (layout.root / "uploads.json").unlink()
     with pytest.raises(SourceUnavailable):
-        planned(config(tmp_path, None))
+        plan_capture(config(tmp_path, None))
 
 
 @pytest.mark.parametrize("url", [URL, f"{URL}/"])
 def test_the_same_store_is_no_other(layout: Layout, tmp_path: Path, url: str) -> None:
     """However it is written."""
     with pytest.raises(SourceUnavailable):
-        planned(config(tmp_path, url))
+        plan_capture(config(tmp_path, url))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cdcflow.config import Config, load
-from cdcflow.config.changes import HIDDEN, RULES, Change, changes, digest, rule_for, shown
+from cdcflow.config.changes import HIDDEN, RULES, Change, changes, digest, rule_for, settings_as_text
 
 SOURCE = {"kind": "postgres", "url": "postgresql://cdc@db/shop", "password": "${env:SHOP}", "tables": ["public.orders"]}
 
@@ -19,7 +19,7 @@ def settings(tmp_path: Path, **sections: Any) -> dict[str, str]:
     path = tmp_path / "cdcflow.yaml"
     source = {**SOURCE, **sections.pop("source", {})}
     path.write_text(yaml.safe_dump({"source": source, "log": {"path": "log"}, **sections}))
-    return shown(load(path))
+    return settings_as_text(load(path))
 
 
 def taken(found: tuple[Change, ...]) -> dict[str, str]:

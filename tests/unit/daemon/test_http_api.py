@@ -15,7 +15,7 @@ from cdcflow.daemon.interfaces.web import Doors, application
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.http.access import Access, is_from_our_page
 from cdcflow.http.openapi import KINDS, description
-from cdcflow.http.operations import OPERATIONS, Role, checked
+from cdcflow.http.operations import OPERATIONS, Role, operation_of
 
 READ, OPERATE = "r" * 24, "o" * 24
 JSON = {"Content-Type": "application/json"}
@@ -29,7 +29,7 @@ class Capture:
         self.asked: list[Mapping[str, Any]] = []
 
     def answer(self, request: Mapping[str, Any], asked_by: str) -> object:
-        operation = checked(request)
+        operation = operation_of(request)
         assert asked_by == "HTTP, token ops"
         self.asked.append(request)
         if request.get("tables") == ["public.lost"]:

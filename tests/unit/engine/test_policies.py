@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from cdcflow.model.rereading import pending, retried, without
+from cdcflow.model.rereading import pending, tables_to_retry, without
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.engine.policies import (
@@ -98,7 +98,7 @@ def test_any_other_setting_is_a_reason_to_try_a_reading_that_failed(now: dict[in
     old = before(due=ColumnPolicy("text") if not now else ColumnPolicy())
     assert otherwise(old, {ORDERS: now, ITEMS: {1: ColumnPolicy("text")}}).keys() == {ORDERS.id}
     first = policies_to_store(old, {ORDERS: now})
-    assert retried(first) == {ORDERS.id}
-    assert retried(policies_to_store(first, {ORDERS: now})) == {ORDERS.id}
-    assert retried(policies_to_store(without(first), {ORDERS: now})) == frozenset()
+    assert tables_to_retry(first) == {ORDERS.id}
+    assert tables_to_retry(policies_to_store(first, {ORDERS: now})) == {ORDERS.id}
+    assert tables_to_retry(policies_to_store(without(first), {ORDERS: now})) == frozenset()
     assert otherwise({}, {ORDERS: now}) == otherwise(before(), {ORDERS: {}}) == {}

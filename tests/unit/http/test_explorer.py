@@ -217,7 +217,7 @@ def test_row_at_a_point_in_time_is_shown_as_texts_and_the_files_read_are_limited
     assert (there["state"], there["values"]["id"], there["offset"]) == ("there", "1", last)
     assert explorer.row("shop.orders", ["22"])["state"] == "deleted"
     assert explorer.row("shop.orders", ["22"], as_of=str(last - 3))["values"] is not None
-    few = Explorer(lambda: FolderReader(path), asked=lambda: wiring.opened(path, files_max=0))
+    few = Explorer(lambda: FolderReader(path), asked=lambda: wiring.open_for_queries(path, files_max=0))
     with pytest.raises(SinkUnavailable, match=r"(?s)more than 0 files would be read.*cdcflow log index"):
         few.row("shop.orders", ["7"])
     Indexing(Layout(path)).step()

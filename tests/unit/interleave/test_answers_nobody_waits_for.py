@@ -141,7 +141,7 @@ def asked(reading: Interleave, xids: range) -> int:
 
 def test_nothing_is_held_while_no_window_is_open() -> None:
     """`cdcflow status` and the memory limit count what is held."""
-    assert machine().held == (0, 0)
+    assert machine().held_size == (0, 0)
     assert machine().window_tables == ()
 
 
@@ -166,7 +166,7 @@ def test_chunk_of_a_rewritten_table_does_not_affect_the_size_of_the_next() -> No
     """Nothing was read: it took no time."""
     reading = backlog()
     plan(reading)
-    assert reading.planned(replace(planned(ORDERS), size=64, units=1000)) == "taken"
+    assert reading.accept_plan(replace(planned(ORDERS), size=64, units=1000)) == "taken"
     chunk = reading.chunk(ORDERS, Token("1/1/low"))
     assert chunk is not None
     reading.adapt_size(ChunkRead(chunk, None, SHAPE, (SEEN,), rewritten=True), holding=False, live=False)
@@ -198,7 +198,7 @@ def test_keys_that_arrive_while_a_table_is_paused_are_kept_by_the_log() -> None:
     """It may be paused for a week; its plan is requested when it is resumed."""
     reading = backlog(Limits(keys_max=2))
     plan(reading)
-    assert reading.planned(planned(ORDERS)) == "taken"
+    assert reading.accept_plan(planned(ORDERS)) == "taken"
     reading.pause(ORDERS)
     reading.read_keys(ORDERS, Keys((1, 2, 3)), Offset(5))
     reading.resume(ORDERS, [])
@@ -230,9 +230,9 @@ def test_plan_that_arrives_too_late_is_not_accepted() -> None:
     """Of a generation that is over, or when there is one already: neither is accepted, and neither is an error."""
     reading = backlog()
     plan(reading)
-    assert reading.planned(replace(planned(ORDERS), generation=0)) == "late"
-    assert reading.planned(planned(ORDERS)) == "taken"
-    assert reading.planned(planned(ORDERS)) == "late"
+    assert reading.accept_plan(replace(planned(ORDERS), generation=0)) == "late"
+    assert reading.accept_plan(planned(ORDERS)) == "taken"
+    assert reading.accept_plan(planned(ORDERS)) == "late"
 
 
 @pytest.mark.parametrize("state", ["reading", "done"])
@@ -240,7 +240,7 @@ def test_rows_that_were_read_are_right_at_the_latest_compared_version(state: Sta
     """Compared with the old version repeatedly, the table would be queried at every check."""
     reading = backlog()
     plan(reading)
-    assert reading.planned(planned(ORDERS)) == "taken"
+    assert reading.accept_plan(planned(ORDERS)) == "taken"
     if state == "done":
         reading.stop(ORDERS, state)
     for version in ("b", "c"):
@@ -295,7 +295,7 @@ def test_table_with_only_keys_left_stays_at_the_version_that_it_was_read_at(
     reading.read_keys(ORDERS, Keys((1, 2)), Offset(7))
     assert reading.progress.tables[ORDERS].keys_since == 7
     assert plan(reading) == PlanTable(ORDERS, 1)
-    assert reading.planned(replace(planned(ORDERS), row_version=now)) == "taken"
+    assert reading.accept_plan(replace(planned(ORDERS), row_version=now)) == "taken"
     assert reading.progress.tables[ORDERS].row_version == version
     chunk = reading.chunk(ORDERS, Token("1/1/low"))
     assert chunk is not None

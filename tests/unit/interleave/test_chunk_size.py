@@ -29,7 +29,7 @@ class Reading:
         self.backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
         asked = self.backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
         assert asked is not None
-        self.backlog.planned(Planned(ORDERS.id, asked.generation, "all", 16, 1_000_000, ORDERS))
+        self.backlog.accept_plan(Planned(ORDERS.id, asked.generation, "all", 16, 1_000_000, ORDERS))
         self.units = 0
 
     def next_chunk(self) -> Chunk:
@@ -121,7 +121,7 @@ def test_first_chunk_has_no_more_rows_than_are_allowed(rows_max: int, rate: int,
     limits = Limits(chunk_rows_max=rows_max, rows_per_second_max=rate)
     backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
     backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
-    backlog.planned(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS, rows_per_unit_max=291))
+    backlog.accept_plan(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS, rows_per_unit_max=291))
     known = backlog.get(ORDERS.id)
     assert known is not None
     assert known.size == expected
@@ -156,7 +156,7 @@ def test_unit_is_one_row_unless_the_source_specifies_otherwise() -> None:
     """A first chunk of keys has as many rows as are allowed, and no fewer."""
     backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, Limits(chunk_rows_max=48), Offset(1), {})
     backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
-    backlog.planned(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS))
+    backlog.accept_plan(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS))
     known = backlog.get(ORDERS.id)
     assert known is not None
     assert known.size == 48
@@ -168,7 +168,7 @@ def test_unit_is_one_row_unless_the_source_specifies_otherwise() -> None:
 def test_limit_that_is_lowered_while_a_table_is_read_counts_for_its_next_chunk(lowered: Limits, rows_max: int) -> None:
     backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, Limits(), Offset(1), {})
     backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
-    backlog.planned(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS))
+    backlog.accept_plan(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS))
     backlog.use(lowered)
     chunk = backlog.chunk(ORDERS.id, Token("1/1/low"))
     assert chunk is not None
@@ -183,7 +183,7 @@ def test_a_chunk_has_no_more_units_than_their_rows_allow(size: int, rows_of_unit
     limits = Limits(chunk_rows_max=rows_max)
     backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
     backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
-    backlog.planned(Planned(ORDERS.id, 1, "all", size, 1_000_000, ORDERS))
+    backlog.accept_plan(Planned(ORDERS.id, 1, "all", size, 1_000_000, ORDERS))
     chunk = backlog.chunk(ORDERS.id, Token("1/1/low"))
     assert chunk is not None
     rows = pa.record_batch([pa.array(np.arange(size * rows_of_unit))], schema=ORDERS.row_schema)

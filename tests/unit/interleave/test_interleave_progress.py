@@ -180,7 +180,7 @@ def test_a_plan_that_finds_another_table_under_the_name_takes_back_that_it_was_w
     asked = backlog.plan(ORDERS, Offset(60), Delivered(np.empty(0, np.uint64), 1))
     assert asked == PlanTable(ORDERS, 2)
     found = replace(ORDERS_TABLE, incarnation=incarnation)
-    assert backlog.planned(Planned(ORDERS, 2, "plan", 1, 1, found)) == "taken"
+    assert backlog.accept_plan(Planned(ORDERS, 2, "plan", 1, 1, found)) == "taken"
     known = backlog.progress.tables[ORDERS]
     assert (known.incarnation, known.whole_since) == (incarnation, since)
 
@@ -261,8 +261,8 @@ def test_a_table_with_a_base_is_not_read_and_its_repairs_do_not_make_it_whole_in
     backlog.order_repair(ORDERS, KeySet(pa.table({"id": [1]})), None, Offset(95))
     asked = backlog.plan(ORDERS, Offset(95), Delivered(np.array([], np.uint64), 10))
     assert asked is not None
-    assert backlog.planned(Planned(ORDERS, 3, "old", 1, 1, ORDERS_TABLE)) == "late"
-    assert backlog.planned(Planned(ORDERS, 4, "new", 1, 1, ORDERS_TABLE)) == "taken"
+    assert backlog.accept_plan(Planned(ORDERS, 3, "old", 1, 1, ORDERS_TABLE)) == "late"
+    assert backlog.accept_plan(Planned(ORDERS, 4, "new", 1, 1, ORDERS_TABLE)) == "taken"
     chunk = backlog.chunk(ORDERS, Token("low"))
     assert chunk is not None
     assert (chunk.kind, chunk.repairs) == ("keys", True)

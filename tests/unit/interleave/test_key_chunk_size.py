@@ -30,7 +30,7 @@ class Reading:
         self.backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
         asked = self.backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
         assert asked is not None
-        self.backlog.planned(Planned(ORDERS.id, asked.generation, "all", 1, 1, ORDERS))
+        self.backlog.accept_plan(Planned(ORDERS.id, asked.generation, "all", 1, 1, ORDERS))
         self.backlog.pause(ORDERS.id)
         self.backlog.resume(ORDERS.id, [KeySet(pa.table({"id": pa.array(range(keys))}))])
         self._count(self._chunk(), exhausted=True)
@@ -80,7 +80,7 @@ def test_keys_of_a_window_that_held_too_much_grow_again() -> None:
     """It was abandoned because of concurrent changes, which are over."""
     reading = Reading()
     for _ in range(5):
-        reading.backlog.overflowed(ORDERS.id)
+        reading.backlog.shrink_chunk(ORDERS.id)
     assert reading.chunk() == KEYS_PER_CHUNK >> 5
     assert reading.chunk() > KEYS_PER_CHUNK >> 5
 

@@ -32,7 +32,7 @@ def test_ids_that_any_check_has_seen_are_forgotten() -> None:
     """Memory does not grow with what is captured; an id is only needed until a snapshot has seen it."""
     delivered = Delivered(ids(3), 100)
     delivered.add(ids(5, 7))
-    delivered.seen(XidSnapshot(5, 8, frozenset({5})))
+    delivered.record_snapshot(XidSnapshot(5, 8, frozenset({5})))
     assert delivered.ids().tolist() == [3, 5, 7]
     delivered.forget()
     assert delivered.ids().tolist() == [5]
@@ -62,10 +62,10 @@ def test_check_is_requested_once_and_again_when_ids_have_doubled() -> None:
 def test_only_what_every_part_of_a_snapshot_has_seen_is_forgotten(parts: int) -> None:
     """Several connections read parts of one chunk: a row that one of them missed is missing (W13)."""
     delivered = Delivered(ids(1, 2, 3, 4), 100)
-    delivered.seen(*[XidSnapshot(1, 10, frozenset({n + 1})) for n in range(parts)])
+    delivered.record_snapshot(*[XidSnapshot(1, 10, frozenset({n + 1})) for n in range(parts)])
     delivered.forget()
     assert delivered.ids().tolist() == list(range(1, parts + 1))
-    delivered.seen(*[XidSnapshot(1, 10, frozenset({parts - n})) for n in range(parts)])
+    delivered.record_snapshot(*[XidSnapshot(1, 10, frozenset({parts - n})) for n in range(parts)])
     delivered.forget()
     assert delivered.ids().tolist() == list(range(1, parts + 1))
     assert len(delivered) == parts

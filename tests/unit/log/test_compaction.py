@@ -12,7 +12,7 @@ import pytest
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.files.compaction import compact, groups
-from cdcflow.log.files.layout import Layout, uncovered
+from cdcflow.log.files.layout import Layout, widest_segments
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.log.maintenance.retention import Retention, Rule
 from cdcflow.log.read.reader import check, list_segments, read_rows, read_transactions
@@ -62,9 +62,9 @@ def test_large_segment_is_not_rewritten_for_a_few_small_ones() -> None:
 
 def test_wider_segment_covers_those_it_took_the_place_of() -> None:
     """For a while both exist: a reader that took both would read every row twice."""
-    assert uncovered([(1, 4), (1, 8), (5, 8), (9, 9)]) == [(1, 8), (9, 9)]
-    assert uncovered([(1, 8), (1, 4)]) == [(1, 8)]
-    assert uncovered([(1, 4), (5, 8), (5, 12), (9, 12)]) == [(1, 4), (5, 12)]
+    assert widest_segments([(1, 4), (1, 8), (5, 8), (9, 9)]) == [(1, 8), (9, 9)]
+    assert widest_segments([(1, 8), (1, 4)]) == [(1, 8)]
+    assert widest_segments([(1, 4), (5, 8), (5, 12), (9, 12)]) == [(1, 4), (5, 12)]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from feedhistories import NEW, NUMBERS, OLD, Values, history, said
 from mergehistories import make_table
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.log.read.alignment import aligned, defaults_of
+from cdcflow.log.read.alignment import align, defaults_of
 from cdcflow.log.read.feed import NotInFeed, feed, feed_schema
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Identity, Table
 
@@ -112,7 +112,7 @@ def test_partial_row_stops_the_feed_and_the_remedies_work() -> None:
     assert "up to offset 1, and from offset 3 on" in str(stopped.value)
     assert stopped.value.offset == 2
     assert len(feed(rows.slice(0, 1), shape, NEW)) == len(feed(rows.slice(2), shape, NEW)) == 1
-    assert aligned(rows, shape, shape, {}).column(UNCHANGED).to_pylist() == [None, ["added"], None]
+    assert align(rows, shape, shape, {}).column(UNCHANGED).to_pylist() == [None, ["added"], None]
 
 
 def test_truncate_stops_the_feed_or_is_a_row() -> None:
@@ -135,7 +135,7 @@ def test_older_rows_of_the_log_have_newer_names_in_all_of_their_columns() -> Non
             {OP: "t"},
         ],
     )
-    shown = aligned(rows, OLD, NEW, defaults_of([OLD, NEW], NEW))
+    shown = align(rows, OLD, NEW, defaults_of([OLD, NEW], NEW))
     assert shown.schema == NEW.log_schema
     assert shown.column(UNCHANGED).to_pylist() == [["b"], None, None]
     assert shown.column(BEFORE).to_pylist() == [{"id": 1, "b": 5, "added": None}, None, None]
@@ -147,7 +147,7 @@ def test_recreated_table_is_read_with_column_names() -> None:
     """Its column numbers are another table's."""
     again = replace(make_table(id="int64", added="int32", b="int64"), incarnation=2)
     rows = log_rows(NEW, [{OP: "c", "id": 1, "b": 5, "added": 3}])
-    assert aligned(rows, NEW, again, {}).select(["id", "added", "b"]).to_pylist() == [{"id": 1, "added": 3, "b": 5}]
+    assert align(rows, NEW, again, {}).select(["id", "added", "b"]).to_pylist() == [{"id": 1, "added": 3, "b": 5}]
 
 
 def test_value_that_a_later_type_does_not_hold_is_an_error_without_it() -> None:
@@ -155,5 +155,5 @@ def test_value_that_a_later_type_does_not_hold_is_an_error_without_it() -> None:
     narrow = make_table(numbers=NUMBERS, id="int64", b="int8")
     rows = log_rows(NEW, [{OP: "c", "id": 1, "b": 123456, "added": 3}])
     with pytest.raises(ConfigurationError, match="column b has values of type int64") as stopped:
-        aligned(rows, NEW, narrow, {})
+        align(rows, NEW, narrow, {})
     assert "123456" not in str(stopped.value)

@@ -20,7 +20,7 @@ from cdcflow.log.format.transactions import (
     extent,
     gathered_back,
     headers_back,
-    joined,
+    join_headers,
     source_xids,
 )
 from cdcflow.model.change import Kind, SpooledTransaction
@@ -201,7 +201,7 @@ def test_runs_are_joined_in_their_order_with_what_each_of_them_is() -> None:
     alone = run(1, first=100, number=7, position="alone", kind=Kind.READ)
     several = run(3, first=102, number=8, origin=pa.array(["o", None, "p"], pa.string()))
     last = run(1, first=109, number=11, position="last")
-    found = joined([alone, several, last])
+    found = join_headers([alone, several, last])
     assert found.schema == TRANSACTIONS_SCHEMA
     columns = found.to_pydict()
     assert columns["number"] == [7, 8, 9, 10, 11]
@@ -212,9 +212,9 @@ def test_runs_are_joined_in_their_order_with_what_each_of_them_is() -> None:
     assert columns["kind"] == ["read", "source", "source", "source", "source"]
     assert columns["origin"] == [None, "o", None, "p", None]
     assert [t.timestamp() for t in columns["commit_ts"]] == [0.001, 0.001, 0.001001, 0.001002, 0.001]
-    texts = joined([alone, last])
+    texts = join_headers([alone, last])
     assert texts.to_pydict()["position"] == ["alone", "last"]
-    assert joined([several]).equals(several.headers)
+    assert join_headers([several]).equals(several.headers)
 
 
 def test_headers_of_a_run_are_those_of_its_transactions() -> None:

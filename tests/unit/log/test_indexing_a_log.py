@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from dyinglayer import DyingLayer, Killed
 
-from cdcflow.log.disk.maintenance_lock import Busy, held
+from cdcflow.log.disk.maintenance_lock import Busy, hold_lock
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.index import index_files
 from cdcflow.log.index.index_files import KeyIndex
@@ -188,7 +188,10 @@ def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path, at_once: i
 def test_two_do_not_index_at_one_time(grown: GrowingLog) -> None:
     grown.grow(1)
     Indexing(grown.layout).step()
-    with held(index_files.folder(grown.layout) / "lock", "testing"), pytest.raises(Busy, match=r"indexing .*: another"):
+    with (
+        hold_lock(index_files.folder(grown.layout) / "lock", "testing"),
+        pytest.raises(Busy, match=r"indexing .*: another"),
+    ):
         Indexing(grown.layout).step()
 
 

@@ -14,7 +14,7 @@ import pytest
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.index import keyindex
 from cdcflow.log.index.keyhash import hashes
-from cdcflow.log.index.keyindex import CompactKeys, IndexFile, TableKeys, due, merged
+from cdcflow.log.index.keyindex import CompactKeys, IndexFile, TableKeys, due, merge_files
 from cdcflow.model.table import TableId
 
 ORDERS = TableId("public", "orders")
@@ -84,7 +84,7 @@ def reread(file: IndexFile) -> IndexFile:
 def join_all(files: list[IndexFile]) -> list[IndexFile]:
     files = [reread(file) for file in files]
     while (found := due([(file.level, file.blocks) for file in files])) is not None:
-        files[slice(*found)] = [reread(merged(files[slice(*found)]))]
+        files[slice(*found)] = [reread(merge_files(files[slice(*found)]))]
     return files
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.log.files.layout import Layout, LogFile, segment_bounds, segment_name, uncovered
+from cdcflow.log.files.layout import Layout, LogFile, segment_bounds, segment_name, widest_segments
 from cdcflow.log.format.schema_history import SchemaHistory
 from cdcflow.log.format.segment import Segment, SegmentFile, manifest_hash
 from cdcflow.model.position import Checkpoint, SourceIdentity
@@ -142,10 +142,10 @@ def test_unfinished_file_is_distinguished_from_a_foreign_one(tmp_path: Path) -> 
 
 def test_segments_that_a_wider_one_covers_do_not_count() -> None:
     """Whatever their order, and however many it covers; neighbours do not cover each other."""
-    assert uncovered([(1, 4), (5, 9), (1, 9), (10, 12)]) == [(1, 9), (10, 12)]
-    assert uncovered([(5, 9), (10, 10), (11, 11), (5, 11), (12, 13)]) == [(5, 11), (12, 13)]
-    assert uncovered([(1, 1), (2, 2)]) == [(1, 1), (2, 2)]
-    assert uncovered([]) == []
+    assert widest_segments([(1, 4), (5, 9), (1, 9), (10, 12)]) == [(1, 9), (10, 12)]
+    assert widest_segments([(5, 9), (10, 10), (11, 11), (5, 11), (12, 13)]) == [(5, 11), (12, 13)]
+    assert widest_segments([(1, 1), (2, 2)]) == [(1, 1), (2, 2)]
+    assert widest_segments([]) == []
 
 
 def test_a_name_out_of_a_file_stays_in_its_directory(tmp_path: Path) -> None:

@@ -152,9 +152,9 @@ def test_numbers_continue_where_the_journal_before_ended() -> None:
     numbers.rows(10, 10, 1, 10)
     numbers.rows(11, 11, 1, 11)
     numbers.transactions(12, 0, 6, 3)  # of empty transactions
-    numbers.spooled(12, 0)
+    numbers.count_spooled(12, 0)
     numbers.transactions(12, 2, 9, 1)
-    numbers.spooled(12, 2)
+    numbers.count_spooled(12, 2)
     numbers.at_cut(Checkpoint(None, Offset(14), 10, 4))
     numbers.at_cut(Checkpoint(None, Offset(14), 10, 6))
     assert (wrong, numbers.cut, numbers.next_offset, numbers.next_transaction) == ([], 6, 14, 10)
@@ -214,7 +214,7 @@ def test_cut_that_is_not_at_the_end_or_is_repeated_is_reported(cut: tuple[int, i
     """The source may forget everything up to its checkpoint, and the next run begins there."""
     numbers, wrong = heard()
     numbers.transactions(10, 4, 5, 2)
-    numbers.spooled(10, 4)
+    numbers.count_spooled(10, 4)
     numbers.at_cut(Checkpoint(None, Offset(cut[0]), cut[1], cut[2]))
     assert len(wrong) == 1
     numbers.at_cut(Checkpoint(None, Offset(14), 7, 5))

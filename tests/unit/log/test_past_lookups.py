@@ -14,7 +14,7 @@ import pytest
 from cdcflow.errors import KeysUnknown
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read import lookup
-from cdcflow.log.read.lookup import gathered
+from cdcflow.log.read.lookup import gather_keys
 from cdcflow.model.change import KeySet, Run, reads
 from cdcflow.model.position import Offset, Position, SourceIdentity
 from cdcflow.model.table import Column, Table
@@ -227,11 +227,11 @@ def listed(found: KeySet | None) -> list[object] | None:
 
 def test_keys_are_deduplicated_on_arrival_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hot row of a wide table appears a million times: it is one key, and must not be a million in memory."""
-    assert gathered(ORDERS.id, []) is None
-    assert gathered(ORDERS.id, [keys(), keys()]) is None
+    assert gather_keys(ORDERS.id, []) is None
+    assert gather_keys(ORDERS.id, [keys(), keys()]) is None
     monkeypatch.setattr(lookup, "GATHERED_ROWS_MAX", 3)
     monkeypatch.setattr(lookup, "PARTIAL_KEYS_MAX", 4)
-    assert listed(gathered(ORDERS.id, [keys(1, 2), keys(), keys(2, 3), keys(3), keys(1, 4)])) == [1, 2, 3, 4]
+    assert listed(gather_keys(ORDERS.id, [keys(1, 2), keys(), keys(2, 3), keys(3), keys(1, 4)])) == [1, 2, 3, 4]
     most: list[int] = []
     distinct = KeySet.distinct
 
@@ -240,10 +240,10 @@ def test_keys_are_deduplicated_on_arrival_and_too_many_are_refused(monkeypatch: 
         return distinct(found)
 
     monkeypatch.setattr(KeySet, "distinct", counted)
-    assert listed(gathered(ORDERS.id, [keys(1, 1, 1)] * 4)) == [1]
+    assert listed(gather_keys(ORDERS.id, [keys(1, 1, 1)] * 4)) == [1]
     assert most == [6, 7, 1], "when more than the most have come, and when more than the most have come since then"
     with pytest.raises(KeysUnknown, match="more than 4"):
-        gathered(ORDERS.id, [keys(1, 2), keys(3, 4), keys(5)] * 2)
+        gather_keys(ORDERS.id, [keys(1, 2), keys(3, 4), keys(5)] * 2)
 
 
 def test_files_are_read_by_the_columns_that_are_needed(partials: Story, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdcflow.log.fold.fold import Change, Row, Rows, append, fold, soft_delete, swept, swept_softly, unfinished
+from cdcflow.log.fold.fold import Change, Row, Rows, append, fold, incomplete_keys, soft_delete, sweep, swept_softly
 
 
 def row(offset: int, *missing: str, count: int = 1, **values: object) -> Row:
@@ -39,8 +39,8 @@ def test_column_that_was_never_sent_is_missing_and_not_null() -> None:
     """Until the backfill brings it, NULL would be wrong."""
     found = fold({}, [change(1, "u", "doc", id=1, a=2)], ("id",))
     assert found == {(1,): row(1, "doc", id=1, a=2)}
-    assert unfinished(found) == [(1,)]
-    assert unfinished(fold(found, [change(2, "r", id=1, a=2, doc="D")], ("id",))) == []
+    assert incomplete_keys(found) == [(1,)]
+    assert incomplete_keys(fold(found, [change(2, "r", id=1, a=2, doc="D")], ("id",))) == []
 
 
 def test_key_changes_in_a_chain_carry_unchanged_values_along() -> None:
@@ -94,7 +94,7 @@ def test_equal_rows_of_a_table_without_a_key_are_counted() -> None:
 
 def test_the_sweep_removes_what_nothing_touched_since() -> None:
     """A re-backfill finds rows that were deleted while no capture ran."""
-    assert swept({(1,): row(4, id=1), (2,): row(5, id=2)}, 5) == {(2,): row(5, id=2)}
+    assert sweep({(1,): row(4, id=1), (2,): row(5, id=2)}, 5) == {(2,): row(5, id=2)}
 
 
 def test_an_unknown_op_stops_the_fold() -> None:
@@ -140,7 +140,7 @@ def test_delete_of_an_unknown_row_leaves_its_key() -> None:
     """It was deleted before the backfill reached it; no later change brings its values."""
     found = softly({}, change(1, "d", id=1))
     assert found == {(1,): dead(row(1, "a", "doc", id=1))}
-    assert unfinished(found) == []
+    assert incomplete_keys(found) == []
 
 
 def test_truncate_deletes_the_live_rows_and_no_others() -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mergehistories import State, Step, World, differences, grow, make_table, make_world, segment_of
 
-from cdcflow.log.fold.fold import Change, Row, fold, swept
+from cdcflow.log.fold.fold import Change, Row, fold, sweep
 from cdcflow.model.table import Table
 from cdcflow.tables.merge import moves, removed_and_added, statement
 from cdcflow.tables.merge import reduce as reduction
@@ -159,7 +159,7 @@ def test_a_sweep_takes_what_is_older_and_nothing_else(warehouse: EmbeddedWarehou
     assert sorted(found) == [(2,), (3,)]
     rows = {key: Row(values, missing, offset, count) for key, (values, missing, offset, count) in found.items()}
     warehouse.sweep("orders", 4)
-    assert sorted(rows_of(warehouse)) == sorted(swept(rows, 4)) == [(2,)]
+    assert sorted(rows_of(warehouse)) == sorted(sweep(rows, 4)) == [(2,)]
 
 
 def test_result_older_than_the_sweep_is_not_inserted(warehouse: EmbeddedWarehouse) -> None:

@@ -65,7 +65,7 @@ def test_a_new_table_begins_where_it_is_whole_or_else_where_it_will_be(
 )
 def test_a_backfill_that_is_done_is_known_when_the_next_one_has_begun(known: Backfill, generation: int) -> None:
     """There may have been no merge in between, and the rows that it did not find must be deleted all the same."""
-    assert known.finished == generation
+    assert known.finished_generation == generation
 
 
 def test_what_is_no_number_is_not_taken_for_one() -> None:
@@ -135,7 +135,7 @@ def test_only_a_table_with_the_base_that_the_daemon_knows_is_whole(
 ) -> None:
     """From the log alone it would lack most of its rows, and with another base it would have different ones."""
     assert (known.is_whole(0, base), known.state_of(0, base)) == (whole, state)
-    assert (known.floor, known.finished) == (None, 0), "nothing of it is swept"
+    assert (known.floor, known.finished_generation) == (None, 0), "nothing of it is swept"
 
 
 def test_a_table_with_a_base_needs_it_until_all_of_it_is_being_read() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcflow.model.suggestions import meant
+from cdcflow.model.suggestions import did_you_mean
 
 TABLES = ("public.orders", "public.order_lines", "sales.Customers", "archive.orders")
 
@@ -23,4 +23,4 @@ TABLES = ("public.orders", "public.order_lines", "sales.Customers", "archive.ord
 )
 def test_the_nearest_table_is_named(name: str, expected: str) -> None:
     """A remedy that lists a thousand tables does not help with one wrong letter."""
-    assert meant(name, TABLES) == expected
+    assert did_you_mean(name, TABLES) == expected

@@ -14,8 +14,8 @@ from pushing import ORDERS, SCHEMA
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.push import columns
-from cdcflow.push.operations import Failure, parsed
-from cdcflow.push.schemas import Shape, Wrong, compiled, continued
+from cdcflow.push.operations import Failure, parse_operations
+from cdcflow.push.schemas import Shape, Wrong, compile_schema, continue_numbers
 
 HIDDEN = "row-value"
 
@@ -25,11 +25,11 @@ def schema(*required: str, **properties: Any) -> dict[str, Any]:
 
 
 def orders(*required: str, **properties: Any) -> Shape:
-    return compiled("orders", ["id"], schema(*required, **properties))
+    return compile_schema("orders", ["id"], schema(*required, **properties))
 
 
 def reasons(*given: Any) -> list[str]:
-    return [one.detail if isinstance(one, Failure) else "" for one in parsed(ORDERS, list(given))]
+    return [one.detail if isinstance(one, Failure) else "" for one in parse_operations(ORDERS, list(given))]
 
 
 @pytest.mark.parametrize(
@@ -90,16 +90,16 @@ def test_values_become_those_of_exact_types() -> None:
 def test_schema_that_cannot_be_kept_is_refused(given: Mapping[str, Any], said: str) -> None:
     """A rule that is never checked is worse than none."""
     with pytest.raises(ConfigurationError, match=re.escape(said)) as caught:
-        compiled("orders", ["id"], given)
+        compile_schema("orders", ["id"], given)
     assert caught.value.remedy
 
 
 def test_new_optional_property_is_a_new_column_with_a_new_number() -> None:
     """Wherever it is in the schema: columns keep their numbers by name."""
     wider = schema(early={"type": "boolean"}, **SCHEMA["properties"])
-    found = continued(compiled("orders", ["id"], wider), [ORDERS.table]).table
+    found = continue_numbers(compile_schema("orders", ["id"], wider), [ORDERS.table]).table
     assert [(c.name, c.number) for c in found.columns][-2:] == [("tags", 5), ("early", 6)]
-    assert continued(compiled("orders", ["id"], SCHEMA), [ORDERS.table]).table == ORDERS.table
+    assert continue_numbers(compile_schema("orders", ["id"], SCHEMA), [ORDERS.table]).table == ORDERS.table
 
 
 BEFORE = orders("id", note={"type": "string"}, total={"type": "number"})
@@ -120,27 +120,27 @@ BEFORE = orders("id", note={"type": "string"}, total={"type": "number"})
             "the new property x is required",
             orders(note={"type": "string"}, total={"type": "number"}, x={"type": "string"}),
         ),
-        (compiled("orders", ["id", "note"], schema(note={"type": "string"})), "its key is id, note", BEFORE),
+        (compile_schema("orders", ["id", "note"], schema(note={"type": "string"})), "its key is id, note", BEFORE),
     ],
 )
 def test_incompatible_change_is_refused_and_its_remedy_works(now: Shape, said: str, mended: Shape) -> None:
     """Rows of the old kind stay in the log permanently."""
     with pytest.raises(ConfigurationError, match=said) as caught:
-        continued(now, [BEFORE.table])
+        continue_numbers(now, [BEFORE.table])
     assert caught.value.remedy
-    assert continued(mended, [BEFORE.table]).table.key == ("id",)
+    assert continue_numbers(mended, [BEFORE.table]).table.key == ("id",)
 
 
 def test_schema_may_be_in_a_file_that_must_exist(tmp_path: Path) -> None:
     """And the error names the file."""
     path = tmp_path / "orders.json"
     with pytest.raises(ConfigurationError, match=r"orders\.json: No such file"):
-        compiled("orders", ["id"], path)
+        compile_schema("orders", ["id"], path)
     path.write_text("[")
     with pytest.raises(ConfigurationError, match="holds no JSON object"):
-        compiled("orders", ["id"], path)
+        compile_schema("orders", ["id"], path)
     path.write_text(json.dumps(SCHEMA))
-    assert compiled("orders", ["id"], path).table == ORDERS.table
+    assert compile_schema("orders", ["id"], path).table == ORDERS.table
 
 
 def stream(table: pa.Table) -> bytes:

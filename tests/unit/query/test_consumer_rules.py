@@ -338,11 +338,11 @@ def test_second_reader_is_refused_with_the_name_of_the_first_until_that_one_dies
         for act in (lambda: read(log), lambda: consumers(log).drop("shop")):
             with pytest.raises(Busy, match=rf"shop: process {other.pid} on .* one reader at a time"):
                 act()
-        assert f"process {other.pid}" in str(consumers(log).listed()[0].held_by)
+        assert f"process {other.pid}" in str(consumers(log).list_consumers()[0].held_by)
     finally:
         other.kill()
         other.communicate()
-    assert consumers(log).listed()[0].held_by is None
+    assert consumers(log).list_consumers()[0].held_by is None
     assert ids(read(log)) == [1, 2, 1, 2, 3, 4]
 
 

@@ -78,7 +78,7 @@ class Backlog:
         self.changed = self.progress != stored
         self._json: dict[str, object] | None = None
         self._newer: set[TableId] = set()  # tables whose entry in `_json` is outdated
-        self._queue = self._queued()
+        self._queue = self._read_order()
         self._work = {table: Work(limits.keys_per_chunk) for table in self.progress.tables}
         for table, known in self.progress.tables.items():
             self._work[table].collecting = known.collects_from is not None
@@ -129,11 +129,11 @@ class Backlog:
         self.progress = replace(self.progress, tables={**self.progress.tables, table: progress})
         self._newer.add(table)
         if (before.active, before.priority) != (progress.active, progress.priority):
-            self._queue = self._queued()
+            self._queue = self._read_order()
         if (before.state, before.generation) != (progress.state, progress.generation):
             self.changed = True
 
-    def _queued(self) -> list[TableId]:
+    def _read_order(self) -> list[TableId]:
         tables = self.progress.tables
         return sorted((t for t, p in tables.items() if p.active), key=lambda t: (-tables[t].priority, t))
 
@@ -180,7 +180,7 @@ class Backlog:
         work = self._work[planned.table]
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
-    def planned(self, planned: Planned) -> Literal["taken", "late", "moved"]:
+    def accept_plan(self, planned: Planned) -> Literal["taken", "late", "moved"]:
         """Accept a plan, unless it is too late or the row version is not the one that was known before `since`.
 
         In the second case ("moved") the table must be planned again, with a `since` taken once the stream has reached
@@ -331,7 +331,7 @@ class Backlog:
         else:
             self._set(table, replace(known, size=max(1, known.size // 2)))
 
-    def overflowed(self, table: TableId) -> bool:
+    def shrink_chunk(self, table: TableId) -> bool:
         """Too much was held for the table's chunk: read less. False when it cannot be read in smaller pieces."""
         known, work = self.progress.tables[table], self._work[table]
         work.overflows += 1
@@ -369,7 +369,7 @@ class Backlog:
             work.keys_max = min(self._limits.keys_per_chunk, work.keys_max + work.keys_max // 4 + 1)
         self._set(chunk.table, now)
 
-    def repaired(self, read: ChunkRead, first: Offset) -> None:
+    def record_repair(self, read: ChunkRead, first: Offset) -> None:
         """A chunk that repairs rows is in the log, starting at offset `first`:
 
         record it, and keep the keys that are left.

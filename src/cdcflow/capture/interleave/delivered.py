@@ -39,7 +39,7 @@ class Delivered:
             self._parts = [np.concatenate(self._parts)]
         return self._parts[0]
 
-    def seen(self, *visibilities: Visibility) -> None:
+    def record_snapshot(self, *visibilities: Visibility) -> None:
         """A snapshot was taken; `forget` may use it.
 
         With several visibilities, only what all of them see counts as seen: one may just be a bound that the snapshot
@@ -54,7 +54,7 @@ class Delivered:
             return
         ids = self.ids()
         for snapshot in self._snapshots:
-            ids = _hidden(snapshot, ids)
+            ids = _hidden_ids(snapshot, ids)
         self._parts, self._count, self._snapshots = [ids], len(ids), []
         self._snapshot_at = max(self._count_max, 2 * self._count)
 
@@ -66,7 +66,7 @@ class Delivered:
         return True
 
 
-def _hidden(snapshot: tuple[Visibility, ...], ids: Uint64s) -> Uint64s:
+def _hidden_ids(snapshot: tuple[Visibility, ...], ids: Uint64s) -> Uint64s:
     """Those of these ids that some part of the snapshot does not see."""
     if len(snapshot) == 1:
         return snapshot[0].hidden(ids)

@@ -131,7 +131,7 @@ class Interleave:
         return self._backlog.progress
 
     @property
-    def held(self) -> tuple[int, int]:
+    def held_size(self) -> tuple[int, int]:
         """Rows and bytes held because a window is open. Any thread may call it."""
         window = self._windowing.window
         if window is None:
@@ -147,32 +147,32 @@ class Interleave:
     def _take(self, given: Input) -> None:
         match given:
             case Committed(run):
-                self._windowing.committed(run)
+                self._windowing.add_committed(run)
             case MarkSeen():
                 self._windowing.mark_seen(given)
             case Advanced(position, commit_ts):
-                self._windowing.advanced(position, commit_ts)
+                self._windowing.advance(position, commit_ts)
             case RowsFilled(table, swapped=True):
-                self._swapped(table)
+                self._on_swap(table)
             case RowsFilled(table, _, None):
                 self._rows_changed(table)
             case RowsFilled(_, _, RowVersion() as version):
-                self._compared(version)
+                self._compare_version(version)
             case RowsIncomplete(table, keys, _):
                 self._rows_incomplete(table, keys)
             case RowsCompared(found):
                 for version in found:
-                    self._compared(version)
+                    self._compare_version(version)
             case Tick(now_us):
                 self._windowing.tick(now_us)
             case MarkWritten(mark):
                 self._windowing.mark_written(mark)
             case Planned():
-                self._windowing.planned(given)
+                self._windowing.accept_plan(given)
             case ChunkRead():
                 self._windowing.chunk_read(given)
             case ChunkFailed():
-                self._windowing.failed(given)
+                self._windowing.chunk_failed(given)
             case SnapshotTaken(visibility):
                 self._windowing.snapshot_taken(visibility)
             case Command():
@@ -186,7 +186,7 @@ class Interleave:
 
     # ── the source ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _compared(self, version: RowVersion) -> None:
+    def _compare_version(self, version: RowVersion) -> None:
         known = self._backlog.get(version.table)
         if known is None or known.row_version != version.known:
             return  # planned again since then
@@ -203,7 +203,7 @@ class Interleave:
             self._windowing.again(table, "a statement changed its old rows")
             self._windowing.wait_for_mark()  # rows from before the statement may follow in the same batch
 
-    def _swapped(self, table: TableId) -> None:
+    def _on_swap(self, table: TableId) -> None:
         known = self._backlog.get(table)
         if known is not None and known.active:
             self._windowing.again(table, "another table took its name while it was read")

@@ -18,10 +18,10 @@ def taken_up(
 
     `next_offset` is the log's. `backfill_new`: a table that was never captured is to be read at once.
     """
-    return dict([*_known(stored, tables, next_offset), *_new(stored, tables, next_offset, backfill_new)])
+    return dict([*_known_tables(stored, tables, next_offset), *_new(stored, tables, next_offset, backfill_new)])
 
 
-def _known(
+def _known_tables(
     stored: Progress, tables: Mapping[TableId, Shape], next_offset: Offset
 ) -> Iterator[tuple[TableId, TableProgress]]:
     for table, known in stored.tables.items():

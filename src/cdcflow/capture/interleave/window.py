@@ -102,7 +102,7 @@ class Window:
         counts = {held_before(table, self.held, v) for v in self.reads[table].visibilities}
         return counts.pop() if len(counts) == 1 else None
 
-    def hidden(self, table: TableId) -> Uint64s:
+    def hidden_xids(self, table: TableId) -> Uint64s:
         """The transactions delivered before low that some snapshot of the table's chunk did not see."""
         if self.before is None or table not in self.reads or not self.reads[table].visibilities:
             return np.empty(0, np.uint64)

@@ -100,7 +100,7 @@ class Windowing:
 
     # ── the stream ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def committed(self, run: Transactions) -> None:
+    def add_committed(self, run: Transactions) -> None:
         if not run.transactions:
             return
         self._delivered.add(run.xids)
@@ -127,7 +127,7 @@ class Windowing:
         if window.held_bytes > self.limits.held_bytes_max:
             self._give_up_overflow(window)
 
-    def advanced(self, position: Position, commit_ts: int) -> None:
+    def advance(self, position: Position, commit_ts: int) -> None:
         # What is held will be appended after this: the time, like the position, must not run ahead of it.
         if not self.holding and (position != self._tail.position or commit_ts > self._tail.commit_ts):
             self._tail.reach(position, commit_ts)
@@ -189,7 +189,7 @@ class Windowing:
         for table, read in window.reads.items():
             self._backlog.count_in(read, self._now_us, held=bool(window.held), live=window.live)
             if read.chunk.repairs:
-                self._backlog.repaired(read, begins[table])
+                self._backlog.record_repair(read, begins[table])
                 self.tell(
                     "rows repaired", table=str(table), rows=read.run.rows if read.run else 0, deleted=read.deleted
                 )
@@ -278,7 +278,7 @@ class Windowing:
         self._backlog.adapt_size(read, holding=bool(window.held), live=window.live)
         window.reads[table] = read
         if chunk.kind != "whole":  # it need see only its own table
-            self._delivered.seen(*read.visibilities)
+            self._delivered.record_snapshot(*read.visibilities)
         if (reason := window.conflict(table, window.held)) is not None:
             self._give_up(table, reason)
         elif self._check_fence(window, table):
@@ -289,7 +289,7 @@ class Windowing:
 
         Otherwise abandon it, so that nothing else waits for it.
         """
-        hidden = window.hidden(table)
+        hidden = window.hidden_xids(table)
         if len(hidden):
             self._backlog.wait_for(table, hidden)
             self._give_up(table, "delivered transactions are not visible yet", hidden=len(hidden))
@@ -310,7 +310,7 @@ class Windowing:
     def _give_up_overflow(self, window: Window) -> None:
         """Too much is held: read less at a time."""
         for table in sorted(window.tables):
-            smaller = self._backlog.overflowed(table)
+            smaller = self._backlog.shrink_chunk(table)
             self._give_up(table, "too many changes were held back", bytes=window.held_bytes)
             if not smaller:
                 reason = f"more than {self.limits.held_bytes_max} bytes were written while the table was read whole"
@@ -339,7 +339,7 @@ class Windowing:
 
     # ── the tables ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def planned(self, planned: Planned) -> None:
+    def accept_plan(self, planned: Planned) -> None:
         hidden = self._backlog.unseen_by(planned)
         if len(hidden):
             table = planned.table
@@ -349,14 +349,14 @@ class Windowing:
             reason = "delivered transactions are not visible yet"
             self.tell("plan given up", table=str(table), reason=reason, hidden=len(hidden))
             return
-        match self._backlog.planned(planned):
+        match self._backlog.accept_plan(planned):
             case "taken":
                 about = {"table": str(planned.table), "generation": planned.generation, "units": planned.units}
                 self.tell("table planned", **about)
             case "moved":
                 self.wait_for_mark()
 
-    def failed(self, failed: ChunkFailed) -> None:
+    def chunk_failed(self, failed: ChunkFailed) -> None:
         inside = frozenset() if self.window is None else self.window.tables
         if failed.table is None:
             self._is_taking_snapshot = False  # it may have been the snapshot, or a mark: a second one does no harm
@@ -403,7 +403,7 @@ class Windowing:
 
     def snapshot_taken(self, visibility: Visibility) -> None:
         self._is_taking_snapshot = False
-        self._delivered.seen(visibility)
+        self._delivered.record_snapshot(visibility)
         if self.window is None:
             self._delivered.forget()
 

@@ -95,9 +95,9 @@ class ControlServer:
     def _serve_one(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             connection.settimeout(5)
-            connection.sendall(_line(self._answered(_read_line(connection), user_of(connection))))
+            connection.sendall(_line(self._answer_line(_read_line(connection), user_of(connection))))
 
-    def _answered(self, line: bytes, asked_by: str) -> Mapping[str, object]:
+    def _answer_line(self, line: bytes, asked_by: str) -> Mapping[str, object]:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):

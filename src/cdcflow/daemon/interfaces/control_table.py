@@ -70,7 +70,7 @@ class TableDoor:
             if self._closed.is_set():
                 return
             if self._table.claim(row.number):
-                self._unwritten[row.number] = self._executed(row)
+                self._unwritten[row.number] = self._execute(row)
                 self._table.answer(row.number, *self._unwritten[row.number])
                 del self._unwritten[row.number]
 
@@ -81,7 +81,7 @@ class TableDoor:
             self._on_event("control rows unanswered", {"ids": list(left), "remedy": remedy})
         self._has_looked = True
 
-    def _executed(self, row: ControlRow) -> tuple[State, str]:
+    def _execute(self, row: ControlRow) -> tuple[State, str]:
         try:
             answer = self._answer(request_of(row), f"control table, {row.asked_by}")
         except (CdcflowError, ValueError) as error:

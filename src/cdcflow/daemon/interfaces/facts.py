@@ -83,16 +83,16 @@ def _commits(cuts: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for commit in sorted((cuts / "_delta_log").glob("*.json"), reverse=True):
         for line in commit.read_text("utf-8").splitlines():
             if '"commitInfo"' in line and "userMetadata" in (info := json.loads(line).get("commitInfo", {})):
-                yield info["timestamp"], _said(info["userMetadata"])
+                yield info["timestamp"], _commit_message(info["userMetadata"])
     versions = sorted((cuts / "metadata").glob("*.metadata.json"), key=lambda path: path.stat().st_mtime_ns)
     if versions:
         snapshots = json.loads(versions[-1].read_text("utf-8")).get("snapshots", [])
         for snapshot in sorted(snapshots, key=lambda one: int(one["timestamp-ms"]), reverse=True):
             texts = [text for text in snapshot["summary"].values() if '"published"' in text]
-            yield snapshot["timestamp-ms"], _said(texts[0]) if texts else {}
+            yield snapshot["timestamp-ms"], _commit_message(texts[0]) if texts else {}
 
 
-def _said(text: str) -> Mapping[str, Any]:
+def _commit_message(text: str) -> Mapping[str, Any]:
     """The message of one of cdcflow's commits: at the top level, or below another name. Other commits are ignored."""
     found: Mapping[str, Any] = json.loads(text)
     if "published" in found:

@@ -94,10 +94,10 @@ class HttpServer:
         """
         check_installed()
         self._access.check()
-        self._socket = self._bound(None if before is None else before._socket)
+        self._socket = self._bind(None if before is None else before._socket)
         if before is not None:
             self._access.go_on_from(before._access)
-        self._server = self._made()
+        self._server = self._make_server()
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
         self._thread.start()
         if self._takes_samples:
@@ -116,7 +116,7 @@ class HttpServer:
         if self._socket is not None:
             self._socket.close()
 
-    def _bound(self, before: socket.socket | None) -> socket.socket:
+    def _bind(self, before: socket.socket | None) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
         try:
             if before is None or before.getsockname()[1] != self._address[1]:
@@ -128,7 +128,7 @@ class HttpServer:
                 remedy=f"choose another port, or leave {self._setting} out",
             ) from None
 
-    def _made(self) -> uvicorn.Server:
+    def _make_server(self) -> uvicorn.Server:
         import uvicorn
 
         from cdcflow.daemon.interfaces.web import Doors, application

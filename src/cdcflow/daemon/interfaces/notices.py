@@ -50,7 +50,7 @@ class Noticing:
             word = "is" if behind > self._lag_over_s else "is no longer"
             text = f"the log {word} more than {self._lag_over_s:g} s behind its source: {behind:.0f} s"
             fields = {"lag_seconds": behind, "lag_bytes": status.get("lag_bytes"), "state": status.get("state")}
-            yield from self._changed("lag", behind > self._lag_over_s, text, fields)
+            yield from self._notice_of_change("lag", behind > self._lag_over_s, text, fields)
 
     def _headroom(self, status: Mapping[str, Any]) -> Iterator[Notice]:
         source: Mapping[str, Any] = status.get("source") or {}
@@ -63,11 +63,11 @@ class Noticing:
                 f"({share:.0%})"
             )
             fields: dict[str, object] = {"safe_bytes": int(safe), "retained_bytes": retained}
-            yield from self._changed("headroom", share < self._headroom_under, text, fields)
+            yield from self._notice_of_change("headroom", share < self._headroom_under, text, fields)
         elif files.isdigit():
             is_last = int(files) == 0 and (status.get("lag_seconds") or 0) > FILES_LAG_S
             text = f"the source can purge {files} files of its log before it reaches the one that cdcflow reads"
-            yield from self._changed("headroom", is_last, text, {"files_until_lost": int(files)})
+            yield from self._notice_of_change("headroom", is_last, text, {"files_until_lost": int(files)})
 
     def _backfills(self, status: Mapping[str, Any]) -> Iterator[Notice]:
         if status.get("state") != "capturing":
@@ -80,7 +80,7 @@ class Noticing:
                 fields = {"table": name, "rows": tables[name].get("rows")}
                 yield Notice("backfill_done", True, f"all existing rows of {name} are in the log", fields)
 
-    def _changed(self, event: str, active: bool, text: str, fields: Mapping[str, object]) -> Iterator[Notice]:
+    def _notice_of_change(self, event: str, active: bool, text: str, fields: Mapping[str, object]) -> Iterator[Notice]:
         if active != self._active[event]:
             self._active[event] = active
             yield Notice(event, active, text, fields)

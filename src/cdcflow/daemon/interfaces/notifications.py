@@ -84,7 +84,7 @@ class _Receiver:
     def _try(self, said: Mapping[str, object]) -> None:
         problem = ""
         for pause_s in (*self._pauses_s, 0.0):
-            problem = self._sent(json.dumps(said, default=str).encode())
+            problem = self._send(json.dumps(said, default=str).encode())
             if not problem:
                 return
             if self._ending.wait(pause_s):
@@ -93,10 +93,10 @@ class _Receiver:
             self._tell("notification given up", {"to": self.name, "about": said["event"], "reason": problem})
             return
         # The process ends: one last try.
-        if problem := self._sent(json.dumps(said, default=str).encode()):
+        if problem := self._send(json.dumps(said, default=str).encode()):
             self._tell("notification given up", {"to": self.name, "about": said["event"], "reason": problem})
 
-    def _sent(self, body: bytes) -> str:
+    def _send(self, body: bytes) -> str:
         """The error without the URL; "" if the notice was delivered."""
         try:
             if self.settings.command is not None:

@@ -37,7 +37,7 @@ from cdcflow.http.explorer import Explorer
 from cdcflow.http.openapi import description
 from cdcflow.http.operations import OPERATIONS
 from cdcflow.http.query_routes import questions
-from cdcflow.http.responses import Endpoint, Guard, as_json, failed, refused
+from cdcflow.http.responses import Endpoint, Guard, as_json, failure, refusal
 
 PAGE = Path(__file__).parent / "page"
 _FILES = {
@@ -74,13 +74,13 @@ def application(doors: Doors, names: Collection[str]) -> ASGIApp:
     routes = [
         *(Route(f"/{name}".removesuffix("index.html"), _file(name, kind)) for name, kind in _FILES.items()),
         *(Route(path, endpoint) for path, endpoint in _open(doors).items()),
-        *(Route(path, reading(doors.access, endpoint)) for path, endpoint in _closed(doors).items()),
+        *(Route(path, reading(doors.access, endpoint)) for path, endpoint in _restricted_routes(doors).items()),
         *consumer_routes(doors.access, _consumers(doors)),
         Route("/api/v1/session", _Sessions(doors.access).open, methods=["POST"]),
         Route("/api/v1/session", _Sessions(doors.access).close, methods=["DELETE"]),
         Route("/api/v1/operations/{name}", _operating(doors), methods=["POST"]),
     ]
-    handlers: Any = {HTTPException: refused, CdcflowError: failed, Exception: failed}
+    handlers: Any = {HTTPException: refusal, CdcflowError: failure, Exception: failure}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return Guard(app, names)
@@ -101,12 +101,12 @@ def _open(doors: Doors) -> dict[str, Endpoint]:
         code, text = health(await run_in_threadpool(doors.status))
         return as_json(text, code)
 
-    async def measured(request: Request) -> Response:
+    async def metrics_page(request: Request) -> Response:
         status = await run_in_threadpool(doors.status)
         text = await run_in_threadpool(metrics.exposition, status)
         return Response(text, headers={"Content-Type": metrics.CONTENT_TYPE})
 
-    return {"/healthz": alive, "/readyz": ready, "/health": well, "/metrics": measured}
+    return {"/healthz": alive, "/readyz": ready, "/health": well, "/metrics": metrics_page}
 
 
 def _file(name: str, media_type: str) -> Endpoint:
@@ -130,7 +130,7 @@ def _read(name: str) -> tuple[bytes, bytes]:
 # ── role read ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _closed(doors: Doors) -> dict[str, Endpoint]:
+def _restricted_routes(doors: Doors) -> dict[str, Endpoint]:
     async def status(request: Request) -> Response:
         return as_json(await run_in_threadpool(doors.status))
 
@@ -139,14 +139,14 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
         return as_json({"tables": found.get("tables") or {}, "left_out": found.get("left_out") or []})
 
     async def overview(request: Request) -> Response:
-        def seen() -> Mapping[str, Any]:
+        def current_overview() -> Mapping[str, Any]:
             return doors.overview(doors.status())
 
         caller: Caller = request.state.caller
         may = [name for name, one in OPERATIONS.items() if doors.answer is not None and caller.may(one.role)]
         who: dict[str, object] = {"name": caller.name, "role": caller.role, "operations": may}
         who |= {"session": session_of(request) is not None, "needs_token": doors.access.needs_token}
-        return as_json({**await run_in_threadpool(seen), "caller": who})
+        return as_json({**await run_in_threadpool(current_overview), "caller": who})
 
     async def history(request: Request) -> Response:
         return as_json(doors.history.points())

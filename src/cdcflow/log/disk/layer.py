@@ -189,7 +189,7 @@ def storing(attempt: str) -> Iterator[None]:
 def unavailable(attempt: str, error: OSError) -> CdcflowError:
     text = f"{attempt}: {error.strerror or error} ({errno.errorcode.get(error.errno or 0, 'no code')})"
     if error.errno == errno.ENOENT:
-        return gone(text)
+        return log_gone(text)
     if error.errno in _FOR_AN_OPERATOR:
         return ConfigurationError(
             text, remedy="make the log's directory writable, then start again", runbook="log-not-writable"
@@ -199,7 +199,7 @@ def unavailable(attempt: str, error: OSError) -> CdcflowError:
     return SinkUnavailable(text)
 
 
-def gone(attempt: str) -> LogGone:
+def log_gone(attempt: str) -> LogGone:
     """The error of a writer that no longer finds its files."""
     return LogGone(
         f"{attempt}: the log's folder, or a part of it, is gone: somebody deleted or moved it, or its file system was "
@@ -215,7 +215,7 @@ def syncing(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise gone(f"syncing {path}") from error
+        raise log_gone(f"syncing {path}") from error
     except OSError as error:
         raise SyncFailed(
             f"syncing {path}: {error.strerror or error}; what was written may be lost although it can still be read",

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated
-from cdcflow.log.disk.layer import FileLayer, gone, storing, write_file
+from cdcflow.log.disk.layer import FileLayer, log_gone, storing, write_file
 from cdcflow.log.files.layout import Layout
 from cdcflow.model.position import Epoch
 
@@ -33,7 +33,7 @@ class Lease:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._epoch_path = os.fspath(layout.epoch)  # read at every sync
-        self._fd: int | None = locked(layout.lock, _already_written)
+        self._fd: int | None = lock_file(layout.lock, _already_written)
         self.epoch = Epoch(0)
 
     def begin_epoch(self, layer: FileLayer, at_least: Epoch) -> None:
@@ -47,7 +47,7 @@ class Lease:
         """InvariantViolated if another process has taken the log over since, LogGone if the log is missing."""
         found = read_epoch(self._epoch_path)
         if found != self.epoch and not os.path.lexists(self._epoch_path):
-            raise gone(f"writing the log {self._layout.root}")
+            raise log_gone(f"writing the log {self._layout.root}")
         if found != self.epoch:
             raise InvariantViolated(
                 f"writing the log {self._layout.root}: this process has epoch {self.epoch}, and epoch {found} has "
@@ -77,7 +77,7 @@ def read_epoch(path: str | Path) -> Epoch:
         raise InvariantViolated(f"reading {path}: not an epoch number", runbook="log-damaged") from None
 
 
-def locked(path: Path, refusal: Callable[[Path, str], CdcflowError]) -> int:
+def lock_file(path: Path, refusal: Callable[[Path, str], CdcflowError]) -> int:
     """A descriptor that holds the lock of a file until it is closed, or its process ends.
 
     `refusal` makes the error, from the file and the holder's name, if another process holds it.

@@ -33,12 +33,12 @@ def maintenance(layout: Layout, wait: Callable[[float], bool] | None = None) -> 
         Busy: another process works on the segments.
     """
     # The file is not renamed with this module: versions must exclude each other.
-    with held(layout.root / "upkeep", f"working on the segments of {layout.root}", wait):
+    with hold_lock(layout.root / "upkeep", f"working on the segments of {layout.root}", wait):
         yield
 
 
 @contextmanager
-def held(path: Path, attempted: str, wait: Callable[[float], bool] | None = None) -> Iterator[None]:
+def hold_lock(path: Path, attempted: str, wait: Callable[[float], bool] | None = None) -> Iterator[None]:
     """Hold a lock of this machine. `wait`: as for `maintenance`; `attempted` begins the error.
 
     Raises:
@@ -47,7 +47,7 @@ def held(path: Path, attempted: str, wait: Callable[[float], bool] | None = None
     with storing(f"locking {path}"):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
-        while not _locked(fd):
+        while not _try_lock(fd):
             if wait is None or wait(LOOK_EVERY_S):
                 raise Busy(f"{attempted}: another process is doing so", remedy="try again when it is done")
         yield
@@ -55,7 +55,7 @@ def held(path: Path, attempted: str, wait: Callable[[float], bool] | None = None
         os.close(fd)
 
 
-def _locked(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -38,7 +38,7 @@ def rows(layout: Layout, record: Attached) -> Iterator[Rows]:
         yield from spool.rows(file, record)
 
 
-def expanded(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:
+def with_attached_rows(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:
     """A journal's records, with the attached rows in place of the records that attach them. Raises as `rows`."""
     for record in found:
         if isinstance(record, Attach | AttachedFile):
@@ -47,4 +47,4 @@ def expanded(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:
             yield record
 
 
-__all__ = ["expanded", "is_whole", "rows"]
+__all__ = ["with_attached_rows", "is_whole", "rows"]

@@ -15,8 +15,9 @@ compaction, and since then the manifest's own hashes guard it. The cuts at which
 `seams`, because a merge may have stopped at any of them. The backfill facts of each of their checkpoints are kept too:
 a query may refer to any offset, and the last checkpoint covers only the last backfill.
 
-Why the manifest is last. A reader uses the widest segment that has a manifest (`layout.uncovered`). The new segment's
-files are written first, then its manifest: in a directory by renaming the whole, in a bucket by a conditional write.
+Why the manifest is last. A reader uses the widest segment that has a manifest (`layout.widest_segments`). The new
+segment's files are written first, then its manifest: in a directory by renaming the whole, in a bucket by a conditional
+write.
 Before that step only the old segments are visible, after it they are covered, and there is never a state with neither.
 If the manifest were first, it would name files that no reader can read yet, and a crash would make that permanent.
 The old segments are deleted later, when no reader can still be reading them, latest first: a reader that walks back by
@@ -145,7 +146,7 @@ def _backfills(old: Sequence[Segment]) -> Iterator[tuple[int, dict[str, dict[str
 def _transactions(old: Sequence[Segment], locate: Locate, open_target: OpenTarget) -> SegmentFile:
     name = "transactions.parquet"
     sources = [(segment, segment.transactions_file) for segment in old]
-    parquet = _copied(Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), ()), sources, locate, None)
+    parquet = _copy_segments(Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), ()), sources, locate, None)
     size, sha256 = parquet.close()
     return SegmentFile(name, parquet.rows, size, sha256)
 
@@ -156,10 +157,10 @@ def _rows(sources: Sequence[tuple[Segment, SegmentFile]], locate: Locate, open_t
     table = table_from_json(file.table or {})
     tally = Tally(Shape(table, file.version))
     target = Parquet(file.path, table.log_schema, open_target(file.path), table.key)
-    return tally.file(_copied(target, sources, locate, tally))
+    return tally.file(_copy_segments(target, sources, locate, tally))
 
 
-def _copied(
+def _copy_segments(
     target: Parquet, sources: Sequence[tuple[Segment, SegmentFile]], locate: Locate, tally: Tally | None
 ) -> Parquet:
     try:

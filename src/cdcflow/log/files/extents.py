@@ -42,7 +42,7 @@ def extents_of(layout: Layout) -> list[Extent]:
         found.clear()
         found.extend(_extents(layout))
 
-    retried(read, layout.root)
+    retry_read(read, layout.root)
     return found
 
 
@@ -71,7 +71,7 @@ def counting_heads(layout: Layout) -> Iterator[tuple[JournalHeader, bool]]:
         epoch = max(epoch, head.epoch)
 
 
-def retried(read: Callable[[], Found], path: Path) -> Found:
+def retry_read(read: Callable[[], Found], path: Path) -> Found:
     """The result of `read`, which is called again if a file vanishes while it reads."""
     for _ in range(TRIES_MAX):
         try:

@@ -50,11 +50,11 @@ def inventory(layout: Layout, file: LogFile) -> Inventory:
     noted = layout.newest_journal()  # first: a daemon may begin a journal concurrently
     heads, stale = _heads(layout, file)
     _check_newest(layout, heads, noted)
-    heads, newest, left = _unsealed(layout, file, heads)
+    heads, newest, left = _unsealed_journals(layout, file, heads)
     sealed, last_manifest = _chain(layout, file, newest)
     history = _history(layout)
     saved = len(history)
-    journals = tuple(_scanned(layout, heads))
+    journals = tuple(_scan_journals(layout, heads))
     for scanned in journals:
         for shape in scanned.shapes:
             history.learn(shape.table, shape.version)
@@ -91,7 +91,7 @@ def _check_newest(layout: Layout, heads: Sequence[JournalHeader], noted: tuple[i
         raise _missing(layout, noted[1])
 
 
-def _unsealed(
+def _unsealed_journals(
     layout: Layout, file: LogFile, heads: Sequence[JournalHeader]
 ) -> tuple[list[JournalHeader], tuple[int, int] | None, list[Path]]:
     """The journals that are not sealed yet, oldest first, the bounds of the latest segment, and the leftover files.
@@ -164,7 +164,7 @@ def _history(layout: Layout) -> SchemaHistory:
         return SchemaHistory()
 
 
-def _scanned(layout: Layout, heads: Sequence[JournalHeader]) -> Iterator[Whole]:
+def _scan_journals(layout: Layout, heads: Sequence[JournalHeader]) -> Iterator[Whole]:
     """The part of each journal that counts, oldest first."""
     next_offset = heads[0].first_offset if heads else 0
     for head, successor in zip(heads, [*heads[1:], None][: len(heads)], strict=True):

@@ -204,18 +204,18 @@ class Layout:
 
     def journal_offsets(self) -> list[int]:
         """First offsets of the existing journals, ascending."""
-        found = (_JOURNAL.fullmatch(p.name) for p in _listed(self.journals))
+        found = (_JOURNAL.fullmatch(p.name) for p in _list_folder(self.journals))
         return sorted(int(m[1]) for m in found if m)
 
     def segment_offsets(self) -> list[Bounds]:
         """First and last offsets of the segments that count, ascending: a segment that replaced others covers them."""
-        return uncovered(self.listed_segments()[0])
+        return widest_segments(self.listed_segments()[0])
 
     def segments_behind(self, offset: int) -> list[Bounds]:
         """At least those of these segments with rows after an offset, and the one with the offset, if it exists.
         Returns all segments if listing all is as fast."""
         away = self.away
-        return self.segment_offsets() if away is None else uncovered(away.segments_behind(offset))
+        return self.segment_offsets() if away is None else widest_segments(away.segments_behind(offset))
 
     def listed_segments(self) -> tuple[list[Bounds], list[Path]]:
         """First and last offsets of the existing segments, ascending; and the directories of unfinished ones.
@@ -224,7 +224,7 @@ class Layout:
         """
         if (away := self.away) is not None:
             return sorted(away.segments()), []
-        names = [path.name for path in _listed(self.segments)]
+        names = [path.name for path in _list_folder(self.segments)]
         found = sorted(bounds for n in names if (bounds := segment_bounds(n)) is not None)
         unfinished = [self.segments / n for n in names if n.startswith(".") and n.endswith(".tmp")]
         return found, unfinished
@@ -333,7 +333,7 @@ class Layout:
         except FileNotFoundError:
             return None
 
-    def reached(self, sealed: Checkpoint) -> Checkpoint:
+    def reached_checkpoint(self, sealed: Checkpoint) -> Checkpoint:
         """The checkpoint that a log has reached whose latest segment ends with `sealed`: if there is only the store,
         and it has a later checkpoint with no row in between, that one.
 
@@ -389,7 +389,7 @@ def _plain(name: str, directory: Path) -> str:
     return name
 
 
-def uncovered(found: Sequence[Bounds]) -> list[Bounds]:
+def widest_segments(found: Sequence[Bounds]) -> list[Bounds]:
     """Those of some segments that no wider one covers, ascending (see `compaction`)."""
     kept: list[Bounds] = []
     for bounds in sorted(found, key=lambda b: (b[0], -b[1])):
@@ -421,7 +421,7 @@ def state_offset(name: str) -> int | None:
     return int(name) if len(name) == len(state_name(0)) and name.isdecimal() else None
 
 
-def _listed(directory: Path) -> list[Path]:
+def _list_folder(directory: Path) -> list[Path]:
     try:
         return list(directory.iterdir())
     except FileNotFoundError:

@@ -180,7 +180,7 @@ class Parquet:
         """Write the gathered rows, or start to. The error of an earlier `put` may be raised here."""
         if not self._gathered_rows:
             return
-        rows = self._taken()
+        rows = self._take_rows()
         if self._beside is None:
             self._encode(rows)
         else:
@@ -197,23 +197,23 @@ class Parquet:
         """Finish the file. Returns the bytes and sha256 of the whole file."""
         if self._beside is not None:
             self._beside.wait()
-        rows = self._taken()
+        rows = self._take_rows()
         self._encode(rows)
-        self._opened(rows).close()
+        self._open_writer(rows).close()
         self._sink.close()  # also closes the target
         return self._out.bytes, self._out.sha256
 
-    def _taken(self) -> pa.Table:
+    def _take_rows(self) -> pa.Table:
         rows = pa.Table.from_batches(self._gathered, self.schema)
         self._gathered, self._gathered_rows, self.gathered_bytes = [], 0, 0
         return rows
 
     def _encode(self, rows: pa.Table) -> None:
-        writer = self._opened(rows)
+        writer = self._open_writer(rows)
         if rows.num_rows:
             writer.write_table(rows, row_group_size=GROUP_ROWS_MAX)
 
-    def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
+    def _open_writer(self, rows: pa.Table) -> pq.ParquetWriter:
         if self._writer is None:
             settings = _settings(self.schema, rows, self._key)
             self._sink = pa.PythonFile(self._out, mode="w")

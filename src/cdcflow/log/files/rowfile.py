@@ -105,19 +105,19 @@ def rows(path: Path, record: AttachedFile) -> Iterator[Rows]:
                 found = batch if batch.schema.equals(table.log_schema) else batch.cast(table.log_schema)
                 offsets = found.column(OFFSET).to_numpy()
                 if not np.array_equal(offsets, np.arange(following, following + len(offsets))):
-                    raise _damaged(path, "its offsets are not those that were attached")
+                    raise _damaged_file(path, "its offsets are not those that were attached")
                 following += len(offsets)
                 stored = pa.RecordBatch.from_arrays(found.columns[3:], schema=table.change_schema)
                 yield Rows(record.shape, offsets, stored)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(path, f"it cannot be read ({type(error).__name__})") from None
+        raise _damaged_file(path, f"it cannot be read ({type(error).__name__})") from None
     if following != record.first_offset + record.rows:
-        raise _damaged(path, f"it has {following - record.first_offset} rows, {record.rows} were attached")
+        raise _damaged_file(path, f"it has {following - record.first_offset} rows, {record.rows} were attached")
 
 
-def _damaged(path: Path, text: str) -> InvariantViolated:
+def _damaged_file(path: Path, text: str) -> InvariantViolated:
     return InvariantViolated(
         f"reading {path}: {text}",
         remedy="run `cdcflow log check`, and restore the file from a copy",

@@ -26,9 +26,9 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.log.files.parquet import Beside, OpenTarget, Parquet
 from cdcflow.log.files.tally import Tally
 from cdcflow.log.format.journal import Attach, AttachedFile, CutMark, Owners, Progressed, Record
-from cdcflow.log.format.rows import Rows, Shape, filled
+from cdcflow.log.format.rows import Rows, Shape, with_omitted_columns
 from cdcflow.log.format.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, newest_xid
-from cdcflow.log.format.transactions import Transactions, joined
+from cdcflow.log.format.transactions import Transactions, join_headers
 from cdcflow.model.change import Int64s, Kind
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table
@@ -97,7 +97,7 @@ def seal(
     """
     writing = _Writing(open_target, xid_newest, take_over)
     try:
-        first_cut, checkpoint = _written(records, spooled, writing)
+        first_cut, checkpoint = _write_records(records, spooled, writing)
         files = tuple(writing.close())
     except BaseException:
         writing.give_up()
@@ -121,7 +121,7 @@ def seal(
     )
 
 
-def _written(
+def _write_records(
     records: Iterator[Record], spooled: Callable[[Attach], Iterator[Rows]], writing: _Writing
 ) -> tuple[int, Checkpoint]:
     """Write all records. Returns the number of the first cut, and the last one's checkpoint."""
@@ -194,7 +194,7 @@ class _Gathered:
             return
         table = self.tally.shape.table
         left_out, rows = _together(table, self.rows)
-        batch = owners.log_rows(table, _one([r.offsets for r in self.rows]), rows)
+        batch = owners.log_rows(table, _concatenate([r.offsets for r in self.rows]), rows)
         self.rows = []
         self.tally.add(batch, left_out)
         self.parquet.add(batch)
@@ -210,10 +210,10 @@ def _together(table: Table, rows: Sequence[Rows]) -> tuple[int, pa.RecordBatch]:
     if len(rows) > 1:
         stored = pa.Table.from_batches([r.stored for r in rows]).combine_chunks().to_batches()[0]
     counts = [len(r.offsets) for r in rows]
-    return left_out, filled(table, stored, left_out, [r.op for r in rows], counts) if left_out else stored
+    return left_out, with_omitted_columns(table, stored, left_out, [r.op for r in rows], counts) if left_out else stored
 
 
-def _one(arrays: list[Int64s]) -> Int64s:
+def _concatenate(arrays: list[Int64s]) -> Int64s:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
@@ -272,7 +272,7 @@ class _Writing:
     def _hand_on(self) -> None:
         if not self._rows and len(self._runs) == self._runs_known:
             return
-        headers = joined(self._runs)
+        headers = join_headers(self._runs)
         owners = Owners.of(headers)
         for gathered in self._tables.values():
             gathered.hand_on(owners)

@@ -87,7 +87,7 @@ class State:
             tables = {name: StateTable(**entry) for name, entry in value["tables"].items()}
             return cls(**{**value, "tables": tables})
         except (ValueError, KeyError, TypeError) as error:
-            raise damaged(name, type(error).__name__) from None
+            raise state_damaged(name, type(error).__name__) from None
 
 
 def folder(layout: Layout) -> Path:
@@ -99,7 +99,7 @@ def folder_of(layout: Layout, offset: int) -> Path:
     return folder(layout) / state_name(offset)
 
 
-def listed(layout: Layout) -> list[int]:
+def state_offsets(layout: Layout) -> list[int]:
     """The offsets of the existing states, ascending."""
     if (away := layout.away) is not None:
         return list(away.states())
@@ -110,7 +110,7 @@ def listed(layout: Layout) -> list[int]:
     return sorted(offset for name in names if (offset := state_offset(name)) is not None)
 
 
-def opened(layout: Layout, offset: int) -> State:
+def open_state(layout: Layout, offset: int) -> State:
     """The state at an offset.
 
     Raises:
@@ -122,7 +122,7 @@ def opened(layout: Layout, offset: int) -> State:
     text = path.read_bytes() if away is None else away.state(offset)
     state = State.from_json(text, str(path))
     if state.log_id != layout.log_file().log_id or state.offset != offset:
-        raise damaged(str(path), "it is another log's")
+        raise state_damaged(str(path), "it is another log's")
     return state
 
 
@@ -138,11 +138,11 @@ def groups(layout: Layout, state: State, name: str) -> Iterator[tuple[pq.Parquet
         if (away := layout.away) is not None:
             path = away.state_file(state.offset, entry.as_file)
         if path.stat().st_size != entry.bytes:
-            raise damaged(str(path), "its size is another one")
+            raise state_damaged(str(path), "its size is another one")
         with pq.ParquetFile(path, memory_map=True) as parquet:
             yield from ((parquet, number) for number in range(parquet.num_row_groups))
     except (pa.ArrowException, FileNotFoundError) as error:
-        raise damaged(str(path), type(error).__name__) from None
+        raise state_damaged(str(path), type(error).__name__) from None
 
 
 def rows(layout: Layout, state: State, name: str) -> pa.Table:
@@ -166,7 +166,7 @@ def rows_of_key(layout: Layout, state: State, name: str, wanted: Sequence[pa.Arr
     return pa.concat_tables(found)
 
 
-def damaged(name: str, why: str) -> InvariantViolated:
+def state_damaged(name: str, why: str) -> InvariantViolated:
     """The error for a state that cannot be read."""
     return InvariantViolated(
         f"reading the state {name}: it is damaged ({why})",
@@ -179,12 +179,12 @@ def damaged(name: str, why: str) -> InvariantViolated:
 __all__ = [
     "State",
     "StateTable",
-    "damaged",
+    "state_damaged",
     "folder",
     "folder_of",
     "groups",
-    "listed",
-    "opened",
+    "state_offsets",
+    "open_state",
     "rows",
     "rows_of_key",
 ]

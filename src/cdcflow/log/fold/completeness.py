@@ -79,7 +79,7 @@ class Backfill:
         return self.base != "" and self.state not in ACTIVE
 
     @property
-    def finished(self) -> int:
+    def finished_generation(self) -> int:
         """The generation of `floor`, or a later one that was cancelled; 0 if there is none. A further generation may
         have begun before any merge saw that it was done."""
         if self.floor is None:

@@ -4,7 +4,7 @@ Everything that applies changes (the Spark job above all) must give what `fold` 
 short so that it can be believed, and slow, and never runs on the way from a source to a table.
 
 What a row knows: a value per column, and which columns it is `missing`: never sent so far, which is neither NULL nor
-unchanged. Until a table's backfill is done a row may miss columns; after that it must not (`unfinished`).
+unchanged. Until a table's backfill is done a row may miss columns; after that it must not (`incomplete_keys`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def fold(rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], *,
     `keyed` False: `key_columns` are all columns, and equal rows are counted.
     """
     state = dict(rows)
-    for _ in _applied(state, changes, key_columns, keyed):
+    for _ in _apply(state, changes, key_columns, keyed):
         pass
     return state
 
@@ -84,7 +84,7 @@ def soft_delete(
     state = dict(rows)
     living = {key: row for key, row in rows.items() if not row.deleted}
     before = dict(living)
-    for change in _applied(living, changes, key_columns, keyed=True):
+    for change in _apply(living, changes, key_columns, keyed=True):
         for key in before.keys() - living.keys():
             state[key] = replace(before[key], offset=change.offset, deleted=True)
         key = tuple(change.values.get(c) for c in key_columns)
@@ -100,7 +100,7 @@ def append(rows: Sequence[Change], changes: Iterable[Change]) -> list[Change]:
     return [*rows, *changes]
 
 
-def _applied(
+def _apply(
     state: dict[Key, Row], changes: Iterable[Change], key_columns: tuple[str, ...], keyed: bool
 ) -> Iterator[Change]:
     """Apply changes to `state`, one at each step."""
@@ -128,7 +128,7 @@ def _applied(
         yield change
 
 
-def swept(rows: Rows, since: int) -> dict[Key, Row]:
+def sweep(rows: Rows, since: int) -> dict[Key, Row]:
     """The rows after a completed re-backfill that began at offset `since`: what nothing touched since is gone."""
     return {key: row for key, row in rows.items() if row.offset >= since}
 
@@ -138,7 +138,7 @@ def swept_softly(rows: Rows, since: int) -> dict[Key, Row]:
     return {key: row if row.offset >= since else replace(row, deleted=True) for key, row in rows.items()}
 
 
-def unfinished(rows: Rows) -> list[Key]:
+def incomplete_keys(rows: Rows) -> list[Key]:
     """Keys of rows that miss columns, except deleted ones: empty once the table's backfill is done."""
     return [key for key, row in rows.items() if row.missing and not row.deleted]
 
@@ -227,7 +227,7 @@ def history(
 ) -> History:
     """Apply changes, in offset order, to the open versions: each transaction creates one version of each row that it
     changed. The changes are all of their segments. `since`: the offset at which the latest backfill began (0 if there
-    was none); `swept`: that of the latest one that is done, so that rows without a change since then no longer exist.
+    was none); `sweep`: that of the latest one that is done, so that rows without a change since then no longer exist.
     `gap`: changes were lost before the first of these offsets, and since the second one (0: not yet) the rows are known
     to be right.
 
@@ -280,7 +280,9 @@ def go_on(
                 found.close(key, End(since if was_gone else last.offset, exact))
                 found.hidden.discard(key)
                 if row is not None:
-                    unsure = {c for c, segment in found.read[key].items() if follows.sent(key, last, segment, c)}
+                    unsure = {
+                        c for c, segment in found.read[key].items() if follows.is_sent_later(key, last, segment, c)
+                    }
                     # A new version has no value of a column that the source has dropped.
                     values = {c: v for c, v in row.values.items() if c in last.columns and c not in unsure}
                     missing = (row.missing | unsure) & last.columns
@@ -338,6 +340,6 @@ class Follows:
         """Whether a change of the row follows."""
         return self._last.get((key, read.segment), 0) > read.offset
 
-    def sent(self, key: Key, change: Change, segment: int, column: str) -> bool:
+    def is_sent_later(self, key: Key, change: Change, segment: int, column: str) -> bool:
         """Whether one follows in that segment which sends the column."""
         return self._last.get((key, segment, column), 0) > change.offset

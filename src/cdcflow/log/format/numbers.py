@@ -64,7 +64,7 @@ class Numbers:
         self.rows_left -= count
         self.total_left -= total
 
-    def spooled(self, first: int, rows: int) -> None:
+    def count_spooled(self, first: int, rows: int) -> None:
         """All rows of the run are stored next to the journal."""
         if rows:
             self.rows(first, first + rows - 1, rows, rows * first + rows * (rows - 1) // 2)
@@ -100,7 +100,7 @@ class Numbers:
                 first, last = int(record.offsets[0]), int(record.offsets[-1])
                 self.rows(first, last, len(record.offsets), int(record.offsets.sum()))
             case Attach() | AttachedFile():
-                self.spooled(record.first_offset, record.rows)
+                self.count_spooled(record.first_offset, record.rows)
             case CutMark():
                 self.at_cut(record.checkpoint)
             case _:

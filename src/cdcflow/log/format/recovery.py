@@ -85,7 +85,7 @@ def whole(
     frame: Frame | None = None
     try:
         for frame in frames(file, header, end=end):
-            cut = _met(decoder, frame, scan, is_whole)
+            cut = _process(decoder, frame, scan, is_whole)
             if cut is not None:
                 _at_cut(kept, scan, cut, frame.end)
     except Damaged as damage:
@@ -104,7 +104,7 @@ def whole(
     return replace(kept, dropped_bytes=dropped, dropped_rows=scan.rows_since, reason=why)
 
 
-def _met(decoder: Decoder, frame: Frame, scan: _Scan, is_whole: Callable[[Attached], bool]) -> CutMark | None:
+def _process(decoder: Decoder, frame: Frame, scan: _Scan, is_whole: Callable[[Attached], bool]) -> CutMark | None:
     """Process one frame. Returns the cut if the frame is one."""
     if frame.kind is FrameKind.ROWS:
         first, last, count, total = decoder.extent(frame)
@@ -124,7 +124,7 @@ def _met(decoder: Decoder, frame: Frame, scan: _Scan, is_whole: Callable[[Attach
             if not is_whole(record):
                 raise Damaged(frame.at, "spool" if isinstance(record, Attach) else "file")
             scan.attached.append(record)
-            scan.numbers.spooled(record.first_offset, record.rows)
+            scan.numbers.count_spooled(record.first_offset, record.rows)
             scan.rows_since += record.rows
         case CutMark():
             scan.numbers.at_cut(record.checkpoint)

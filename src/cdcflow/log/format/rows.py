@@ -68,10 +68,10 @@ class Rows:
         """All columns (`Table.change_schema`)."""
         if not self.left_out:
             return self.stored
-        return filled(self.shape.table, self.stored, self.left_out, [self.op], [self.stored.num_rows])
+        return with_omitted_columns(self.shape.table, self.stored, self.left_out, [self.op], [self.stored.num_rows])
 
 
-def filled(
+def with_omitted_columns(
     table: Table, stored: pa.RecordBatch, left_out: int, ops: Sequence[str], counts: Sequence[int]
 ) -> pa.RecordBatch:
     """Rows with the omitted columns restored: `ops[i]` is the op of `counts[i]` rows, one group after another."""
@@ -261,7 +261,7 @@ class RowsDecoder:
         content = memoryview(payload)[begin:]
         message: Part = content
         if form == _DEFLATED:
-            message = self._inflated(content, size, (number, left_out))
+            message = self._inflate(content, size, (number, left_out))
         elif form == _DICTIONARY:
             self._dictionaries[number, left_out] = bytes(content[:DEFLATED_BYTES_MAX])
         stored = pa.ipc.read_record_batch(pa.py_buffer(message), _stored_schema(shape.table, left_out))
@@ -270,7 +270,7 @@ class RowsDecoder:
             raise ValueError("the batch does not have the rows that it should")
         return Rows(shape, offsets, stored, left_out, chr(op) if op else "")
 
-    def _inflated(self, content: memoryview, size: int, key: tuple[int, int]) -> bytes:
+    def _inflate(self, content: memoryview, size: int, key: tuple[int, int]) -> bytes:
         if size > DEFLATED_BYTES_MAX:
             raise ValueError("a deflated message is too large")
         inflater = zlib.decompressobj(-15, self._dictionaries[key])

@@ -57,7 +57,7 @@ def rows(file: BinaryIO, attach: Attach) -> Iterator[Rows]:
                     piece = _PieceOffsets.of(record, aborted, after)
                     after += piece.kept
                 case Rows() if piece is not None:
-                    if (kept := piece.numbered(record)) is not None:
+                    if (kept := piece.with_offsets(record)) is not None:
                         yield kept
                 case Shape():
                     pass
@@ -90,7 +90,7 @@ class _PieceOffsets:
         offsets = np.cumsum(keep, dtype=np.int64)
         return cls(offsets + (after - 1), keep, int(offsets[-1]) if len(offsets) else 0)
 
-    def numbered(self, found: Rows) -> Rows | None:
+    def with_offsets(self, found: Rows) -> Rows | None:
         offsets = self.offsets[found.offsets]
         if self.keep is None:
             return replace(found, offsets=offsets)

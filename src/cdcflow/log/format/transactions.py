@@ -80,12 +80,12 @@ class Transactions:
     @property
     def headers(self) -> pa.RecordBatch:
         """As readers see them (`TRANSACTIONS_SCHEMA`)."""
-        return joined([self])
+        return join_headers([self])
 
     def encode(self) -> bytes:
         """Encode for `decode`."""
         if len(self.ends) == 1 and self.origin is None:
-            return self._one()
+            return self._encode_one()
         steps = np.empty((_WORDS, len(self.ends)), np.int64)
         steps[0], steps[1], steps[2] = self.ends, self.xid.view(np.int64), self.commit_ts
         steps[:3, 1:] -= steps[:3, :-1].copy()
@@ -100,7 +100,7 @@ class Transactions:
             return head + body
         return self._head(form | _LZ4, len(body)) + bytes(_CODEC.compress(body, asbytes=True))
 
-    def _one(self) -> bytes:
+    def _encode_one(self) -> bytes:
         # For a run of one transaction the overhead of numpy and Arrow exceeds the work itself.
         text: str = self.position if isinstance(self.position, str) else self.position[0].as_py()
         position = text.encode()
@@ -154,7 +154,7 @@ def headers_back(runs: Sequence[Transactions]) -> pa.Table:
     mine = [run for run in runs if run.kind is Kind.SOURCE]
     if not mine:
         return HEADERS_BACK.empty_table()
-    return pa.Table.from_batches([joined(mine)]).select(HEADERS_BACK.names).cast(HEADERS_BACK)
+    return pa.Table.from_batches([join_headers(mine)]).select(HEADERS_BACK.names).cast(HEADERS_BACK)
 
 
 def gathered_back(pieces: Iterable[pa.Table], is_enough: Callable[[Position], bool]) -> pa.Table:
@@ -188,13 +188,13 @@ def extent(payload: bytes) -> tuple[int, int, int, int]:
     return offset, rows, number, count
 
 
-def joined(runs: Sequence[Transactions]) -> pa.RecordBatch:
+def join_headers(runs: Sequence[Transactions]) -> pa.RecordBatch:
     """The headers of some runs, in order, as readers see them (`TRANSACTIONS_SCHEMA`)."""
     counts = [len(r.ends) for r in runs]
     starts = np.cumsum([0, *counts[:-1]])
     offsets = np.array([r.first_offset for r in runs], np.int64)
     numbers = np.array([r.first_transaction for r in runs], np.int64)
-    last = _joined([r.ends for r in runs]) + np.repeat(offsets - 1, counts)
+    last = _concatenate([r.ends for r in runs]) + np.repeat(offsets - 1, counts)
     first = np.empty_like(last)
     first[1:] = last[:-1] + 1
     first[starts] = offsets
@@ -216,9 +216,9 @@ def joined(runs: Sequence[Transactions]) -> pa.RecordBatch:
             pa.array(first),
             pa.array(last),
             positions,
-            pa.array(_joined([r.xid for r in runs])),
-            pa.array(_joined([r.commit_ts for r in runs])).view(_TIMESTAMP),
-            pa.array(_joined([r.commit_clock for r in runs])).view(_TIMESTAMP),
+            pa.array(_concatenate([r.xid for r in runs])),
+            pa.array(_concatenate([r.commit_ts for r in runs])).view(_TIMESTAMP),
+            pa.array(_concatenate([r.commit_clock for r in runs])).view(_TIMESTAMP),
             kinds,
             origins,
         ],
@@ -226,7 +226,7 @@ def joined(runs: Sequence[Transactions]) -> pa.RecordBatch:
     )
 
 
-def _joined(columns: list[npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
+def _concatenate(columns: list[npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcflow.log.files.layout import Bounds, Layout, segment_bounds, segment_name, uncovered
+from cdcflow.log.files.layout import Bounds, Layout, segment_bounds, segment_name, widest_segments
 from cdcflow.log.format.segment import Segment, SegmentFile, manifest_hash
 from cdcflow.log.index.keyhash import Hashes, hashes
 from cdcflow.log.index.keyindex import IndexFile, TableKeys
@@ -40,17 +40,17 @@ def path_of(layout: Layout, bounds: Bounds) -> Path:
     return folder(layout) / f"{segment_name(bounds)}{SUFFIX}"
 
 
-def listed(layout: Layout) -> list[Bounds]:
+def index_bounds(layout: Layout) -> list[Bounds]:
     """The first and last offsets of the files that exist and that no wider one covers, ascending."""
     try:
         names = [path.name for path in folder(layout).iterdir()]
     except FileNotFoundError:
         return []
     found = (segment_bounds(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX))
-    return uncovered([bounds for bounds in found if bounds is not None])
+    return widest_segments([bounds for bounds in found if bounds is not None])
 
 
-def opened(layout: Layout, bounds: Bounds) -> IndexFile:
+def open_index(layout: Layout, bounds: Bounds) -> IndexFile:
     """One file, mapped into memory.
 
     Raises:
@@ -106,11 +106,11 @@ class KeyIndex:
     def refresh(self, segments: Sequence[Bounds]) -> None:
         """Find files that are new or deleted. `segments`: those that count, oldest first."""
         for _ in range(_TRIES_MAX):
-            there = listed(self.layout)
+            there = index_bounds(self.layout)
             if there == self._listed:
                 return
             try:
-                self._opened = {b: self._opened.get(b) or opened(self.layout, b) for b in there}
+                self._opened = {b: self._opened.get(b) or open_index(self.layout, b) for b in there}
             except FileNotFoundError:  # it was joined with others in between
                 continue
             self._listed = there
@@ -226,4 +226,4 @@ def _fits(layout: Layout, file: IndexFile, segments: Sequence[Bounds]) -> bool:
     return (file.cut, file.last_offset) in segment.seams
 
 
-__all__ = ["KeyIndex", "chain_of", "folder", "listed", "of_segment", "opened", "path_of"]
+__all__ = ["KeyIndex", "chain_of", "folder", "index_bounds", "of_segment", "open_index", "path_of"]

@@ -21,7 +21,7 @@ _NULL = np.uint64(0x9E3779B97F4A7C15)
 _WORD = 8
 
 
-def _mixed(value: Hashes) -> Hashes:
+def _mix(value: Hashes) -> Hashes:
     """Each bit of the result depends on each bit of the value (the finalizer of splitmix64)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -32,7 +32,7 @@ def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
     """The hashes of some keys, given as the columns of the key in its order."""
     found: Hashes = np.zeros(len(columns[0]) if columns else 0, np.uint64)
     for column in columns:
-        found = _mixed(found * np.uint64(31) + _of_column(_flat(column)))
+        found = _mix(found * np.uint64(31) + _of_column(_flat(column)))
     return found
 
 
@@ -72,11 +72,11 @@ def _of_numbers(column: pa.Array) -> Hashes:
     elif pa.types.is_floating(of):
         numbers = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
         numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0)  # one NaN, one zero
-        return _mixed(np.ascontiguousarray(numbers).view(np.uint64))
+        return _mix(np.ascontiguousarray(numbers).view(np.uint64))
     else:
         return np.zeros(len(column), np.uint64)
     numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
-    return _mixed(numbers.astype(np.int64).view(np.uint64) if numbers.dtype.kind == "i" else numbers.astype(np.uint64))
+    return _mix(numbers.astype(np.int64).view(np.uint64) if numbers.dtype.kind == "i" else numbers.astype(np.uint64))
 
 
 def _of_bytes(column: pa.Array) -> Hashes:
@@ -96,8 +96,8 @@ def _of_bytes(column: pa.Array) -> Hashes:
         there = np.minimum(lengths[left] - at, _WORD).astype(np.uint64)
         unused = (np.uint64(_WORD) - there) * np.uint64(8)
         word = (words[starts[left] + at] << unused) >> unused
-        found[left] = _mixed(found[left] * np.uint64(31) + word)
-    return _mixed(found + lengths.astype(np.uint64))
+        found[left] = _mix(found[left] * np.uint64(31) + word)
+    return _mix(found + lengths.astype(np.uint64))
 
 
 __all__ = ["Hashes", "hashes"]

@@ -182,7 +182,7 @@ class IndexFile:
         arrays: list[npt.NDArray[Any]] = []
         tables = []
         for table, keys in sorted(self.tables.items()):
-            told, own = _told(keys)
+            told, own = _header_entry(keys)
             entry = {"schema": table.schema, "name": table.name, "arrays": [len(arrays), len(arrays) + len(own)]}
             tables.append(entry | told)
             arrays += own
@@ -234,7 +234,7 @@ class IndexFile:
             ) from None
 
 
-def merged(files: Sequence[IndexFile]) -> IndexFile:
+def merge_files(files: Sequence[IndexFile]) -> IndexFile:
     """Merge neighbouring files, given oldest first, into one."""
     tables: dict[TableId, list[TableKeys]] = {}
     for file in files:
@@ -242,7 +242,7 @@ def merged(files: Sequence[IndexFile]) -> IndexFile:
             tables.setdefault(table, []).append(keys.whole() if isinstance(keys, CompactKeys) else keys)
     first, last = files[0], files[-1]
     level = max(file.level for file in files) + 1
-    together = {table: _joined(keys) for table, keys in tables.items()}
+    together = {table: _join_keys(keys) for table, keys in tables.items()}
     return replace(last, first_offset=first.first_offset, level=level, tables=together)
 
 
@@ -273,7 +273,7 @@ def _distinct(hashes: npt.NDArray[np.uint64], blocks: npt.NDArray[np.uint64]) ->
     return (both >> np.uint64(16)).astype(np.uint32), (both & np.uint64(0xFFFF)).astype(np.uint16)
 
 
-def _joined(keys: Sequence[TableKeys]) -> TableKeys:
+def _join_keys(keys: Sequence[TableKeys]) -> TableKeys:
     bits = min(one.bits for one in keys)
     blocks = np.concatenate([one.blocks for one in keys])
     before = np.cumsum([0, *(len(one.blocks) for one in keys[:-1])])
@@ -313,7 +313,7 @@ def _array(body: memoryview, kind: str, shape: Sequence[int], begin: int, crc: i
     return np.frombuffer(part, kind).reshape(shape)
 
 
-def _told(keys: Keys) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
+def _header_entry(keys: Keys) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
     """The header's entry for a table's keys, and their arrays."""
     compact = CompactKeys.of(keys) if isinstance(keys, TableKeys) else keys
     match compact or keys:
@@ -331,4 +331,4 @@ def _keys(entry: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]]) -> Keys:
     return TableKeys(blocks, truncates, first, second, entry["bits"])
 
 
-__all__ = ["CompactKeys", "IndexFile", "Keys", "TableKeys", "due", "merged"]
+__all__ = ["CompactKeys", "IndexFile", "Keys", "TableKeys", "due", "merge_files"]

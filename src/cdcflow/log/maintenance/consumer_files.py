@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cdcflow.log.disk.fsync_reads import settle
 from cdcflow.log.disk.layer import OS_LAYER, FileLayer, storing, syncing, write_file
-from cdcflow.log.disk.lease import holder, locked
+from cdcflow.log.disk.lease import holder, lock_file
 from cdcflow.log.disk.maintenance_lock import Busy
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.notes import Note
@@ -89,7 +89,7 @@ class ConsumerFiles:
 
         with storing(f"making the folder {self._folder}"):
             self._folder.mkdir(mode=0o750, exist_ok=True, parents=True)
-        held = locked(self._lock(name), refusal)
+        held = lock_file(self._lock(name), refusal)
         try:
             yield
         finally:

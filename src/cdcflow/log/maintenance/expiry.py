@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.files.states import listed
+from cdcflow.log.files.states import state_offsets
 from cdcflow.log.maintenance import consumer_files as consumers
 from cdcflow.log.maintenance import state_writer
 from cdcflow.log.maintenance.background import BesideCapture, OnEvent
@@ -98,7 +98,7 @@ class Expiring(BesideCapture):
         """
         if self._keeping is None:
             return ""
-        lacking = self._keeping().kept(offset)
+        lacking = self._keeping().keep_state(offset)
         return f"log.retention.state cannot keep all tables. {lacking}" if lacking else ""
 
     def _floor(self) -> tuple[int | None, str]:
@@ -124,7 +124,7 @@ class Expiring(BesideCapture):
 def left_behind(layout: Layout) -> list[str]:
     """The names of the consumers that need expired rows."""
     begins = layout.log_file().first_offset
-    has_state = begins - 1 in listed(layout)
+    has_state = begins - 1 in state_offsets(layout)
     found = consumers.states(layout.root / consumers.FOLDER)
     return [one.name for one in found if one.has_lost(begins, has_state=has_state)]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cdcflow.log.disk.layer import OS_LAYER, FileLayer, storing, write_file
-from cdcflow.log.disk.maintenance_lock import Busy, held
+from cdcflow.log.disk.maintenance_lock import Busy, hold_lock
 from cdcflow.log.files.layout import Bounds, Layout, segment_bounds
 from cdcflow.log.index import index_files, keyindex
 from cdcflow.log.index.index_files import KeyIndex, folder, path_of
@@ -76,9 +76,9 @@ class Indexing:
             if not room.exists():
                 self._layout.root.mkdir(parents=True, exist_ok=True)  # for a log that is only in a store
                 self._layer.mkdir(room)
-        with held(room / "lock", f"indexing {self._layout.name}"):
+        with hold_lock(room / "lock", f"indexing {self._layout.name}"):
             if anew:
-                for bounds in self._stored():
+                for bounds in self._stored_bounds():
                     self._layer.unlink(path_of(self._layout, bounds))
             due = self.behind()[:segments_max]
             self._tidy()
@@ -92,7 +92,7 @@ class Indexing:
                 given = list(zip(some, ends, strict=False))
                 for piece, group, found in zip(given, some, self._read(given), strict=True):
                     # A segment that the workers lack may be local: it was not uploaded yet.
-                    made = found if found.count == len(group) else _made(self._layout, piece)
+                    made = found if found.count == len(group) else _build_index(self._layout, piece)
                     if made.count:
                         files.append(self._put(made.bounds, made.content))
                         self._join(files)
@@ -106,19 +106,19 @@ class Indexing:
     def _read(self, given: Sequence[_Piece]) -> list[_Made]:
         away = self._workers.away
         if away is None:
-            return self._workers.each(partial(_made, self._layout.absolute), given)
+            return self._workers.each(partial(_build_index, self._layout.absolute), given)
         return self._workers.each(partial(_made_away, away), given)
 
     def _put(self, bounds: Bounds, content: bytes) -> IndexFile:
         path = path_of(self._layout, bounds)
         with storing(f"writing the index {path}"):
             write_file(self._layer, path, content)
-        return index_files.opened(self._layout, bounds)
+        return index_files.open_index(self._layout, bounds)
 
     def _join(self, files: list[IndexFile]) -> None:
         while (found := keyindex.due([(file.level, file.blocks) for file in files])) is not None:
             old = files[slice(*found)]
-            joined = keyindex.merged(old)
+            joined = keyindex.merge_files(old)
             files[slice(*found)] = [self._put((joined.first_offset, joined.last_offset), joined.to_bytes())]
             for file in old:
                 self._layer.unlink(path_of(self._layout, (file.first_offset, file.last_offset)))
@@ -126,11 +126,11 @@ class Indexing:
     def _tidy(self) -> None:
         """Remove files that do not count: covered by a wider one, of another history, or expired."""
         counting = {(file.first_offset, file.last_offset) for file in self._index.files}
-        for bounds in self._stored():
+        for bounds in self._stored_bounds():
             if bounds not in counting:
                 self._layer.unlink(path_of(self._layout, bounds))
 
-    def _stored(self) -> list[Bounds]:
+    def _stored_bounds(self) -> list[Bounds]:
         names = [
             path.name.removesuffix(index_files.SUFFIX) for path in folder(self._layout).glob(f"*{index_files.SUFFIX}")
         ]
@@ -152,10 +152,10 @@ _Piece = tuple[Sequence[Bounds], int]
 def _made_away(away: AwayLog, given: _Piece) -> _Made:
     """The same, in a process that can reach only the store."""
     with away.opened() as layout:
-        return _made(layout, given)
+        return _build_index(layout, given)
 
 
-def _made(layout: Layout, given: _Piece) -> _Made:
+def _build_index(layout: Layout, given: _Piece) -> _Made:
     """The index of some segments after an offset, up to the first missing one.
 
     Segments that are indexed in one file are written once.
@@ -171,7 +171,7 @@ def _made(layout: Layout, given: _Piece) -> _Made:
         last_offset = bounds[1]
     if not made:
         return _Made(0)
-    file = made[0] if len(made) == 1 else keyindex.merged(made)
+    file = made[0] if len(made) == 1 else keyindex.merge_files(made)
     return _Made(len(made), (file.first_offset, file.last_offset), file.to_bytes())
 
 

@@ -25,7 +25,7 @@ from cdcflow.log.disk.layer import OS_LAYER, DurableFile, FileLayer, remove_tree
 from cdcflow.log.disk.maintenance_lock import maintenance
 from cdcflow.log.files import states
 from cdcflow.log.files.compaction import compact, groups
-from cdcflow.log.files.layout import Bounds, Layout, segment_bounds, segment_name, uncovered
+from cdcflow.log.files.layout import Bounds, Layout, segment_bounds, segment_name, widest_segments
 from cdcflow.log.format.segment import Segment
 from cdcflow.log.read.reader import list_segments
 from cdcflow.log.workers import HERE, AwayLog, Workers
@@ -41,7 +41,7 @@ COMPACTED = ".compacted.tmp"
 class RemoteStore(Protocol):
     """The log's segments and states in a store, for changing them (see `objects.remote`)."""
 
-    def uploaded(self, layout: Layout) -> int:
+    def uploaded_offset(self, layout: Layout) -> int:
         """The last offset that was uploaded in order."""
         ...
 
@@ -183,7 +183,7 @@ class Retention:
                 if by.away is not None:
                     written = by.each(partial(_compacted_away, by.away), bounds)
                 else:
-                    written = by.each(partial(_compacted, self._layout.absolute, self._layer), bounds)
+                    written = by.each(partial(_write_compacted, self._layout.absolute, self._layer), bounds)
                 for group, (segment, name) in zip(found, written, strict=True):
                     self._take_over(segment, self._layout.segments / name, is_put=by.away is not None)
                     made.append((segment, len(group)))
@@ -204,7 +204,7 @@ class Retention:
     def _groups(self, bytes_max: int) -> tuple[list[list[Segment]], list[list[Segment]]]:
         """Groups of uploaded segments, and groups of others. Never a mixed one, which would be neither."""
         segments = list_segments(self._layout)
-        last = 0 if self._remote is None else self._remote.uploaded(self._layout)
+        last = 0 if self._remote is None else self._remote.uploaded_offset(self._layout)
         away = [s for s in segments if s.last_offset <= last]
         return groups(away, bytes_max), groups(segments[len(away) :], bytes_max)
 
@@ -219,7 +219,7 @@ class Retention:
             self._write_manifest(beside, text)
             if self._remote is not None and is_put:
                 self._remote.put_manifest(segment, text)
-            elif self._remote is not None and bounds[1] <= self._remote.uploaded(self._layout):
+            elif self._remote is not None and bounds[1] <= self._remote.uploaded_offset(self._layout):
                 self._remote.put(segment, text, beside)
                 for file in segment.files:
                     self._layer.unlink(beside / file.path)
@@ -255,7 +255,7 @@ class Retention:
 
     def _sweep_remote(self, remote: RemoteStore) -> set[Bounds]:
         expired: set[Bounds] = set()
-        last = remote.uploaded(self._layout)
+        last = remote.uploaded_offset(self._layout)
         if not last:
             return expired
         first = self._layout.log_file().first_offset
@@ -282,7 +282,7 @@ class Retention:
         return expired
 
     def _put_state(self, remote: RemoteStore, offset: int) -> None:
-        if offset in states.listed(self._layout):
+        if offset in states.state_offsets(self._layout):
             remote.put_state(self._layout, offset)
 
     def _remove(self, remote: RemoteStore, bounds: Bounds) -> None:
@@ -302,7 +302,7 @@ class Retention:
         return time.time() - (self._layout.segment(*bounds) / "segment.json").stat().st_mtime
 
 
-def _compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) -> tuple[Segment, str]:
+def _write_compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) -> tuple[Segment, str]:
     """Write the files of one segment that replaces these, into a new separate directory.
 
     Return the segment, and the directory's name. Another process may do this, and one that died in the middle leaves
@@ -327,7 +327,7 @@ def _compacted_away(away: AwayLog, group: Sequence[Bounds]) -> tuple[Segment, st
     """
     with away.opened() as layout:
         OS_LAYER.mkdir(layout.segments)
-        segment, name = _compacted(layout, OS_LAYER, group)
+        segment, name = _write_compacted(layout, OS_LAYER, group)
         folder = segment_name((segment.first_offset, segment.last_offset))
         for file in segment.files:
             away.put(f"segments/{folder}/{file.path}", layout.segments / name / file.path, file.sha256)
@@ -359,7 +359,7 @@ def sweep(
     one with local files counts as whole.
     """
     found, unfinished = layout.listed_segments()
-    counting = uncovered(found)
+    counting = widest_segments(found)
     first_offset = layout.log_file().first_offset
     expired = {bounds for bounds in found if bounds[1] < first_offset}
     for path in unfinished:

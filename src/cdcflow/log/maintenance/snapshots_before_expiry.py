@@ -38,7 +38,7 @@ class Keeping:
         self._reopened = reopened or (lambda layout: asked)
         self.left_out: dict[str, str] = {}
 
-    def kept(self, offset: int) -> str:
+    def keep_state(self, offset: int) -> str:
         """Write the state at an offset if it can have every table. Return why it cannot, "" if it was written."""
         lacking = self.why_not(offset)
         if not lacking:
@@ -78,7 +78,7 @@ class Keeping:
         work: Callable[[str], StateTable | str]
         if away is None:
             here = self._layout.absolute
-            work = partial(_folded, partial(self._reopened, here), offset, room.resolve(), self._layer)
+            work = partial(_write_table, partial(self._reopened, here), offset, room.resolve(), self._layer)
         else:
             work = partial(_folded_away, away, self._reopened, offset)
         for name, found in zip(whole, self._workers.each(work, whole), strict=True):
@@ -90,10 +90,12 @@ class Keeping:
             yield found
 
 
-def _folded(opened: Callable[[], ChangeLog], offset: int, room: Path, layer: FileLayer, name: str) -> StateTable | str:
+def _write_table(
+    opened: Callable[[], ChangeLog], offset: int, room: Path, layer: FileLayer, name: str
+) -> StateTable | str:
     """Write a table, as of an offset, into a directory; or return why that is impossible."""
     try:
-        return state_writer.put(room, *opened().folded(name, offset), layer)
+        return state_writer.put(room, *opened().fold_table(name, offset), layer)
     except (ConfigurationError, HistoryLost) as error:
         return str(error).splitlines()[0]
 
@@ -101,7 +103,7 @@ def _folded(opened: Callable[[], ChangeLog], offset: int, room: Path, layer: Fil
 def _folded_away(away: AwayLog, opened: Callable[[Layout], ChangeLog], offset: int, name: str) -> StateTable | str:
     """The same into the store, for a process that can reach only that."""
     with away.opened() as layout:
-        found = _folded(partial(opened, layout), offset, layout.root, OS_LAYER, name)
+        found = _write_table(partial(opened, layout), offset, layout.root, OS_LAYER, name)
         if not isinstance(found, str):
             away.put(state_writer.beside_name(offset, found), layout.root / found.file, found.sha256)
         return found

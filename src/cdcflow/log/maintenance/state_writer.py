@@ -18,7 +18,7 @@ from cdcflow.log.disk.layer import OS_LAYER, DurableFile, FileLayer, remove_tree
 from cdcflow.log.files.layout import Layout, state_name
 from cdcflow.log.files.parquet import Parquet
 from cdcflow.log.files.segment_writer import file_name
-from cdcflow.log.files.states import State, StateTable, folder, folder_of, listed, opened
+from cdcflow.log.files.states import State, StateTable, folder, folder_of, open_state, state_offsets
 from cdcflow.log.workers import AwayLog
 from cdcflow.model.table import Table
 
@@ -43,7 +43,7 @@ def write(
     beside = room / f".{target.name}.tmp"
     with storing(f"writing the state {target}"):
         if target.exists():
-            return opened(layout, state.offset)
+            return open_state(layout, state.offset)
         if not room.exists():
             layer.mkdir(room)
         if beside.exists():
@@ -72,7 +72,7 @@ def tidy(layout: Layout, layer: FileLayer = OS_LAYER) -> None:
     Also removes what a killed process left.
     """
     first = layout.log_file().first_offset
-    needed = [offset for offset in listed(layout) if offset < first]
+    needed = [offset for offset in state_offsets(layout) if offset < first]
     with storing(f"tidying the states {folder(layout)}"):
         for offset in needed[:-1]:
             beside = folder(layout) / f".{offset:020d}.tmp"

@@ -19,7 +19,7 @@ from cdcflow.log.query.batches import pieces
 from cdcflow.log.query.coverage import Standing
 from cdcflow.log.query.cursors import Backfill, Cursor, Definition, Part, State
 from cdcflow.log.query.log import AsOf, ChangeLog
-from cdcflow.log.query.whole_tables import folded
+from cdcflow.log.query.whole_tables import fold_rows
 from cdcflow.model.table import OFFSET, Table, TableId, word
 
 CURRENT = "current"
@@ -200,7 +200,7 @@ class Consumer:
         """
         state = self.state
         attempted = f"reading consumer {self.name}"
-        cursor = state.committed if after is None else state.checked(Cursor.of(after), attempted)
+        cursor = state.committed if after is None else state.check_cursor(Cursor.of(after), attempted)
         self._check_in_log(cursor, attempted)
         self._handed = cursor
         idle = _Idle(self._wait if isinstance(wait, EllipsisType) else wait, stop)
@@ -208,12 +208,12 @@ class Consumer:
             at = cursor.offset
             if cursor.part is not None and state.backfill is not None:
                 for batch in self._backfill(state.backfill, cursor, cursor.part, idle):
-                    yield self._given(batch)
+                    yield self._hand_out(batch)
             self._made.forget()
             for batch in self._changes(at, idle):
-                yield self._given(batch)
+                yield self._hand_out(batch)
         except HistoryLost as error:
-            raise self._lost(error) from None
+            raise self._history_lost(error) from None
 
     def commit(self, cursor: str) -> None:
         """Store that everything up to a cursor was processed. Durable on return.
@@ -222,7 +222,7 @@ class Consumer:
             ConfigurationError: it is before the last commit, or not a cursor of this consumer.
         """
         state, attempted = self.state, f"committing a cursor of consumer {self.name}"
-        found = state.checked(Cursor.of(cursor), attempted)
+        found = state.check_cursor(Cursor.of(cursor), attempted)
         self._check_in_log(found, attempted)
         if state.is_before(found):
             raise ConfigurationError(
@@ -231,7 +231,7 @@ class Consumer:
                 f" `cdcflow consumer seek {self.name}{self._states.options} {cursor}`",
             )
         if found != state.committed:
-            self._keep(state.at(found))
+            self._keep(state.after_commit(found))
 
     def seek(self, to: AsOf) -> None:
         """Continue after a cursor, or after a point in the log (see `ChangeLog.moment`), also an earlier one. A point
@@ -245,9 +245,9 @@ class Consumer:
         if cursor is None:
             cursor = Cursor(state.log_id, self.name, state.generation, self._log.moment(to).offset)
         else:
-            cursor = state.at(state.committed).checked(cursor, attempted)
+            cursor = state.after_commit(state.committed).check_cursor(cursor, attempted)
             self._log.moment(cursor.offset)
-        self._keep(state.at(cursor))
+        self._keep(state.after_commit(cursor))
 
     def restart(self, start: AsOf = CURRENT) -> None:
         """Begin again, as `Consumers.create` describes. Cursors of the previous backfill are rejected afterwards."""
@@ -259,7 +259,7 @@ class Consumer:
         self._states.write(state)
         self._state = state
 
-    def _given(self, batch: Batch) -> Batch:
+    def _hand_out(self, batch: Batch) -> Batch:
         self._handed = batch._end
         return batch
 
@@ -279,7 +279,7 @@ class Consumer:
 
     def _part(self, known: Backfill, part: Part, place: int, at: Cursor, ended: Cursor) -> Iterator[Batch]:
         self._log.now()
-        table = self._log.known.named(part.table)
+        table = self._log.known.table_named(part.table)
         begins = self._log.known.first_offset
         kept = self._log.known.state(table, known.offset) if part.is_rows and part.since < begins else None
         if part.since < begins and kept is None:
@@ -353,7 +353,7 @@ class Consumer:
                 f" `cdcflow consumer restart {self.name}{self._states.options}`",
             )
 
-    def _lost(self, error: HistoryLost) -> HistoryLost:
+    def _history_lost(self, error: HistoryLost) -> HistoryLost:
         command = f"`cdcflow consumer restart {self.name}{self._states.options}`"
         self._log.now()
         first = self._log.known.first_offset
@@ -400,7 +400,7 @@ def _rows_of(log: ChangeLog, table: TableId, known: Backfill, standing: Standing
     """A table's rows as of a backfill's offset as rows of the log, in a reproducible order."""
     now = log.whole(table, standing, Moment(known.offset, None, known.clock or None))
     shapes, shape = log.known.shapes(table, known.offset)
-    rows = folded(now, log.changes_of(table, standing, known.offset), shape, list(shapes))
+    rows = fold_rows(now, log.changes_of(table, standing, known.offset), shape, list(shapes))
     if shape.key:
         return shape, rows
     names = [name for name in shape.key_columns if not pa.types.is_nested(shape.row_schema.field(name).type)]

@@ -23,7 +23,7 @@ from cdcflow.log.query.consumer import CURRENT, Consumer, MadeRows, NotWhole, St
 from cdcflow.log.query.cursors import Backfill, Cursor, Definition, Part, State
 from cdcflow.log.query.log import AsOf, ChangeLog
 from cdcflow.model.change import READ
-from cdcflow.model.suggestions import meant
+from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import TableId, word
 
 BATCH_ROWS = 10_000
@@ -50,7 +50,7 @@ class Consumers:
         self._states = states
         self._rows = MadeRows()
 
-    def listed(self) -> list[Listed]:
+    def list_consumers(self) -> list[Listed]:
         """All consumers, sorted by name."""
         end = self._log.now().offset
         found = [state for name in self._states.names() if (state := self._states.read(name)) is not None]
@@ -75,7 +75,7 @@ class Consumers:
                     remedy=f"read it, or choose another name; `cdcflow consumer drop {definition.name}"
                     f"{self._states.options}` removes it",
                 )
-            return self._made(definition, start)
+            return self._new_state(definition, start)
 
     def open(
         self,
@@ -94,7 +94,7 @@ class Consumers:
             Busy: another process reads it.
         """
 
-        def found() -> State:
+        def stored_state() -> State:
             state = self._states.read(name)
             if state is not None:
                 self._check_log(state)
@@ -102,9 +102,11 @@ class Consumers:
                 return state
             if definition is None:
                 raise self.unknown(name)
-            return self._made(definition, start)
+            return self._new_state(definition, start)
 
-        return Consumer(self._log, self._states, name, found, self.begun, self._rows, wait=wait, batch_rows=batch_rows)
+        return Consumer(
+            self._log, self._states, name, stored_state, self.begin, self._rows, wait=wait, batch_rows=batch_rows
+        )
 
     def rest(self) -> None:
         """Release the rows that are cached for the next turn of a backfill."""
@@ -125,19 +127,19 @@ class Consumers:
             remedy=f"create it: `cdcflow consumer create {name}{self._states.options}`",
         )
 
-    def begun(self, state: State, start: AsOf) -> State:
+    def begin(self, state: State, start: AsOf) -> State:
         """The state of a consumer that begins, or begins again, as `create` describes. Not stored yet."""
         generation = state.generation + 1
         ops = state.definition.ops
         if start == CURRENT and (ops is None or READ in ops):
-            return state.begun(generation, self.planned(state.definition), 0)
+            return state.begin_again(generation, self.plan_backfill(state.definition), 0)
         if start in (NOW, CURRENT):
-            return state.begun(generation, None, self._log.now().offset)
+            return state.begin_again(generation, None, self._log.now().offset)
         if start == BEGINNING:
-            return state.begun(generation, None, self._log.known.first_offset - 1)
-        return state.begun(generation, None, self._log.moment(start).offset)
+            return state.begin_again(generation, None, self._log.known.first_offset - 1)
+        return state.begin_again(generation, None, self._log.moment(start).offset)
 
-    def planned(self, definition: Definition) -> Backfill:
+    def plan_backfill(self, definition: Definition) -> Backfill:
         """A backfill as of the end of the log. A table without rows is not part of it; a table that is being read at
         the source takes part with the changes that the log has of it.
 
@@ -172,12 +174,12 @@ class Consumers:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _made(self, definition: Definition, start: AsOf) -> State:
+    def _new_state(self, definition: Definition, start: AsOf) -> State:
         definition.check()
         self._tables(definition)
         log_id = self._states.log_id
         begins = Cursor(log_id, definition.name, 0, 0)
-        state = self.begun(State(definition, log_id, 0, None, begins, begins), start)
+        state = self.begin(State(definition, log_id, 0, None, begins, begins), start)
         self._states.write(state)
         return state
 
@@ -197,7 +199,7 @@ class Consumers:
                 raise ConfigurationError(
                     f"making consumer {definition.name}: the log {self._log.name} has no table {name}; it has:"
                     f" {', '.join(sorted(names)) or 'none yet'}",
-                    remedy=f"{meant(name, names)}name it as schema.table",
+                    remedy=f"{did_you_mean(name, names)}name it as schema.table",
                     runbook="table-not-found",
                 )
         return [known[name] for name in definition.tables if name in known]

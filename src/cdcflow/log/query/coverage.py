@@ -20,7 +20,7 @@ from cdcflow.log.files.states import State
 from cdcflow.log.fold.completeness import ACTIVE, Backfill
 from cdcflow.log.query.keyrows import KeyRows
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.suggestions import meant
+from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Table, TableId
 
 
@@ -47,7 +47,7 @@ class KnownTables:
         self._rows = rows
         self._name = name
 
-    def named(self, name: str) -> TableId:
+    def table_named(self, name: str) -> TableId:
         """The table of this name.
 
         Raises:
@@ -57,7 +57,7 @@ class KnownTables:
         if name not in known:
             raise ConfigurationError(
                 f"the log {self._name} has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
-                remedy=f"{meant(name, known)}name it as schema.table",
+                remedy=f"{did_you_mean(name, known)}name it as schema.table",
                 runbook="table-not-found",
             )
         return known[name]
@@ -89,7 +89,7 @@ class KnownTables:
         at = max(1, floor or 1)
         kept = self.state(table, offset) if at < begins else None
         if at < begins and kept is None:
-            notes.append(expired(begins))
+            notes.append(expiry_note(begins))
         is_whole = floor is not None and (at >= begins or kept is not None)
         return Standing(max(at, begins), is_whole, entry, kept, tuple(notes), at)
 
@@ -110,9 +110,9 @@ class KnownTables:
         """The state that the log has of a table's rows from before its first offset, if it applies to an offset;
         otherwise None."""
         begins = self.first_offset
-        if begins - 1 > offset or begins - 1 not in states.listed(self._layout):
+        if begins - 1 > offset or begins - 1 not in states.state_offsets(self._layout):
             return None
-        state = states.opened(self._layout, begins - 1)
+        state = states.open_state(self._layout, begins - 1)
         return state if str(table) in state.tables else None
 
     def _backfill(self, table: TableId, offset: int) -> Mapping[str, Any]:
@@ -149,7 +149,7 @@ class KnownTables:
         return self._rows.manifest(bounds).last_checkpoint()
 
 
-def expired(first: int) -> str:
+def expiry_note(first: int) -> str:
     """The note for a log that begins at an offset."""
     return f"the log begins at offset {first}: what was before has expired"
 
@@ -160,4 +160,4 @@ def _entry(checkpoint: Checkpoint, table: TableId) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-__all__ = ["KnownTables", "Standing", "expired"]
+__all__ = ["KnownTables", "Standing", "expiry_note"]

@@ -159,18 +159,18 @@ class State:
         """How many of the log's offsets up to `end` are after the last commit."""
         return max(0, end - self.committed.offset)
 
-    def begun(self, generation: int, backfill: Backfill | None, offset: int) -> State:
+    def begin_again(self, generation: int, backfill: Backfill | None, offset: int) -> State:
         """The same consumer, beginning with a backfill, or (None) after an offset."""
         part = 0 if backfill is not None and backfill.parts else None
         at = offset if backfill is None else backfill.offset
         committed = Cursor(self.log_id, self.name, generation, at, part)
         return replace(self, generation=generation, backfill=backfill, committed=committed, last_commit=committed)
 
-    def at(self, cursor: Cursor) -> State:
+    def after_commit(self, cursor: Cursor) -> State:
         """The same consumer, after its reader reported that everything up to a cursor was processed."""
         return replace(self, committed=cursor, last_commit=cursor)
 
-    def checked(self, cursor: Cursor, attempted: str) -> Cursor:
+    def check_cursor(self, cursor: Cursor, attempted: str) -> Cursor:
         """A cursor of this consumer that it can resume from or commit. From `last_commit` to
         `committed` all positions are equivalent: the latter is returned.
 

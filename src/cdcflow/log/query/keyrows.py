@@ -133,7 +133,7 @@ class KeyRows:
     def refresh(self) -> Checkpoint:
         """Read the log's current extent for a new query. Returns the checkpoint of its latest cut."""
         self._read_before = self.files_read
-        written = new_rows.written(self.layout)
+        written = new_rows.write_marker(self.layout)
         if written is None and self._has_nothing_new():
             return self._now.checkpoint
         if written is None or written != self._now.written:
@@ -142,11 +142,11 @@ class KeyRows:
             self._list(written, checkpoint)
         return self._now.checkpoint
 
-    def reached(self) -> Checkpoint:
+    def reached_checkpoint(self) -> Checkpoint:
         """The same checkpoint, with the source's time as of now: for a log that is in a store alone, this is one more
         request."""
         if self._is_away and self._now.segments:
-            self._now = replace(self._now, checkpoint=self.layout.reached(self._now.checkpoint))
+            self._now = replace(self._now, checkpoint=self.layout.reached_checkpoint(self._now.checkpoint))
         return self._now.checkpoint
 
     @property

@@ -127,7 +127,7 @@ class _Clocked:
             yield shape, version, rows.append_column(_FIELD, pa.array(of_row).cast(_FIELD.type))
 
 
-def merged(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, Piece]]:
+def merge_lanes(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, Piece]]:
     """The pieces of all logs in one order. `lanes` in the order of their names.
 
     Raises:
@@ -147,4 +147,4 @@ def merged(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, Piece]
                 yield lanes[number], piece
 
 
-__all__ = ["Lane", "Wanted", "merged"]
+__all__ = ["Lane", "Wanted", "merge_lanes"]

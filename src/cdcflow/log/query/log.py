@@ -27,12 +27,12 @@ from cdcflow.log.fold.fold import exact
 from cdcflow.log.index.keyhash import Hashes
 from cdcflow.log.query import new_rows
 from cdcflow.log.query.answers import Difference, Differences, Found, History, Moment, Transaction
-from cdcflow.log.query.coverage import KnownTables, Standing, expired
+from cdcflow.log.query.coverage import KnownTables, Standing, expiry_note
 from cdcflow.log.query.keyrows import Key, KeyRows, Rows
 from cdcflow.log.query.row import Change, Row, changes_around, changes_of, row_at, text_of
-from cdcflow.log.query.whole_tables import folded
+from cdcflow.log.query.whole_tables import fold_rows
 from cdcflow.log.read import moments
-from cdcflow.log.read.alignment import aligned, defaults_of, in_force
+from cdcflow.log.read.alignment import align, defaults_of, in_force
 from cdcflow.log.read.feed import feed, feed_schema
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.read.reader import LogRows
@@ -54,7 +54,7 @@ AsOf = int | str | datetime | None
 class CurrentRows(Protocol):
     """Builds whole tables of a log."""
 
-    def at(
+    def rows_at(
         self,
         log: LogReader,
         layout: Layout,
@@ -105,7 +105,7 @@ class ChangeLog:
     def now(self) -> Moment:
         """The latest point that the log has."""
         self.rows.refresh()
-        return _moment(self.rows.reached())
+        return _moment(self.rows.reached_checkpoint())
 
     def moment(self, as_of: AsOf) -> Moment:
         """Resolve a point in the log. An offset inside a transaction becomes the end of the transaction before it.
@@ -192,7 +192,7 @@ class ChangeLog:
         Raises:
             HistoryLost: `first` has expired.
         """
-        return self.reader.read_rows(first, last, None if table is None else (self._named(table),))
+        return self.reader.read_rows(first, last, None if table is None else (self._table_named(table),))
 
     def read(self, table: str, *, first: int = 1, last: int | None = None, as_feed: bool = False) -> pa.Table:
         """A table's changes from one offset to another (both inclusive; None: up to the latest cut) as one Arrow table,
@@ -204,7 +204,7 @@ class ChangeLog:
             ConfigurationError: a feed cannot represent one of the changes, or a value does not fit into its column's
                 later type; the message names the table and the remedy.
         """
-        id_ = self._named(table)
+        id_ = self._table_named(table)
         end = self.now().offset if last is None else last
         shapes, target = self.known.shapes(id_, end)
         listed = [shape for shape in shapes if shape.incarnation == target.incarnation]
@@ -212,7 +212,7 @@ class ChangeLog:
         defaults = defaults_of(listed, target)
         parts = []
         for shape, _, rows in self.reader.read_rows(first, end, (id_,)):
-            make = feed if as_feed else aligned
+            make = feed if as_feed else align
             parts.append(make(rows, shape, target, defaults))
         schema = feed_schema(target) if as_feed else target.log_schema
         return pa.concat_tables([schema.empty_table(), *parts])
@@ -248,7 +248,7 @@ class ChangeLog:
         return self._get(table, key, self.moment(as_of))
 
     def _get(self, table: str, key: Sequence[object], moment: Moment) -> Found:
-        id_ = self.known.named(table)
+        id_ = self.known.table_named(table)
         shapes, shape = self.known.shapes(id_, moment.offset)
         wanted = _key(id_, key)
         wanted.check(shape)
@@ -258,12 +258,12 @@ class ChangeLog:
             if offset >= standing.floor:
                 yield from self.rows.of(of, shapes, standing.floor, offset)
             if standing.state is not None:
-                yield from self._kept(of, standing.state, standing.since)
+                yield from self._state_rows(of, standing.state, standing.since)
 
         found = row_at(find, wanted, moment.offset, shape, shapes)
-        return _found(id_, wanted, moment, found, standing)
+        return _answer(id_, wanted, moment, found, standing)
 
-    def _kept(self, key: Key, state: State, since: int) -> Iterator[Rows]:
+    def _state_rows(self, key: Key, state: State, since: int) -> Iterator[Rows]:
         """The row that a state has for a key, if its last change is not older than `since`."""
         shape = state.tables[str(key.table)].table
         columns = key.columns(shape)
@@ -277,7 +277,7 @@ class ChangeLog:
     ) -> History:
         """The changes of a row up to a point in time, latest first. `before`: only those with a lower offset."""
         moment = self.moment(as_of)
-        id_ = self.known.named(table)
+        id_ = self.known.table_named(table)
         shapes, shape = self.known.shapes(id_, moment.offset)
         wanted = _key(id_, key)
         wanted.check(shape)
@@ -290,7 +290,7 @@ class ChangeLog:
                 break
         more = len(changes) > limit
         kept = tuple(changes[:limit])
-        notes = moment.notes if first == 1 else (*moment.notes, expired(first))
+        notes = moment.notes if first == 1 else (*moment.notes, expiry_note(first))
         return History(id_, wanted.texts, moment, kept, kept[-1].offset if more else first, more, notes)
 
     def watch(
@@ -298,7 +298,7 @@ class ChangeLog:
     ) -> Iterator[Change]:
         """Each change of a row after an offset (None: the latest one), in order, as soon as the log has it. `wait`: see
         `following.ends`; without it the iteration does not end."""
-        id_ = self._named(table)
+        id_ = self._table_named(table)
         at = self.now().offset if after is None else after
         wanted = _key(id_, key)
         wanted.check(self.known.shapes(id_, self.now().offset)[1])
@@ -313,7 +313,7 @@ class ChangeLog:
     ) -> Iterator[LogRows]:
         """The log's rows after an offset (None: the latest one), as `changes` returns them, as soon as the log has
         them."""
-        tables = None if table is None else (self._named(table),)
+        tables = None if table is None else (self._table_named(table),)
         at = self.now().offset if after is None else after
         for end in new_rows.ends(self.reader, self.layout, at, wait):
             yield from self.reader.read_rows(at + 1, end, tables)
@@ -353,7 +353,7 @@ class ChangeLog:
             ConfigurationError, HistoryLost: see `moment`; or not all of its rows are in the log.
         """
         moment = self.moment(as_of)
-        id_ = self.known.named(table)
+        id_ = self.known.table_named(table)
         standing = self.known.standing(id_, moment.offset)
         if not standing.is_whole:
             raise ConfigurationError(
@@ -376,15 +376,15 @@ class ChangeLog:
         base = None
         if standing.state is not None:
             base = standing.state.tables[str(table)].table, states.rows(self.layout, standing.state, str(table))
-        return self._current().at(self.reader, self.layout, table, standing.floor, checkpoint, base)
+        return self._current().rows_at(self.reader, self.layout, table, standing.floor, checkpoint, base)
 
     def lacks(self, table: str, offset: int) -> str:
         """Why not all rows of a table are known at an offset, or "" if all are."""
-        id_ = self._named(table)
+        id_ = self._table_named(table)
         standing = self.known.standing(id_, self.moment(offset).offset)
         return "" if standing.is_whole else "; ".join(standing.notes)
 
-    def folded(self, table: str, offset: int) -> Rows:
+    def fold_table(self, table: str, offset: int) -> Rows:
         """A whole table at an offset as rows of the log, each with the offset, transaction and time of its last change,
         and its shape: the content of a state (`log.files.states`).
 
@@ -392,10 +392,10 @@ class ChangeLog:
         """
         now = self.current(table, offset)
         moment = self.moment(offset)
-        id_ = self.known.named(table)
+        id_ = self.known.table_named(table)
         standing = self.known.standing(id_, moment.offset)
         shapes, shape = self.known.shapes(id_, moment.offset)
-        return shape, folded(now, self.changes_of(id_, standing, moment.offset), shape, list(shapes))
+        return shape, fold_rows(now, self.changes_of(id_, standing, moment.offset), shape, list(shapes))
 
     def changes_of(self, table: TableId, standing: Standing, offset: int) -> Iterator[Rows]:
         """All rows of the log from which a table is built up to an offset."""
@@ -409,7 +409,7 @@ class ChangeLog:
     def range(self, table: str, first: object, last: object, as_of: AsOf = None, limit: int | None = None) -> pa.Table:
         """The rows whose first key column is between two values (inclusive), ascending by key."""
         rows = self.current(table, as_of)
-        _, shape = self.known.shapes(self._named(table), self.moment(as_of).offset)
+        _, shape = self.known.shapes(self._table_named(table), self.moment(as_of).offset)
         if not shape.key:
             raise ConfigurationError(f"reading a range of {table}: the table has no key")
         name = shape.key[0]
@@ -430,7 +430,7 @@ class ChangeLog:
         """The differences of a table between two points in time. Compares at most `limit` of the keys that were changed
         in between, those with the latest changes."""
         before, after = self.moment(first), self.moment(last)
-        id_ = self.known.named(table)
+        id_ = self.known.table_named(table)
         if before.offset > after.offset:
             raise ConfigurationError(
                 f"comparing {table} at two moments: the first ({before.offset}) is the later one",
@@ -442,7 +442,7 @@ class ChangeLog:
                 f"comparing {table} at two moments: the table has no key",
                 remedy=f"read its changes: `cdcflow log show --table {table}`",
             )
-        keys = self._touched(id_, before.offset + 1, after.offset)
+        keys = self._touched_keys(id_, before.offset + 1, after.offset)
         found = []
         notes: dict[str, None] = dict.fromkeys((*before.notes, *after.notes))
         for texts in keys[:limit]:
@@ -456,12 +456,12 @@ class ChangeLog:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _named(self, name: str) -> TableId:
+    def _table_named(self, name: str) -> TableId:
         """The table of this name, in the log's current extent."""
         self.rows.refresh()
-        return self.known.named(name)
+        return self.known.table_named(name)
 
-    def _touched(self, table: TableId, first: int, last: int) -> list[tuple[str, ...]]:
+    def _touched_keys(self, table: TableId, first: int, last: int) -> list[tuple[str, ...]]:
         """The keys that had a change between two offsets, those with the latest changes first. After a truncate this
         includes all rows that existed before."""
         newest: dict[tuple[str, ...], int] = {}
@@ -523,7 +523,7 @@ def _key(table: TableId, key: Sequence[object]) -> Key:
     return Key(table, tuple(str(value) if not isinstance(value, bytes) else f"\\x{value.hex()}" for value in key))
 
 
-def _found(table: TableId, key: Key, moment: Moment, row: Row, standing: Standing) -> Found:
+def _answer(table: TableId, key: Key, moment: Moment, row: Row, standing: Standing) -> Found:
     if row.last is None:
         state = "never there" if standing.is_whole else "not known"
     elif row.values is not None:

@@ -25,7 +25,7 @@ class Places:
         fields = [_VERSION, {name: list(one) for name, one in self.logs.items()}]
         return base64.urlsafe_b64encode(json.dumps(fields, separators=(",", ":")).encode()).decode().rstrip("=")
 
-    def moved(self, log: str, offset: int) -> Places:
+    def with_offset(self, log: str, offset: int) -> Places:
         return Places({**self.logs, log: (self.logs[log][0], offset)})
 
     def offset(self, log: str) -> int:

@@ -22,7 +22,7 @@ def ends(log: LogReader, layout: Layout, after: int, wait: Callable[[float], boo
     waited = wait or _sleep
     seen: object = None
     while True:
-        now = written(layout)
+        now = write_marker(layout)
         if now is None or now != seen:
             seen = now
             end = int(log.newest_checkpoint().next_offset) - 1
@@ -34,7 +34,7 @@ def ends(log: LogReader, layout: Layout, after: int, wait: Callable[[float], boo
             return
 
 
-def written(layout: Layout) -> object:
+def write_marker(layout: Layout) -> object:
     """A value that changes when something is written to a log on this machine, or is removed from it; None if it is
     elsewhere."""
     if not layout.log_json.exists():
@@ -44,10 +44,10 @@ def written(layout: Layout) -> object:
         size = layout.journal(journals[-1]).stat().st_size if journals else 0
     except FileNotFoundError:  # sealed in between
         size = -1
-    return (journals, size, *map(_changed, (layout.segments, folder(layout), layout.log_json)))
+    return (journals, size, *map(_modified_ns, (layout.segments, folder(layout), layout.log_json)))
 
 
-def _changed(path: Path) -> int:
+def _modified_ns(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -59,4 +59,4 @@ def _sleep(seconds: float) -> bool:
     return False
 
 
-__all__ = ["ends", "written"]
+__all__ = ["ends", "write_marker"]

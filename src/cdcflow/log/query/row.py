@@ -81,7 +81,7 @@ def row_at(find: Find, key: Key, offset: int, shape: Table, shapes: Sequence[Tab
     if not back:
         return Row(None, None)
     started: dict[fold.Key, fold.Row] = {}
-    oldest, changes = back[-1], [_folded(change, shape) for change in reversed(back)]
+    oldest, changes = back[-1], [_as_shape(change, shape) for change in reversed(back)]
     # The first change after which the row exists: columns added later were added to it.
     first = 1 if oldest.op in (DELETE, TRUNCATE) else 0
     if first < len(changes):
@@ -147,7 +147,7 @@ def _says_all(change: Change) -> bool:
     return change.op in (DELETE, TRUNCATE, INSERT, READ) or not change.unchanged
 
 
-def _folded(change: Change, shape: Table) -> fold.Change:
+def _as_shape(change: Change, shape: Table) -> fold.Change:
     """A change in the names and types of a shape."""
     names = _names(change.table, shape)
     sent = {

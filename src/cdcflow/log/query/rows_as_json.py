@@ -13,7 +13,7 @@ from cdcflow.model.change import DELETE, TRUNCATE
 from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED
 
 
-def told(batch: Batch, limit: int | None = None) -> Iterator[dict[str, Any]]:
+def batch_as_json(batch: Batch, limit: int | None = None) -> Iterator[dict[str, Any]]:
     """Each row of a batch (at most the first `limit`) with its cursor. Numbers are numbers, bytes hex as `\\x0af3`;
     decimals, dates, times, and values that JSON numbers cannot represent (NaN) are texts. A delete has the values that
     the log has."""
@@ -33,7 +33,7 @@ def told(batch: Batch, limit: int | None = None) -> Iterator[dict[str, Any]]:
         }
 
 
-def listed(one: Listed) -> dict[str, Any]:
+def consumer_as_json(one: Listed) -> dict[str, Any]:
     """A consumer and its progress."""
     state = one.state
     return {
@@ -81,4 +81,4 @@ def _values(batch: Batch, row: dict[str, Any], unchanged: list[str]) -> dict[str
     }
 
 
-__all__ = ["listed", "plain", "told"]
+__all__ = ["consumer_as_json", "plain", "batch_as_json"]

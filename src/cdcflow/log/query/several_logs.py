@@ -20,7 +20,7 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.query import new_rows
 from cdcflow.log.query.common_clock import SILENT_AFTER_S, Common, Reached, now_us
-from cdcflow.log.query.lanes import Lane, Wanted, merged
+from cdcflow.log.query.lanes import Lane, Wanted, merge_lanes
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.query.log_offsets import ANEW, Places
 from cdcflow.log.read.moments import clock_of, time_text
@@ -124,7 +124,7 @@ class Logs:
                 all of the table's rows were in the log yet.
             HistoryLost: the log at that time has expired; the message names the log.
         """
-        found = self._named(table)
+        found = self._logs_with(table)
         if len(found) > 1:
             listed = ", ".join(f"{log}:{named}" for log, named in found)
             raise ConfigurationError(
@@ -167,7 +167,7 @@ class Logs:
         """
         common = self.common()
         clock = self._clock(to, common)
-        yield from self._merged(self._places(cursor), common, clock, tables, ops, batch_rows)
+        yield from self._merge_changes(self._places(cursor), common, clock, tables, ops, batch_rows)
 
     def follow(
         self,
@@ -190,11 +190,11 @@ class Logs:
         told: frozenset[str] = frozenset()
         places = self._places(cursor)
         while True:
-            now = [new_rows.written(log.layout) for log in self.logs.values()]
+            now = [new_rows.write_marker(log.layout) for log in self.logs.values()]
             common = self.common()
             if None in now or now != seen:
                 seen = now
-                places = yield from self._merged(places, common, common.commit_clock, tables, ops, batch_rows)
+                places = yield from self._merge_changes(places, common, common.commit_clock, tables, ops, batch_rows)
             silent = frozenset(one.log for one in common.silent)
             if silent - told and on_silent is not None:
                 on_silent(common)
@@ -202,7 +202,7 @@ class Logs:
             if waited(new_rows.ASK_EVERY_S if None in now else new_rows.LOOK_EVERY_S):
                 return
 
-    def _merged(
+    def _merge_changes(
         self, places: Places, common: Common, clock: int, tables: Sequence[str] | None, ops: str | None, rows_max: int
     ) -> Generator[Batch, None, Places]:
         """The changes from some positions up to a clock; returns the positions after everything up to it, including
@@ -211,11 +211,11 @@ class Logs:
             Lane(name, log.reader, places.offset(name), common.logs[name].offset, clock)
             for name, log in self.logs.items()
         ]
-        for lane, piece in merged(lanes, Wanted(self._wanted(tables), ops, rows_max)):
-            places = places.moved(lane.name, piece.last)
+        for lane, piece in merge_lanes(lanes, Wanted(self._requested_tables(tables), ops, rows_max)):
+            places = places.with_offset(lane.name, piece.last)
             yield Batch(lane.name, piece.shape.id, piece.shape, piece.rows, places, piece.ends_transaction)
         for lane in lanes:
-            places = places.moved(lane.name, lane.at)
+            places = places.with_offset(lane.name, lane.at)
         return places
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -259,7 +259,7 @@ class Logs:
                 )
         return places
 
-    def _named(self, table: str) -> list[tuple[str, str]]:
+    def _logs_with(self, table: str) -> list[tuple[str, str]]:
         """The logs that have a table, and its name in each."""
         log, colon, rest = table.partition(":")
         known = {name: {str(t) for t in one.rows.shapes()} for name, one in self.logs.items()}
@@ -274,13 +274,13 @@ class Logs:
             )
         return found
 
-    def _wanted(self, tables: Sequence[str] | None) -> Mapping[str, frozenset[TableId]] | None:
+    def _requested_tables(self, tables: Sequence[str] | None) -> Mapping[str, frozenset[TableId]] | None:
         if tables is None:
             return None
         found: dict[str, set[TableId]] = {name: set() for name in self.logs}
         for table in tables:
-            for log, named in self._named(table):
-                found[log].add(self.logs[log].known.named(named))
+            for log, named in self._logs_with(table):
+                found[log].add(self.logs[log].known.table_named(named))
         return {name: frozenset(listed) for name, listed in found.items()}
 
 

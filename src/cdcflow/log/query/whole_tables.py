@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.query.keyrows import Rows
-from cdcflow.log.read.alignment import aligned, defaults_of
+from cdcflow.log.read.alignment import align, defaults_of
 from cdcflow.model.change import READ
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 
 
-def folded(now: pa.Table, changes: Iterable[Rows], shape: Table, shapes: list[Table]) -> pa.Table:
+def fold_rows(now: pa.Table, changes: Iterable[Rows], shape: Table, shapes: list[Table]) -> pa.Table:
     """The rows of `now` (the table's columns and `_offset`) as rows of the log (`shape.log_schema`) with `_op` r,
     ascending by key. `changes`: at least the last change of each row; `shapes`: all shapes of the table, oldest first.
 
@@ -35,7 +35,7 @@ def folded(now: pa.Table, changes: Iterable[Rows], shape: Table, shapes: list[Ta
     for of, rows in changes:
         kept = rows.filter(pa.array(np.isin(rows.column(OFFSET).to_numpy(), offsets)))
         if kept.num_rows:
-            parts.append(aligned(kept, of, shape, defaults).cast(shape.log_schema))
+            parts.append(align(kept, of, shape, defaults).cast(shape.log_schema))
     found = pa.concat_tables(parts).sort_by(OFFSET).combine_chunks()
     if not np.array_equal(found.column(OFFSET).to_numpy(), offsets):
         raise InvariantViolated(
@@ -43,12 +43,12 @@ def folded(now: pa.Table, changes: Iterable[Rows], shape: Table, shapes: list[Ta
             remedy="run `cdcflow log check`",
             runbook="log-damaged",
         )
-    columns = {name: _known(found, now, name) for name in shape.row_schema.names}
+    columns = {name: _known_values(found, now, name) for name in shape.row_schema.names}
     ascending = [(name, "ascending") for name in shape.key]
     return _as_read(found.select([OFFSET, TRANSACTION, COMMIT_TS]), columns, shape).sort_by(ascending)
 
 
-def _known(found: pa.Table, now: pa.Table, name: str) -> pa.ChunkedArray:
+def _known_values(found: pa.Table, now: pa.Table, name: str) -> pa.ChunkedArray:
     """A column's values; those that a change did not send are taken from the fold."""
     own = found.column(name)
     left_out = pc.fill_null(pc.list_value_length(found.column(UNCHANGED)), 0)
@@ -86,4 +86,4 @@ def _as_read(stamps: pa.Table, columns: dict[str, pa.ChunkedArray], shape: Table
     return pa.table([given[field.name] for field in shape.log_schema], schema=shape.log_schema)
 
 
-__all__ = ["folded"]
+__all__ = ["fold_rows"]

@@ -73,12 +73,12 @@ def aligned_columns(rows: pa.Table, shape: Table, target: Table, defaults: Defau
             continue
         if whole is None:
             whole = _is_whole(rows, shape)
-        found.append(_chunked(pc.if_else(whole, scalar, pa.scalar(None, column.type.arrow))))
+        found.append(_as_chunked(pc.if_else(whole, scalar, pa.scalar(None, column.type.arrow))))
     return found
 
 
-def aligned(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> pa.Table:
-    """Rows of the log (`shape.log_schema`) in the target's columns (`target.log_schema`), with `_unchanged` and
+def align(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> pa.Table:
+    """Rows of the log (`shape.log_schema`) in the target's columns (`target.log_schema`), with `_align_unchanged` and
     `_before` under the target's names."""
     if shape.columns == target.columns and shape.before_type == target.before_type:
         return rows
@@ -87,7 +87,7 @@ def aligned(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> 
             *(rows.column(name) for name in (OFFSET, TRANSACTION, COMMIT_TS)),
             *aligned_columns(rows, shape, target, defaults),
             rows.column(OP),
-            _unchanged(rows.column(UNCHANGED), shape, target),
+            _align_unchanged(rows.column(UNCHANGED), shape, target),
             _before(rows.column(BEFORE), shape, target),
         ],
         schema=target.log_schema,
@@ -154,18 +154,18 @@ def _is_whole(rows: pa.Table, shape: Table) -> pa.ChunkedArray | pa.Array:
     return pc.or_(lives, pc.and_(pc.equal(ops, DELETE), pc.is_null(rows.column(UNCHANGED))))
 
 
-def _chunked(array: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+def _as_chunked(array: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
 
 
-def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _as_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(array, pa.ChunkedArray):
         return array
     return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
 
 
-def _unchanged(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) -> pa.Array:
-    lists = _one(column)
+def _align_unchanged(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) -> pa.Array:
+    lists = _as_array(column)
     if lists.null_count == len(lists):
         return lists
     named = {own.name: c.name for c, own in zip(target.columns, sources(shape, target), strict=True) if own is not None}
@@ -178,20 +178,21 @@ def _unchanged(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) 
 def _distinct(lists: pa.ListArray) -> list[list[str] | None]:
     """The distinct sets of names (a few), in the order of `_codes`."""
     return [
-        None if text is None else text.split("\0") for text in _joined(lists).dictionary_encode().dictionary.to_pylist()
+        None if text is None else text.split("\0")
+        for text in _join_names(lists).dictionary_encode().dictionary.to_pylist()
     ]
 
 
 def _codes(lists: pa.ListArray) -> pa.Array:
-    return _joined(lists).dictionary_encode().indices
+    return _join_names(lists).dictionary_encode().indices
 
 
-def _joined(lists: pa.ListArray) -> pa.Array:
+def _join_names(lists: pa.ListArray) -> pa.Array:
     return pc.binary_join(lists, "\0")
 
 
 def _before(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) -> pa.Array:
-    structs = _one(column)
+    structs = _as_array(column)
     wanted = target.before_type
     if structs.null_count == len(structs):
         return pa.nulls(len(structs), wanted)
@@ -210,7 +211,7 @@ def _before(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) -> 
 
 __all__ = [
     "Defaults",
-    "aligned",
+    "align",
     "aligned_columns",
     "before_columns",
     "default_of",

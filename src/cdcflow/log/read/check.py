@@ -146,7 +146,7 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, 
             _hash(directory / file.path, layout.file(segment, file, anew=True), file, seen)
         headers = columns_of(layout.file(segment, segment.transactions_file))
         _headers(directory, headers, segment.first_transaction, first, seen)
-        _reached(directory, segment.last_checkpoint().commit_clock, seen)
+        _check_clock(directory, segment.last_checkpoint().commit_clock, seen)
         _offsets(layout, segment, headers, seen)
         if deep:
             for file in segment.files:
@@ -210,7 +210,7 @@ def _headers(where: Path | str, headers: pa.Table | pa.RecordBatch, transaction:
     seen.clock = int(clock[-1])
 
 
-def _reached(where: Path | str, clock: int, seen: Seen) -> None:
+def _check_clock(where: Path | str, clock: int, seen: Seen) -> None:
     """Check a cut's clock: it is that of the last transaction, or a later one, to which a heartbeat moved it."""
     if clock < seen.clock:
         seen.fault(where, "the commit clock goes back at a cut")
@@ -288,7 +288,14 @@ def _journal_or_segment(layout: Layout, file: LogFile, extent: Extent, seen: See
 def _journal(layout: Layout, log_id: str, extent: Extent, seen: Seen, *, deep: bool) -> None:
     path = layout.journal(extent.header.first_offset)
     seen.bytes += extent.bytes
-    journal(path, log_id, extent.header, attached.expanded(layout, counted_records(layout, extent)), seen, deep=deep)
+    journal(
+        path,
+        log_id,
+        extent.header,
+        attached.with_attached_rows(layout, counted_records(layout, extent)),
+        seen,
+        deep=deep,
+    )
 
 
 def journal(
@@ -314,7 +321,7 @@ def journal(
                     record.rows.validate(full=True)
             case CutMark():
                 seen.cut = record.checkpoint.cut
-                _reached(path, record.checkpoint.commit_clock, seen)
+                _check_clock(path, record.checkpoint.commit_clock, seen)
             case _:
                 pass
     numbers.finish()

@@ -29,7 +29,9 @@ GATHERED_ROWS_MAX = 256 << 10
 _LOW = np.uint64(0xFFFFFFFF)
 
 
-def delivered(layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, xids: Uint64s) -> Uint64s:
+def delivered_xids(
+    layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, xids: Uint64s
+) -> Uint64s:
     """Those of these transaction ids (compared by their low 32 bits) that a source transaction of the log has.
 
     `newest` is the latest segment. Segments older than all of the ids are not read: manifests show which may have one.
@@ -74,10 +76,10 @@ def partial_keys(
     """
     if not shape.key:
         return None  # such a table's rows are always whole
-    return gathered(shape.id, _partial_rows(layout, journals, newest, shape, since))
+    return gather_keys(shape.id, _partial_rows(layout, journals, newest, shape, since))
 
 
-def gathered(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
+def gather_keys(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
     """The distinct keys in some tables of keys, or None if there are no keys. KeysUnknown: there are too many."""
     found: list[pa.Table] = []
     rows = 0
@@ -96,7 +98,7 @@ def gathered(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
     return KeySet(pa.concat_tables(found)).distinct() if found else None
 
 
-def expired(table: TableId, since: Offset, first_offset: int) -> KeysUnknown:
+def keys_expired(table: TableId, since: Offset, first_offset: int) -> KeysUnknown:
     """The error if the log begins after `since`, so that keys may be missing."""
     return KeysUnknown(
         f"looking for partial rows of {table} from offset {since} on: the log begins at offset {first_offset}, "
@@ -143,7 +145,7 @@ def _partial_rows(
 ) -> Iterator[pa.Table]:
     first_offset = layout.log_file().first_offset
     if since < first_offset:
-        raise expired(shape.id, Offset(since), first_offset)
+        raise keys_expired(shape.id, Offset(since), first_offset)
     for segment, _ in layout.manifests_back(newest, since):
         for file in segment.files:
             if file.table is not None and file.partial and file.last_offset >= since:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.log.files.extents import Found, retried
+from cdcflow.log.files.extents import Found, retry_read
 from cdcflow.log.files.layout import Bounds, Layout
 from cdcflow.log.files.parquet import columns_of
 from cdcflow.log.format.segment import Segment
@@ -157,7 +157,7 @@ class _Sealed:
         file = self.layout.file(segment, segment.transactions_file)
         return columns_of(file, ["last_offset", "kind", column])
 
-    def lost(self, what: str) -> HistoryLost:
+    def history_lost(self, what: str) -> HistoryLost:
         first = self.bounds[0][0]
         return HistoryLost(
             f"reading {self.name} {what}: that has expired; the first offset left is {first}",
@@ -168,7 +168,7 @@ class _Sealed:
 
 def _reading(layout: Layout, read: Callable[[_Sealed], Found], *, has_tail: bool = False) -> Found:
     """The result of reading the segments; if some were compacted in between, they are listed again."""
-    return retried(lambda: read(_Sealed(layout, has_tail=has_tail)), layout.root)
+    return retry_read(lambda: read(_Sealed(layout, has_tail=has_tail)), layout.root)
 
 
 def _offset_of_cut(log: _Sealed, cut: int) -> int:
@@ -189,7 +189,7 @@ def _offset_of_cut(log: _Sealed, cut: int) -> int:
     if cut == segment.first_cut - 1:
         return before
     if cut < segment.first_cut:
-        raise log.lost(f"as of cut {cut}")
+        raise log.history_lost(f"as of cut {cut}")
     known = [(segment.first_cut - 1, before), *segment.seams, (segment.last_cut, segment.last_offset)]
     above = bisect_left(known, (cut, 0))
     (cut_before, offset_before_it), (cut_after, offset_after_it) = known[above - 1 : above + 1]
@@ -209,7 +209,7 @@ def _offset_before(log: _Sealed, clock: int, tail: Sequence[pa.Table]) -> int:
         clocks = headers.column("commit_clock").cast(pa.int64()).to_numpy()
         count = int(bisect_left(clocks, clock))
         if not count and not at and log.has_expired and clock < int(clocks[0]):
-            raise log.lost(f"from {time_text(clock)} on")
+            raise log.history_lost(f"from {time_text(clock)} on")
         return _last_of(headers, count, log.bounds[at][0] - 1)
     last = log.bounds[-1][1] if len(log) else 0
     for headers in tail:
@@ -224,7 +224,7 @@ def _offset_of_position(
     attempted = f"reading {log.name} as of position {position}"
     ends = [log.end(n).position for n in range(len(log))]
     behind = [*(text for headers in tail for text in _of_source(headers)[1]), reached]
-    places = _ordered([text for text in (*ends, *behind) if text], wanted, attempted)
+    places = _comparable([text for text in (*ends, *behind) if text], wanted, attempted)
     if not places or wanted > places[-1]:
         raise ConfigurationError(
             f"{attempted}: the log has come to {next(filter(None, reversed((*ends, *behind))), 'no position yet')}",
@@ -235,13 +235,13 @@ def _offset_of_position(
     at = len(ends) - sum(1 for text in ends if text) + bisect_right(places[: sum(1 for text in ends if text)], wanted)
     if at < len(log):
         headers = log.headers(at, "position")
-        before, upto = _parted(headers, wanted, attempted)
+        before, upto = _split_at(headers, wanted, attempted)
         if not before and not at and log.has_expired:
-            raise log.lost(f"as of position {position}")
+            raise log.history_lost(f"as of position {position}")
         return _last_of(headers, upto, log.bounds[at][0] - 1)
     last = log.bounds[-1][1] if len(log) else 0
     for headers in tail:
-        _, upto = _parted(headers, wanted, attempted)
+        _, upto = _split_at(headers, wanted, attempted)
         last = _last_of(headers, upto, last)
         if upto < len(headers):
             break
@@ -255,11 +255,11 @@ def _of_source(headers: pa.Table) -> tuple[Int64s, list[str]]:
     return own, positions
 
 
-def _parted(headers: pa.Table, wanted: Place, attempted: str) -> tuple[int, int]:
+def _split_at(headers: pa.Table, wanted: Place, attempted: str) -> tuple[int, int]:
     """How many transactions of the source are at or before a position, and how many of all precede the first one after
     it."""
     own, positions = _of_source(headers)
-    before = bisect_right(_ordered(positions, wanted, attempted), wanted)
+    before = bisect_right(_comparable(positions, wanted, attempted), wanted)
     return before, int(own[before]) if before < len(own) else len(headers)
 
 
@@ -268,7 +268,7 @@ def _last_of(headers: pa.Table, count: int, before: int) -> int:
     return int(headers.column("last_offset")[count - 1].as_py()) if count else before
 
 
-def _ordered(positions: Sequence[str], wanted: Place, attempted: str) -> list[Place]:
+def _comparable(positions: Sequence[str], wanted: Place, attempted: str) -> list[Place]:
     """These positions in comparable form, which must be ascending and comparable with the requested one.
 
     Raises:

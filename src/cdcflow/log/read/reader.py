@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from cdcflow.errors import HistoryLost, InvariantViolated
 from cdcflow.log.files import attached
-from cdcflow.log.files.extents import TRIES_MAX, Extent, extent_records, extents_of, retried
+from cdcflow.log.files.extents import TRIES_MAX, Extent, extent_records, extents_of, retry_read
 from cdcflow.log.files.layout import Bounds, Layout, LogFile
 from cdcflow.log.files.parquet import columns_of
 from cdcflow.log.format.framing import FrameKind
@@ -69,7 +69,7 @@ def list_segments(path: LogLocation) -> list[Segment]:
         first_offset = layout.log_file().first_offset
         found[:] = [layout.manifest(*o)[0] for o in layout.segment_offsets() if o[0] >= first_offset]
 
-    retried(read, layout.root)
+    retry_read(read, layout.root)
     check_without_gap([(s.first_offset, s.last_offset) for s in found], layout)
     return found
 
@@ -93,7 +93,7 @@ def newest_checkpoint(path: LogLocation) -> Checkpoint:
     sealed = layout.segment_offsets()
     if not sealed:
         return Checkpoint()
-    return layout.reached(layout.manifest(*sealed[-1])[0].last_checkpoint())
+    return layout.reached_checkpoint(layout.manifest(*sealed[-1])[0].last_checkpoint())
 
 
 def table_shapes(path: LogLocation) -> dict[TableId, dict[int, Table]]:
@@ -109,7 +109,7 @@ def table_shapes(path: LogLocation) -> dict[TableId, dict[int, Table]]:
                 if isinstance(record, Shape):
                     history.learn(record.table, record.version)
 
-    retried(learn, layout.root)
+    retry_read(learn, layout.root)
     return history.shapes()
 
 
@@ -263,10 +263,10 @@ def _journal_steps(
                 if run.first_offset > to:
                     return
             case Rows() if owners is not None:
-                yield from _shown(at, to, tables, owners, record, versions)
+                yield from _steps_of(at, to, tables, owners, record, versions)
             case Attach() | AttachedFile() if owners is not None and record.first_offset + record.rows > at:
                 for rows in attached.rows(layout, record):
-                    yield from _shown(at, to, tables, owners, rows, versions)
+                    yield from _steps_of(at, to, tables, owners, rows, versions)
             case _:
                 pass
     if run is not None:
@@ -277,7 +277,7 @@ def _run_end(run: Transactions, *, with_rows: bool) -> _Step:
     return run.next_offset, None, None if with_rows else pa.Table.from_batches([run.headers])
 
 
-def _shown(
+def _steps_of(
     at: int, to: int, tables: Collection[TableId] | None, owners: Owners, rows: Rows, versions: dict[Table, int]
 ) -> Iterator[_Step]:
     table = rows.shape.table

@@ -62,11 +62,11 @@ def ending(
     log_id = file.log_id
     if base:
         before = replace(checkpoint, next_offset=Offset(floor), cut=1)
-        _made(found, log_id, 1, before, map(_as_segment(floor - 1), base))
+        _write_segment(found, log_id, 1, before, map(_as_segment(floor - 1), base))
     for bounds in segments:
-        _linked(layout, found, bounds)
+        _link_segment(layout, found, bounds)
     if begins < checkpoint.next_offset:
-        _made(found, log_id, begins, checkpoint, rows)
+        _write_segment(found, log_id, begins, checkpoint, rows)
     elif segments:
         segment, _ = layout.manifest(*segments[-1])
         _write(found, replace(segment, checkpoint=json.loads(checkpoint.to_json())))
@@ -91,10 +91,10 @@ def behind(layout: Layout, state: State, room: Path) -> Layout:
         progress={"version": 1, "tables": tables},
     )
     rows = ((entry.table, BASE_VERSION, states.rows(layout, state, name)) for name, entry in state.tables.items())
-    _made(found, state.log_id, 1, checkpoint, map(_as_segment(state.offset), rows))
+    _write_segment(found, state.log_id, 1, checkpoint, map(_as_segment(state.offset), rows))
     for bounds in layout.segment_offsets():
         if bounds[0] > state.offset:
-            _linked(layout, found, bounds)
+            _link_segment(layout, found, bounds)
     return found
 
 
@@ -112,7 +112,7 @@ def _as_segment(offset: int) -> Callable[[LogRows], LogRows]:
     return some
 
 
-def _linked(layout: Layout, found: Layout, bounds: Bounds) -> None:
+def _link_segment(layout: Layout, found: Layout, bounds: Bounds) -> None:
     target = found.segment(*bounds)
     target.mkdir()
     (target / "segment.json").write_bytes(layout.manifest(*bounds)[1])
@@ -120,7 +120,7 @@ def _linked(layout: Layout, found: Layout, bounds: Bounds) -> None:
         (target / path.name).symlink_to(path.resolve())
 
 
-def _made(found: Layout, log_id: str, begins: int, checkpoint: Checkpoint, rows: Iterator[LogRows]) -> None:
+def _write_segment(found: Layout, log_id: str, begins: int, checkpoint: Checkpoint, rows: Iterator[LogRows]) -> None:
     end = int(checkpoint.next_offset) - 1
     room = found.segment(begins, end)
     room.mkdir()

@@ -40,7 +40,7 @@ from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
 from cdcflow.log.disk.layer import OS_LAYER, FileLayer, storing, syncing, unavailable, write_file
 from cdcflow.log.disk.lease import Lease
 from cdcflow.log.files import rowfile
-from cdcflow.log.files.extents import Extent, retried
+from cdcflow.log.files.extents import Extent, retry_read
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.segment_writer import check_storable
 from cdcflow.log.format import spool
@@ -348,14 +348,14 @@ class FileLog:
         self._living()
         with self._sealing:
             extents, newest = self._extents(), self._segments.newest
-            return retried(lambda: lookup.delivered(self._layout, extents, newest, xids), self.path)
+            return retry_read(lambda: lookup.delivered_xids(self._layout, extents, newest, xids), self.path)
 
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
         """Position and id of the source's latest transactions, oldest first, back to one whose position is enough."""
         self._living()
         with self._sealing:
             extents, newest = self._extents(), self._segments.newest
-            return retried(lambda: lookup.transactions_back(self._layout, extents, newest, is_enough), self.path)
+            return retry_read(lambda: lookup.transactions_back(self._layout, extents, newest, is_enough), self.path)
 
     def newest_shape(self, table: TableId) -> Table | None:
         """The shape of this table's latest rows; None if it never had any."""
@@ -369,7 +369,7 @@ class FileLog:
             return None
         with self._sealing:
             extents, newest = self._extents(), self._segments.newest
-            return retried(lambda: lookup.partial_keys(self._layout, extents, newest, shape, since), self.path)
+            return retry_read(lambda: lookup.partial_keys(self._layout, extents, newest, shape, since), self.path)
 
     def close(self) -> None:
         """Drop what no cut covers, seal the rest, release the lock. Also after an error; then nothing is sealed."""

@@ -39,7 +39,7 @@ from cdcflow.log.format.journal import Attach, Encoder, JournalHeader
 from cdcflow.log.format.records import HEAD, head_of, pieces
 from cdcflow.log.format.rows import Rows, RowsEncoder
 from cdcflow.log.format.transactions import Transactions, gathered_back, headers_back
-from cdcflow.log.read.lookup import expired, gathered, keys_of_partial
+from cdcflow.log.read.lookup import gather_keys, keys_expired, keys_of_partial
 from cdcflow.log.read.reader import LogLocation
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
@@ -334,7 +334,7 @@ class KafkaLog:
         shape = self._history.newest(table)
         if shape is None or not shape.key:
             return None
-        return gathered(table, self._partial_rows(shape, since))
+        return gather_keys(table, self._partial_rows(shape, since))
 
     @contextlib.contextmanager
     def _looking_back(self) -> Iterator[Reader]:
@@ -352,7 +352,7 @@ class KafkaLog:
             )
             if begin is None:
                 kept = [s.first_offset for s in self._topic_ranges if s.topic_offset >= low]
-                raise expired(shape.id, since, min(kept, default=self._durable.next_offset))
+                raise keys_expired(shape.id, since, min(kept, default=self._durable.next_offset))
             for found in frames(reader, begin, end, (FrameKind.ROWS,)):
                 rows = found.record
                 if isinstance(rows, Rows) and rows.shape.table.id == shape.id and rows.offsets[-1] >= since:

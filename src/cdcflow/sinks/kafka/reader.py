@@ -17,7 +17,7 @@ from cdcflow.log.format.framing import FrameKind
 from cdcflow.log.format.journal import CutMark, JournalHeader, Owners
 from cdcflow.log.format.records import RangeDecoder
 from cdcflow.log.format.rows import Rows, Shape
-from cdcflow.log.format.transactions import Transactions, joined
+from cdcflow.log.format.transactions import Transactions, join_headers
 from cdcflow.log.read.check import Report
 from cdcflow.log.read.reader import LogLocation, LogRows
 from cdcflow.model.position import Checkpoint
@@ -217,7 +217,7 @@ class KafkaReader:
 
 def headers_of(runs: Sequence[Transactions], first: int, last: int) -> pa.Table:
     """The headers of those of some runs' transactions that have a row between two offsets."""
-    headers = pa.Table.from_batches([joined(runs)])
+    headers = pa.Table.from_batches([join_headers(runs)])
     begins, ends = headers.column("first_offset").to_numpy(), headers.column("last_offset").to_numpy()
     return headers.filter(pa.array((ends >= max(first, 1)) & (ends >= begins) & (begins <= last)))
 

@@ -19,7 +19,7 @@ class RemoteBucket:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
-    def uploaded(self, layout: Layout) -> int:
+    def uploaded_offset(self, layout: Layout) -> int:
         known = Uploaded.read(layout)
         return 0 if known is None else known.last_offset
 
@@ -33,7 +33,7 @@ class RemoteBucket:
         put_manifest(self._bucket, segment, text)
 
     def put_state(self, layout: Layout, offset: int) -> None:
-        put_state(self._bucket, states.folder_of(layout, offset), states.opened(layout, offset))
+        put_state(self._bucket, states.folder_of(layout, offset), states.open_state(layout, offset))
 
     def states(self) -> Sequence[int]:
         names = self._bucket.folders("states")

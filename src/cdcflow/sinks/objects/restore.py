@@ -9,7 +9,7 @@ import structlog
 
 from cdcflow.log.disk.layer import OS_LAYER, remove_tree, storing
 from cdcflow.log.disk.maintenance_lock import maintenance
-from cdcflow.log.files.layout import Bounds, Layout, uncovered
+from cdcflow.log.files.layout import Bounds, Layout, widest_segments
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.log.maintenance.retention import REMOVED
 from cdcflow.sinks.objects.bucket import Bucket, Digests
@@ -64,7 +64,7 @@ class Restorer:
         They have the same rows, and the hash chain goes through them as before.
         """
         covered = [b for b in self._layout.listed_segments()[0] if b != compacted and _covers(compacted, b)]
-        parts = uncovered(covered)
+        parts = widest_segments(covered)
         if together(parts) != [compacted]:
             return False
         if any(missing_parts(self._bucket, *self._layout.manifest(*part)) for part in parts):

@@ -29,7 +29,7 @@ import tenacity
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.log.disk.layer import OS_LAYER, FileLayer, storing, write_file
 from cdcflow.log.disk.maintenance_lock import maintenance
-from cdcflow.log.files.layout import CHECKPOINT, UPLOADS, Bounds, Layout, uncovered
+from cdcflow.log.files.layout import CHECKPOINT, UPLOADS, Bounds, Layout, widest_segments
 from cdcflow.model.position import Checkpoint
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.inventory import together
@@ -221,7 +221,7 @@ class Uploads:
     def _next(self) -> Bounds | None:
         if self._given_up:
             return None
-        found = uncovered([b for b in self._layout.listed_segments()[0] if b[0] > self._known.last_offset])
+        found = widest_segments([b for b in self._layout.listed_segments()[0] if b[0] > self._known.last_offset])
         return found[0] if found else None
 
     def _put(self, bounds: Bounds) -> None:

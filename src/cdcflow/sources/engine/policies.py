@@ -110,5 +110,8 @@ def policies_to_store(source: Mapping[str, str], tables: Mapping[Table, Mapping[
     """What to store in a checkpoint's `source`: how values are kept, and what is to be read again because of it."""
     captured = {t.id for t in tables}
     wanted = (rereading.pending(source) | reread(source, tables).keys()) & captured
-    retried = (rereading.retried(source) | otherwise(source, tables).keys()) & captured
-    return {POLICIES: to_json({t.id: kept for t, kept in tables.items()}), **rereading.noted(wanted, retried)}
+    retried = (rereading.tables_to_retry(source) | otherwise(source, tables).keys()) & captured
+    return {
+        POLICIES: to_json({t.id: kept for t, kept in tables.items()}),
+        **rereading.as_source_entries(wanted, retried),
+    }

@@ -176,9 +176,9 @@ def _grant(number: int, said: str, account: str) -> str:
     user = account or _first_group(r"(?:to|for) user (\S+)", said) or "the user of source.url"
     table = _first_group(r"for table (\S+)", said)
     database = _first_group(r"to database (\S+)", said)
-    where = f"{_backticked(database)}.*" if database else "…"
+    where = f"{_in_backticks(database)}.*" if database else "…"
     if table:
-        where = table if table.startswith("`") else f"`…`.{_backticked(table)}"
+        where = table if table.startswith("`") else f"`…`.{_in_backticks(table)}"
     # If one of several privileges suffices, the server names the least powerful one last.
     several = _first_group(r"need (?:\(at least one of\) )?the (.+?) privilege", said).split(",")
     privilege = several[-1].strip() or _first_group(r"^(\w+) command denied", said) or "…"
@@ -190,5 +190,5 @@ def _first_group(pattern: str, said: str) -> str:
     return found[1] if found else ""
 
 
-def _backticked(word: str) -> str:
+def _in_backticks(word: str) -> str:
     return "`" + word.strip("'") + "`"

@@ -34,7 +34,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, 
 from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout as LogLayout
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.suggestions import meant
+from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import TableId, word
 from cdcflow.tables.cut import Cut, CutTable
 from cdcflow.tables.formats import tag_of
@@ -249,7 +249,7 @@ class Run:
         if unknown:
             raise ConfigurationError(
                 f"merging {self._log.layout.name}: it has no rows of table {', '.join(unknown)}",
-                remedy=f"{meant(unknown[0], known)}name one of: {', '.join(sorted(known))}",
+                remedy=f"{did_you_mean(unknown[0], known)}name one of: {', '.join(sorted(known))}",
                 runbook="table-not-found",
             )
         chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]
@@ -510,7 +510,7 @@ class Run:
             path="/".join(table_path(table)),
             version=report.version,
             complete=complete,
-            generation=max(known.finished, self._positions.swept(table)),
+            generation=max(known.finished_generation, self._positions.swept(table)),
             id=self._ids[table],
             state=report.state,
             tag=self._tag(table, report.version),

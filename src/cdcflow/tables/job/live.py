@@ -28,7 +28,7 @@ import structlog
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.fold.completeness import IN_DOUBT
-from cdcflow.model.suggestions import meant
+from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Table, TableId
 from cdcflow.tables.cut import REPLACED, Cut, CutTable, is_replaced, own_part
 from cdcflow.tables.job import histories
@@ -304,7 +304,7 @@ class _View(Generic[Rows]):
             raise ConfigurationError(
                 f"reading {self._place}: neither its newest cut nor {self._log.layout.name} has a table"
                 f" {', '.join(unknown)}",
-                remedy=f"{meant(unknown[0], known)}name one of: {', '.join(sorted(known))}",
+                remedy=f"{did_you_mean(unknown[0], known)}name one of: {', '.join(sorted(known))}",
                 runbook="table-not-found",
             )
 

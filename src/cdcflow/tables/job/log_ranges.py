@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.schema_history import SchemaHistory
-from cdcflow.log.read.alignment import aligned, default_of, defaults_of, in_force, sources
+from cdcflow.log.read.alignment import align, default_of, defaults_of, in_force, sources
 from cdcflow.log.read.feed import FEED_COLUMNS, check_in_feed, feed
 from cdcflow.log.read.moments import (
     clock_of,
@@ -33,7 +33,7 @@ from cdcflow.log.read.reader import row_groups, table_shapes
 from cdcflow.model.change import TRUNCATE
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.sqltypes import stored, widens
-from cdcflow.model.suggestions import meant
+from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Identity, Table, TableId, table_from_json
 from cdcflow.tables.segments import InputFile, Range, sealed, shapes_of
 
@@ -82,7 +82,7 @@ class Shaped:
             NotInFeed: the feed cannot represent one of them.
         """
         if self.kind == LOG:
-            return aligned(rows, shape, self.target, self.defaults)
+            return align(rows, shape, self.target, self.defaults)
         return feed(rows, shape, self.target, self.defaults, truncates_as_rows=self.truncates_as_rows)
 
 
@@ -129,7 +129,7 @@ def table_named(layout: Layout, name: str) -> TableId:
     if name not in found:
         raise ConfigurationError(
             f"reading {layout.name}: its sealed part has no row of a table {name or '(none was named)'}",
-            remedy=f"{meant(name, found)}name one of: {', '.join(sorted(found)) or '(it has no rows yet)'}",
+            remedy=f"{did_you_mean(name, found)}name one of: {', '.join(sorted(found)) or '(it has no rows yet)'}",
             runbook="table-not-found",
         )
     return found[name]

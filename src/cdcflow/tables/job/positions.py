@@ -177,7 +177,7 @@ class Positions:
         """Return the offset before which rows are removed unless something touched them since; 0 if none are to be
         removed."""
         known = self.backfill(table)
-        floor = known.floor or 0 if known.finished > self.swept(table) else 0
+        floor = known.floor or 0 if known.finished_generation > self.swept(table) else 0
         # Its base is newer than what an earlier backfill has read.
         return floor if floor >= self._attached_at(table) else 0
 

@@ -54,7 +54,7 @@ class TableMerge:
 
     def sweep(self) -> None:
         """Remove what a finished backfill did not find, although the log has no new changes."""
-        generation = self._positions.backfill(self._range.table).finished
+        generation = self._positions.backfill(self._range.table).finished_generation
         mode, before = self._range.mode, self._range.sweep
         assigned = ""
         if mode.ends is not None:

@@ -27,7 +27,7 @@ from cdcflow.tables.verify.port import NotComparable
 class LocalCurrent:
     """Implements `cdcflow.log.query.log.CurrentRows`."""
 
-    def at(
+    def rows_at(
         self,
         log: LogReader,
         layout: Layout,
