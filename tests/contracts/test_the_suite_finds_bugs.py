@@ -61,7 +61,7 @@ def one_incarnation(patch: pytest.MonkeyPatch) -> None:
 
 def commits(change: Callable[[MemoryCommit], MemoryCommit]) -> Plant:
     """The stream sees other commits than the log has."""
-    return replaced(MemoryStream, "_committed", lambda real: lambda self, record: real(self, change(record)))
+    return replaced(MemoryStream, "_commit_events", lambda real: lambda self, record: real(self, change(record)))
 
 
 def merges_key_changes(self: Transaction, table: Any, values: Any, where: Any) -> None:
@@ -289,9 +289,13 @@ PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
     ),
     "deletes behind the rows": ("log", replaced(chunks, "after_deletes", behind_the_rows), "never_told_of_are_right"),
     "predicate left out": ("log", replaced(MemoryChunks, "keys_where", takes_every_row), "predicate_gives_the_keys"),
-    "ends after one chunk": ("log", replaced(MemoryChunks, "reached", skips_last), "chunks_bring_every_row_once"),
-    "truncated table read on": ("log", replaced(MemoryChunks, "opened", pins_nothing), "chunk_after_a_truncate"),
-    "other table of the name": ("log", replaced(MemoryChunks, "opened", pins_nothing), "table_that_was_made_again"),
+    "ends after one chunk": (
+        "log",
+        replaced(MemoryChunks, "progress_after", skips_last),
+        "chunks_bring_every_row_once",
+    ),
+    "truncated table read on": ("log", replaced(MemoryChunks, "open_table", pins_nothing), "chunk_after_a_truncate"),
+    "other table of the name": ("log", replaced(MemoryChunks, "open_table", pins_nothing), "table_that_was_made_again"),
     "chunk in the old shape": ("log", replaced(OpenTable, "_batch", keeps_the_shape), "added_between_two_chunks"),
     "filled rows not told": ("log", replaced(MemoryStream, "_events", drops_what_fills), "values_has_them"),
     "filled rows not compared": (

@@ -246,7 +246,7 @@ IN_GAPS: dict[str, Faults] = {
 
 EARLY: dict[str, Faults] = {
     "ack before fsync": PLANTED["ack before fsync"],
-    "ack of a sync under way": Faults(patch=(Durability, "_synced", durable_before_its_sync)),
+    "ack of a sync under way": Faults(patch=(Durability, "_sync_log", durable_before_its_sync)),
 }
 """The source is notified of what is not durable yet (invariant 2)."""
 
@@ -290,7 +290,7 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
     "resume that skips one transaction": (SERVERS["mysql"], PLANTED["resume that skips one transaction"]),
     "upper bound taken for what is visible": (
         SERVERS["mysql-read-only"],
-        Faults(patch=(Delivered, "seen", each_bound_for_itself)),
+        Faults(patch=(Delivered, "record_snapshot", each_bound_for_itself)),
     ),
     "high not waited for": (SERVERS["mysql-read-only"], PLANTED["high not waited for"]),
     "no re-read of moved partial rows": (SERVERS["mysql-read-only"], PLANTED["no re-read of moved partial rows"]),

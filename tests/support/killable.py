@@ -79,7 +79,7 @@ POINTS: dict[str, Point | tuple[Point, Point]] = {
     "rename": (os, "rename", always),
     "fsync": (os, "fsync", always),
     "window asked": (CatchingUp, "_ask", always),
-    "window read": (CatchingUp, "_ended", always),
+    "window read": (CatchingUp, "_end_window", always),
     "advance": (Advance, "_ask", always),
     "window feedback": (CatchingUp, "acknowledge", always),
     "change over": (CatchingUp, "_change_over", always),

@@ -16,7 +16,7 @@ from cdcflow.sources.mysql.table_names import TableNames, lower_name
 class LowerTables(TestTables):
     """The catalog has `Orders` of `shop`, as given; the log's rows have it in lower case (mode 2)."""
 
-    def named(self, table: TableId) -> TableId:
+    def catalog_name(self, table: TableId) -> TableId:
         key = TableNames(2).key(table)
         return TableId("shop", "Orders") if key == TableId("shop", "orders") else key
 

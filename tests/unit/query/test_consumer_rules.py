@@ -513,7 +513,7 @@ def outlives_its_process(log: HandLog) -> bool:
 
 PLANTED: dict[Callable[[HandLog], bool], tuple[str, Any]] = {
     refuses_a_second_reader: (
-        "cdcflow.log.maintenance.consumer_files.locked",
+        "cdcflow.log.maintenance.consumer_files.lock_file",
         lambda path, refusal: os.open(path, os.O_RDWR | os.O_CREAT),
     ),
     never_goes_back: ("cdcflow.log.query.cursors.State.is_before", lambda state, cursor: False),
