@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdcflow.cli import failure
-from cdcflow.cli.merge_telling import say, say_progress, tell
+from cdcflow.cli.merge_output import say, say_progress, tell
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPaths, Json
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places

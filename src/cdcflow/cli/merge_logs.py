@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cdcflow.cli import failure, output
-from cdcflow.cli.merge_telling import plain, say, say_progress, tell_tables
+from cdcflow.cli.merge_output import plain, say, say_progress, tell_tables
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.daemon import signals

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cdcflow.cli import failure, output
-from cdcflow.cli.merge_telling import plain, say_progress, tell
+from cdcflow.cli.merge_output import plain, say_progress, tell
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
 

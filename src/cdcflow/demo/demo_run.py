@@ -27,8 +27,8 @@ from cdcflow.daemon.events import send_structlog_to
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.demo import engines, flights, logs, proof
 from cdcflow.demo.databases import Kind, Source
-from cdcflow.demo.opening import demo_source
 from cdcflow.demo.screen import Screen
+from cdcflow.demo.source_choice import demo_source
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
 
 BACKFILL_S = 9.0
@@ -196,7 +196,7 @@ class DemoRun:
 
     def _merge(self, engine: engines.Engine, name: str, *, watch: bool = False) -> Mapping[str, Any]:
         """Merge, and return the tables of the cut that it published."""
-        from cdcflow.cli.merge_telling import plain
+        from cdcflow.cli.merge_output import plain
 
         self._screen.step(name)
         with self._watching() if watch else contextlib.nullcontext():

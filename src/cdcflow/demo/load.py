@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from cdcflow.demo import opening, writer
+from cdcflow.demo import source_choice, writer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     password = None if chosen.password_file is None else chosen.password_file.read_text().rstrip("\r\n")
     if chosen.what == "seed":
-        loaded = opening.seed(chosen.url, password, chosen.rows)
+        loaded = source_choice.seed(chosen.url, password, chosen.rows)
         sys.stdout.write(json.dumps(loaded or "loaded before") + "\n")
         return 0
     stop = writer.told_to_stop()
-    with closing(opening.session(chosen.url, password)) as opened:
+    with closing(source_choice.session(chosen.url, password)) as opened:
         writer.write(opened, chosen.per_second, stop)
     return 0
 

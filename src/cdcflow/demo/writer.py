@@ -27,7 +27,7 @@ from datetime import UTC, datetime, timedelta
 from types import FrameType
 
 from cdcflow.demo.databases import Session, StatementResult, Undone
-from cdcflow.demo.opening import session
+from cdcflow.demo.source_choice import session
 
 Key = tuple[datetime, str, int]
 ORIGINS = ("EWR", "JFK", "LGA")

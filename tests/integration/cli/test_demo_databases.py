@@ -11,7 +11,7 @@ from tests.servers.postgres import PostgresServer
 
 from cdcflow.demo import flights, load
 from cdcflow.demo.databases import Kind
-from cdcflow.demo.opening import demo_source, seed, session
+from cdcflow.demo.source_choice import demo_source, seed, session
 from cdcflow.demo.writer import Workload
 
 AIRPORTS = "2d5c66a8a1ddc420d7.2d0474be378d158da1"
