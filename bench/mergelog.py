@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from cdcflow.log.files.layout import Layout, LogFile
 from cdcflow.log.files.segment_writer import HAND_ON_ROWS, file_name
-from cdcflow.log.files.tally import Tally
-from cdcflow.log.format.rows import Shape
+from cdcflow.log.files.tally import ShapeTally
+from cdcflow.log.format.rows import ShapeEntry
 from cdcflow.log.format.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Table, TableId
@@ -107,7 +107,7 @@ def seal(
 
 def entry(path: Path, shape: Table, version: int, written: pa.Table, sha256: str = "") -> SegmentFile:
     """What sealing returns for a file with these rows of the log, which is written."""
-    tally = Tally(Shape(shape, version))
+    tally = ShapeTally(ShapeEntry(shape, version))
     for batch in written.to_batches(max_chunksize=HAND_ON_ROWS):
         tally.add(batch, 0)
     return tally.entry(path.name, path.stat().st_size, sha256)

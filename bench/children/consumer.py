@@ -20,7 +20,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from bench.children.usage import Clock, given, tell
 from cdcflow.log.format.records import Message, RangeDecoder
-from cdcflow.log.format.rows import Rows
+from cdcflow.log.format.rows import ShapeRows
 
 PATIENCE_S = 60.0
 
@@ -33,7 +33,7 @@ def ids_of_log(topic: str) -> Ids:
 
     def ids(offset: int, key: bytes, value: bytes) -> list[int]:
         placed = decoder.take(Message(offset, key, value))
-        if placed is None or not isinstance(placed.record, Rows) or "id" not in placed.record.rows.schema.names:
+        if placed is None or not isinstance(placed.record, ShapeRows) or "id" not in placed.record.rows.schema.names:
             return []
         found: list[int] = placed.record.rows.column("id").to_pylist()
         return found

@@ -233,14 +233,14 @@ def reduced(spark: SparkSession, log: str, way: str) -> dict[str, Any]:
     from cdcflow.tables.job import changes
     from cdcflow.tables.job.spans import shapes_over_time
     from cdcflow.tables.merge.evolution import evolve
-    from cdcflow.tables.merge.reduce import Layout, families, reduction
+    from cdcflow.tables.merge.reduce import ColumnLayout, families, reduction
     from cdcflow.tables.segments import sealed
 
     whole = sealed(LogLayout(Path(log)))
     (table,) = whole.tables(None).values()
     files = whole.files(table, 0)
     shapes = shapes_over_time(files)
-    layout = Layout.of(evolve(None, shapes, 0), shapes)
+    layout = ColumnLayout.of(evolve(None, shapes, 0), shapes)
     with changes.view(SparkSql(spark), layout, files, 0, None) as found:
         others = [f"c{i}" for i in layout.others]
         if way == "ours":

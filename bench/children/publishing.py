@@ -17,13 +17,13 @@ import pyarrow as pa
 from bench.children.usage import Clock, given, tell
 from cdcflow.config import PublishKafka
 from cdcflow.publish.assembly import publisher_of, rules_of
-from cdcflow.publish.events import Group, Messages, TableEvents
+from cdcflow.publish.events import Messages, TableEvents, TransactionGroup
 from cdcflow.publish.file_tail import FileTail
 from cdcflow.publish.formats import format_of
 from cdcflow.publish.position import Published
 from cdcflow.publish.producer import Cluster, TableProducer
 from cdcflow.publish.publisher import SLICE_ROWS
-from cdcflow.publish.sources import SourceBlocks, Transactions
+from cdcflow.publish.sources import HeaderBatch, SourceBlocks
 
 
 def published(settings: PublishKafka, path: Path) -> dict[str, object]:
@@ -38,7 +38,7 @@ def made(settings: PublishKafka, path: Path) -> list[Messages]:
     tail = FileTail(path)
     blocks = SourceBlocks(tail.identity, settings.topic_prefix)
     end = tail.next_offset() - 1
-    group = Group(Transactions(pa.concat_tables(tail.transactions(1, end))), blocks, time.time_ns())
+    group = TransactionGroup(HeaderBatch(pa.concat_tables(tail.transactions(1, end))), blocks, time.time_ns())
     events: TableEvents | None = None
     found: list[Messages] = []
     for table, _, rows in tail.rows(1, end):

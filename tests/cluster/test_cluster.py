@@ -22,7 +22,7 @@ from tests.servers.objects import SECRET_KEY, ObjectServer
 from tests.servers.spark import SparkCluster
 
 import cdcflow.cli
-from cdcflow.log.fold.fold import Change, fold
+from cdcflow.log.fold.fold import LogChange, fold
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
 from cdcflow.sinks.kafka.reader import KafkaReader
@@ -144,13 +144,13 @@ def by_id(row: Mapping[str, Any]) -> int:
 def folded(log: LogReader) -> dict[str, list[dict[str, Any]]]:
     """The rows that the tables must have, of all rows that the log has."""
     shapes: dict[str, Table] = {}
-    changes: dict[str, list[Change]] = {}
+    changes: dict[str, list[LogChange]] = {}
     for name, row in rows_of(log):
         table = name.rpartition(".")[0]
         shapes[table] = list(next(s for t, s in log.table_shapes().items() if str(t) == table).values())[-1]
         unchanged = frozenset(row[UNCHANGED] or ())
         values = {c.name: row.get(c.name) for c in shapes[table].columns if c.name not in unchanged}
-        changes.setdefault(table, []).append(Change(row[OFFSET], row[OP], values, unchanged, row[BEFORE]))
+        changes.setdefault(table, []).append(LogChange(row[OFFSET], row[OP], values, unchanged, row[BEFORE]))
     return {
         table: [dict(row.values) for row in fold({}, found, shapes[table].key_columns, keyed=True).values()]
         for table, found in changes.items()

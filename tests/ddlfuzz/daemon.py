@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow import wiring
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.ports.source import Source
 from cdcflow.config import load
@@ -141,7 +141,7 @@ def _run(pipe: Connection, path: str, look_s: float, small: bool, orders: Orders
         open_log=lambda identity, accept: wiring.open_log(config, identity, accept_history_loss=accept),
         limits=wiring.limits(config, backfill_new=not orders.backfill),
         orders=orders,
-        pace=Pace(heartbeat_s=0.1, tables_look_s=look_s),
+        pace=LoopIntervals(heartbeat_s=0.1, tables_look_s=look_s),
         on_event=on_event,
     )
     signal.signal(signal.SIGTERM, lambda *_: capture.stop())

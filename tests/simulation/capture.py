@@ -11,7 +11,7 @@ from tests.simulation.log import ModelLog
 from tests.simulation.source import ModelSource
 from tests.simulation.steps import Silent, Steps
 
-from cdcflow.capture.attempt import Attempt, Orders, Pace
+from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Input
 from cdcflow.capture.interleave.progress import Progress
@@ -30,7 +30,7 @@ class Process:
         log: ModelLog,
         *,
         limits: Limits,
-        pace: Pace,
+        pace: LoopIntervals,
         requests: SimpleQueue[Input],
         clock: Callable[[], float],
         faults: Faults,

@@ -19,8 +19,8 @@ from tests.simulation.transactions import Keys, Plain, Row, Transaction
 
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.ports.log import Numbered, Spool
-from cdcflow.log.fold.fold import Change, Key, fold, sweep
-from cdcflow.log.fold.fold import Row as Folded
+from cdcflow.log.fold.fold import FoldedRow as Folded
+from cdcflow.log.fold.fold import Key, LogChange, fold, sweep
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import TableId
@@ -232,10 +232,10 @@ class ModelLog:
 
     def _judge_rows(self, before: AtCut, checkpoint: Checkpoint, entries: list[Entry], lsn: int) -> AtCut:
         """I5: the fold of the log is the source as of the cut's position."""
-        changes: dict[TableId, list[Change]] = {}
+        changes: dict[TableId, list[LogChange]] = {}
         for entry in entries:
             for number, row in enumerate(row for t in entry.run.items for row in t.rows):
-                change = Change(entry.first_offset + number, row.op, row.values, row.unchanged, row.before)
+                change = LogChange(entry.first_offset + number, row.op, row.values, row.unchanged, row.before)
                 changes.setdefault(row.table, []).append(change)
         truth = dict(before.truth)
         folded, generations, incomplete = dict(before.folded), dict(before.generations), set(before.incomplete)

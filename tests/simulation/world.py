@@ -21,7 +21,7 @@ from tests.simulation.servers import SERVERS, Server
 from tests.simulation.source import ModelSource, Weather
 from tests.simulation.transactions import Keys, plain_keys
 
-from cdcflow.capture.attempt import Pace
+from cdcflow.capture.attempt import LoopIntervals
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Repair, Reread, Resume
 from cdcflow.capture.source_polls import TablesChanged
@@ -110,7 +110,7 @@ class World:
             delivered_max=rng.choice([0, 3, 1_000]),
             retry_pause_us=rng.choice([1_000, 50_000]),
         )
-        self._pace = Pace(heartbeat_s=rng.choice([1.0, 1e9]), tables_look_s=rng.choice([1.0, 10.0]))
+        self._pace = LoopIntervals(heartbeat_s=rng.choice([1.0, 1e9]), tables_look_s=rng.choice([1.0, 10.0]))
         self._faults = faults
         self._weather = Weather(failing=rng.choice([0.0, 0.05]), polls=rng.choice([(0, 0, 1), (0, 1, 3), (1, 3, 10)]))
         self._requests: SimpleQueue[Input] = SimpleQueue()

@@ -25,7 +25,7 @@ from cdcflow import wiring
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.config import Config, load
-from cdcflow.log.fold.fold import Key, Row
+from cdcflow.log.fold.fold import FoldedRow, Key
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import TableId
 from cdcflow.tables.verify import Report
@@ -47,7 +47,7 @@ INSERT INTO notices SELECT i % 40, i % 2 = 0, ARRAY['a', NULL, 'b'] FROM generat
 
 WAIT_S = 60.0
 
-Folded = Mapping[TableId, dict[Key, Row]]
+Folded = Mapping[TableId, dict[Key, FoldedRow]]
 """The rows that `cdcflow.testing.folded` builds from a log."""
 
 

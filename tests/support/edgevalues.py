@@ -18,7 +18,7 @@ from handlog import HandLog
 from mergehistories import State, Step, make_table
 from tablefolds import FOLDED, Folded
 
-from cdcflow.log.fold.fold import Change
+from cdcflow.log.fold.fold import LogChange
 from cdcflow.model.table import Table
 from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
 
@@ -222,11 +222,11 @@ class EdgeTables:
 
     def _change(
         self, table: Table, offset: int, op: str, given: Mapping[str, Any], transaction: int, segment: int
-    ) -> Change:
+    ) -> LogChange:
         types = {c.name: c.type.arrow for c in table.columns}
         values = {n: in_table(v, types[n]) for n, v in given.items() if n in types}
         unchanged = frozenset(given.get("_unchanged") or ())
-        return Change(offset, op, values, unchanged, given.get("_before"), transaction, segment)
+        return LogChange(offset, op, values, unchanged, given.get("_before"), transaction, segment)
 
 
 def in_table(value: Any, arrow: pa.DataType) -> Any:

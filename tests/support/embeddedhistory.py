@@ -11,7 +11,7 @@ import pyarrow as pa
 from handlog import position_of, time_of
 from versionhistories import COLUMNS, KEY, Piece
 
-from cdcflow.log.fold.fold import Change, End, Key, Version
+from cdcflow.log.fold.fold import End, Key, LogChange, Version
 from cdcflow.model.table import MISSING, OFFSET, Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.tables.local.dialect import connect, duckdb_sql
@@ -26,13 +26,13 @@ SHAPE = Table(
     tuple(Column(n, i, ColumnType(str(t), t)) for i, (n, t) in enumerate(ARROW.items(), start=1)),
     KEY,
 )
-LAYOUT = replace(reduction.Layout.of(evolve(None, [SHAPE]), [SHAPE]), stamped=True)
+LAYOUT = replace(reduction.ColumnLayout.of(evolve(None, [SHAPE]), [SHAPE]), stamped=True)
 
 
 class EmbeddedHistory:
     """One table of versions. `merge` takes the segments of a range."""
 
-    def __init__(self, names: history_columns.Names = history_columns.Names()) -> None:  # noqa: B008 - it is frozen
+    def __init__(self, names: history_columns.OffsetNames = history_columns.OffsetNames()) -> None:  # noqa: B008 - it is frozen
         self._db = connect()
         self._names = names
         self._numbers = itertools.count(1)
@@ -72,7 +72,7 @@ class EmbeddedHistory:
         masks = self._masks(view)
         if masks and any(c.before for c in rows):
             view = self._completed(view, masks, [o for _, o in truncates])
-        range_ = history.Range(
+        range_ = history.RangeFacts(
             view,
             transactions,
             moments,
@@ -136,7 +136,7 @@ class EmbeddedHistory:
         rows = self.run(f"SELECT DISTINCT m FROM {view} WHERE op <> 'd' AND m IS NOT NULL")
         return frozenset(frozenset(m) for (m,) in rows)
 
-    def _row(self, change: Change) -> dict[str, Any]:
+    def _row(self, change: LogChange) -> dict[str, Any]:
         row: dict[str, Any] = {f"c{i}": change.values.get(n) for i, n in enumerate(COLUMNS)}
         unchanged = sorted(COLUMNS.index(n) for n in change.unchanged)
         row |= {
@@ -180,7 +180,7 @@ _CHANGES = pa.schema(
 )
 
 
-def _sealed(changes: Sequence[Change]) -> list[Piece]:
+def _sealed(changes: Sequence[LogChange]) -> list[Piece]:
     """The segments that these were sealed in."""
     grouped = itertools.groupby(changes, key=lambda c: c.segment)
     return [Piece(own, own[-1].offset, 0, False) for own in (list(group) for _, group in grouped)]

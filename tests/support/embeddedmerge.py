@@ -64,7 +64,7 @@ class EmbeddedWarehouse:
         target = self.described(name, shapes)
         evolution = evolve(target, shapes, at)
         self._evolve(name, evolution)
-        layout = reduction.Layout.of(evolution, shapes)
+        layout = reduction.ColumnLayout.of(evolution, shapes)
         living = [(s, c) for s, c in written if s.incarnation == evolution.target.incarnation]
         after = max((c.offset for _, c in living if c.op == "t"), default=0)
         if evolution.fresh:
@@ -164,7 +164,7 @@ class EmbeddedWarehouse:
         self.run(spark_sql)
 
     def _changes(
-        self, layout: reduction.Layout, written: Sequence[Written], table: str | None
+        self, layout: reduction.ColumnLayout, written: Sequence[Written], table: str | None
     ) -> tuple[str, frozenset[reduction.Mask]]:
         """The view of changes with key changes completed, and its masks."""
         moved = any(c.before is not None and c.op == "c" for _, c in written)
@@ -181,7 +181,7 @@ class EmbeddedWarehouse:
         return name, masks
 
     def _completed(
-        self, layout: reduction.Layout, masks: frozenset[reduction.Mask], changes: str, table: str | None
+        self, layout: reduction.ColumnLayout, masks: frozenset[reduction.Mask], changes: str, table: str | None
     ) -> str:
         columns = sorted(frozenset[int]().union(*masks))
         moved = self._view("moves", moves.moves(layout, changes))

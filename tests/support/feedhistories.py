@@ -9,7 +9,7 @@ from typing import Any
 
 from mergehistories import make_table
 
-from cdcflow.log.fold.fold import Change, Row, fold
+from cdcflow.log.fold.fold import FoldedRow, LogChange, fold
 from cdcflow.model.table import BEFORE, OFFSET, UNCHANGED, Identity, Table
 
 NUMBERS = {"id": 1, "a": 2, "b": 2, "doc": 3, "added": 4}
@@ -31,12 +31,12 @@ def said(kind: str, offset: int, values: Mapping[str, Any]) -> Values:
 def history(chance: random.Random, count: int, first: int = 1) -> Iterator[tuple[Step, list[Values]]]:
     """Changes with consecutive offsets starting at `first`, the first half of the older shape, and what a feed returns
     for each of them in the newer one."""
-    state: dict[Any, Row] = {}
+    state: dict[Any, FoldedRow] = {}
     for offset in range(first, first + count):
         shape = OLD if offset < first + count // 2 else NEW
         if offset == first + count // 2:  # as the source has them from now on
             state = {
-                k: Row({"id": r.values["id"], "b": r.values["a"], "added": 7}, frozenset(), r.offset)
+                k: FoldedRow({"id": r.values["id"], "b": r.values["a"], "added": 7}, frozenset(), r.offset)
                 for k, r in state.items()
             }
         names = [c.name for c in shape.columns if c.name != "id"]
@@ -46,19 +46,19 @@ def history(chance: random.Random, count: int, first: int = 1) -> Iterator[tuple
         if "doc" in fresh and fresh["doc"] is not None:
             fresh["doc"] = str(fresh["doc"])
         op = chance.choice("uud") if old else chance.choice("cr")
-        logged, change = fresh, Change(offset, op, fresh)
+        logged, change = fresh, LogChange(offset, op, fresh)
         if op == "u" and old is not None:
             unchanged = chance.sample(names, chance.randrange(len(names)))
             sent = {n: v for n, v in fresh.items() if n not in unchanged}
             logged = sent | {UNCHANGED: unchanged or None, BEFORE: dict(old.values)}
-            change = Change(offset, op, sent, frozenset(unchanged))
+            change = LogChange(offset, op, sent, frozenset(unchanged))
         elif op == "d" and old is not None:
-            logged, change = dict(old.values), Change(offset, op, {"id": id_})
+            logged, change = dict(old.values), LogChange(offset, op, {"id": id_})
         says, state = _by_fold(state, change, shape)
         yield (shape, op, logged), says
 
 
-def _by_fold(state: dict[Any, Row], change: Change, shape: Table) -> tuple[list[Values], dict[Any, Row]]:
+def _by_fold(state: dict[Any, FoldedRow], change: LogChange, shape: Table) -> tuple[list[Values], dict[Any, FoldedRow]]:
     """What the feed must return for a change, and the rows after it, in the latest shape."""
 
     def row(values: Mapping[str, Any]) -> Values:

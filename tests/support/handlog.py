@@ -16,7 +16,7 @@ from bench import mergelog
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.segment_writer import file_name
-from cdcflow.log.fold.fold import Change
+from cdcflow.log.fold.fold import LogChange
 from cdcflow.log.format.schema_history import SchemaHistory
 from cdcflow.log.format.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
 from cdcflow.log.read.moments import clock_of
@@ -37,7 +37,7 @@ class HandLog:
     cut: int = 0
     versions: dict[Table, int] = field(default_factory=dict)
     progress: dict[str, dict[str, Any]] = field(default_factory=dict)
-    written: list[tuple[Table, Change]] = field(default_factory=list)
+    written: list[tuple[Table, LogChange]] = field(default_factory=list)
     has_transactions: bool = False
     reads: set[int] = field(default_factory=set)
 
@@ -67,7 +67,7 @@ class HandLog:
             numbers.append((offset, transaction))
             if values.pop("_read", op == "r"):
                 self.reads.add(transaction)
-            change = Change(offset, op, values, frozenset(unchanged or ()), before)
+            change = LogChange(offset, op, values, frozenset(unchanged or ()), before)
             self.written.append((table, change))
             row = {c.name: values.get(c.name) for c in table.columns}
             row |= {OFFSET: offset, TRANSACTION: transaction, COMMIT_TS: offset, OP: op}
@@ -142,7 +142,7 @@ class HandLog:
         for bounds in listed:
             shutil.rmtree(layout.segment(*bounds))
 
-    def changes(self, table: TableId, up_to: int | None = None) -> list[Change]:
+    def changes(self, table: TableId, up_to: int | None = None) -> list[LogChange]:
         return [c for t, c in self.written if t.id == table and (up_to is None or c.offset <= up_to)]
 
 

@@ -20,7 +20,7 @@ from objectlogs import ObjectLog
 from cdcflow.config import Objects
 from cdcflow.log.disk.layer import OsLayer
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.sinks.objects.bucket import Bucket
 
 STEPS: list[tuple[Any, str]] = [(Bucket, "put_new"), (Bucket, "put"), (Bucket, "delete")]
@@ -55,12 +55,12 @@ def work(root: str, objects: str, kind: str, count: int) -> None:
         log.settled()
         opened.close()
     elif kind == "expire":
-        Retention(Layout(log.root)).expire(Rule(before_cut=2))
+        LogRetention(Layout(log.root)).expire(ExpiryRule(before_cut=2))
     elif kind == "expire there":
-        log.retention().expire(Rule(before_cut=2))
+        log.retention().expire(ExpiryRule(before_cut=2))
     else:
         log.retention().compact()
-        log.retention().expire(Rule(before_cut=3))
+        log.retention().expire(ExpiryRule(before_cut=3))
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from cdcflow.spark.executors import chunk_reader_process
-from cdcflow.spark.executors.chunk_reader_process import Invitation, Reader, serve
+from cdcflow.spark.executors.chunk_reader_process import Invitation, RequestReader, serve
 
 SMALL_PIECE = 1000
 """So that every file has some."""
@@ -27,10 +27,10 @@ def arm(point: str, last: int) -> None:
     if name == "file":
         arm_within_file(last)
         return
-    original = getattr(Reader, f"_{name}")
+    original = getattr(RequestReader, f"_{name}")
     numbers = count(1)
 
-    def wrapped(self: Reader, request: Any) -> Any:
+    def wrapped(self: RequestReader, request: Any) -> Any:
         number = next(numbers)
         if when == "before" and number == last:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -39,21 +39,21 @@ def arm(point: str, last: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    setattr(Reader, f"_{name}", wrapped)
+    setattr(RequestReader, f"_{name}", wrapped)
 
 
 def arm_within_file(last: int) -> None:
-    original = Reader.pieces
+    original = RequestReader.pieces
     chunk_reader_process.PIECE_BYTES = SMALL_PIECE
     numbers = count(1)
 
-    def pieces(self: Reader) -> Iterator[memoryview]:
+    def pieces(self: RequestReader) -> Iterator[memoryview]:
         for piece in original(self):
             yield piece
             if next(numbers) == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(Reader, "pieces", pieces)  # noqa: B010  a method, to which mypy allows no assignment
+    setattr(RequestReader, "pieces", pieces)  # noqa: B010  a method, to which mypy allows no assignment
 
 
 def begin(number: int, invitation: Invitation, *point: str) -> subprocess.Popen[bytes]:

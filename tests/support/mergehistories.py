@@ -14,12 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcflow.log.fold.fold import Change, Row, exact, fold
+from cdcflow.log.fold.fold import FoldedRow, LogChange, exact, fold
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
 Step = tuple[Table, str, dict[str, Any]]
-Written = tuple[Table, Change]
+Written = tuple[Table, LogChange]
 """A change with the shape of its table then."""
 
 State = dict[tuple[object, ...], tuple[dict[str, object], frozenset[str], int, int]]
@@ -53,7 +53,7 @@ class World:
     tables: dict[str, Table]
     histories: int
     defaults: Mapping[str, object] = field(default_factory=lambda: {"added": 7})
-    rows: dict[str, dict[tuple[object, ...], Row]] = field(default_factory=dict)
+    rows: dict[str, dict[tuple[object, ...], FoldedRow]] = field(default_factory=dict)
     covered: Counter[str] = field(default_factory=Counter)
 
     def steps(self, name: str, count: int) -> Iterator[Step]:
@@ -128,7 +128,9 @@ class World:
                     rows = {
                         k: r
                         if column.name in r.missing
-                        else Row({column.name: self.defaults[column.name], **r.values}, r.missing, r.offset, r.count)
+                        else FoldedRow(
+                            {column.name: self.defaults[column.name], **r.values}, r.missing, r.offset, r.count
+                        )
                         for k, r in rows.items()
                     }
             rows = fold(rows, [c for _, c in stretch], shape.key_columns, keyed=bool(shape.key))

@@ -11,7 +11,7 @@ import yaml
 
 from cdcflow.config import Objects
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.maintenance.retention import LogRetention
 from cdcflow.log.read.reader import check, list_segments, read_rows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET
@@ -62,8 +62,8 @@ class ObjectLog:
         self.opened.append(log)
         return log
 
-    def retention(self, grace_s: float = 0) -> Retention:
-        return Retention(self.layout, RemoteBucket(self.bucket), grace_s=grace_s)
+    def retention(self, grace_s: float = 0) -> LogRetention:
+        return LogRetention(self.layout, RemoteBucket(self.bucket), grace_s=grace_s)
 
     def settled(self) -> None:
         """Wait until everything sealed is in the bucket, and its files are dropped here."""

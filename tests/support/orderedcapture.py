@@ -13,7 +13,7 @@ from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture import capture as captures
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.progress import Progress, commands_of
@@ -46,7 +46,7 @@ class Stage:
             open_log=lambda *_: MemoryLog(self.memory),
             limits=Limits(rows_per_second_max=500),
             orders=Orders(once=once),
-            pace=Pace(heartbeat_s=1e9, tables_look_s=1e9),
+            pace=LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9),
             on_event=lambda event, fields: self.told.put(event),
             newest_checkpoint=lambda: self.memory.checkpoint,
             late=LateTraces(lambda: list(self.notes), self._note),

@@ -16,9 +16,9 @@ from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import SourceIdentity
 from cdcflow.push.operations import parse_operations
-from cdcflow.push.remembered import Memory, Once
-from cdcflow.push.schemas import Shape, compile_schema, continue_numbers
-from cdcflow.push.writer import Answer, Request, Writer
+from cdcflow.push.remembered import Once, RememberedAnswers
+from cdcflow.push.schemas import CollectionShape, compile_schema, continue_numbers
+from cdcflow.push.writer import Answer, CollectionWriter, Request
 from cdcflow.sinks.files.log import FileLog
 
 SCHEMA: Mapping[str, Any] = {
@@ -38,7 +38,9 @@ ORDERS = compile_schema("orders", ["id"], SCHEMA)
 class Pushed:
     """A log that one writer writes, in this process. `stop` and `opened` again are a restart."""
 
-    def __init__(self, folder: Path, shape: Shape = ORDERS, *, keys_max: int = 1000, seal: Seal | None = None) -> None:
+    def __init__(
+        self, folder: Path, shape: CollectionShape = ORDERS, *, keys_max: int = 1000, seal: Seal | None = None
+    ) -> None:
         self.folder = folder
         reader = FolderReader(folder)
         if reader.exists():
@@ -48,11 +50,11 @@ class Pushed:
         self.log = FileLog.open(folder, SourceIdentity("push", "a1", "collections"), seal or Seal(age_max=3600.0))
         self.now_us = 1_700_000_000_000_000
         self.told: list[str] = []
-        self.writer = Writer(
+        self.writer = CollectionWriter(
             self.log,
             reader,
             asked(folder),
-            Memory(3600.0, keys_max),
+            RememberedAnswers(3600.0, keys_max),
             [shape],
             lambda event, fields: self.told.append(event),
             lambda: self.now_us,

@@ -18,11 +18,11 @@ from handlog import position_of, time_of
 from mergehistories import State, Written
 
 from cdcflow.log.fold.fold import (
-    Change,
     End,
+    FoldedRow,
     Follows,
-    History,
-    Row,
+    LogChange,
+    TableVersions,
     append,
     fold,
     go_on,
@@ -78,7 +78,7 @@ class Folded:
     """The fold of one table's changes. Columns are called by their numbers, as text."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[object, ...], Row] = {}
+        self.rows: dict[tuple[object, ...], FoldedRow] = {}
         self.shape: Table | None = None
         self.known: set[str] = set()
         self.since = 0
@@ -93,7 +93,7 @@ class Folded:
             self.reshape(shape)
             self.apply(shape, _key_columns(shape), [_by_number(shape, c) for _, c in stretch])
 
-    def apply(self, shape: Table, keys: tuple[str, ...], changes: list[Change]) -> None:
+    def apply(self, shape: Table, keys: tuple[str, ...], changes: list[LogChange]) -> None:
         """Changes of one shape, their columns and the key's by number."""
         self.rows = fold(self.rows, changes, keys, keyed=bool(shape.key))
 
@@ -156,20 +156,20 @@ class Folded:
     def _count_again(self, shape: Table) -> None:
         """Rows without a key are told apart by the columns that there are."""
         numbers = [str(c.number) for c in shape.columns]
-        found: dict[tuple[object, ...], Row] = {}
+        found: dict[tuple[object, ...], FoldedRow] = {}
         for row in self.rows.values():
             values = {n: row.values.get(n) for n in numbers}
             key = tuple(values.values())
             same = found.get(key)
             offset, count = (0, 0) if same is None else (same.offset, same.count)
-            found[key] = Row(values, row.missing, max(offset, row.offset), count + row.count)
+            found[key] = FoldedRow(values, row.missing, max(offset, row.offset), count + row.count)
         self.rows = found
 
 
 class SoftlyFolded(Folded):
     """The same where deleted rows stay."""
 
-    def apply(self, shape: Table, keys: tuple[str, ...], changes: list[Change]) -> None:
+    def apply(self, shape: Table, keys: tuple[str, ...], changes: list[LogChange]) -> None:
         columns = frozenset(str(c.number) for c in shape.columns)
         self.rows = soft_delete(self.rows, changes, keys, columns - frozenset(keys))
 
@@ -193,7 +193,7 @@ class Appended(Folded):
 
     def __init__(self) -> None:
         super().__init__()
-        self.changes: list[Change] = []
+        self.changes: list[LogChange] = []
         self.shapes: list[Table] = []
 
     @property
@@ -248,7 +248,7 @@ class Versioned(Folded):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = History()
+        self.found = TableVersions()
         self.incarnations: dict[tuple[tuple[object, ...], int], int] = {}
         self.transactions: dict[int, int] = {}
         self.given: dict[str, int] = {}
@@ -299,7 +299,7 @@ class Versioned(Folded):
         self._told()
 
     def _told(self) -> None:
-        self.rows = {key: Row(v.values, v.missing, v.offset) for key, v in self.found.open.items()}
+        self.rows = {key: FoldedRow(v.values, v.missing, v.offset) for key, v in self.found.open.items()}
 
     def expected(self, shape: Table) -> State:
         names = {str(c.number): c.name for c in shape.columns}
@@ -402,7 +402,7 @@ def _in_shape(newest: Table, changes: Iterable[Written]) -> Iterator[Written]:
             yield newest, replace(change, values=values, before=None)
 
 
-def _by_number(shape: Table, change: Change) -> Change:
+def _by_number(shape: Table, change: LogChange) -> LogChange:
     numbers = {c.name: str(c.number) for c in shape.columns}
     return replace(
         change,

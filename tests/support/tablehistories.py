@@ -25,10 +25,10 @@ from handlog import HandLog
 from mergehistories import Step, differences, make_table
 from tablefolds import FAMILY, KINDS, VERSION, Folded, Merged
 
-from cdcflow.log.fold.fold import Change
+from cdcflow.log.fold.fold import LogChange
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.tables.job.reports import MergeReport, TableReport
+from cdcflow.tables.job.reports import MergeReport, TableMergeReport
 from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
 
 MODES: tuple[Mode, ...] = ("current", "current", "soft_delete", "append", "history")
@@ -569,7 +569,7 @@ class Histories:
 
 
 def _difference(
-    history: History, report: TableReport | None, rows: Callable[[Table], Iterable[Mapping[str, Any]]]
+    history: History, report: TableMergeReport | None, rows: Callable[[Table], Iterable[Mapping[str, Any]]]
 ) -> str | None:
     merged = history.merged
     if merged.is_left_out:
@@ -604,11 +604,11 @@ def _name_of(event: Callable[[int], list[Step]]) -> str:
     return called.__name__.strip("_")
 
 
-def _change(offset: int, op: str, given: Mapping[str, Any], transaction: int, segment: int) -> Change:
+def _change(offset: int, op: str, given: Mapping[str, Any], transaction: int, segment: int) -> LogChange:
     values = {k: v for k, v in given.items() if k not in ("_unchanged", "_before", "_read")}
     unchanged = frozenset(given.get("_unchanged") or ())
     read = bool(given.get("_read"))
-    return Change(offset, op, values, unchanged, given.get("_before"), transaction, segment, read)
+    return LogChange(offset, op, values, unchanged, given.get("_before"), transaction, segment, read)
 
 
 def _both(folded: Folded, history: History) -> tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]:

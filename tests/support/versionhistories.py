@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdcflow.log.fold.fold import Change, Key, Version
+from cdcflow.log.fold.fold import Key, LogChange, Version
 
 Values = dict[str, Any]
 KEY = ("id",)
@@ -25,7 +25,7 @@ COLUMNS = ("id", "a", "doc")
 class Piece:
     """One segment: its changes, and what is known at its end about the latest backfill."""
 
-    changes: Sequence[Change]
+    changes: Sequence[LogChange]
     last_offset: int
     since: int
     is_done: bool
@@ -42,7 +42,7 @@ class Log:
     gaps: list[int] = field(default_factory=list)
     generations: int = 0
     _rows: dict[int, Values] = field(default_factory=dict)
-    _changes: list[Change] = field(default_factory=list)
+    _changes: list[LogChange] = field(default_factory=list)
     _offset: int = 0
     _transaction: int = 0
     _since: int = 0
@@ -76,7 +76,7 @@ class Log:
                 self._seal()
         self._seal()
 
-    def changes(self, pieces: Sequence[Piece]) -> list[Change]:
+    def changes(self, pieces: Sequence[Piece]) -> list[LogChange]:
         return [change for piece in pieces for change in piece.changes]
 
     # ── the source ──────────────────────────────────────────────────────────────────────────────────────────
@@ -140,7 +140,7 @@ class Log:
             for op, values, unchanged, before in steps:
                 self._offset += 1
                 about = self._transaction, len(self.pieces) + 1, read
-                change = Change(self._offset, op, values, frozenset(unchanged), before, *about)
+                change = LogChange(self._offset, op, values, frozenset(unchanged), before, *about)
                 self._changes.append(change)
             if steps and not read:
                 self.truth.append((self._offset, {k: dict(v) for k, v in self._rows.items()}))
@@ -231,8 +231,8 @@ def compacted(chance: random.Random, pieces: Sequence[Piece]) -> list[Piece]:
     ]
 
 
-def as_text(changes: Sequence[Change]) -> str:
-    def one(c: Change) -> str:
+def as_text(changes: Sequence[LogChange]) -> str:
+    def one(c: LogChange) -> str:
         left = f" unchanged {sorted(c.unchanged)}" if c.unchanged else ""
         left += " read" if c.read else ""
         return f"  {c.segment}/{c.transaction}/{c.offset} {c.op} {dict(c.values)}{left} {c.before or ''}"

@@ -9,14 +9,14 @@ from embeddedhistory import SHAPE
 from handlog import HandLog, position_of, time_of
 from versionhistories import COLUMNS, Piece
 
-from cdcflow.log.fold.fold import Change, End, Key, Version
+from cdcflow.log.fold.fold import End, Key, LogChange, Version
 from cdcflow.model.table import Table
-from cdcflow.tables.merge.history_columns import Names
+from cdcflow.tables.merge.history_columns import OffsetNames
 
 Step = tuple[Table, str, dict[str, Any]]
 
 
-def steps(changes: Iterable[Change], shape: Table = SHAPE) -> list[Step]:
+def steps(changes: Iterable[LogChange], shape: Table = SHAPE) -> list[Step]:
     """Changes as a log by hand takes them."""
     found: list[Step] = []
     for change in changes:
@@ -42,7 +42,7 @@ def write(log: HandLog, pieces: Sequence[Piece], shape: Table = SHAPE) -> None:
 def versions(
     rows: Iterable[Mapping[str, Any]],
     transactions: Mapping[int, int],
-    names: Names = Names(),  # noqa: B008 - it is frozen
+    names: OffsetNames = OffsetNames(),  # noqa: B008 - it is frozen
     columns: Sequence[str] = COLUMNS,
     key: str = "id",
 ) -> list[tuple[Key, Version]]:

@@ -10,7 +10,7 @@ from typing import Any
 from embeddedhistory import SHAPE
 from versionhistories import KEY, Piece
 
-from cdcflow.log.fold.fold import History, Key, Version, history
+from cdcflow.log.fold.fold import Key, TableVersions, Version, history
 from cdcflow.model.table import TableId
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.merge.policy import Policies, TablePolicy
@@ -21,12 +21,12 @@ HISTORIES = Policies(TablePolicy("history"))
 
 def told(merges: Sequence[Sequence[Piece]], gap: tuple[int, int] | None = None) -> list[tuple[Key, Version]]:
     """The oracle's result after these merges. `gap`: where changes were lost, and from where on the rows are right."""
-    found = History()
+    found = TableVersions()
     for pieces in merges:
         last = pieces[-1]
         changes = [change for piece in pieces for change in piece.changes]
         step = history(found.open, changes, KEY, since=last.since, swept=last.since if last.is_done else 0, gap=gap)
-        found = History([*found.ended, *step.ended], step.open)
+        found = TableVersions([*found.ended, *step.ended], step.open)
     return in_order([*found.ended, *found.open.items()])
 
 

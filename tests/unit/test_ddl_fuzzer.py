@@ -19,7 +19,7 @@ from tests.ddlfuzz.model import SERVERS, Model, Server
 from tests.ddlfuzz.shrink import shrunk
 
 from cdcflow.capture.interleave.progress import Progress, TableProgress
-from cdcflow.log.fold.fold import Change
+from cdcflow.log.fold.fold import LogChange
 from cdcflow.model.position import Offset
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -119,7 +119,7 @@ def shape(*columns: Column, key: tuple[str, ...] = ("id",)) -> Table:
 
 
 BEFORE = shape(Column("a", 2, INT), Column("b", 3, TEXT))
-ROW = Change(1, "c", {"id": 1, "a": 10, "b": "x"})
+ROW = LogChange(1, "c", {"id": 1, "a": 10, "b": "x"})
 
 
 class Told:
@@ -161,25 +161,25 @@ def test_failed_reading_is_repaired_once_by_its_remedy(reason: str, mended: list
 def test_oracle_follows_columns_by_number() -> None:
     """A renamed column keeps its values; one that was dropped and added again does not."""
     after = shape(Column("z", 2, INT), Column("b", 4, TEXT))
-    _, rows = oracle.current([(BEFORE, ROW), (after, Change(2, "c", {"id": 2, "z": 20, "b": "y"}))], None)
+    _, rows = oracle.current([(BEFORE, ROW), (after, LogChange(2, "c", {"id": 2, "z": 20, "b": "y"}))], None)
     assert rows == [{"id": 1, "z": 10, "b": None}, {"id": 2, "z": 20, "b": "y"}]
 
 
 def test_oracle_gives_old_rows_the_default_in_the_log() -> None:
     after = shape(*BEFORE.columns[1:], Column("c", 4, INT, missing="7"))
-    _, rows = oracle.current([(BEFORE, ROW), (after, Change(2, "u", {"id": 2, "a": 1, "b": "y", "c": None}))], None)
+    _, rows = oracle.current([(BEFORE, ROW), (after, LogChange(2, "u", {"id": 2, "a": 1, "b": "y", "c": None}))], None)
     assert [row["c"] for row in rows] == [7, None]
 
 
 def test_oracle_sweeps_what_a_finished_backfill_has_not_seen() -> None:
     done = TableProgress("done", 2, since=Offset(5))
-    _, rows = oracle.current([(BEFORE, ROW), (BEFORE, Change(5, "r", {"id": 2, "a": 1, "b": "y"}))], done)
+    _, rows = oracle.current([(BEFORE, ROW), (BEFORE, LogChange(5, "r", {"id": 2, "a": 1, "b": "y"}))], done)
     assert [row["id"] for row in rows] == [2]
 
 
 def test_oracle_detects_when_the_merge_would_stop() -> None:
     other = shape(Column("a", 2, INT), Column("b", 3, TEXT), key=("a",))
-    logged = [(BEFORE, ROW), (other, Change(5, "r", {"id": 1, "a": 10, "b": "x"}))]
+    logged = [(BEFORE, ROW), (other, LogChange(5, "r", {"id": 1, "a": 10, "b": "x"}))]
     with pytest.raises(oracle.Unmergeable, match="its key was"):
         oracle.current(logged, None)
     _, rows = oracle.current(logged, TableProgress("done", 2, since=Offset(5)), anew=True)
@@ -205,7 +205,7 @@ def test_oracle_finds_each_difference(source: list[tuple[object, ...]], said: st
 def test_table_that_is_gone_has_to_be_empty_in_the_log() -> None:
     """MySQL and MariaDB: rows of a dropped table once stayed permanently in log and tables, and no check noticed."""
     run = object.__new__(Run)
-    run._compare_ended({BEFORE.id: [(BEFORE, ROW), (BEFORE, Change(2, "t", {}))]}, Progress())
+    run._compare_ended({BEFORE.id: [(BEFORE, ROW), (BEFORE, LogChange(2, "t", {}))]}, Progress())
     with pytest.raises(Failure, match=r"public\.t: 1 rows in the log"):
         run._compare_ended({BEFORE.id: [(BEFORE, ROW)]}, Progress())
 
@@ -249,7 +249,7 @@ def test_postgres_log_keeps_what_a_dropped_table_had_at_its_end() -> None:
     ended(kept, database, Step("drop_table", ("public.t",)))
     assert "11 in the source" in str(kept.difference({BEFORE.id: [(BEFORE, ROW)]}, Progress()))
     assert "1 in the source only" in str(kept.difference({}, Progress()))
-    changed = Change(2, "u", {"id": 1, "a": 11, "b": "x"})
+    changed = LogChange(2, "u", {"id": 1, "a": 11, "b": "x"})
     assert kept.difference({BEFORE.id: [(BEFORE, ROW), (BEFORE, changed)]}, Progress()) is None
 
 
@@ -262,7 +262,7 @@ def test_postgres_table_with_another_name_may_still_change_under_its_old_one() -
     kept.follow()
     database.values = [(1, 12)]
     for value, allowed in ((10, True), (11, True), (12, False)):
-        change = Change(2, "u", {"id": 1, "a": value, "b": "x"})
+        change = LogChange(2, "u", {"id": 1, "a": value, "b": "x"})
         assert (kept.difference({BEFORE.id: [(BEFORE, ROW), (BEFORE, change)]}, Progress()) is None) == allowed
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.config import load
@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
         open_log=lambda identity, accepted: FileLog.open(folder / "log", identity),
         limits=Limits(),
         orders=Orders(once=True),
-        pace=Pace(),
+        pace=LoopIntervals(),
         on_event=lambda event, fields: None,
     ).run()
     rows = sum(batch.num_rows for _, _, batch in FolderReader(Layout(folder / "log")).read_rows())

@@ -82,7 +82,7 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LoopIntervals:
     """The intervals of the loop's periodic checks, and how long it waits for the last sync, in seconds."""
 
     heartbeat_s: float = 10.0
@@ -102,7 +102,7 @@ class Attempt:
         epoch: Epoch,
         limits: Limits,
         orders: Orders,
-        pace: Pace,
+        pace: LoopIntervals,
         requests: SimpleQueue[Input],
         waker: Waker,
         on_event: OnEvent,

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 import tenacity
 
-from cdcflow.capture.attempt import Attempt, Orders, Pace
+from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.commands import Commands
 from cdcflow.capture.freshness import Freshness
 from cdcflow.capture.interleave.limits import Limits
@@ -34,7 +34,7 @@ from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.offline_audit import LateTraces
 from cdcflow.capture.ports.source import Source
 from cdcflow.capture.requests import Arguments, answer_json, orders_of
-from cdcflow.capture.settings import CaptureSettings, OpenedLog, SettingsInUse
+from cdcflow.capture.settings import CaptureSettings, OwnedLog, SettingsInUse
 from cdcflow.capture.shadow import Shadow
 from cdcflow.capture.source_polls import TablesChanged
 from cdcflow.capture.spans import OnSpan
@@ -68,10 +68,10 @@ class Capture:
         self,
         *,
         open_source: Callable[[], Source],
-        open_log: Callable[[SourceIdentity, bool], OpenedLog],
+        open_log: Callable[[SourceIdentity, bool], OwnedLog],
         limits: Limits,
         orders: Orders,
-        pace: Pace,
+        pace: LoopIntervals,
         on_event: OnEvent,
         wait: bool = True,
         freshness: Freshness | None = None,
@@ -273,7 +273,7 @@ class Capture:
         with self._starting_lock:
             self._starting = None
 
-    def _run_on(self, source: Source, log: OpenedLog, settings: CaptureSettings) -> None:
+    def _run_on(self, source: Source, log: OwnedLog, settings: CaptureSettings) -> None:
         assert self._waker is not None  # noqa: S101 - created by `run`
         attempt = Attempt(
             source,

@@ -15,7 +15,7 @@ from typing import Literal
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.ports.source import Preview, TablePreview
 from cdcflow.capture.reread import is_read_again
-from cdcflow.config.changes import Change
+from cdcflow.config.changes import SettingChange
 from cdcflow.model.table import TableId
 
 Action = Literal["added", "captured again", "read again", "left out", "unchanged"]
@@ -80,7 +80,7 @@ class Plan:
 
     is_running: bool
     tables: tuple[TablePlan, ...]
-    settings: tuple[Change, ...]
+    settings: tuple[SettingChange, ...]
     refused: tuple[Refusal, ...]
     warnings: tuple[str, ...]
     cost: Cost
@@ -106,7 +106,7 @@ class Plan:
 def plan(
     preview: Preview | None,
     progress: Progress,
-    settings: Sequence[Change],
+    settings: Sequence[SettingChange],
     refused: Sequence[Refusal] = (),
     *,
     is_running: bool,
@@ -191,11 +191,11 @@ def _is_merged(table: TableId, merged: Collection[TableId] | None) -> bool | Non
     return None if merged is None else table in merged
 
 
-def _refusal_text(change: Change) -> str:
+def _refusal_text(change: SettingChange) -> str:
     return f"{change.name} cannot become {change.now or 'unset'}: {change.why}"
 
 
-def _warnings(tables: Sequence[TablePlan], settings: Sequence[Change], *, is_running: bool) -> list[str]:
+def _warnings(tables: Sequence[TablePlan], settings: Sequence[SettingChange], *, is_running: bool) -> list[str]:
     found = []
     for table in tables:
         if table.action == "read again":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cdcflow.capture.attempt import Pace
+from cdcflow.capture.attempt import LoopIntervals
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.ports.log import Log
 from cdcflow.capture.ports.source import Source
@@ -19,7 +19,7 @@ from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.model.position import Epoch, SourceIdentity
 
 
-class OpenedLog(Log, Protocol):
+class OwnedLog(Log, Protocol):
     """A log that a pipeline owns: it also knows its id and the epoch of this opening."""
 
     @property
@@ -37,9 +37,9 @@ class CaptureSettings:
     """
 
     open_source: Callable[[], Source]
-    open_log: Callable[[SourceIdentity, bool], OpenedLog]
+    open_log: Callable[[SourceIdentity, bool], OwnedLog]
     limits: Limits
-    pace: Pace
+    pace: LoopIntervals
     kept: Callable[[], None] = lambda: None
 
 

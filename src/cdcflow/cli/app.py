@@ -50,7 +50,7 @@ COMMANDS = {
 """For each command its location, and its summary in `cdcflow --help`. Its module is imported when it is called."""
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """Subcommands whose failures are printed in one block, without a traceback."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -92,7 +92,7 @@ def _of_system(error: Exception) -> CdcflowError | None:
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -46,7 +46,7 @@ _EVENT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z? \S")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BundleFile:
     """One file of a bundle. `text` describes its content in a sentence."""
 
     name: str
@@ -87,23 +87,23 @@ def bundle(
     )
 
 
-def parts(settings: Config, events: Path | None) -> Iterator[Part]:
+def parts(settings: Config, events: Path | None) -> Iterator[BundleFile]:
     """The parts of a bundle. A part that fails holds the reason instead."""
     from cdcflow import wiring
     from cdcflow.config.redaction import redact
 
-    yield Part("versions.json", "cdcflow, Python, system, packages, disk.", lambda: _versions(settings))
-    yield Part("settings.json", "The settings; secrets are references or left out.", lambda: redact(settings))
-    yield Part("status.json", "`cdcflow status --json`, without keys.", lambda: _status(settings))
-    yield Part("doctor.json", "`cdcflow doctor --json`.", lambda: [f.to_json() for f in wiring.doctor(settings)])
-    yield Part("server.json", "The server's version and settings that matter here.", lambda: _server(settings))
-    yield Part("tables.json", "Each table's shapes: columns, types, key.", lambda: _shapes(settings))
-    yield Part("log.json", "The log's parts: offsets, cuts, sizes; no rows.", lambda: _log(settings))
+    yield BundleFile("versions.json", "cdcflow, Python, system, packages, disk.", lambda: _versions(settings))
+    yield BundleFile("settings.json", "The settings; secrets are references or left out.", lambda: redact(settings))
+    yield BundleFile("status.json", "`cdcflow status --json`, without keys.", lambda: _status(settings))
+    yield BundleFile("doctor.json", "`cdcflow doctor --json`.", lambda: [f.to_json() for f in wiring.doctor(settings)])
+    yield BundleFile("server.json", "The server's version and settings that matter here.", lambda: _server(settings))
+    yield BundleFile("tables.json", "Each table's shapes: columns, types, key.", lambda: _shapes(settings))
+    yield BundleFile("log.json", "The log's parts: offsets, cuts, sizes; no rows.", lambda: _log(settings))
     if events is not None:
-        yield Part("events.txt", "The daemon's last lines.", lambda: _events(events))
+        yield BundleFile("events.txt", "The daemon's last lines.", lambda: _events(events))
 
 
-def _content(part: Part, secrets: set[str]) -> bytes:
+def _content(part: BundleFile, secrets: set[str]) -> bytes:
     from cdcflow.config.redaction import LEFT_OUT
 
     try:

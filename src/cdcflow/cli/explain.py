@@ -15,7 +15,7 @@ from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from cdcflow.tables.job.explanation import Explained, Transaction
+    from cdcflow.tables.job.explanation import Explained, ExplainedTransaction
 
 
 def explain(
@@ -80,7 +80,7 @@ def tell(found: Explained) -> None:
         typer.echo(f"    {column}: from before the oldest change that the log has")
 
 
-def _transaction(one: Transaction) -> str:
+def _transaction(one: ExplainedTransaction) -> str:
     what = "backfill" if one.kind == "read" else f"transaction {one.number} (id {one.xid})"
     return f"{what}, offsets {one.first_offset}-{one.last_offset}, {one.position}, {_time(one.commit_ts)}"
 

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from cdcflow.config.template import Kind, template
+from cdcflow.config.template import DatabaseKind, template
 from cdcflow.errors import ConfigurationError
 
 
 def init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("cdcflow.yaml"),
-    kind: Annotated[Kind, typer.Option(help="The database that changes are captured from.")] = Kind.postgres,
+    kind: Annotated[
+        DatabaseKind, typer.Option(help="The database that changes are captured from.")
+    ] = DatabaseKind.postgres,
     systemd: Annotated[
         bool, typer.Option("--systemd", help="Print a systemd unit for `cdcflow run` instead (docs/systemd.md).")
     ] = False,

@@ -19,7 +19,7 @@ from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from cdcflow.capture.interleave.progress import CommandRecord
-    from cdcflow.log.maintenance.retention import Rule
+    from cdcflow.log.maintenance.retention import ExpiryRule
     from cdcflow.log.read.log_reader import LogReader
     from cdcflow.model.table import Table, TableId
 
@@ -240,13 +240,13 @@ def expire(
     from cdcflow import wiring
     from cdcflow.log.maintenance import state_writer
     from cdcflow.log.maintenance.expiry import left_behind
-    from cdcflow.log.maintenance.retention import GRACE_S, Rule
+    from cdcflow.log.maintenance.retention import GRACE_S, ExpiryRule
 
     settings = load(config)
     retention = wiring.retention(settings, grace_s=GRACE_S)
     _log(config)
     clock = None if older_than is None else int((time.time() - seconds(older_than)) * 1e6)
-    rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
+    rule = ExpiryRule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
     left = retention.sweep()
     if state:
         rule = _with_state(config, rule, on)
@@ -272,7 +272,7 @@ def expire(
         typer.echo(f"consumer {name} had not read all of them: `cdcflow consumer restart {name}`")
 
 
-def _with_state(config: Path, rule: Rule, on: str | None) -> Rule:
+def _with_state(config: Path, rule: ExpiryRule, on: str | None) -> ExpiryRule:
     """Store the tables' rows at the end of what a rule expires; return the rule for exactly that.
 
     Raises:

@@ -14,7 +14,7 @@ from cdcflow.cli import output
 from cdcflow.log.fold.completeness import IN_DOUBT
 
 if TYPE_CHECKING:
-    from cdcflow.tables.job.reports import MergeReport, Progress, SeveralReport, TableReport
+    from cdcflow.tables.job.reports import MergeProgress, MergeReport, SeveralReport, TableMergeReport
 
 
 def say(text: str) -> None:
@@ -23,7 +23,7 @@ def say(text: str) -> None:
         typer.echo(text, err=True)
 
 
-def say_progress(progress: Progress) -> None:
+def say_progress(progress: MergeProgress) -> None:
     """Report a merge's progress, if stderr is a terminal."""
     step = f", step {progress.step}" if progress.step > 1 else ""
     say(f"merging {progress.table} ({progress.number} of {progress.tables} tables{step})")
@@ -42,7 +42,7 @@ def tell(report: MergeReport, *, json: bool = False) -> None:
     )
 
 
-def tell_tables(tables: Sequence[TableReport]) -> None:
+def tell_tables(tables: Sequence[TableMergeReport]) -> None:
     """Print the result for each table."""
     rows = [
         (t.name, output.number(t.changes), t.version, _whole(t), t.engine or "-", f"{t.seconds:.1f} s")
@@ -59,7 +59,7 @@ def tell_tables(tables: Sequence[TableReport]) -> None:
             typer.echo(f"somebody else changed {table.name}: {edit}", err=True)
 
 
-def _whole(table: TableReport) -> str:
+def _whole(table: TableMergeReport) -> str:
     """Whether all rows are present, and the table's state in the log if they are not."""
     if not table.complete:
         return table.state if table.state == IN_DOUBT else "not yet"

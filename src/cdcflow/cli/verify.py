@@ -22,7 +22,7 @@ from cdcflow.model.table import word
 
 if TYPE_CHECKING:
     from cdcflow.tables.verify.report import Against as Kind
-    from cdcflow.tables.verify.report import Difference, Report, TableReport
+    from cdcflow.tables.verify.report import Report, RowDifference, TableReport
 
 
 ORDER_WITHIN_S = 30.0
@@ -204,7 +204,7 @@ def _what_brings_columns(table: TableReport) -> str:
     return f"  the log has no values of {columns}: run `{backfill}`, which reads the table's shape and its rows again"
 
 
-def _difference(table: str, one: Difference) -> list[str]:
+def _difference(table: str, one: RowDifference) -> list[str]:
     key = ", ".join(f"{name}={value!r}" for name, value in one.key.items()) or "a row"
     words = {
         "missing": "is missing in the copy",

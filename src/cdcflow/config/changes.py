@@ -32,7 +32,7 @@ _OTHER_LOG = "it names another log, and position and progress are in the one tha
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SettingRule:
     """How the settings whose names begin with `name` are applied; `why` is the reason, unless it is at once or at a
     cut."""
 
@@ -49,39 +49,39 @@ _MOVE = (
     " if log.kafka.history names their folder"
 )
 
-RULES: tuple[Rule, ...] = (
-    Rule("source.kind", "refused", "a log holds the changes of one server", _ANOTHER),
-    Rule("source.failover", "when made", "it only matters when the slot is created"),
+RULES: tuple[SettingRule, ...] = (
+    SettingRule("source.kind", "refused", "a log holds the changes of one server", _ANOTHER),
+    SettingRule("source.failover", "when made", "it only matters when the slot is created"),
     *(
-        Rule(f"source.backfill.{name}", "running")
+        SettingRule(f"source.backfill.{name}", "running")
         for name in (
             *("chunk_time_target_ms", "chunk_time_live_ms", "chunk_time_busy_ms", "chunk_rows_max"),
             *("rows_per_second_max", "held_bytes_max"),
         )
     ),
-    Rule("source", "next cut"),
-    Rule("log.path", "refused", _OTHER_LOG, _ANOTHER),
-    Rule("log.kafka.topic", "refused", _OTHER_LOG, _ANOTHER),
-    Rule("log.kafka.work", "restart", _FOUND_BY, _MOVE),
-    Rule("log.kafka.replicas", "when made", "it only matters when the topics are created"),
-    Rule("log.kafka.history", "merge"),
-    Rule("log.kafka.objects", "merge"),
-    Rule("log.retention", "running"),
-    Rule("log.index", "running"),
-    Rule("log.seal", "next cut"),
-    Rule("log.objects", "next cut"),
-    Rule("log.kafka", "next cut"),
-    Rule("merge", "merge"),
-    Rule("publish", "running"),
-    Rule("service.traces", "next cut"),
-    Rule("service", "running"),
-    Rule("serve", "restart", "cdcflow serve reads it when it starts"),
+    SettingRule("source", "next cut"),
+    SettingRule("log.path", "refused", _OTHER_LOG, _ANOTHER),
+    SettingRule("log.kafka.topic", "refused", _OTHER_LOG, _ANOTHER),
+    SettingRule("log.kafka.work", "restart", _FOUND_BY, _MOVE),
+    SettingRule("log.kafka.replicas", "when made", "it only matters when the topics are created"),
+    SettingRule("log.kafka.history", "merge"),
+    SettingRule("log.kafka.objects", "merge"),
+    SettingRule("log.retention", "running"),
+    SettingRule("log.index", "running"),
+    SettingRule("log.seal", "next cut"),
+    SettingRule("log.objects", "next cut"),
+    SettingRule("log.kafka", "next cut"),
+    SettingRule("merge", "merge"),
+    SettingRule("publish", "running"),
+    SettingRule("service.traces", "next cut"),
+    SettingRule("service", "running"),
+    SettingRule("serve", "restart", "cdcflow serve reads it when it starts"),
 )
 """The first rule whose `name` is a prefix of a setting's name applies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """One setting that differs: its name, both values as readable text (None if not set), and how it is applied."""
 
     name: str
@@ -108,7 +108,7 @@ def digest(settings: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(sorted(settings.items())).encode()).hexdigest()
 
 
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Change, ...]:
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[SettingChange, ...]:
     """The settings that differ, sorted by name; both are given as `settings_as_text` returns them. Hidden values are
     not compared."""
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
@@ -118,17 +118,17 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Change, 
     return tuple(_change(name, before.get(name), now.get(name)) for name in names)
 
 
-def rule_for(name: str) -> Rule:
+def rule_for(name: str) -> SettingRule:
     """How a setting is applied."""
     for rule in RULES:
         if name == rule.name or name.startswith(rule.name + "."):
             return rule
-    return Rule(name, "restart", "the daemon reads it when it starts")
+    return SettingRule(name, "restart", "the daemon reads it when it starts")
 
 
-def _change(name: str, before: str | None, now: str | None) -> Change:
+def _change(name: str, before: str | None, now: str | None) -> SettingChange:
     rule = rule_for(name)
-    return Change(name, before, now, rule.taken, rule.why, rule.remedy.format(name=name))
+    return SettingChange(name, before, now, rule.taken, rule.why, rule.remedy.format(name=name))
 
 
 def _flatten(name: str, value: Any, found: dict[str, str]) -> None:  # Any: a value in pydantic's JSON
@@ -152,4 +152,14 @@ def _may_be_secret(name: str, text: str) -> bool:
     return not is_none and _SECRET.search(name) is not None and _REFERENCE.fullmatch(text) is None
 
 
-__all__ = ["HIDDEN", "RULES", "Change", "Rule", "Taken", "changes", "digest", "rule_for", "settings_as_text"]
+__all__ = [
+    "HIDDEN",
+    "RULES",
+    "SettingChange",
+    "SettingRule",
+    "Taken",
+    "changes",
+    "digest",
+    "rule_for",
+    "settings_as_text",
+]

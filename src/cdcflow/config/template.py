@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class DatabaseKind(StrEnum):
     """The databases that changes are captured from, as `source.kind` names them."""
 
     postgres = "postgres"
@@ -79,13 +79,13 @@ merge:
 """
 
 
-def template(kind: Kind) -> str:
+def template(kind: DatabaseKind) -> str:
     """Settings with comments for this kind of database; what is commented out is valid too."""
     match kind:
-        case Kind.postgres:
+        case DatabaseKind.postgres:
             source = _POSTGRES
-        case Kind.mysql:
+        case DatabaseKind.mysql:
             source = _MYSQL.format(kind=kind, url=f"{kind}://cdcflow@localhost:3306/", key=_PUBLIC_KEY)
-        case Kind.mariadb:
+        case DatabaseKind.mariadb:
             source = _MYSQL.format(kind=kind, url=f"{kind}://cdcflow@localhost:3306/", key="")
     return _HEAD + source + _REST

@@ -21,7 +21,7 @@ LOOK_EVERY_S = 0.5
 Tables = Mapping[str, Mapping[str, Any]]
 
 
-class Progress(Protocol):
+class ReadingProgress(Protocol):
     """Shows the tables of one status after another."""
 
     def show(self, tables: Tables, *, last: bool = False) -> None: ...
@@ -31,7 +31,7 @@ def capture_tables(
     settings: Config,
     tables: Sequence[str],
     readers: Readers | None,
-    progress_shown: Callable[[], AbstractContextManager[Progress]],
+    progress_shown: Callable[[], AbstractContextManager[ReadingProgress]],
 ) -> Tables:
     """Capture until `tables` (none: all) are read, and return their final states."""
     seen: dict[str, Mapping[str, Any]] = {}

@@ -58,7 +58,7 @@ class PublisherThread:
             self._failed(error)
 
 
-class Publish:
+class PublishComponent:
     """The publisher of `publish.kafka`. `first` is the publisher that the process starts with."""
 
     def __init__(self, first: Publishing | None, tell: OnEvent, stop: Callable[[], None]) -> None:
@@ -141,7 +141,7 @@ class _Receivers:
         """The next receivers replace these, and `Notifications` itself sends the last notice."""
 
 
-class Retention:
+class RetentionComponent:
     """Expires the log by `log.retention`."""
 
     def __init__(self, tell: OnEvent) -> None:
@@ -226,7 +226,7 @@ class _Observed:
         """The next one ends what it does not reuse; a process that ends sends what is queued."""
 
 
-class Table:
+class ControlTableComponent:
     """The control table in the source, as an interface for commands."""
 
     def __init__(self, answer: Answer, tell: OnEvent) -> None:
@@ -266,10 +266,10 @@ def made_of_publishing(config: Config) -> object:
 __all__ = [
     "Notifications",
     "Observing",
-    "Publish",
+    "PublishComponent",
     "PublisherThread",
     "Publishing",
-    "Retention",
-    "Table",
+    "RetentionComponent",
+    "ControlTableComponent",
     "made_of_publishing",
 ]

@@ -13,13 +13,21 @@ from cdcflow.capture.capture import Capture
 from cdcflow.capture.ports.part_readers import Readers
 from cdcflow.config import Config
 from cdcflow.config.places import naming_paths
-from cdcflow.daemon.components import Index, Notifications, Observing, Publish, Publishing, Retention, Table
+from cdcflow.daemon.components import (
+    ControlTableComponent,
+    Index,
+    Notifications,
+    Observing,
+    PublishComponent,
+    Publishing,
+    RetentionComponent,
+)
 from cdcflow.daemon.events import OnEvent
 from cdcflow.daemon.exit_codes import exit_code
 from cdcflow.daemon.http_component import Http
 from cdcflow.daemon.interfaces.control_socket import ControlServer
 from cdcflow.daemon.reload import Reloading
-from cdcflow.daemon.running_components import Beside, Part
+from cdcflow.daemon.running_components import Beside, Component
 from cdcflow.daemon.signals import obeying_signals
 from cdcflow.daemon.status import Watch
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
@@ -48,11 +56,11 @@ def run(
     reloading = None if file is None else Reloading(file, config, capture, tell, readers)
     in_use = (lambda: config) if reloading is None else lambda: reloading.in_use
     watch = Watch(config, capture, in_use)
-    publish = Publish(publisher, tell, capture.stop)
+    publish = PublishComponent(publisher, tell, capture.stop)
     with contextlib.ExitStack() as around:
         around.enter_context(telling_end(tell, "capture failed"))
         around.callback(publish.raise_failure)
-        parts: list[Part] = []
+        parts: list[Component] = []
         if serve:
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
@@ -61,11 +69,11 @@ def run(
             around.enter_context(_serving(ControlServer(folder, answer)))
             http = Http(in_use, watch, answer, tell, wrong.now)
             around.callback(http.close)
-            parts += [Table(answer, tell), http]
+            parts += [ControlTableComponent(answer, tell), http]
         if reloading is not None:
             parts.append(Observing(capture, tell))
         told = Notifications(watch.status, tell, watch.tables_in_log)
-        beside = around.enter_context(Beside([*parts, Retention(tell), Index(tell), publish, told]))
+        beside = around.enter_context(Beside([*parts, RetentionComponent(tell), Index(tell), publish, told]))
         hang_up = None if reloading is None else reloading.hang_up
         around.enter_context(obeying_signals(capture.stop, tell, lambda: capture.is_starting, hang_up))
         around.enter_context(told)

@@ -14,7 +14,7 @@ from cdcflow.config import Config
 from cdcflow.daemon.events import OnEvent
 from cdcflow.daemon.interfaces import facts
 from cdcflow.daemon.interfaces.findings import remarks
-from cdcflow.daemon.interfaces.history import EVERY_S, History
+from cdcflow.daemon.interfaces.history import EVERY_S, SampleHistory
 from cdcflow.daemon.interfaces.http_server import HttpServer
 from cdcflow.daemon.interfaces.recent import Recent
 from cdcflow.daemon.running_components import Running
@@ -57,7 +57,7 @@ class Http:
         self._explorer = Explorer(lambda: wiring.log_reader(in_use()), asked=lambda: self._log_for(in_use()))
         self._consumed: tuple[Config, Consumers] | None = None
         self._consumers = ConsumerDoor(lambda: self._consumers_of(in_use()))
-        self._history = History(lambda: around.sample(watch.status(at_most_old_s=EVERY_S)))
+        self._history = SampleHistory(lambda: around.sample(watch.status(at_most_old_s=EVERY_S)))
         self._takes_samples = False
         self._newest: HttpServer | None = None
 
@@ -92,7 +92,7 @@ class Http:
         )
         before = self._newest
         server.start(before)
-        return _Serving(server, lambda: self._begin(server, listen, before), lambda: self._forget(server))
+        return _HttpServing(server, lambda: self._begin(server, listen, before), lambda: self._forget(server))
 
     def _forget(self, server: HttpServer) -> None:
         if self._newest is server:
@@ -112,7 +112,7 @@ class Http:
         self._history.close()
 
 
-class _Serving:
+class _HttpServing:
     def __init__(self, server: HttpServer, begun: Callable[[], None], ended: Callable[[], None]) -> None:
         self._server = server
         self._begun = begun

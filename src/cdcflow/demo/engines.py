@@ -33,7 +33,7 @@ QUICK_JAVA = {
 _SPLIT = 1 << 40
 
 
-class Engine(Protocol):
+class DemoEngine(Protocol):
     """Merges the log, and reads tables of the published cut."""
 
     name: str
@@ -60,12 +60,12 @@ class Spark:
 
     name = "Spark"
 
-    def __init__(self, directory: Path, log: logs.Log, table_format: str) -> None:
+    def __init__(self, directory: Path, log: logs.DemoLog, table_format: str) -> None:
         self._warehouse = directory / "warehouse"
         self._log = log
         self._background = ThreadPoolExecutor(1, "spark")
         self._session = self._background.submit(
-            _start_spark, directory / "spark.log", isinstance(log, logs.Topic), table_format
+            _start_spark, directory / "spark.log", isinstance(log, logs.DemoTopic), table_format
         )
 
     def merge(self) -> MergeReport:
@@ -99,7 +99,7 @@ class Local:
 
     name = "cdcflow without Spark"
 
-    def __init__(self, directory: Path, log: logs.Log) -> None:
+    def __init__(self, directory: Path, log: logs.DemoLog) -> None:
         self._warehouse = directory / "warehouse"
         self._log = log
 
@@ -135,7 +135,7 @@ class Local:
         pass
 
 
-def demo_engine(kind: EngineKind, directory: Path, log: logs.Log, table_format: str) -> Engine:
+def demo_engine(kind: EngineKind, directory: Path, log: logs.DemoLog, table_format: str) -> DemoEngine:
     """The engine; Spark begins to start."""
     return Spark(directory, log, table_format) if kind == "spark" else Local(directory, log)
 
@@ -190,4 +190,4 @@ def _start_spark(log: Path, kafka: bool, table_format: str) -> SparkSession:
             os.close(ours)
 
 
-__all__ = ["Engine", "EngineKind", "demo_engine"]
+__all__ = ["DemoEngine", "EngineKind", "demo_engine"]

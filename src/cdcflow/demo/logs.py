@@ -20,7 +20,7 @@ LogKind = Literal["files", "kafka"]
 TOPIC = "demo-log"
 
 
-class Log(Protocol):
+class DemoLog(Protocol):
     """The demo's log. A context manager: inside it can be written."""
 
     name: str
@@ -83,7 +83,7 @@ class Folder:
         return merge(wiring.engines(config, spark), self.folder, config.merge.warehouse)
 
 
-class Topic:
+class DemoTopic:
     """A log in Kafka, on one private broker."""
 
     name = f"Kafka, topic {TOPIC}"
@@ -133,9 +133,9 @@ class Topic:
         return merge(spark, wiring.tier(config), config.merge.warehouse, table_format=config.merge.format)
 
 
-def demo_log(kind: LogKind, directory: Path) -> Log:
+def demo_log(kind: LogKind, directory: Path) -> DemoLog:
     """The demo's log of this kind; nothing is started yet."""
-    return Folder(directory) if kind == "files" else Topic(directory)
+    return Folder(directory) if kind == "files" else DemoTopic(directory)
 
 
-__all__ = ["Folder", "Log", "LogKind", "Topic", "demo_log"]
+__all__ = ["Folder", "DemoLog", "LogKind", "DemoTopic", "demo_log"]

@@ -48,7 +48,7 @@ _LOADED = "loaded"
 
 
 class MySQL:
-    """Implements `databases.Source`. With `server` None it starts a server inside the context."""
+    """Implements `databases.DemoSource`. With `server` None it starts a server inside the context."""
 
     schema = flights.DATABASE
     planted_fault = "UPDATE planes SET seats = seats + 1 WHERE tailnum = 'N10156'"
@@ -175,7 +175,7 @@ def _address(url: str, password: str | None) -> dict[str, Any]:
 
 
 class MySQLSession:
-    """Implements `databases.Session`. Its log omits wide values that did not change."""
+    """Implements `databases.DemoSession`. Its log omits wide values that did not change."""
 
     words: Mapping[str, str] = {
         "a twentieth of": "WHERE rand() < 0.05",

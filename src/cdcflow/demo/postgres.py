@@ -44,7 +44,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class Postgres:
-    """Implements `databases.Source`. With `server` None it starts a server inside the context."""
+    """Implements `databases.DemoSource`. With `server` None it starts a server inside the context."""
 
     schema = "public"
     planted_fault = "UPDATE planes SET seats = seats + 1 WHERE tailnum = 'N10156'"
@@ -136,7 +136,7 @@ def _lsn(text: object) -> int:
 
 
 class PostgresSession:
-    """Implements `databases.Session`."""
+    """Implements `databases.DemoSession`."""
 
     words: Mapping[str, str] = {
         "a twentieth of": "TABLESAMPLE BERNOULLI (5)",

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from cdcflow.demo.databases import Columns, Digest, Source
+from cdcflow.demo.databases import Columns, DemoSource, Digest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -117,7 +117,7 @@ def in_mysql(table: str, columns: Columns) -> str:
 
 
 def verdicts(
-    source: Source, cut: Mapping[str, Any], tables: Sequence[str], digest: Callable[[Any, Columns], Digest]
+    source: DemoSource, cut: Mapping[str, Any], tables: Sequence[str], digest: Callable[[Any, Columns], Digest]
 ) -> list[Verdict]:
     """Compare each current table of the source with the same table of a published cut.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cdcflow.demo.databases import Kind, Session, Source
+from cdcflow.demo.databases import DemoSession, DemoSource, Kind
 
 
-def demo_source(kind: Kind) -> Source:
+def demo_source(kind: Kind) -> DemoSource:
     """A server of this kind, not started yet."""
     if kind == "postgres":
         from cdcflow.demo.postgres import Postgres
@@ -18,7 +18,7 @@ def demo_source(kind: Kind) -> Source:
     return MySQL(kind)
 
 
-def session(url: str, password: str | None = None) -> Session:
+def session(url: str, password: str | None = None) -> DemoSession:
     """A session of the writer."""
     if url.startswith("postgres"):
         from cdcflow.demo.postgres import PostgresSession

@@ -26,7 +26,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from types import FrameType
 
-from cdcflow.demo.databases import Session, StatementResult, Undone
+from cdcflow.demo.databases import DemoSession, StatementResult, Undone
 from cdcflow.demo.source_choice import session
 
 Key = tuple[datetime, str, int]
@@ -38,7 +38,7 @@ NEW_FLIGHT = 100_000
 class Workload:
     """One session that writes transactions of random kinds."""
 
-    def __init__(self, session: Session, seed: int) -> None:
+    def __init__(self, session: DemoSession, seed: int) -> None:
         self._session = session
         self._words = session.words
         self._random = random.Random(seed)  # noqa: S311 - a demo's dice
@@ -216,7 +216,9 @@ def told_to_stop() -> threading.Event:
     return stop
 
 
-def write(opened: Session, per_second: float, stop: threading.Event, over: Callable[[], bool] = lambda: False) -> None:
+def write(
+    opened: DemoSession, per_second: float, stop: threading.Event, over: Callable[[], bool] = lambda: False
+) -> None:
     """Write `per_second` transactions a second until `stop` is set or `over` returns true."""
     writer = Workload(opened, seed=7)
     began = told_at = time.monotonic()

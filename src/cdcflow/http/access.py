@@ -44,7 +44,7 @@ ANYBODY_HERE = Caller("anybody on this machine", "read")
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class _LoginSession:
     token: bytes
     ends_at: float
 
@@ -62,7 +62,7 @@ class Access:
         self.setting = setting
         self._tokens = tuple(tokens)
         self._clock = clock
-        self._sessions: dict[bytes, _Session] = {}
+        self._sessions: dict[bytes, _LoginSession] = {}
         self._lock = threading.Lock()
         self._after: Access | None = None
 
@@ -118,7 +118,7 @@ class Access:
             self._sessions = {k: s for k, s in self._sessions.items() if s.ends_at > now}
             while len(self._sessions) >= SESSIONS_MAX:
                 del self._sessions[next(iter(self._sessions))]
-            self._sessions[_digest(made)] = _Session(digest, now + SESSION_S)
+            self._sessions[_digest(made)] = _LoginSession(digest, now + SESSION_S)
         return made
 
     def close_session(self, session: str) -> None:

@@ -18,7 +18,7 @@ from cdcflow.errors import CdcflowError
 from cdcflow.http import problems
 from cdcflow.http.access import Access
 from cdcflow.http.callers import body_of, operator_of, reading, writer_of
-from cdcflow.http.consumers import LIMIT, LIMIT_MAX, WAIT_MAX_S, ConsumerDoor, Session
+from cdcflow.http.consumers import LIMIT, LIMIT_MAX, WAIT_MAX_S, ConsumerDoor, ConsumerSession
 from cdcflow.http.query_routes import count_of
 from cdcflow.http.responses import as_json
 
@@ -70,7 +70,7 @@ def consumer_routes(access: Access, consumers: Callable[[], ConsumerDoor]) -> li
     ]
 
 
-async def _first(session: Session) -> list[dict[str, Any]]:
+async def _first(session: ConsumerSession) -> list[dict[str, Any]]:
     """The first changes. An error here becomes a normal answer, instead of a stream that breaks off."""
     try:
         return await run_in_threadpool(session.next)
@@ -79,7 +79,7 @@ async def _first(session: Session) -> list[dict[str, Any]]:
         raise
 
 
-async def _poll(request: Request, session: Session, wait_s: float) -> list[dict[str, Any]]:
+async def _poll(request: Request, session: ConsumerSession, wait_s: float) -> list[dict[str, Any]]:
     """The next changes, waiting at most `wait_s` seconds for some."""
     until = time.monotonic() + wait_s
     while True:
@@ -89,7 +89,7 @@ async def _poll(request: Request, session: Session, wait_s: float) -> list[dict[
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def _events(session: Session, found: list[dict[str, Any]]) -> AsyncIterator[str]:
+async def _events(session: ConsumerSession, found: list[dict[str, Any]]) -> AsyncIterator[str]:
     """Changes as server-sent events, until the client disconnects."""
     try:
         heard = time.monotonic()

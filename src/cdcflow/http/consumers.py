@@ -35,7 +35,7 @@ class ConsumerDoor:
     def __init__(self, opened: Callable[[], Consumers]) -> None:
         self._opened = opened
         self._turn = threading.Lock()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ConsumerSession] = {}
         self._resting: threading.Timer | None = None
 
     def list_consumers(self) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ class ConsumerDoor:
             consumer.commit(cursor)
             return {"name": name, "cursor": consumer.committed, "offset": consumer.state.committed.offset}
 
-    def open(self, name: str, after: str | None, limit: int = LIMIT) -> Session:
+    def open(self, name: str, after: str | None, limit: int = LIMIT) -> ConsumerSession:
         """Begin to read a consumer after a cursor (None: its last commit), `limit` rows at a time.
 
         The caller closes it.
@@ -91,11 +91,11 @@ class ConsumerDoor:
                     f"reading consumer {name}: {SESSIONS_MAX} consumers are being read over HTTP already",
                     remedy="ask again later, or read it with `cdcflow consumer read`",
                 )
-            session = Session(self, name, limit, self._opened().open(name, batch_rows=limit).__enter__(), after)
+            session = ConsumerSession(self, name, limit, self._opened().open(name, batch_rows=limit).__enter__(), after)
             self._sessions[name] = session
             return session
 
-    def _end_session(self, session: Session) -> None:
+    def _end_session(self, session: ConsumerSession) -> None:
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
         self._rest_later()
@@ -125,7 +125,7 @@ class ConsumerDoor:
 _FIELDS = {"name", "tables", "ops", "from"}
 
 
-class Session:
+class ConsumerSession:
     """A consumer that is being read; `cursor` advances with the changes that `next` returns."""
 
     def __init__(self, door: ConsumerDoor, name: str, limit: int, consumer: Consumer, after: str | None) -> None:
@@ -166,4 +166,4 @@ class Session:
         self.consumer.__exit__(None, None, None)
 
 
-__all__ = ["LIMIT", "LIMIT_MAX", "TRANSACTION_ROWS_MAX", "WAIT_MAX_S", "ConsumerDoor", "Session"]
+__all__ = ["LIMIT", "LIMIT_MAX", "TRANSACTION_ROWS_MAX", "WAIT_MAX_S", "ConsumerDoor", "ConsumerSession"]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.records import Message
-from cdcflow.log.format.topic_tail import Topic, TopicTail
+from cdcflow.log.format.topic_tail import TopicAddress, TopicTail
 from cdcflow.model.position import Checkpoint
 
 
@@ -50,7 +50,7 @@ class Tier(Protocol):
     layout: Layout
     """The layout of the history."""
 
-    def topic(self) -> Topic:
+    def topic(self) -> TopicAddress:
         """The address of the log's topic."""
         ...
 

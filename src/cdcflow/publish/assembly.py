@@ -7,14 +7,14 @@ from collections.abc import Callable
 from cdcflow.config import PublishKafka, secret
 from cdcflow.publish.columns import Modes
 from cdcflow.publish.events import Rules
-from cdcflow.publish.formats import Format, format_of
+from cdcflow.publish.formats import MessageFormat, format_of
 from cdcflow.publish.producer import Cluster
-from cdcflow.publish.publisher import OnEvent, Pace, Publisher
-from cdcflow.publish.tail import Tail
+from cdcflow.publish.publisher import GroupLimits, OnEvent, Publisher
+from cdcflow.publish.tail import GrowingLog
 
 
 def publisher_of(
-    settings: PublishKafka, open_tail: Callable[[], Tail | None], kind: str, on_event: OnEvent
+    settings: PublishKafka, open_tail: Callable[[], GrowingLog | None], kind: str, on_event: OnEvent
 ) -> Publisher:
     """`kind` is the source's: it selects Debezium's defaults for its connector."""
     return Publisher(
@@ -23,7 +23,7 @@ def publisher_of(
         lambda: _format(settings),
         rules_of(settings, kind),
         on_event,
-        Pace(group_rows_max=settings.group_rows_max),
+        GroupLimits(group_rows_max=settings.group_rows_max),
     )
 
 
@@ -60,7 +60,7 @@ def _cluster(settings: PublishKafka) -> Cluster:
     )
 
 
-def _format(settings: PublishKafka) -> Format:
+def _format(settings: PublishKafka) -> MessageFormat:
     if settings.registry is None:
         return format_of(settings.format)
     from cdcflow.publish.registry import registrar

@@ -20,9 +20,9 @@ from cdcflow.model.change import DELETE, TRUNCATE, UPDATE, Int64s
 from cdcflow.model.table import BEFORE, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table, TableId
 from cdcflow.publish import envelope, mysql_columns, postgres_columns
 from cdcflow.publish.columns import Encoding, Modes
-from cdcflow.publish.formats import Format, Frame
+from cdcflow.publish.formats import Frame, MessageFormat
 from cdcflow.publish.message_columns import NONE, render, repeated
-from cdcflow.publish.sources import SourceBlocks, SourcePosition, Transactions
+from cdcflow.publish.sources import HeaderBatch, SourceBlocks, SourcePosition
 
 Bools = npt.NDArray[np.bool_]
 
@@ -54,10 +54,10 @@ class Rules:
     transactions: bool = False
 
 
-class Group:
+class TransactionGroup:
     """Consecutive whole transactions whose rows are being converted to messages."""
 
-    def __init__(self, transactions: Transactions, blocks: SourceBlocks, now_ns: int) -> None:
+    def __init__(self, transactions: HeaderBatch, blocks: SourceBlocks, now_ns: int) -> None:
         self.transactions = transactions
         self.positions: list[SourcePosition] = blocks.positions(transactions)
         self.now_ns = now_ns
@@ -77,7 +77,7 @@ class Group:
 class TableEvents:
     """Builds the messages of one shape of a table."""
 
-    def __init__(self, table: Table, blocks: SourceBlocks, rules: Rules, form: Format) -> None:
+    def __init__(self, table: Table, blocks: SourceBlocks, rules: Rules, form: MessageFormat) -> None:
         self._table = table
         self._blocks = blocks
         self._rules = rules
@@ -92,7 +92,7 @@ class TableEvents:
         self._key = envelope.key(self.topic, tuple((name, by_name[name]) for name in table.key))
         self._key_frame = form.frame(self.topic, "key", self._key) if table.key else (b"", b"")
 
-    def messages(self, rows: pa.RecordBatch, group: Group) -> Messages:
+    def messages(self, rows: pa.RecordBatch, group: TransactionGroup) -> Messages:
         """The messages of these rows (`Table.log_schema`), in their order."""
         rows = self._kept(rows)
         ops = rows.column(OP)
@@ -150,7 +150,7 @@ class TableEvents:
                 shown = pc.if_else(updates, whole, NONE if shown is None else shown)
         return NONE if shown is None else shown
 
-    def _about(self, rows: pa.RecordBatch, group: Group) -> list[pa.Array | pa.Scalar]:
+    def _about(self, rows: pa.RecordBatch, group: TransactionGroup) -> list[pa.Array | pa.Scalar]:
         """`source`, `transaction`, `op` and the times."""
         numbers = rows.column(TRANSACTION).to_numpy()
         which = np.searchsorted(group.transactions.numbers, numbers)
@@ -169,7 +169,7 @@ class TableEvents:
         said = (render(pa.array([group.now_ns // by]), schema, writer)[0] for by, schema in times)
         return [source, transaction, render(rows.column(OP), ops, writer), *said]
 
-    def _transaction(self, rows: pa.RecordBatch, which: Int64s, group: Group) -> pa.Array:
+    def _transaction(self, rows: pa.RecordBatch, which: Int64s, group: TransactionGroup) -> pa.Array:
         is_read = group.transactions.is_read[which]
         total = rows.column(OFFSET).to_numpy() - group.transactions.first_offsets[which] + 1
         orders = group.orders(self._table.id, which)

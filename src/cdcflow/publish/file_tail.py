@@ -13,8 +13,8 @@ import pyarrow as pa
 from cdcflow.errors import SinkUnavailable
 from cdcflow.log.disk.fsync_reads import settle
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.format.rows import Shape
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.rows import ShapeEntry
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.log.read import reader
 from cdcflow.log.read.journal_follower import Following
 from cdcflow.log.read.reader import LogLocation, LogRows
@@ -55,9 +55,9 @@ class FileTail(HeldTail[Following]):
         context = self._context
         for record in cursor.read():
             match record:
-                case Shape():
+                case ShapeEntry():
                     context.versions[record.table] = record.version
-                case Transactions():
+                case TransactionHeaders():
                     context.begin(record)
                 case _:
                     pass

@@ -21,24 +21,24 @@ Register = Callable[[str, str, str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class MessageFormat:
     """`frame` returns the bytes before and after each message of a topic, given the part (key, value) and schema."""
 
     writer: FormatWriter
     frame: Callable[[str, str, Schema], Frame]
 
 
-def format_of(name: FormatName, register: Register | None = None) -> Format:
+def format_of(name: FormatName, register: Register | None = None) -> MessageFormat:
     """The format of a name; Avro and Protobuf need a registry."""
     match name:
         case "json":
-            return Format(JsonWriter(), lambda topic, part, schema: (b"", b""))
+            return MessageFormat(JsonWriter(), lambda topic, part, schema: (b"", b""))
         case "json-schema":
-            return Format(JsonWriter(), lambda topic, part, schema: with_schema(schema))
+            return MessageFormat(JsonWriter(), lambda topic, part, schema: with_schema(schema))
         case "avro":
-            return Format(AvroWriter(), _registered(register, "AVRO", avro_text, b""))
+            return MessageFormat(AvroWriter(), _registered(register, "AVRO", avro_text, b""))
         case "protobuf":
-            return Format(ProtobufWriter(), _registered(register, "PROTOBUF", protobuf_text, b"\0"))
+            return MessageFormat(ProtobufWriter(), _registered(register, "PROTOBUF", protobuf_text, b"\0"))
 
 
 def _registered(

@@ -12,12 +12,12 @@ from cdcflow.log.read.reader import LogRows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.publish.unpublished import HELD_BYTES_MAX, TURN_S, HeldTail
 from cdcflow.sinks.kafka.frames import last_cut, read_state
-from cdcflow.sinks.kafka.reader import Context, Cursor, KafkaReader
-from cdcflow.sinks.kafka.state import State
+from cdcflow.sinks.kafka.reader import Context, KafkaReader, TopicCursor
+from cdcflow.sinks.kafka.state import TopicState
 from cdcflow.sinks.kafka.topics import Topics
 
 
-class KafkaTail(HeldTail[Cursor]):
+class KafkaTail(HeldTail[TopicCursor]):
     """The tail of a log in Kafka, for `publisher`. Works while the daemon writes the log. Used by one thread."""
 
     def __init__(self, topics: Topics, held_bytes_max: int = HELD_BYTES_MAX, turn_s: float = TURN_S) -> None:
@@ -34,11 +34,11 @@ class KafkaTail(HeldTail[Cursor]):
         self._state = topics.reader(topics.state)
         self._said = (-1, 1)
 
-    def _cursor_from(self, first: int) -> Cursor | None:
+    def _cursor_from(self, first: int) -> TopicCursor | None:
         begin = self._log.range_of(first, self._reader.bounds()[0])
-        return None if begin is None else Cursor(self._topics, begin, before=first)
+        return None if begin is None else TopicCursor(self._topics, begin, before=first)
 
-    def _records(self, cursor: Cursor) -> Iterator[tuple[object, Context]]:
+    def _records(self, cursor: TopicCursor) -> Iterator[tuple[object, Context]]:
         end = self._reader.bounds()[1]
         if end < cursor.topic_offset:
             raise SinkUnavailable(
@@ -64,7 +64,7 @@ class KafkaTail(HeldTail[Cursor]):
             self._said = (end, int(state.checkpoint.next_offset))
         return self._said[1]
 
-    def _wait_for_rows(self, state: State) -> None:
+    def _wait_for_rows(self, state: TopicState) -> None:
         # A commit becomes visible in each topic separately: a cut may be visible shortly before its rows can be read.
         deadline = time.monotonic() + self.wait_s
         while (shown := last_cut(self._topics, state)) is not None and shown < state.checkpoint.cut:

@@ -22,12 +22,12 @@ import tenacity
 from cdcflow.errors import ConfigurationError, InvariantViolated, OutcomeUnknown, SinkUnavailable
 from cdcflow.log.read.reader import LogRows
 from cdcflow.model.table import Table, TableId
-from cdcflow.publish.events import Group, Rules, TableEvents
-from cdcflow.publish.formats import Format
+from cdcflow.publish.events import Rules, TableEvents, TransactionGroup
+from cdcflow.publish.formats import MessageFormat
 from cdcflow.publish.position import Published
 from cdcflow.publish.producer import Cluster, TableProducer, looked_at
-from cdcflow.publish.sources import SourceBlocks, Transactions
-from cdcflow.publish.tail import Tail
+from cdcflow.publish.sources import HeaderBatch, SourceBlocks
+from cdcflow.publish.tail import GrowingLog
 from cdcflow.publish.transactions import TransactionEvents
 
 SLICE_ROWS = 4096
@@ -37,7 +37,7 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class GroupLimits:
     """`group_rows_max`: a group ends with the transaction that reaches it.
 
     `idle_s`: the polling interval of a quiet log.
@@ -56,19 +56,19 @@ class Publisher:
 
     def __init__(
         self,
-        open_tail: Callable[[], Tail | None],
+        open_tail: Callable[[], GrowingLog | None],
         cluster: Callable[[], Cluster],
-        form: Callable[[], Format],
+        form: Callable[[], MessageFormat],
         rules: Rules,
         on_event: OnEvent,
-        pace: Pace | None = None,
+        pace: GroupLimits | None = None,
     ) -> None:
         self._open_tail = open_tail
         self._make_cluster = cluster
         self._make_form = form
         self._rules = rules
         self._tell = on_event
-        self._pace = pace or Pace()
+        self._pace = pace or GroupLimits()
         self._stop = threading.Event()
         self._rows_max = self._pace.group_rows_max
         self.is_connecting = False
@@ -145,7 +145,7 @@ class Publisher:
         self.has_begun, self.is_connecting = True, False
         try:
             published = _checked(producer.published, tail, cluster)
-            session = _Session(tail, producer, self._make_form(), self._rules, cluster.prefix, self._stop.is_set)
+            session = _PublishSession(tail, producer, self._make_form(), self._rules, cluster.prefix, self._stop.is_set)
             self._tell("publishing begun", {"prefix": cluster.prefix, "offset": published.next_offset})
             until = tail.next_offset() if once else None
             pause_s = self._pace.idle_s
@@ -168,7 +168,7 @@ class Publisher:
         finally:
             producer.close()
 
-    def _publish(self, session: _Session, producer: TableProducer, after: Published, rows: int) -> Published:
+    def _publish(self, session: _PublishSession, producer: TableProducer, after: Published, rows: int) -> Published:
         """Publish one group. If it exceeds Kafka's transaction timeout, a smaller one is tried.
 
         Raises:
@@ -194,7 +194,7 @@ class Publisher:
                 runbook="message-too-large",
             ) from error
 
-    def _tail(self) -> Tail | None:
+    def _tail(self) -> GrowingLog | None:
         """The log, once it exists."""
         while (tail := self._open_tail()) is None:
             if self._stop.wait(self._pace.idle_s):
@@ -202,7 +202,7 @@ class Publisher:
         return tail
 
 
-def _checked(found: Published | None, tail: Tail, cluster: Cluster) -> Published:
+def _checked(found: Published | None, tail: GrowingLog, cluster: Cluster) -> Published:
     if found is None:
         return Published(tail.log_id)
     if found.log_id != tail.log_id:
@@ -232,14 +232,14 @@ class _Bounds:
     count: int
 
 
-class _Session:
+class _PublishSession:
     """Publishes groups through one producer."""
 
     def __init__(
         self,
-        tail: Tail,
+        tail: GrowingLog,
         producer: TableProducer,
-        form: Format,
+        form: MessageFormat,
         rules: Rules,
         prefix: str,
         stopping: Callable[[], bool],
@@ -260,9 +260,9 @@ class _Session:
         """Publish one group: the next transactions, through the one that reaches this many rows."""
         first = after.next_offset
         headers = pa.concat_tables(self._heard(self._tail.transactions(first, first + rows - 1)))
-        transactions = Transactions(headers, after.position)
+        transactions = HeaderBatch(headers, after.position)
         self.group = _Bounds(transactions.last_offset, headers.num_rows)
-        group = Group(transactions, self._blocks, time.time_ns())
+        group = TransactionGroup(transactions, self._blocks, time.time_ns())
         self._producer.begin()
         for table, found in gathered(self._heard(self._tail.rows(first, transactions.last_offset))):
             events = self._events(table)
@@ -296,14 +296,14 @@ def gathered(parts: Iterable[LogRows]) -> Iterator[tuple[Table, pa.Table]]:
     A log that is written change by change is read in parts of a row or two, and a part's fixed cost is a hundred
     times that of a row.
     """
-    waiting: dict[TableId, _Waiting] = {}
+    waiting: dict[TableId, _WaitingRows] = {}
     for table, _, rows in parts:
         found = waiting.get(table.id)
         if found is not None and found.table != table:  # a row of another shape must follow these
             yield found.table, found.whole()
             found = None
         if found is None:
-            found = waiting[table.id] = _Waiting(table)
+            found = waiting[table.id] = _WaitingRows(table)
         found.add(rows)
         if found.is_large:
             del waiting[table.id]
@@ -313,7 +313,7 @@ def gathered(parts: Iterable[LogRows]) -> Iterator[tuple[Table, pa.Table]]:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingRows:
     """Rows of a table's shape that wait for more of them."""
 
     table: Table

@@ -22,7 +22,7 @@ CONNECTORS = {"postgres": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
 
 
 @dataclass(frozen=True)
-class Transactions:
+class HeaderBatch:
     """Headers of consecutive transactions (`TRANSACTIONS_SCHEMA`), and the position of the one before them."""
 
     headers: pa.Table
@@ -80,7 +80,7 @@ class SourceBlocks:
     def topic(self, table: TableId) -> str:
         return envelope.topic_name(self._prefix, table.schema, table.name)
 
-    def positions(self, transactions: Transactions) -> list[SourcePosition]:
+    def positions(self, transactions: HeaderBatch) -> list[SourcePosition]:
         """One per transaction."""
         texts: list[str] = transactions.headers.column("position").to_pylist()
         if not self.is_postgres:
@@ -90,7 +90,7 @@ class SourceBlocks:
         return [SourcePosition(f"{xid}:{lsn}", lsn) for xid, lsn in zip(xids, lsns, strict=True)]
 
     def columns(
-        self, table: TableId, transactions: Transactions, positions: Sequence[SourcePosition], which: Int64s
+        self, table: TableId, transactions: HeaderBatch, positions: Sequence[SourcePosition], which: Int64s
     ) -> list[pa.Array]:
         """The fields of `schema`, for the transactions with these indices in the headers."""
         count = len(which)
@@ -133,7 +133,7 @@ class SourceBlocks:
             pa.nulls(count, pa.string()),
         ]
 
-    def _sequences(self, transactions: Transactions, positions: Sequence[SourcePosition], which: Int64s) -> pa.Array:
+    def _sequences(self, transactions: HeaderBatch, positions: Sequence[SourcePosition], which: Int64s) -> pa.Array:
         """PostgreSQL: the position of the previous commit, and of this one, as Debezium's pair of texts."""
         if not self.is_postgres:
             return pa.nulls(len(which), pa.string())

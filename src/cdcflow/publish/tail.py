@@ -11,7 +11,7 @@ from cdcflow.log.read.reader import LogRows
 from cdcflow.model.position import SourceIdentity
 
 
-class Tail(Protocol):
+class GrowingLog(Protocol):
     """A change log that may grow while it is read."""
 
     log_id: str

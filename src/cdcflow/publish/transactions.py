@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from cdcflow.publish import envelope
 from cdcflow.publish.connect import Schema
-from cdcflow.publish.events import Group, Messages
-from cdcflow.publish.formats import Format
+from cdcflow.publish.events import Messages, TransactionGroup
+from cdcflow.publish.formats import MessageFormat
 from cdcflow.publish.message_columns import render
 
 _COLLECTIONS = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
@@ -16,13 +16,13 @@ _COLLECTIONS = pa.list_(pa.struct([("data_collection", pa.string()), ("event_cou
 class TransactionEvents:
     """Makes the messages of the transaction topic."""
 
-    def __init__(self, prefix: str, form: Format) -> None:
+    def __init__(self, prefix: str, form: MessageFormat) -> None:
         self.topic = envelope.topic_name(prefix, "transaction")
         self._writer = form.writer
         self._key_frame = form.frame(self.topic, "key", envelope.TRANSACTION_KEY)
         self._value_frame = form.frame(self.topic, "value", envelope.TRANSACTION_VALUE)
 
-    def messages(self, group: Group) -> Messages:
+    def messages(self, group: TransactionGroup) -> Messages:
         """The messages of the transactions with an event, in order.
 
         Backfill chunks are no transactions of the source.

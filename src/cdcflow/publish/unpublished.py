@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.log.format.journal import CutMark
-from cdcflow.log.format.rows import Rows
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.rows import ShapeRows
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.log.read.reader import LogRows
 from cdcflow.model.table import OFFSET
 from cdcflow.sinks.kafka.reader import Context, headers_of
@@ -39,7 +39,7 @@ CursorT = TypeVar("CursorT")
 class _HeldRun:
     """A run of transactions, with the rows read for it."""
 
-    transactions: Transactions
+    transactions: TransactionHeaders
     rows: list[LogRows] = field(default_factory=list)
     bytes: int = 0
 
@@ -169,9 +169,9 @@ class HeldTail(ABC, Generic[CursorT]):
         coming: list[_HeldRun] = []
         for record, context in self._records(cursor):
             match record:
-                case Transactions():
+                case TransactionHeaders():
                     coming.append(_HeldRun(record))
-                case Rows():
+                case ShapeRows():
                     found = context.log_rows(record, self._from, coming[-1].transactions.next_offset)
                     if found is not None:
                         coming[-1].rows.append(found)

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.push.operations import Failure
-from cdcflow.push.schemas import Property, Shape, Wrong
+from cdcflow.push.operations import OperationFailure
+from cdcflow.push.schemas import CollectionShape, Property, Wrong
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 FAILURES_MAX = 100
@@ -17,7 +17,7 @@ FAILURES_MAX = 100
 _AS_JSON = ("object", "array")
 
 
-def read(shape: Shape, body: bytes) -> tuple[pa.RecordBatch, list[Failure]]:
+def read(shape: CollectionShape, body: bytes) -> tuple[pa.RecordBatch, list[OperationFailure]]:
     """The rows of a stream in `shape.table.row_schema`, and those that the schema does not accept.
 
     A missing column is NULL; one of a narrower type is widened.
@@ -39,11 +39,11 @@ def read(shape: Shape, body: bytes) -> tuple[pa.RecordBatch, list[Failure]]:
         for reason, is_wrong in _violations(known, rows.column(known.name)):
             for at in pc.indices_nonzero(is_wrong).to_pylist()[:FAILURES_MAX]:
                 failures.setdefault(at + 1, []).append(reason)
-    listed = [Failure(number, "invalid", "; ".join(failures[number])) for number in sorted(failures)]
+    listed = [OperationFailure(number, "invalid", "; ".join(failures[number])) for number in sorted(failures)]
     return rows.combine_chunks().to_batches()[0], listed[:FAILURES_MAX]
 
 
-def _fit(shape: Shape, found: pa.Table) -> pa.Table:
+def _fit(shape: CollectionShape, found: pa.Table) -> pa.Table:
     names = found.column_names
     if len(set(names)) < len(names) or set(names) - shape.properties.keys():
         raise Wrong("the stream has a column twice, or one that the schema does not have")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cdcflow.http.metrics import Listed, Metric, by_label, number_at
-from cdcflow.push.writer import Writer
+from cdcflow.push.writer import CollectionWriter
 
 LISTED: Listed = (
     (
@@ -29,7 +29,7 @@ LISTED: Listed = (
 )
 
 
-def status(writer: Writer) -> dict[str, Any]:
+def status(writer: CollectionWriter) -> dict[str, Any]:
     """The values from which the metrics are computed."""
     return {
         "answers": dict(writer.answers),

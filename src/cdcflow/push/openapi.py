@@ -8,7 +8,7 @@ from typing import Any
 from cdcflow.http import openapi
 from cdcflow.push.columns import CONTENT_TYPE
 from cdcflow.push.operations import OPERATIONS_MAX
-from cdcflow.push.schemas import Property, Shape
+from cdcflow.push.schemas import CollectionShape, Property
 
 _WRITTEN = {
     "type": "object",
@@ -34,7 +34,7 @@ _PROBES = {
 }
 
 
-def description(shapes: Iterable[Shape]) -> dict[str, Any]:
+def description(shapes: Iterable[CollectionShape]) -> dict[str, Any]:
     """The whole description."""
     listed = openapi.get("collections", "The collections, their keys and columns, and the newest offset.")
     paths = {
@@ -50,7 +50,7 @@ def description(shapes: Iterable[Shape]) -> dict[str, Any]:
     )
 
 
-def _post(shape: Shape) -> dict[str, Any]:
+def _post(shape: CollectionShape) -> dict[str, Any]:
     row = {
         "type": "object",
         "additionalProperties": False,
@@ -78,7 +78,7 @@ def _post(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _operations(shape: Shape, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _operations(shape: CollectionShape, row: Mapping[str, Any]) -> list[dict[str, Any]]:
     known: Mapping[str, Any] = row["properties"]
     columns = {name: known[name] for name in shape.table.key}
     by_columns = {

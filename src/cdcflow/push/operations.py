@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cdcflow.model.change import DELETE, INSERT, UPDATE
-from cdcflow.push.schemas import INTEGER_MAX, INTEGER_MIN, Shape, Wrong
+from cdcflow.push.schemas import INTEGER_MAX, INTEGER_MIN, CollectionShape, Wrong
 
 OPERATIONS_MAX = 10_000
 """Per request. For more rows use an Arrow stream."""
@@ -31,7 +31,7 @@ _MEMBERS: Mapping[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class OperationFailure:
     """Why an operation failed.
 
     `invalid`: it can never succeed; `absent`: its row does not exist; `mismatch`: the row is not as expected. `number`
@@ -47,7 +47,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class RowOperation:
     """One operation. `values`: the whole row, the columns to set, or what to add. `expect` None: expects no row."""
 
     number: int
@@ -70,7 +70,7 @@ class Done:
     told: tuple[str, ...] = ()
 
 
-def parse_operations(shape: Shape, given: Any) -> list[Operation | Failure]:
+def parse_operations(shape: CollectionShape, given: Any) -> list[RowOperation | OperationFailure]:
     """The operations of a request: a list of them, or one.
 
     Raises:
@@ -84,7 +84,7 @@ def parse_operations(shape: Shape, given: Any) -> list[Operation | Failure]:
     return [_parse_one(shape, number, one) for number, one in enumerate(listed, 1)]
 
 
-def apply_operation(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
+def apply_operation(shape: CollectionShape, operation: RowOperation, now: Row | None) -> Done | OperationFailure:
     """The result of an operation on a row that is `now` (None if there is no row)."""
     match operation.kind:
         case "put":
@@ -100,14 +100,14 @@ def apply_operation(shape: Shape, operation: Operation, now: Row | None) -> Done
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parse_one(shape: Shape, number: int, given: Any) -> Operation | Failure:
+def _parse_one(shape: CollectionShape, number: int, given: Any) -> RowOperation | OperationFailure:
     try:
         return _operation(shape, number, given)
     except Wrong as error:
-        return Failure(number, "invalid", error.reason)
+        return OperationFailure(number, "invalid", error.reason)
 
 
-def _operation(shape: Shape, number: int, given: Any) -> Operation:
+def _operation(shape: CollectionShape, number: int, given: Any) -> RowOperation:
     kind = given.get("op") if isinstance(given, Mapping) else None
     if not isinstance(kind, str) or kind not in _MEMBERS:
         raise Wrong(f"op: must be one of {', '.join(_MEMBERS)}")
@@ -117,9 +117,9 @@ def _operation(shape: Shape, number: int, given: Any) -> Operation:
         case "put":
             return _put(shape, number, given)
         case "delete":
-            return Operation(number, "delete", _key(shape, given))
+            return RowOperation(number, "delete", _key(shape, given))
         case "increment":
-            return Operation(number, "increment", _key(shape, given), _amounts(shape, given.get("value")))
+            return RowOperation(number, "increment", _key(shape, given), _amounts(shape, given.get("value")))
         case _:
             if "expect" not in given:
                 raise Wrong("expect: missing; null means that there must be no row")
@@ -128,18 +128,18 @@ def _operation(shape: Shape, number: int, given: Any) -> Operation:
             key = _key(shape, given)
             if expect is None:
                 values = _whole(shape, key, given.get("value"))
-            return Operation(number, "compare_and_set", key, values, expect)
+            return RowOperation(number, "compare_and_set", key, values, expect)
 
 
-def _put(shape: Shape, number: int, given: Mapping[str, Any]) -> Operation:
+def _put(shape: CollectionShape, number: int, given: Mapping[str, Any]) -> RowOperation:
     if "key" not in given:
         row = shape.row(given.get("value"))
-        return Operation(number, "put", tuple(row[name] for name in shape.table.key), row)
+        return RowOperation(number, "put", tuple(row[name] for name in shape.table.key), row)
     key = _key(shape, given)
-    return Operation(number, "put", key, _whole(shape, key, given.get("value")))
+    return RowOperation(number, "put", key, _whole(shape, key, given.get("value")))
 
 
-def _whole(shape: Shape, key: tuple[Any, ...], given: Any) -> Row:
+def _whole(shape: CollectionShape, key: tuple[Any, ...], given: Any) -> Row:
     """A whole row whose key may be given in it or separately."""
     if not isinstance(given, Mapping):
         raise Wrong("value: not an object")
@@ -153,19 +153,19 @@ def _whole(shape: Shape, key: tuple[Any, ...], given: Any) -> Row:
     return row
 
 
-def _key(shape: Shape, given: Mapping[str, Any]) -> tuple[Any, ...]:
+def _key(shape: CollectionShape, given: Mapping[str, Any]) -> tuple[Any, ...]:
     if "key" not in given:
         raise Wrong("key: missing")
     return shape.key(given["key"])
 
 
-def _part(shape: Shape, member: str, given: Any) -> Row:
+def _part(shape: CollectionShape, member: str, given: Any) -> Row:
     if not isinstance(given, Mapping):
         raise Wrong(f"{member}: not an object")
     return shape.part(given)
 
 
-def _amounts(shape: Shape, given: Any) -> Row:
+def _amounts(shape: CollectionShape, given: Any) -> Row:
     if not isinstance(given, Mapping) or not given:
         raise Wrong("value: must name columns, each with the number to add")
     for name in given:
@@ -179,34 +179,43 @@ def _amounts(shape: Shape, given: Any) -> Row:
         raise Wrong(f"value: {error.reason}") from None
 
 
-def _increment(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
+def _increment(shape: CollectionShape, operation: RowOperation, now: Row | None) -> Done | OperationFailure:
     if now is None:
-        return Failure(operation.number, "absent", "there is no row to increment; put it first")
+        return OperationFailure(operation.number, "absent", "there is no row to increment; put it first")
     row = dict(now)
     for name, amount in operation.values.items():
         total = (row[name] or 0) + amount
         if shape.properties[name].kind == "integer" and not INTEGER_MIN <= total <= INTEGER_MAX:
-            return Failure(operation.number, "invalid", f"{name}: the sum does not fit into 64 bits")
+            return OperationFailure(operation.number, "invalid", f"{name}: the sum does not fit into 64 bits")
         try:
             row[name] = shape.properties[name].value(total)
         except Wrong as error:
-            return Failure(operation.number, "invalid", f"the sum of {error.reason}")
+            return OperationFailure(operation.number, "invalid", f"the sum of {error.reason}")
     return Done(UPDATE, row, tuple(operation.values))
 
 
-def _set(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
+def _set(shape: CollectionShape, operation: RowOperation, now: Row | None) -> Done | OperationFailure:
     if operation.expect is None:
         if now is not None:
-            return Failure(operation.number, "mismatch", "there is a row, and none was expected")
+            return OperationFailure(operation.number, "mismatch", "there is a row, and none was expected")
         return Done(INSERT, operation.values)
     if now is None:
-        return Failure(operation.number, "absent", "there is no row, and one was expected")
+        return OperationFailure(operation.number, "absent", "there is no row, and one was expected")
     differing = [name for name, value in operation.expect.items() if now[name] != value]
     if differing:
-        return Failure(operation.number, "mismatch", f"{', '.join(differing)}: not as expected")
+        return OperationFailure(operation.number, "mismatch", f"{', '.join(differing)}: not as expected")
     if any(operation.values.get(name, now[name]) != now[name] for name in shape.table.key):
-        return Failure(operation.number, "invalid", "value: another key than the operation's")
+        return OperationFailure(operation.number, "invalid", "value: another key than the operation's")
     return Done(UPDATE, {**now, **operation.values})
 
 
-__all__ = ["OPERATIONS_MAX", "Code", "Done", "Failure", "Operation", "Row", "apply_operation", "parse_operations"]
+__all__ = [
+    "OPERATIONS_MAX",
+    "Code",
+    "Done",
+    "OperationFailure",
+    "RowOperation",
+    "Row",
+    "apply_operation",
+    "parse_operations",
+]

@@ -65,7 +65,7 @@ class Remembered:
         return {"key": key, "body": self.body, "answer": self.answer}
 
 
-class Memory:
+class RememberedAnswers:
     """The remembered answers, oldest first. Used by the writer's thread alone."""
 
     def __init__(self, age_s: float, keys_max: int) -> None:
@@ -148,4 +148,4 @@ def _at_us(rows: pa.Table) -> int:
     return int(rows.column(COMMIT_TS)[0].cast(pa.timestamp("us", tz="UTC")).value)
 
 
-__all__ = ["TABLE", "Memory", "Once", "Remembered"]
+__all__ = ["TABLE", "RememberedAnswers", "Once", "Remembered"]

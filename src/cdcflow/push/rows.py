@@ -27,7 +27,7 @@ from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import DELETE
 from cdcflow.model.table import LOG_COLUMNS, OFFSET, OP, Table
 from cdcflow.push.operations import Row
-from cdcflow.push.schemas import Shape
+from cdcflow.push.schemas import CollectionShape
 
 Key = tuple[Any, ...]
 ROWS_KEPT = 20_000
@@ -44,7 +44,7 @@ class _Kept:
     bytes: int
 
 
-class Batch:
+class PendingRows:
     """Changes of one table that are not indexed yet, in columns. `rows`: the table's own, and `_op`."""
 
     def __init__(self, table: Table, first_offset: int, offsets: npt.NDArray[np.int64], rows: pa.RecordBatch) -> None:
@@ -80,14 +80,14 @@ class Batch:
         return np.where(is_there, deleted.astype(np.int8), np.int8(-1))
 
 
-class Rows:
+class CollectionRows:
     """The rows of all collections. Used by the writer's thread alone; `log` is opened for it."""
 
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
         self._kept: dict[str, OrderedDict[Key, _Kept]] = {}
         self._bytes = 0
-        self._batches: list[Batch] = []
+        self._batches: list[PendingRows] = []
         self._in_log: set[str] = set()
         self._indexed = 0
 
@@ -105,9 +105,9 @@ class Rows:
             for shape, _, rows in reader.read_rows(self._indexed + 1, end):
                 for part in rows.combine_chunks().to_batches():
                     offsets = part.column(OFFSET).to_numpy()
-                    self._batches.append(Batch(shape, int(offsets[0]), offsets, part))
+                    self._batches.append(PendingRows(shape, int(offsets[0]), offsets, part))
 
-    def now(self, shape: Shape, key: Key) -> Row | None:
+    def now(self, shape: CollectionShape, key: Key) -> Row | None:
         """The row of a key, whole, after the latest change.
 
         Raises:
@@ -128,15 +128,15 @@ class Rows:
         row = newest[1]
         return None if row is None else {name: row.get(name) for name in shape.properties}
 
-    def record_row(self, shape: Shape, key: Key, offset: int, row: Row | None) -> None:
+    def record_row(self, shape: CollectionShape, key: Key, offset: int, row: Row | None) -> None:
         """A row was appended at an offset; without `row` it was deleted."""
         self._keep(shape, key, offset, row)
         self._in_log.add(shape.name)
 
-    def written_in_bulk(self, shape: Shape, first_offset: int, rows: pa.RecordBatch) -> None:
+    def written_in_bulk(self, shape: CollectionShape, first_offset: int, rows: pa.RecordBatch) -> None:
         """Rows were appended, starting at an offset. `rows`: the table's columns, and `_op`."""
         offsets = np.arange(first_offset, first_offset + rows.num_rows, dtype=np.int64)
-        batch = Batch(shape.table, first_offset, offsets, rows)
+        batch = PendingRows(shape.table, first_offset, offsets, rows)
         self._batches.append(batch)
         self._in_log.add(shape.name)
         kept = self._kept.get(shape.name)
@@ -147,7 +147,7 @@ class Rows:
                 if batch.newest(key, _hash(shape.table, key)) is not None:
                     self._bytes -= kept.pop(key).bytes
 
-    def may_be_there(self, shape: Shape, wanted: Hashes) -> npt.NDArray[np.bool_]:
+    def may_be_there(self, shape: CollectionShape, wanted: Hashes) -> npt.NDArray[np.bool_]:
         """For each hash of a key whether a row may exist. False is certain."""
         found = np.zeros(len(wanted), np.bool_)
         if shape.name in self._in_log:
@@ -181,7 +181,7 @@ class Rows:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _of_log(self, shape: Shape, key: Key, wanted: np.uint64) -> Mapping[str, Any] | None:
+    def _of_log(self, shape: CollectionShape, key: Key, wanted: np.uint64) -> Mapping[str, Any] | None:
         if shape.name not in self._in_log or not self._indexed:
             return None
         if not self._log.may_have(shape.table.id, np.array([wanted], np.uint64), self._indexed)[0]:
@@ -196,7 +196,7 @@ class Rows:
             )
         return found.values
 
-    def _keep(self, shape: Shape, key: Key, offset: int, row: Row | None) -> None:
+    def _keep(self, shape: CollectionShape, key: Key, offset: int, row: Row | None) -> None:
         kept = self._kept.setdefault(shape.name, OrderedDict())
         before = kept.pop(key, None)
         size = 100 if row is None else sum(len(value) if isinstance(value, str) else 50 for value in row.values())
@@ -213,4 +213,4 @@ def _hash(table: Table, key: Key) -> np.uint64:
     return _hashes(table, [key])[0]  # type: ignore[no-any-return]  # an element of an array of them
 
 
-__all__ = ["Batch", "Rows"]
+__all__ = ["PendingRows", "CollectionRows"]

@@ -100,7 +100,7 @@ class Property:
 
 
 @dataclass(frozen=True)
-class Shape:
+class CollectionShape:
     """A collection: its properties in the order of the table's columns, and the table."""
 
     name: str
@@ -147,7 +147,7 @@ class Shape:
         return tuple(self.properties[name].value(given[name]) for name in names)
 
 
-def compile_schema(name: str, key: Sequence[str], given: Mapping[str, Any] | Path) -> Shape:
+def compile_schema(name: str, key: Sequence[str], given: Mapping[str, Any] | Path) -> CollectionShape:
     """A collection from its schema, or from the file that holds it. Its columns have the numbers of a first shape.
 
     Raises:
@@ -180,10 +180,10 @@ def compile_schema(name: str, key: Sequence[str], given: Mapping[str, Any] | Pat
     columns = tuple(
         Column(p, number, _TYPES[one.kind], one.nullable) for number, (p, one) in enumerate(properties.items(), 1)
     )
-    return Shape(name, Table(TableId(SCHEMA, name), 1, columns, tuple(key)), properties, needed)
+    return CollectionShape(name, Table(TableId(SCHEMA, name), 1, columns, tuple(key)), properties, needed)
 
 
-def continue_numbers(shape: Shape, before: Sequence[Table]) -> Shape:
+def continue_numbers(shape: CollectionShape, before: Sequence[Table]) -> CollectionShape:
     """The same collection with the numbers that its columns already have. `before`: the table's shapes, oldest first.
 
     Raises:
@@ -366,4 +366,4 @@ _HINTS = {
 }
 
 
-__all__ = ["SCHEMA", "Property", "Shape", "Wrong", "compile_schema", "continue_numbers"]
+__all__ = ["SCHEMA", "Property", "CollectionShape", "Wrong", "compile_schema", "continue_numbers"]

@@ -39,28 +39,28 @@ from cdcflow.http.responses import Endpoint, Guard, as_json, failure, refusal
 from cdcflow.push import columns, operations
 from cdcflow.push import metrics as push_metrics
 from cdcflow.push.openapi import description
-from cdcflow.push.operations import Failure, Operation
+from cdcflow.push.operations import OperationFailure, RowOperation
 from cdcflow.push.remembered import Once
-from cdcflow.push.schemas import Shape, Wrong
-from cdcflow.push.writer import Refused, Writer, Written
+from cdcflow.push.schemas import CollectionShape, Wrong
+from cdcflow.push.writer import CollectionWriter, Refused, Written
 from cdcflow.push.writer import Request as Write
 
 KEY_CHARACTERS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class PushInterfaces:
     """What the API serves, and to whom. `explorer` answers queries of rows, `consumers` hands out changes."""
 
-    shapes: Mapping[str, Shape]
-    writer: Writer
+    shapes: Mapping[str, CollectionShape]
+    writer: CollectionWriter
     access: Access
     explorer: Explorer
     consumers: ConsumerDoor
     body_bytes_max: int
 
 
-def application(doors: Doors, names: Collection[str]) -> ASGIApp:
+def application(doors: PushInterfaces, names: Collection[str]) -> ASGIApp:
     """The application. `names`: the host names that requests may use, other than addresses."""
     routes = [
         Route("/healthz", _alive),
@@ -80,7 +80,7 @@ async def _alive(request: Request) -> Response:
     return as_json({"status": "alive"})
 
 
-def _ready(doors: Doors) -> Endpoint:
+def _ready(doors: PushInterfaces) -> Endpoint:
     async def ready(request: Request) -> Response:
         is_well = not doors.writer.wait(0)
         return as_json({"status": "ready" if is_well else "ended"}, 200 if is_well else 503)
@@ -88,7 +88,7 @@ def _ready(doors: Doors) -> Endpoint:
     return ready
 
 
-def _metrics_endpoint(doors: Doors) -> Endpoint:
+def _metrics_endpoint(doors: PushInterfaces) -> Endpoint:
     async def metrics_page(request: Request) -> Response:
         text = await run_in_threadpool(metrics.exposition, push_metrics.status(doors.writer), push_metrics.LISTED)
         return Response(text, headers={"Content-Type": metrics.CONTENT_TYPE})
@@ -99,7 +99,7 @@ def _metrics_endpoint(doors: Doors) -> Endpoint:
 # ── role read ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _restricted_routes(doors: Doors) -> dict[str, Endpoint]:
+def _restricted_routes(doors: PushInterfaces) -> dict[str, Endpoint]:
     async def collections(request: Request) -> Response:
         listed = [
             {
@@ -124,7 +124,7 @@ def _restricted_routes(doors: Doors) -> dict[str, Endpoint]:
 # ── role operate ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _writing(doors: Doors) -> Endpoint:
+def _writing(doors: PushInterfaces) -> Endpoint:
     async def write(request: Request) -> Response:
         caller = await caller_of(doors.access, request)
         if not caller.may("operate"):
@@ -147,7 +147,7 @@ def _may_not(access: Access, caller: Caller) -> str:
     return f"writing needs a token with the role operate; {caller.name} has the role {caller.role}"
 
 
-async def _requested_writes(request: Request, shape: Shape, caller: Caller) -> Write | Refused:
+async def _requested_writes(request: Request, shape: CollectionShape, caller: Caller) -> Write | Refused:
     """The requested writes.
 
     Raises:
@@ -172,7 +172,7 @@ async def _requested_writes(request: Request, shape: Shape, caller: Caller) -> W
     return found if isinstance(found, Refused) else Write(shape, found, len(body), atomic == "true", once)
 
 
-def _once(request: Request, shape: Shape, caller: Caller, *body: bytes) -> Once | None:
+def _once(request: Request, shape: CollectionShape, caller: Caller, *body: bytes) -> Once | None:
     key = request.headers.get("idempotency-key")
     if key is None:
         return None
@@ -181,7 +181,7 @@ def _once(request: Request, shape: Shape, caller: Caller, *body: bytes) -> Once 
     return Once.of(caller.name, shape.name, key, *body)
 
 
-def _of_json(shape: Shape, body: bytes, atomic: bool) -> list[Operation | Failure]:
+def _of_json(shape: CollectionShape, body: bytes, atomic: bool) -> list[RowOperation | OperationFailure]:
     try:
         given = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError):
@@ -193,7 +193,7 @@ def _no_number(name: str) -> None:
     raise ValueError(name)
 
 
-def _of_columns(shape: Shape, body: bytes, atomic: bool) -> pa.RecordBatch | Refused:
+def _of_columns(shape: CollectionShape, body: bytes, atomic: bool) -> pa.RecordBatch | Refused:
     rows, failures = columns.read(shape, body)
     if not atomic:
         raise Wrong("atomic=false is for operations; the rows of a stream are one transaction")
@@ -213,4 +213,4 @@ def _refusal(answer: Refused) -> Response:
     return Response(f"{json.dumps(found)}\n", code, headers={"Content-Type": problems.CONTENT_TYPE})
 
 
-__all__ = ["Doors", "application"]
+__all__ = ["PushInterfaces", "application"]

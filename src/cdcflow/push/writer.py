@@ -37,10 +37,10 @@ from cdcflow.model.change import DELETE, INSERT, UPDATE, ChangeBatch, Run, commi
 from cdcflow.model.position import Checkpoint, Epoch, Offset
 from cdcflow.model.table import BEFORE, UNCHANGED, Table
 from cdcflow.push import remembered
-from cdcflow.push.operations import Failure, Operation, Row, apply_operation
-from cdcflow.push.remembered import Memory, Once, Remembered
-from cdcflow.push.rows import Key, Rows
-from cdcflow.push.schemas import Shape
+from cdcflow.push.operations import OperationFailure, Row, RowOperation, apply_operation
+from cdcflow.push.remembered import Once, Remembered, RememberedAnswers
+from cdcflow.push.rows import CollectionRows, Key
+from cdcflow.push.schemas import CollectionShape
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 WAITING_BYTES_MAX = 64 << 20
@@ -73,7 +73,7 @@ class Refused:
     """Nothing was written. `conflict`: the rows, or an earlier request, contradict this one."""
 
     detail: str
-    failures: Sequence[Failure] = ()
+    failures: Sequence[OperationFailure] = ()
     conflict: bool = False
 
 
@@ -95,15 +95,15 @@ class Request:
     `atomic`: all of it or nothing; otherwise what can be done is done. `bytes`: the request's size.
     """
 
-    shape: Shape
-    operations: Sequence[Operation | Failure] | pa.RecordBatch
+    shape: CollectionShape
+    operations: Sequence[RowOperation | OperationFailure] | pa.RecordBatch
     bytes: int
     atomic: bool = True
     once: Once | None = None
     answer: Future[Answer] = field(default_factory=Future)
 
 
-class Writer:
+class CollectionWriter:
     """Writes the collections `shapes` to a log; `asked` is the same log, for queries of the writer's thread.
 
     Any thread may call `submit`; `failure` is the error that ended the writer. `transactions` and `rows` count what was
@@ -115,14 +115,14 @@ class Writer:
         log: PushLog,
         reader: LogReader,
         asked: ChangeLog,
-        memory: Memory,
-        shapes: Sequence[Shape],
+        memory: RememberedAnswers,
+        shapes: Sequence[CollectionShape],
         tell: OnEvent,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self._log = log
         self._asked = asked
-        self._rows = Rows(asked)
+        self._rows = CollectionRows(asked)
         self._memory = memory
         self._shapes = shapes
         self._tell = tell
@@ -328,7 +328,7 @@ class Writer:
 class _Group:
     """Transactions that become durable together: what requests decided, in their order, not appended yet."""
 
-    def __init__(self, at: Checkpoint, rows: Rows, memory: Memory, now_us: int) -> None:
+    def __init__(self, at: Checkpoint, rows: CollectionRows, memory: RememberedAnswers, now_us: int) -> None:
         self._rows = rows
         self._memory = memory
         self._now_us = now_us
@@ -378,18 +378,18 @@ class _Group:
     def _operations(self, request: Request) -> dict[str, Any] | Refused:
         shape = request.shape
         staged: dict[Key, Row | None] = {}
-        written: list[tuple[Operation, str, Row]] = []
+        written: list[tuple[RowOperation, str, Row]] = []
         results: list[dict[str, Any]] = []
-        failures: list[Failure] = []
+        failures: list[OperationFailure] = []
         assert not isinstance(request.operations, pa.RecordBatch)  # noqa: S101 - checked by `carry_out`
         for one in request.operations:
             became = (
                 one
-                if isinstance(one, Failure)
+                if isinstance(one, OperationFailure)
                 else apply_operation(shape, one, self._staged_row(shape, staged, one.key))
             )
-            if isinstance(became, Failure) or isinstance(one, Failure):
-                assert isinstance(became, Failure)  # noqa: S101 - it is `one` then
+            if isinstance(became, OperationFailure) or isinstance(one, OperationFailure):
+                assert isinstance(became, OperationFailure)  # noqa: S101 - it is `one` then
                 failures.append(became)
                 continue
             result: dict[str, Any] = {"number": one.number, "op": became.op}
@@ -411,10 +411,10 @@ class _Group:
         told: dict[str, Any] = {"rows": len(written), "results": results}
         return told | ({"errors": [failure.to_json() for failure in failures]} if failures else {})
 
-    def _staged_row(self, shape: Shape, staged: Mapping[Key, Row | None], key: Key) -> Row | None:
+    def _staged_row(self, shape: CollectionShape, staged: Mapping[Key, Row | None], key: Key) -> Row | None:
         return staged[key] if key in staged else self._rows.now(shape, key)
 
-    def _bulk(self, shape: Shape, rows: pa.RecordBatch) -> dict[str, Any]:
+    def _bulk(self, shape: CollectionShape, rows: pa.RecordBatch) -> dict[str, Any]:
         count, table = rows.num_rows, shape.table
         found = hashes([rows.column(name) for name in table.key])
         is_update = self._rows.may_be_there(shape, found)
@@ -543,4 +543,4 @@ def _not_begun() -> SinkUnavailable:
     )
 
 
-__all__ = ["Answer", "PushLog", "Refused", "Request", "Writer", "Written"]
+__all__ = ["Answer", "PushLog", "Refused", "Request", "CollectionWriter", "Written"]

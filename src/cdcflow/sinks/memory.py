@@ -11,7 +11,7 @@ import pyarrow as pa
 from cdcflow.capture.ports.log import Numbered
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.format.journal import Owners
-from cdcflow.log.format.transactions import Transactions, gathered_back, headers_back
+from cdcflow.log.format.transactions import TransactionHeaders, gathered_back, headers_back
 from cdcflow.log.read.lookup import gather_keys, keys_expired, keys_of_partial
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
@@ -25,7 +25,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 class _Entry:
     """One appended run: its headers, and its rows in the log's columns."""
 
-    headers: Transactions
+    headers: TransactionHeaders
     kind: Kind
     rows: tuple[tuple[Table, pa.RecordBatch], ...]
     batches: tuple[ChangeBatch, ...]
@@ -89,7 +89,7 @@ class MemoryLog:
         self._numbering.check(numbered)
         run = own_rows(numbered.run)
         batches = run.batches if isinstance(run, Run) else self._attached(run)
-        head = Transactions.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
+        head = TransactionHeaders.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
         owners = Owners.of(head.headers)
         rows = tuple(
             (b.table, owners.log_rows(b.table, b.index + numbered.first_offset, b.rows))

@@ -24,7 +24,7 @@ from cdcflow.spark.sql import named
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.verify.live_copy import Place, asked, check, matching
+from cdcflow.tables.verify.live_copy import CopyParts, asked, check, matching
 from cdcflow.tables.verify.port import At, Columns, Comparer
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SparkCopy:
     ) -> None:
         self._spark = spark
         self._reader = SparkReader(spark, warehouse, table_format)
-        self._place = Place(layout, warehouse, of_log, policies)
+        self._place = CopyParts(layout, warehouse, of_log, policies)
         self._comparer = comparer
 
     def describe(self, table: TableId) -> Target:

@@ -32,7 +32,7 @@ from cdcflow.tables.job.failures import read_tables
 from cdcflow.tables.job.moments import AsOf, find
 from cdcflow.tables.merge.statement import create_table
 from cdcflow.tables.paths import CUTS, Warehouse
-from cdcflow.tables.port import Kept, Shown, Snapshot
+from cdcflow.tables.port import Kept, Shown, TableSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -125,7 +125,7 @@ class CutsTable:
         self._table.compact()
         self._table.let_go(Kept({}, 0, time.time() - VERSIONS_KEPT_S))
 
-    def _found(self, there: Snapshot, cut: int | None) -> Cut | None:
+    def _found(self, there: TableSnapshot, cut: int | None) -> Cut | None:
         rows = self._spark.table(self._table.sql)
         if cut is not None:
             rows = rows.where(f"cut = {int(cut)}")
@@ -174,7 +174,7 @@ class CutsTable:
         self._version = _version(self._table.snapshot())
 
 
-def _version(there: Snapshot | None) -> int:
+def _version(there: TableSnapshot | None) -> int:
     return -1 if there is None else there.version
 
 

@@ -29,7 +29,7 @@ from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.refusals import kept_name
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.port import Failure, Snapshot
+from cdcflow.tables.port import Failure, TableSnapshot
 from cdcflow.tables.segments import InputFile, in_place, present, visible
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ class SparkEngine:
         table.on_close = partial(self._sessions.give, session)
         return table
 
-    def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
+    def declines(
+        self, before: TableSnapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT
+    ) -> str | None:
         """Return `None`: Spark merges every table.
 
         Raises:

@@ -21,14 +21,14 @@ from cdcflow.tables.formats import FORMATS, format_for
 from cdcflow.tables.job import job
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.job import OnEdit
-from cdcflow.tables.job.reports import MergeReport, TableReport, Watch, unwatched
+from cdcflow.tables.job.reports import MergeReport, TableMergeReport, Watch, unwatched
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MergeReport", "OnEdit", "TableReport", "main", "merge"]
+__all__ = ["MergeReport", "OnEdit", "TableMergeReport", "main", "merge"]
 
 
 def merge(

@@ -24,7 +24,7 @@ import pyarrow as pa
 from cdcflow import errors
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.log.format.records import Message
-from cdcflow.log.format.topic_tail import Topic, TopicTail
+from cdcflow.log.format.topic_tail import TopicAddress, TopicTail
 from cdcflow.log.tier import OpenTier, Tier
 from cdcflow.model.position import Checkpoint
 from cdcflow.spark import job
@@ -182,7 +182,7 @@ def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
             yield Message(offset[at].as_py(), key[at].as_py() or b"", value[at].as_py() or b"")
 
 
-def _connection(topic: Topic) -> dict[str, str]:
+def _connection(topic: TopicAddress) -> dict[str, str]:
     return {
         **java_options(topic.options),
         "kafka.bootstrap.servers": topic.brokers,

@@ -31,7 +31,7 @@ from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.port import Failure, Snapshot
+from cdcflow.tables.port import Failure, TableSnapshot
 from cdcflow.tables.segments import InputFile, copied, visible
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class SparkPastTable:
         self._version = 0
         self.session = SparkSql(spark)
 
-    def as_of(self, version: int) -> Snapshot:
+    def as_of(self, version: int) -> TableSnapshot:
         newest = self._table.snapshot()
         if newest is None:
             raise VersionGone("its folder is gone")

@@ -16,9 +16,9 @@ from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.acts import Act
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
-from cdcflow.tables.merge.reduce import TRANSACTIONS_READ, Layout, read_schema
+from cdcflow.tables.merge.reduce import TRANSACTIONS_READ, ColumnLayout, read_schema
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import Compacted, Kept, Snapshot
+from cdcflow.tables.port import Compacted, Kept, TableSnapshot
 from cdcflow.tables.segments import InputFile
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class StatementTable(ABC):
         """Called once, when its session is no longer needed."""
 
     @abstractmethod
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> TableSnapshot | None:
         """Return its latest version; `None` if the table does not exist."""
 
     @abstractmethod
@@ -145,7 +145,7 @@ class StatementTable(ABC):
         """Return what `Snapshot.transactions` was at an older version; empty if that is no longer known."""
 
     @abstractmethod
-    def snapshot_at(self, version: int) -> Snapshot | None:
+    def snapshot_at(self, version: int) -> TableSnapshot | None:
         """Return the table's description at a version; `None` if that version no longer exists."""
 
     @abstractmethod
@@ -172,7 +172,7 @@ class StatementTable(ABC):
         for sql in statement.alter(self.sql, self._rules, act):
             self.commit(sql, metadata, app, version)
 
-    def standing(self, layout: Layout, changes: str, *, whole: bool = False) -> str:
+    def standing(self, layout: ColumnLayout, changes: str, *, whole: bool = False) -> str:
         return self.sql
 
     def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:

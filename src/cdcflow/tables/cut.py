@@ -40,7 +40,7 @@ class CutTable:
     state other than "done" means that the table is being read again, that this was abandoned, or that it is no longer
     captured ("forgotten") and shows an older state. `id` is the table's id. `tag` names the version for readers without
     cdcflow ("" if the format has no tags). `commit` identifies the commit that created the version (see
-    `port.Snapshot`). All four are "" in a cut of an older cdcflow.
+    `port.TableSnapshot`). All four are "" in a cut of an older cdcflow.
     """
 
     path: str
@@ -186,8 +186,8 @@ def _known(of: type[Cut] | type[CutTable] | type[LogPart], found: Mapping[str, A
 def is_replaced(cut: Cut, name: str, commit: str, transactions: Mapping[str, int]) -> bool:
     """Return whether the version number that the cut shows now belongs to a different commit of the table.
 
-    `commit`, `transactions`: the current ones of that version, as in `port.Snapshot`. For a cut of an older cdcflow,
-    and for a commit that was cleaned up, the test is whether the version has merged anything after the cut.
+    `commit`, `transactions`: the current ones of that version, as in `port.TableSnapshot`. For a cut of an older
+    cdcflow, and for a commit that was cleaned up, the test is whether the version has merged anything after the cut.
     """
     shown = cut.tables[name].commit
     if shown and commit:

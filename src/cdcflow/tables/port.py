@@ -55,7 +55,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TableSnapshot:
     """The latest version of a table. `id` belongs to the table: a different table at the same path has a different id.
 
     `version` grows with every change of rows. `transactions`: the latest version that each writer recorded with its
@@ -167,7 +167,7 @@ class CurrentTable(Protocol):
     def session(self) -> SqlSession:
         """The session in which its changes are computed."""
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> TableSnapshot | None:
         """Return its latest version; `None` if the table does not exist."""
 
     def newest_commit(self) -> Mapping[str, Any] | None:
@@ -216,7 +216,7 @@ class CurrentTable(Protocol):
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         """Apply one act of an evolution."""
 
-    def standing(self, layout: reduce.Layout, changes: str, *, whole: bool = False) -> str:
+    def standing(self, layout: reduce.ColumnLayout, changes: str, *, whole: bool = False) -> str:
         """Return a name in SQL for the rows that the table has: at least those whose keys are in the view `changes`, or
         with `whole` all of them."""
 
@@ -315,7 +315,9 @@ class Engine(Protocol):
     def table(self, path: Sequence[str]) -> CurrentTable:
         """The table at a path (schema, name)."""
 
-    def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
+    def declines(
+        self, before: TableSnapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT
+    ) -> str | None:
         """Return why another engine should merge these files into a table; `None` if this one will."""
 
     def read_text(self, path: Sequence[str]) -> str | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.errors import ConfigurationError
-from cdcflow.log.fold.fold import Change, Key, Row, fold, sweep
+from cdcflow.log.fold.fold import FoldedRow, Key, LogChange, fold, sweep
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.read.reader import LogLocation
@@ -22,19 +22,19 @@ from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table, TableId
 from cdcflow.tables.merge.evolution import evolve
 
 
-def folded_log(location: LogLocation) -> dict[TableId, dict[Key, Row]]:
+def folded_log(location: LogLocation) -> dict[TableId, dict[Key, FoldedRow]]:
     """Every table of a log in a folder or a store as of its latest cut, swept if a backfill is done."""
     return folded(FolderReader(location))
 
 
-def folded(log: LogReader) -> dict[TableId, dict[Key, Row]]:
+def folded(log: LogReader) -> dict[TableId, dict[Key, FoldedRow]]:
     """The same for a log anywhere."""
-    changes: dict[TableId, list[tuple[Table, Change]]] = defaultdict(list)
+    changes: dict[TableId, list[tuple[Table, LogChange]]] = defaultdict(list)
     for table, _version, rows in log.read_rows():
         changes[table.id].extend((table, change) for change in changes_of(table, rows))
     checkpoint = log.newest_checkpoint()
     progress = Progress.from_json(checkpoint.progress) if checkpoint else Progress()
-    state: dict[TableId, dict[Key, Row]] = {}
+    state: dict[TableId, dict[Key, FoldedRow]] = {}
     for table_id, found in changes.items():
         found.sort(key=lambda pair: pair[1].offset)
         newest = found[-1][0]
@@ -44,12 +44,12 @@ def folded(log: LogReader) -> dict[TableId, dict[Key, Row]]:
     return state
 
 
-def changes_of(table: Table, rows: pa.Table) -> Iterator[Change]:
+def changes_of(table: Table, rows: pa.Table) -> Iterator[LogChange]:
     """The rows of a log's table (`table.log_schema`) as changes."""
     names = [c.name for c in table.columns]
     for row in rows.to_pylist():
         unchanged = frozenset(row[UNCHANGED] or ())
-        yield Change(
+        yield LogChange(
             offset=row[OFFSET],
             op=row[OP],
             values={n: hashable(row[n]) for n in names if n not in unchanged} if row[OP] != "t" else {},
@@ -69,7 +69,7 @@ def hashable(value: object) -> object:
 
 # ── by column number, as the merge does it ──────────────────────────────────────────────────────────────────
 
-Logged = list[tuple[Table, Change]]
+Logged = list[tuple[Table, LogChange]]
 
 
 class Readable(Protocol):
@@ -129,9 +129,9 @@ def current(
     return newest, out
 
 
-def _by_number(table: Table, change: Change) -> Change:
+def _by_number(table: Table, change: LogChange) -> LogChange:
     numbers = {c.name: str(c.number) for c in table.columns}
-    return Change(
+    return LogChange(
         offset=change.offset,
         op=change.op,
         values={numbers[n]: v for n, v in change.values.items()},

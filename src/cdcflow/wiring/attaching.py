@@ -12,7 +12,7 @@ from cdcflow.capture.ports.comparison import Comparable
 from cdcflow.config import Config, FileLog
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.fold.completeness import Backfill
+from cdcflow.log.fold.completeness import TableBackfill
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import Table, TableId, word
 from cdcflow.wiring.capturing import open_source
@@ -20,7 +20,7 @@ from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.warehouses import policies, warehouse
 
 if TYPE_CHECKING:
-    from cdcflow.tables.local.attached_tables import Report
+    from cdcflow.tables.local.attached_tables import AttachReport
 
 DURABLE_WAIT_S = 75.0
 """How long to wait for the log to store the command."""
@@ -28,7 +28,7 @@ SEAL_WAIT_S = 5.0
 _LOOK_S = 0.1
 
 
-def attach_table(config: Config, name: str, path: str, as_of: str | None, order: Callable[[str], None]) -> Report:
+def attach_table(config: Config, name: str, path: str, as_of: str | None, order: Callable[[str], None]) -> AttachReport:
     """Create the table of that name from the rows at a path. `order` sends the daemon the command that records this
     base.
 
@@ -74,7 +74,7 @@ def _wait_until_sealed(layout: Layout, table: TableId, wait_s: float) -> None:
     until = time.monotonic() + wait_s
     while time.monotonic() < until:
         log = sealed(layout)
-        if log.newest is not None and Backfill.of(backfills(log).get(str(table), {})).base:
+        if log.newest is not None and TableBackfill.of(backfills(log).get(str(table), {})).base:
             return
         time.sleep(_LOOK_S)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.freshness import Freshness
 from cdcflow.capture.interleave.limits import Limits
@@ -18,7 +18,7 @@ from cdcflow.capture.offline_audit import LateTraces
 from cdcflow.capture.ports.control import ControlTable
 from cdcflow.capture.ports.part_readers import Readers
 from cdcflow.capture.ports.source import Source
-from cdcflow.capture.settings import CaptureSettings, OpenedLog
+from cdcflow.capture.settings import CaptureSettings, OwnedLog
 from cdcflow.capture.shadow import Shadow
 from cdcflow.capture.spans import OnSpan
 from cdcflow.config import Config, FileLog, KafkaLog, Postgres, secret
@@ -32,7 +32,7 @@ from cdcflow.wiring.logs import log_layout, log_reader, open_log, topics
 
 if TYPE_CHECKING:
     from cdcflow.publish.publisher import Publisher
-    from cdcflow.publish.tail import Tail
+    from cdcflow.publish.tail import GrowingLog
 
 
 READERS_TIME = 5
@@ -126,7 +126,7 @@ def capture_settings(
     history is accepted, the loss of the log's own rows is not."""
     opened = int(reopened)
 
-    def open_again(identity: SourceIdentity, accepted: bool) -> OpenedLog:
+    def open_again(identity: SourceIdentity, accepted: bool) -> OwnedLog:
         nonlocal opened
         log = open_log(
             config,
@@ -142,7 +142,7 @@ def capture_settings(
         open_source=lambda: open_source(config, readers),
         open_log=open_again,
         limits=limits(config, backfill_new=backfill_new, readers=readers),
-        pace=Pace(heartbeat_s=config.database.heartbeat),
+        pace=LoopIntervals(heartbeat_s=config.database.heartbeat),
     )
 
 
@@ -206,7 +206,7 @@ def _noting(config: Config, prefix: str, on_event: OnEvent) -> OnEvent:
     return tell
 
 
-def _tail(config: Config) -> Tail | None:
+def _tail(config: Config) -> GrowingLog | None:
     """The configured log as a publisher reads it, or None if there is no log yet."""
     from cdcflow.publish.file_tail import FileTail
     from cdcflow.publish.kafka_tail import KafkaTail

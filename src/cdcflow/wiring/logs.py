@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cdcflow.capture.settings import OpenedLog
+from cdcflow.capture.settings import OwnedLog
 from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, load, secret
 from cdcflow.config.logs import TOPIC_EXPIRES
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.notes import warehouse_name
 from cdcflow.log.maintenance.background import OnEvent
-from cdcflow.log.maintenance.expiry import Expiring, Policy
+from cdcflow.log.maintenance.expiry import Expiring, ExpiryPolicy
 from cdcflow.log.maintenance.index import IndexingBeside
-from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.maintenance.retention import LogRetention
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.workers import HERE, Workers
@@ -44,7 +44,7 @@ def open_log(
     accept_history_loss: bool = False,
     accept_rows_lost: bool | None = None,
     reopened: bool = False,
-) -> OpenedLog:
+) -> OwnedLog:
     """The configured log, opened for writing. `accept_rows_lost`: also if rows of the log itself are missing (None: as
     `accept_history_loss`). `reopened`: this process had the log open before."""
     # A slot that follows failovers moves to a new timeline. Whether it did, and whether the old timeline ended after
@@ -138,7 +138,7 @@ def opened_store(log: FileLog, objects: Objects) -> BucketStore:
     return BucketStore(Bucket(objects), cache, objects.cache_bytes_max)
 
 
-def retention(config: Config, *, grace_s: float) -> Retention:
+def retention(config: Config, *, grace_s: float) -> LogRetention:
     """The object that compacts and expires the configured log's segments."""
     log = config.log
     if isinstance(log, KafkaLog):
@@ -148,11 +148,11 @@ def retention(config: Config, *, grace_s: float) -> Retention:
         )
     layout = log_layout(log)
     if log.objects is None:
-        return Retention(layout, grace_s=grace_s)
+        return LogRetention(layout, grace_s=grace_s)
     with client_library():
         from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.remote import RemoteBucket
-    return Retention(layout, RemoteBucket(Bucket(log.objects)), grace_s=grace_s)
+    return LogRetention(layout, RemoteBucket(Bucket(log.objects)), grace_s=grace_s)
 
 
 def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
@@ -173,7 +173,7 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
             from cdcflow.sinks.objects.bucket import Bucket
             from cdcflow.sinks.objects.remote import RemoteBucket
         remote = RemoteBucket(Bucket(log.objects))
-    kept = Policy(policy.age, policy.bytes, keep_for, consumers)
+    kept = ExpiryPolicy(policy.age, policy.bytes, keep_for, consumers)
     keeper = partial(keeping, config) if policy.state else None
     return Expiring(log_layout(log), kept, on_event, every_s=policy.every, remote=remote, keeping=keeper)
 

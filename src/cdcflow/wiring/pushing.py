@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cdcflow.capture.settings import OpenedLog
+from cdcflow.capture.settings import OwnedLog
 from cdcflow.config import Config, FileLog, Serve
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.files.layout import Layout
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cdcflow.http.explorer import Explorer
     from cdcflow.log.query.consumers import Consumers
     from cdcflow.log.query.log import ChangeLog
-    from cdcflow.push.schemas import Shape
-    from cdcflow.push.writer import Writer
+    from cdcflow.push.schemas import CollectionShape
+    from cdcflow.push.writer import CollectionWriter
 
 KIND = "push"
 OnEvent = Callable[[str, Mapping[str, object]], None]
@@ -34,7 +34,7 @@ FILES_MAX = 256
 class _OwnLog(FolderReader):
     """The log as its writer reads it: the end of the log is known without scanning the journal."""
 
-    def __init__(self, layout: Layout, log: OpenedLog) -> None:
+    def __init__(self, layout: Layout, log: OwnedLog) -> None:
         super().__init__(layout)
         self._log = log
 
@@ -48,8 +48,8 @@ class Pushing:
 
     config: Config
     serve: Serve
-    shapes: Mapping[str, Shape]
-    writer: Writer
+    shapes: Mapping[str, CollectionShape]
+    writer: CollectionWriter
 
     @cached_property
     def explorer(self) -> Explorer:
@@ -104,8 +104,8 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
         asked = ChangeLog(_OwnLog(layout, log), layout, local.current_rows)
         for table in known.keys() & {*(shape.table.id for shape in shapes.values()), remembered.TABLE.id}:
             _check_whole(asked, str(table))
-        memory = remembered.Memory(serve.idempotency.age, serve.idempotency.keys)
-        writer = writing.Writer(
+        memory = remembered.RememberedAnswers(serve.idempotency.age, serve.idempotency.keys)
+        writer = writing.CollectionWriter(
             log,  # type: ignore[arg-type]  # a log in a folder: the settings see to it
             reader,
             asked,

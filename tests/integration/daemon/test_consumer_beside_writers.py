@@ -8,7 +8,7 @@ import pytest
 from bank import Bank
 
 import cdcflow
-from cdcflow.log.fold.fold import Key, Row, fold
+from cdcflow.log.fold.fold import FoldedRow, Key, fold
 from cdcflow.log.query.consumer import Batch
 from cdcflow.model.table import TableId
 from cdcflow.testing.folded import changes_of
@@ -20,7 +20,7 @@ class Store:
     """Rows of tables, and the cursor up to which they were read."""
 
     def __init__(self) -> None:
-        self.rows: dict[TableId, dict[Key, Row]] = {}
+        self.rows: dict[TableId, dict[Key, FoldedRow]] = {}
         self.cursor: str | None = None
 
     def take(self, batch: Batch) -> None:

@@ -16,7 +16,7 @@ from tests.servers.postgres import PostgresServer
 
 from cdcflow import wiring
 from cdcflow.capture import log_writes
-from cdcflow.capture.attempt import Pace
+from cdcflow.capture.attempt import LoopIntervals
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.disk.layer import OsLayer
 from cdcflow.log.read import reader
@@ -73,7 +73,7 @@ def test_new_table_is_captured_from_its_first_row(bank: Bank) -> None:
 
 def test_table_made_while_it_runs_is_captured_soon(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """O05, P61: a daemon need not be restarted because a migration created a table."""
-    monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=1.0))
+    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=1.0))
     seen: list[str] = []
     with bank.capturing(on_event=lambda event, _fields: seen.append(event)):
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
@@ -89,7 +89,7 @@ def test_table_made_while_it_runs_is_captured_soon(bank: Bank, monkeypatch: pyte
 
 def test_tables_that_change_places_are_captured_on(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every online migration ends like this: the new table takes the old one's name in one transaction, under load."""
-    monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=1.0))
+    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=1.0))
     bank.database.execute("CREATE TABLE entries_new (LIKE entries INCLUDING ALL)")
     seen: list[str] = []
     bank.start_writing(seed=8)

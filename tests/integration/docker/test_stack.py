@@ -19,10 +19,10 @@ from stack import Stack
 
 from cdcflow.config import load
 from cdcflow.demo import flights, proof
-from cdcflow.demo.databases import Digest, Source
+from cdcflow.demo.databases import DemoSource, Digest
 from cdcflow.demo.mysql import MySQL as MySQLSource
 from cdcflow.demo.postgres import Postgres as PostgresSource
-from cdcflow.log.fold.fold import Row
+from cdcflow.log.fold.fold import FoldedRow
 from cdcflow.model.table import TableId
 from cdcflow.spark.cuts import CutsTable, read_cut
 from cdcflow.testing.folded import folded
@@ -79,7 +79,7 @@ def ran(spark: Any) -> Iterator[Ran]:
         postgres, mysql = stack.part("postgres"), stack.part("mysql")
         assert isinstance(postgres, Postgres)
         assert isinstance(mysql, MySQL)
-        sources: Mapping[str, Source] = {
+        sources: Mapping[str, DemoSource] = {
             "postgres": PostgresSource(postgres.server),
             "mysql": MySQLSource("mysql", mysql.server),
         }
@@ -212,7 +212,7 @@ def waits_for(services: Mapping[str, Model]) -> set[tuple[str, str]]:
 # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def written(source: Source) -> None:
+def written(source: DemoSource) -> None:
     """Wait until a load has changed the flights of its database several times."""
     columns = source.columns("flights")
     seen: set[Digest] = set()
@@ -224,7 +224,7 @@ def written(source: Source) -> None:
     wait(often, f"the load on {source.schema} to write")
 
 
-def captured(stack: Stack, daemon: str, source: Source) -> int:
+def captured(stack: Stack, daemon: str, source: DemoSource) -> int:
     """Wait until a daemon's log has all that its source has now; return the offset of the latest row."""
     end = source.end()
 
@@ -297,7 +297,7 @@ def rows_of(postgres: Postgres) -> Rows:
     return found
 
 
-def whole(row: Row) -> Mapping[str, Any]:
+def whole(row: FoldedRow) -> Mapping[str, Any]:
     """A row of the log; an incomplete row equals none of the database."""
     return {**plain(row.values), **({"missing": row.missing} if row.missing else {})}
 

@@ -29,7 +29,7 @@ from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka.reader import KafkaReader
 from cdcflow.sinks.kafka.tier import KafkaTier, OpenedTier, TieredReader
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.sinks.objects.bucket import Bucket, Listed
+from cdcflow.sinks.objects.bucket import Bucket, StoredObject
 from cdcflow.sinks.objects.history import StoredHistory
 from cdcflow.sinks.objects.remote_sealer import StoreSealer
 from cdcflow.sinks.objects.store import BucketStore
@@ -218,7 +218,7 @@ def test_of_two_that_seal_at_once_one_adds_and_the_other_is_notified(
             if looked:
                 look = StoredHistory._listed
 
-                def overtaken(history: StoredHistory, segment: Segment) -> dict[str, Listed]:
+                def overtaken(history: StoredHistory, segment: Segment) -> dict[str, StoredObject]:
                     found = look(history, segment)
                     if history is early.history:
                         late.put(of_late)

@@ -14,7 +14,7 @@ from cdcflow.model.table import OFFSET
 from cdcflow.publish.kafka_tail import KafkaTail
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reader import KafkaReader
-from cdcflow.sinks.kafka.topics import Reader, Topics
+from cdcflow.sinks.kafka.topics import PartitionReader, Topics
 from cdcflow.testing.sinks import Writer, orders
 
 pytestmark = pytest.mark.kafka
@@ -128,15 +128,15 @@ def test_each_record_is_read_once(topics: Topics, monkeypatch: pytest.MonkeyPatc
     topics.wait_until_shown()
     told(tail, 1, 1000)
     places: list[int] = []
-    messages = Reader.messages
+    messages = PartitionReader.messages
 
-    def counted(reader: Reader, *span: int) -> Any:
+    def counted(reader: PartitionReader, *span: int) -> Any:
         for message in messages(reader, *span):
             if reader.topic == topics.name:
                 places.append(message.topic_offset)
             yield message
 
-    monkeypatch.setattr(Reader, "messages", counted)
+    monkeypatch.setattr(PartitionReader, "messages", counted)
     for number in range(2, 12):
         writer.put(orders(number))
         topics.wait_until_shown()

@@ -14,7 +14,7 @@ from mergehistories import make_table
 import cdcflow
 from cdcflow.errors import CdcflowError
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.maintenance.retention import LogRetention
 
 SEED = int(os.environ.get("CDCFLOW_COMPACT_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 ITEMS = make_table("items", id="int64", v="int32")
@@ -49,7 +49,7 @@ def test_each_offset_has_the_answers_that_it_had(tmp_path: Path, number: int) ->
     for _ in range(2):
         chain(Layout(log.root))
         # What is compacted once is compacted again, with what came since.
-        assert Retention(Layout(log.root), grace_s=0).compact(), told
+        assert LogRetention(Layout(log.root), grace_s=0).compact(), told
         assert answers(log.root, last) == before, told
         for key in (1, 2):
             log.segment([(ITEMS, "u", {"id": key, "v": 9})])

@@ -23,9 +23,9 @@ from tablehistories import Histories
 import cdcflow
 from cdcflow.errors import CdcflowError
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.fold.fold import Change, Row, fold
+from cdcflow.log.fold.fold import FoldedRow, LogChange, fold
 from cdcflow.log.maintenance import consumer_files as kept
-from cdcflow.log.maintenance.expiry import Expiring, Policy
+from cdcflow.log.maintenance.expiry import Expiring, ExpiryPolicy
 from cdcflow.log.query import batches, cursors
 from cdcflow.log.query import consumer as consuming
 from cdcflow.log.query.consumer import Batch
@@ -41,7 +41,7 @@ PAIRS = make_table("pairs", key=("x", "y"), x="string", y="int64", v="string")
 NOTES = make_table("notes", key=(), text="string", n="int64")
 LATE = make_table("late", id="int64", v="string")
 TABLES = (ORDERS, PAIRS, NOTES, LATE)
-Rows = dict[str, dict[tuple[object, ...], Row]]
+Rows = dict[str, dict[tuple[object, ...], FoldedRow]]
 
 
 @dataclass
@@ -126,7 +126,7 @@ class World:
 
     def expire(self) -> None:
         """Expire all but the minimum that must be kept."""
-        Expiring(Layout(self.root), Policy(0.001, None, []), lambda event, fields: None, every_s=600).step()
+        Expiring(Layout(self.root), ExpiryPolicy(0.001, None, []), lambda event, fields: None, every_s=600).step()
 
 
 def _row(table: Table, number: int, chance: random.Random) -> dict[str, Any]:
@@ -163,12 +163,12 @@ class Store:
         self.rows[batch.table], self.cursor = done, batch.cursor
 
 
-def _change(shape: Table, row: Mapping[str, Any]) -> Change:
+def _change(shape: Table, row: Mapping[str, Any]) -> LogChange:
     unchanged = frozenset(row[UNCHANGED] or ())
     own = {name: value for name, value in row.items() if name not in LOG_COLUMNS and name not in unchanged}
     if row[OP] == "t":
         own = {}
-    return Change(row[OFFSET], row[OP], own, unchanged, row[BEFORE])
+    return LogChange(row[OFFSET], row[OP], own, unchanged, row[BEFORE])
 
 
 def told(rows: Rows) -> Any:
@@ -310,7 +310,7 @@ def _expiry_without_consumers(patch: pytest.MonkeyPatch) -> None:
 
 
 def _expiry_behind_the_backfill(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cursors.State, "needed_from", property(lambda state: state.committed.offset + 1))
+    patch.setattr(cursors.ConsumerState, "needed_from", property(lambda state: state.committed.offset + 1))
 
 
 def _transactions_cut(patch: pytest.MonkeyPatch) -> None:

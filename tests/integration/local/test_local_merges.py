@@ -35,7 +35,7 @@ from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import DeltaLog, File
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.iceberg import IcebergTable
-from cdcflow.tables.local.scan import Rows
+from cdcflow.tables.local.scan import ScannedFile
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.paths import table_path
@@ -357,13 +357,13 @@ def test_merge_reads_only_keys_and_unchanged_values_of_a_table(
     hand_log.segment([(orders, "c", {"id": n, "v": 0, "doc": f"d{n}"}) for n in range(30)])
     merge(hand_log.root, warehouse)
     columns: list[set[str]] = []
-    right = Rows.read
+    right = ScannedFile.read
 
-    def read_columns(rows: Rows, groups: Any, names: Any) -> Any:
+    def read_columns(rows: ScannedFile, groups: Any, names: Any) -> Any:
         columns.append(set(names))
         return right(rows, groups, names)
 
-    monkeypatch.setattr(Rows, "read", read_columns)
+    monkeypatch.setattr(ScannedFile, "read", read_columns)
     hand_log.segment([(orders, "u", {"id": 3, "v": 1, "doc": "d"})])
     merge(hand_log.root, warehouse)
     assert columns == [{"id"}, {"id", "_offset"}]

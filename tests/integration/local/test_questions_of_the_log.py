@@ -21,7 +21,7 @@ from tablehistories import Histories, History
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.fold.fold import Row
+from cdcflow.log.fold.fold import FoldedRow
 from cdcflow.log.maintenance.index import Indexing
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.query.row import text_of
@@ -118,7 +118,7 @@ def _said(found: Any) -> Any:
     return None if found.values is None else ({n: str(v) for n, v in found.values.items()}, set(found.unknown))
 
 
-def _expected(shape: Table, row: Row | None) -> Any:
+def _expected(shape: Table, row: FoldedRow | None) -> Any:
     if row is None:
         return None
     names = {str(c.number): c.name for c in shape.columns}

@@ -37,7 +37,7 @@ from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge import append_mode, evolution, history, reduce, soft_delete, statement
 from cdcflow.tables.merge.evolution import Evolution
 from cdcflow.tables.merge.policy import Mode
-from cdcflow.tables.merge.reduce import Layout
+from cdcflow.tables.merge.reduce import ColumnLayout
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import table_path
 
@@ -415,11 +415,13 @@ def said_otherwise(of: Any, name: str, instead: Callable[..., Any]) -> Iterator[
         yield
 
 
-def of_a_delete(mask: Callable[[Layout], frozenset[int]]) -> Callable[..., Any]:
+def of_a_delete(mask: Callable[[ColumnLayout], frozenset[int]]) -> Callable[..., Any]:
     return lambda right, layout: [mask(layout) for _ in right(layout)]
 
 
-def with_defaults(right: Callable[..., Layout], target: Target, then: Target, shapes: Sequence[Table]) -> Layout:
+def with_defaults(
+    right: Callable[..., ColumnLayout], target: Target, then: Target, shapes: Sequence[Table]
+) -> ColumnLayout:
     made = right(target, then, shapes)
     return replace(made, defaults=evolution._defaults(made.shapes))
 
@@ -501,7 +503,7 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
         lambda: attribute_of(reduce.Family, "late", property(lambda _: frozenset())),
         1,
     ),
-    "sweeps end no version": ("history", lambda: said_otherwise(history, "Range", unswept), 102),
+    "sweeps end no version": ("history", lambda: said_otherwise(history, "RangeFacts", unswept), 102),
 }
 """Each with the mode and the seed of a history that shows it."""
 

@@ -22,7 +22,7 @@ from tablehistories import Histories
 from cdcflow.log.files import states
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.index import Indexing
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.query.row import text_of
@@ -68,7 +68,7 @@ def test_log_that_expires_after_states_answers_as_one_that_does_not(tmp_path: Pa
         keeping = Keeping(opened(made.log.root), layout)
         found = keeping.keep(end)
         kept += len(found.tables)
-        gone = Retention(layout).expire(Rule(last_offset_max=end, before_cut=made.log.cut))
+        gone = LogRetention(layout).expire(ExpiryRule(last_offset_max=end, before_cut=made.log.cut))
         assert gone
         assert gone[-1].last_offset == end
         expired, other = opened(made.log.root), opened(whole)
@@ -150,7 +150,7 @@ def test_damaged_state_is_found(tmp_path: Path, name: str) -> None:
     layout = Layout(log.root)
     end = layout.segment_offsets()[0][1]
     Keeping(opened(log.root), layout).keep(end)
-    Retention(layout).expire(Rule(last_offset_max=end, before_cut=3))
+    LogRetention(layout).expire(ExpiryRule(last_offset_max=end, before_cut=3))
     assert opened(log.root).get("public.orders", 1).values == {"id": 1, "v": "a"}
     path = next(p for p in states.folder_of(layout, end).iterdir() if p.name.endswith(name))
     path.write_bytes(path.read_bytes()[:-3])

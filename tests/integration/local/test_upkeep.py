@@ -25,7 +25,7 @@ from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
 from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.job.maintenance import OUT_OF_TIME, UpkeepPolicy, UpkeepReport, UpkeepWhenDue, upkeep
-from cdcflow.tables.job.reports import MergeReport, TableReport
+from cdcflow.tables.job.reports import MergeReport, TableMergeReport
 from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import DeltaLog
@@ -318,7 +318,7 @@ def test_maintenance_during_a_merge_is_skipped(
     runs, a merge waits.
     """
     seen: list[UpkeepReport] = []
-    right = job.Run.pinned
+    right = job.MergeRun.pinned
 
     def meanwhile(run: Any, cut: Any) -> Any:
         seen.append(looked_after(warehouse, format_name))
@@ -326,7 +326,7 @@ def test_maintenance_during_a_merge_is_skipped(
 
     history.segment([(ORDERS, "u", {"id": 0, "v": 5})])
     with monkeypatch.context() as patch:
-        patch.setattr(job.Run, "pinned", meanwhile)
+        patch.setattr(job.MergeRun, "pinned", meanwhile)
         assert merge(history.root, warehouse).published
     (report,) = seen
     assert "a merge or another upkeep works there" in report.skipped
@@ -421,7 +421,7 @@ def test_a_turn_comes_after_many_merges(
         assert orders.name == "public.orders"
         assert orders.done[0].endswith(" files made 1")
         assert [merged(5), merged(6)] == [UpkeepReport()] * 2
-        unseen = [TableReport("public.unseen", 1, 1, True, 0.0)] * 3
+        unseen = [TableMergeReport("public.unseen", 1, 1, True, 0.0)] * 3
         assert (due.after(unseen).tables, due.after(())) == ((), UpkeepReport()), "of a table that no cut shows"
         without = UpkeepWhenDue(Engines(engine), UpkeepPolicy(after_merges=1, compact=False))
         history.segment([(ORDERS, "d", {"id": 1001})])

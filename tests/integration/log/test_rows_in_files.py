@@ -21,9 +21,9 @@ from cdcflow.log.files.attached import with_attached_rows
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format import framing
 from cdcflow.log.format.journal import AttachedFile
-from cdcflow.log.format.rows import Rows, Shape
+from cdcflow.log.format.rows import ShapeEntry, ShapeRows
 from cdcflow.log.format.segment import SegmentFile
-from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.maintenance.retention import LogRetention
 from cdcflow.log.read.journal_follower import Following
 from cdcflow.log.read.reader import check, list_segments, newest_checkpoint, read_rows, read_transactions
 from cdcflow.model.change import Run, reads
@@ -114,7 +114,7 @@ def test_a_log_with_files_shows_what_one_without_them_shows(tmp_path: Path, seed
         assert report.is_whole, report.faults
         assert report.rows == len(expected)
     assert not list(Layout(with_files).spools.iterdir())
-    Retention(Layout(with_files), None, layer=Unsynced()).compact(NEVER)
+    LogRetention(Layout(with_files), None, layer=Unsynced()).compact(NEVER)
     assert rows_of(with_files) == expected
     assert check(with_files, deep=True).is_whole
 
@@ -144,7 +144,7 @@ def test_compaction_makes_one_file_of_a_shape_again(tmp_path: Path) -> None:
             log.seal_pending()
     log.close()
     expected = rows_of(log.path)
-    Retention(Layout(log.path), None, layer=Unsynced()).compact(NEVER)
+    LogRetention(Layout(log.path), None, layer=Unsynced()).compact(NEVER)
     compacted = list_segments(log.path)[0]
     assert compacted.stands_for
     assert sorted(str(f.table["name"]) for f in compacted.files if f.table) == sorted(["orders", PRODUCTS.id.name])
@@ -193,7 +193,7 @@ def test_who_follows_a_log_gets_rows_in_files_too(tmp_path: Path) -> None:
     following = Following(Layout(log.path), begins)
     list(following.read())
     writer.put(chunk(1, 7))
-    offsets = [o for r in following.read() if isinstance(r, Rows) for o in r.offsets.tolist()]
+    offsets = [o for r in following.read() if isinstance(r, ShapeRows) for o in r.offsets.tolist()]
     assert offsets == list(range(begins, begins + 7))
     log.close()
 
@@ -328,7 +328,7 @@ def test_a_file_with_other_rows_is_not_read_as_these(tmp_path: Path) -> None:
 
 
 def _record(name: str) -> AttachedFile:
-    return AttachedFile(Shape(ORDERS, 1), SegmentFile(name, 5, 10, "", first_offset=6, last_offset=10))
+    return AttachedFile(ShapeEntry(ORDERS, 1), SegmentFile(name, 5, 10, "", first_offset=6, last_offset=10))
 
 
 @pytest.mark.parametrize("call", ["create", "write", "fsync"])

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
 from cdcflow.log.files.layout import Layout, segment_name
-from cdcflow.log.maintenance.retention import Rule
+from cdcflow.log.maintenance.retention import ExpiryRule
 from cdcflow.log.read.reader import check, list_segments
 from cdcflow.sinks.files.log import FileLog
 
@@ -116,7 +116,7 @@ def test_compaction_and_expiry_killed_at_any_step_lose_and_double_nothing(
         for place in (log.layout, log.alone):
             assert_rows_from_the_first(place)
         log.retention().compact()
-        log.retention().expire(Rule(before_cut=3))
+        log.retention().expire(ExpiryRule(before_cut=3))
         assert len(list(log.layout.segments.iterdir())) == 1, "what was replaced or expired is still here"
         assert [(s.first_offset, s.last_offset) for s in list_segments(log.alone)] == [(9, 10)]
         names = {name.split("/")[1] for name in log.bucket.listed("") if "/" in name}

@@ -16,7 +16,7 @@ from cdcflow.cli.app import app
 from cdcflow.config import Objects
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Bounds, segment_name
-from cdcflow.log.maintenance.retention import Rule
+from cdcflow.log.maintenance.retention import ExpiryRule
 from cdcflow.log.read.reader import check
 from cdcflow.sinks.objects import inventory, restore
 from cdcflow.sinks.objects.inventory import counting
@@ -187,7 +187,7 @@ def test_segments_that_expire_or_are_compacted_during_the_check_are_not_lost(
         found = listed(*args)
         assert found == []
         before = counting(log.layout, 8)
-        log.retention().expire(Rule(before_cut=2))
+        log.retention().expire(ExpiryRule(before_cut=2))
         log.retention().compact()
         assert len(log.bucket.folders("segments")) == 2
         return before

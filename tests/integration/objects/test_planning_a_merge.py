@@ -16,7 +16,7 @@ from objectlogs import put_away
 from cdcflow import local
 from cdcflow.config import Objects
 from cdcflow.log.files.layout import Layout
-from cdcflow.sinks.objects.bucket import Bucket, Listed
+from cdcflow.sinks.objects.bucket import Bucket, StoredObject
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.tables.segments import OlderNeeded, sealed
 
@@ -50,7 +50,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(name)
         return get(bucket, name)
 
-    def each(bucket: Bucket, name: str, after: str = "") -> Iterator[tuple[str, Listed]]:
+    def each(bucket: Bucket, name: str, after: str = "") -> Iterator[tuple[str, StoredObject]]:
         for found in listed(bucket, name, after):
             seen.append(found[0])
             yield found

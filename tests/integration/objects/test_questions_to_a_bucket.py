@@ -15,7 +15,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.index import Indexing
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.folder import FolderReader
-from cdcflow.sinks.objects.bucket import Bucket, Listed
+from cdcflow.sinks.objects.bucket import Bucket, StoredObject
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.tables.local.current import LocalCurrent
 
@@ -34,7 +34,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(f"get {name}")
         return get(bucket, name)
 
-    def counted_list(bucket: Bucket, name: str, after: str = "") -> Iterator[tuple[str, Listed]]:
+    def counted_list(bucket: Bucket, name: str, after: str = "") -> Iterator[tuple[str, StoredObject]]:
         seen.append(f"list {name} behind {after}")
         return each(bucket, name, after)
 

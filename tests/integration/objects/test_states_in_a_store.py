@@ -22,7 +22,7 @@ from cdcflow.config import Objects
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.files import states
 from cdcflow.log.files.layout import UPLOADS, Layout
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.folder import FolderReader
@@ -79,7 +79,9 @@ class Place:
         Keeping(ChangeLog(FolderReader(layout), layout, LocalCurrent), layout).keep(offset)
 
     def expire(self, before_cut: int) -> None:
-        Retention(self.layout, RemoteBucket(Bucket(self.objects)), grace_s=0).expire(Rule(before_cut=before_cut))
+        LogRetention(self.layout, RemoteBucket(Bucket(self.objects)), grace_s=0).expire(
+            ExpiryRule(before_cut=before_cut)
+        )
 
     def values(self) -> dict[int, str]:
         """The orders, read by a machine that has only the bucket."""

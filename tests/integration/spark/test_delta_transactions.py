@@ -105,14 +105,14 @@ def test_table_of_many_files_is_read_only_where_its_bounds_match(orders: Orders)
     files = len(orders.frame().inputFiles())
     assert files > 50
     asked: list[int] = []
-    right = delta_transaction.Transaction._rows
+    right = delta_transaction.DeltaTransaction._rows
 
     def rows(transaction: Any, found: Any, names: Any) -> Any:
         asked.append(found.length())
         return right(transaction, found, names)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta_transaction.Transaction, "_rows", rows)
+        patch.setattr(delta_transaction.DeltaTransaction, "_rows", rows)
         orders.change(("u", {"id": 100, "a": -1, "doc": "hundred"}), ("u", {"id": 103, "a": -3, "doc": "more"}))
     assert 0 < sum(asked) < 5
     assert orders.row(100) == (-1, "hundred")

@@ -15,7 +15,7 @@ from cdcflow import local
 from cdcflow.config import Objects
 from cdcflow.errors import HistoryLost
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.maintenance.retention import LogRetention
 from cdcflow.log.read.reader import read_rows
 from cdcflow.model.table import UNCHANGED, TableId
 from cdcflow.sinks.files.log import FileLog
@@ -185,7 +185,7 @@ def test_truncate_that_was_merged_before_empties_nothing_again(spark: SparkSessi
         if number == 2:
             job.merge(spark, tmp_path / "log", tmp_path / "warehouse")
     opened.close()
-    assert len(Retention(Layout(tmp_path / "log"), grace_s=0).compact()) == 1
+    assert len(LogRetention(Layout(tmp_path / "log"), grace_s=0).compact()) == 1
     job.merge(spark, tmp_path / "log", tmp_path / "warehouse")
     assert [row[0] for row in rows_of(spark, tmp_path / "warehouse", ORDERS.id)] == [2, 3, 4]
 

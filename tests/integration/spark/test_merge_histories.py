@@ -103,7 +103,7 @@ def reduced(spark: Any, log: Any, table: Table) -> State:
     """The reduction alone, of a whole log into a table that is empty."""
     files = sealed(log.root).files(table.id, 0)
     evolution = evolve(None, shapes_over_time(files))
-    layout = reduction.Layout.of(evolution, shapes_over_time(files))
+    layout = reduction.ColumnLayout.of(evolution, shapes_over_time(files))
     names = [c.name for c in table.columns]
     found: State = {}
     session = SparkSql(spark)

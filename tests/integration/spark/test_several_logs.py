@@ -13,7 +13,7 @@ from severallogs import START, Branch, go_on, in_order
 import cdcflow
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.read.moments import time_text
 from cdcflow.spark import read_logs
 from cdcflow.testing.sinks import ORDERS, PRODUCTS
@@ -111,7 +111,7 @@ def test_tables_of_several_logs_are_combined_by_the_names_of_their_columns(
         read_logs(spark, roots, "public.x")
     with pytest.raises(ConfigurationError, match="that is no time"):
         read_logs(spark, roots, NAME, to="soon")
-    Retention(Layout(crm.root)).expire(Rule(before_cut=3))
+    LogRetention(Layout(crm.root)).expire(ExpiryRule(before_cut=3))
     with pytest.raises(HistoryLost, match=f"reading {crm.root}"):
         read_logs(spark, roots, NAME, start={"crm": 1})
     assert told(read_logs(spark, roots, NAME)) == [("crm", START + 2, 2)]

@@ -16,7 +16,7 @@ from cdcflow.cli.app import app
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.index import Indexing
-from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.maintenance.retention import LogRetention
 from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 from cdcflow.log.read.reader import check, list_segments
 from cdcflow.spark.executors.workers import over
@@ -44,7 +44,7 @@ def test_executors_make_what_this_process_makes(spark: Any, tmp_path: Path) -> N
             reopened = None if name == "here" else log_at
             assert Indexing(layout, workers=chosen).step() == 40
             Keeping(cdcflow.open(log.root), layout, workers=chosen, reopened=reopened).keep(40)
-            compacted = Retention(layout, grace_s=0).compact(20_000, chosen)
+            compacted = LogRetention(layout, grace_s=0).compact(20_000, chosen)
         assert len(compacted) > 3
         assert check(layout, deep=True).is_whole
         assert not list(log.root.glob("**/*.tmp"))
@@ -64,10 +64,10 @@ def test_worker_that_dies_leaves_nothing_that_counts(
         each = workers.each
         monkeypatch.setattr(workers, "each", lambda work, given: each(dying(work, tmp_path / "once", how), given))
         with pytest.raises(CdcflowError, match="tasks end without an answer"):
-            Retention(layout, grace_s=0).compact(20_000, workers)
+            LogRetention(layout, grace_s=0).compact(20_000, workers)
         assert check(layout, deep=True).is_whole
         assert current(log.root) == before
-        Retention(layout, grace_s=0).compact(20_000, workers)
+        LogRetention(layout, grace_s=0).compact(20_000, workers)
     assert not list(log.root.glob("**/*.tmp"))
     assert len(list_segments(layout)) < 8
     assert check(layout, deep=True).is_whole
@@ -80,7 +80,7 @@ def test_folder_that_executors_do_not_see_is_named(spark: Any, tmp_path: Path) -
         for probe in log.root.glob(".*.probe"):
             probe.unlink()  # as on a machine that has another folder there
         with pytest.raises(ConfigurationError, match="does not see this folder") as refused:
-            Retention(Layout(log.root), grace_s=0).compact(20_000, workers)
+            LogRetention(Layout(log.root), grace_s=0).compact(20_000, workers)
     assert "without --on" in (refused.value.remedy or "")
     assert len(list_segments(Layout(log.root))) == 4
 

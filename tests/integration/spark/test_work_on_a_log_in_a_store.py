@@ -21,7 +21,7 @@ from cdcflow.errors import CdcflowError, InvariantViolated
 from cdcflow.log.files import states
 from cdcflow.log.files.layout import UPLOADS, Layout, segment_name
 from cdcflow.log.maintenance.index import Indexing
-from cdcflow.log.maintenance.retention import Retention
+from cdcflow.log.maintenance.retention import LogRetention
 from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 from cdcflow.log.read.reader import check, list_segments
 from cdcflow.log.workers import Workers
@@ -80,8 +80,8 @@ class Stored:
     def away(self) -> StoredLog:
         return StoredLog(self.bucket.name, self.bucket.address)
 
-    def retention(self) -> Retention:
-        return Retention(self.layout, RemoteBucket(self.bucket), grace_s=0)
+    def retention(self) -> LogRetention:
+        return LogRetention(self.layout, RemoteBucket(self.bucket), grace_s=0)
 
     def current(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = log_at(self.layout).current("public.orders").sort_by("id").to_pylist()

@@ -22,7 +22,7 @@ from tests.servers.postgres import Database
 from cdcflow import local
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.log.fold.completeness import IN_DOUBT, Backfill
+from cdcflow.log.fold.completeness import IN_DOUBT, TableBackfill
 from cdcflow.log.read.reader import read_rows
 from cdcflow.model.change import READ
 from cdcflow.model.table import OP, TableId
@@ -84,7 +84,7 @@ class Taken:
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             log = sealed(self.shop.folder / "log")
-            if log.newest is not None and Backfill.of(backfills(log)[self.name]).base:
+            if log.newest is not None and TableBackfill.of(backfills(log)[self.name]).base:
                 return
             time.sleep(0.1)
         raise AssertionError("no base is known")
@@ -310,8 +310,8 @@ def test_base_that_is_swept_as_rows_that_no_backfill_found_is_seen(
     taken.as_parquet(taken.dump())
     taken.start()
     taken.attach()
-    monkeypatch.setattr(Backfill, "floor", property(lambda known: known.since))
-    monkeypatch.setattr(Backfill, "finished_generation", property(lambda known: known.generation))
+    monkeypatch.setattr(TableBackfill, "floor", property(lambda known: known.since))
+    monkeypatch.setattr(TableBackfill, "finished_generation", property(lambda known: known.generation))
     taken.shop.merge()
     taken.shop.execute("UPDATE items SET name = 'since' WHERE id = 3")
     taken.merge_in_doubt()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.simulation.steps import Later, Silent, Steps
 
-from cdcflow.capture.attempt import Attempt, Orders, Pace
+from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import (
     Advanced,
@@ -199,7 +199,7 @@ class Stage:
             epoch=self.log.epoch,
             limits=Limits(backfill_new=False),
             orders=Orders(),
-            pace=Pace(heartbeat_s=1e9, tables_look_s=1e9),
+            pace=LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9),
             requests=SimpleQueue(),
             waker=Silent(),
             on_event=lambda _, __: None,

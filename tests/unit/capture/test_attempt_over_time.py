@@ -14,7 +14,7 @@ from tests.simulation.steps import Silent, Steps
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture import log_writes
-from cdcflow.capture.attempt import Attempt, Orders, Pace
+from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Input, RowsCompared
 from cdcflow.capture.interleave.progress import Progress, TableProgress
@@ -131,7 +131,7 @@ class Stage:
             epoch=self.log.epoch,
             limits=Limits(),
             orders=orders or Orders(),
-            pace=Pace(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
+            pace=LoopIntervals(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
             requests=SimpleQueue[Input](),
             waker=self.waker,
             on_event=lambda event, fields: self.told.append((event, dict(fields))),

@@ -16,7 +16,7 @@ from smallsource import AT, BIGINT, DONE, ITEMS, ORDERS, Small, committed
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture import log_writes
-from cdcflow.capture.attempt import Attempt, Orders, Pace, maybe_hidden, table_ids
+from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders, maybe_hidden, table_ids
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Committed, Input, Pause, XidSnapshot
 from cdcflow.capture.interleave.progress import Progress, TableProgress
@@ -52,7 +52,7 @@ class Stage:
             epoch=log.epoch,
             limits=Limits(),
             orders=orders or Orders(),
-            pace=Pace(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
+            pace=LoopIntervals(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
             requests=self.requests,
             waker=waker,
             on_event=lambda event, fields: self.told.append((event, dict(fields))),

@@ -12,7 +12,7 @@ import pytest
 from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.capture import attempt as attempts
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Adjust, Backfill, Cancel, Command, Input, Pause, Resume
@@ -44,7 +44,7 @@ class Stage:
             open_log=self._open_log,
             limits=Limits(),
             orders=orders or Orders(),
-            pace=Pace(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
+            pace=LoopIntervals(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
             on_event=lambda event, fields: self.told.append((event, dict(fields))),
             wait=wait,
         )
@@ -471,7 +471,7 @@ def test_stop_while_the_list_of_tables_changes_ends_in_good_order(monkeypatch: p
         open_log=unused,  # type: ignore[arg-type]  # never called
         limits=Limits(),
         orders=Orders(),
-        pace=Pace(),
+        pace=LoopIntervals(),
         on_event=lambda event, fields: None,
     )
     attempts = []

@@ -12,7 +12,7 @@ from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture import capture as captures
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import HEALTHY_AFTER_S, Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.settings import SettingsInUse
@@ -44,7 +44,7 @@ class Stage:
             open_log=lambda *_: MemoryLog(self.memory),
             limits=Limits(),
             orders=orders,
-            pace=Pace(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
+            pace=LoopIntervals(**({"heartbeat_s": 1e9, "tables_look_s": 1e9} | pace)),
             on_event=lambda event, fields: self.told.append((event, dict(fields))),
         )
         self.capture._wait = lambda seconds: self.pauses.append(seconds)  # type: ignore[method-assign]  # not waited for
@@ -158,7 +158,7 @@ def test_a_stop_ends_the_pause_before_the_next_try() -> None:
         open_log=lambda *_: (_ for _ in ()).throw(AssertionError("nothing is opened")),
         limits=Limits(),
         orders=Orders(),
-        pace=Pace(),
+        pace=LoopIntervals(),
         on_event=lambda *_: None,
     )
     ended = threading.Event()

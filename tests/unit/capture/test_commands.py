@@ -16,7 +16,7 @@ from orderedcapture import Stage, paused, stages
 from smallsource import ORDERS, Small
 
 from cdcflow.capture import requests
-from cdcflow.capture.attempt import Attempt, Orders, Pace
+from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Command, Input, PauseCapture, ResumeCapture
 from cdcflow.capture.interleave.progress import Progress, RepairOrder, TableProgress, commands_of, repairs_of
@@ -135,7 +135,7 @@ def test_settings_given_to_a_paused_capture_are_applied_when_it_is_resumed(stage
         opened.append("second")
         return on._open_source()
 
-    pace = Pace(heartbeat_s=1e9, tables_look_s=1e9)
+    pace = LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9)
     second = CaptureSettings(open_source, lambda *_: MemoryLog(on.memory), Limits(), pace)
     number = on.capture.reload(second, in_place=False)
     given: Any = on.capture.status()
@@ -266,7 +266,7 @@ def beginning(progress: TableProgress, on_answer: OnAnswer = lambda answer, dura
         epoch=log.epoch,
         limits=Limits(),
         orders=Orders(),
-        pace=Pace(),
+        pace=LoopIntervals(),
         requests=SimpleQueue[Input](),
         waker=waker,
         on_event=lambda event, fields: None,

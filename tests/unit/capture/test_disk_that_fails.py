@@ -11,7 +11,7 @@ import pytest
 from memorysource import OrdersSource
 from tests.servers.disks import Failing
 
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.cli.failure import exit_code
@@ -33,7 +33,7 @@ def capturing(path: Path, of: OrdersSource, layer: FileLayer, at_done: Callable[
         open_log=lambda identity, _: FileLog.open(path, identity, layer=layer),
         limits=Limits(),
         orders=Orders(),
-        pace=Pace(),
+        pace=LoopIntervals(),
         on_event=told,
     )
 

@@ -319,7 +319,7 @@ def test_rows_of_a_spooled_transaction_wait_for_their_cut() -> None:
 def test_an_attempt_proves_its_tables(window: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the sample through the loop to what is durable, with a running backfill or without one."""
     from cdcflow.capture import attempt as attempts
-    from cdcflow.capture.attempt import Orders, Pace
+    from cdcflow.capture.attempt import LoopIntervals, Orders
     from cdcflow.capture.capture import Capture
     from cdcflow.sinks.memory import Memory, MemoryLog
 
@@ -337,7 +337,7 @@ def test_an_attempt_proves_its_tables(window: bool, monkeypatch: pytest.MonkeyPa
         open_log=given,
         limits=Limits(backfill_new=window),
         orders=Orders(None),
-        pace=Pace(heartbeat_s=1e9, tables_look_s=1e9),
+        pace=LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9),
         on_event=lambda *_: None,
         freshness=Freshness(0.0),
     )

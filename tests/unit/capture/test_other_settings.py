@@ -10,7 +10,7 @@ import pytest
 from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.capture import attempt as attempts
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.machine import Interleave
@@ -52,7 +52,7 @@ class Stage:
 
         opening: Any = open_source
         return CaptureSettings(
-            opening, lambda _, __: MemoryLog(self.memory), Limits(), Pace(heartbeat_s=1e9, tables_look_s=1e9)
+            opening, lambda _, __: MemoryLog(self.memory), Limits(), LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9)
         )
 
     def change(self, **limits: Any) -> None:

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 from memorysource import OrdersSource
 
-from cdcflow.capture.attempt import Attempt, Orders, Pace
+from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Committed, Input, Resume
 from cdcflow.capture.interleave.progress import Progress, State, TableProgress
@@ -75,7 +75,7 @@ def captured(
         epoch=log.epoch,
         limits=Limits(),
         orders=Orders(),
-        pace=Pace(),
+        pace=LoopIntervals(),
         requests=queue,
         waker=waker,
         on_event=lambda event, fields: told.append((event, fields)),

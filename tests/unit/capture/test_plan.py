@@ -7,7 +7,7 @@ import pytest
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.plan import Plan, Rates, Refusal, TablePlan, cost, plan
 from cdcflow.capture.ports.source import Preview, TablePreview
-from cdcflow.config.changes import Change
+from cdcflow.config.changes import SettingChange
 from cdcflow.model.position import Offset
 from cdcflow.model.table import TableId
 
@@ -87,7 +87,7 @@ def test_a_selected_table_that_cannot_be_captured_is_named() -> None:
 
 def test_a_setting_that_waits_for_a_restart_is_named() -> None:
     """Only while a daemon runs: the next start applies everything."""
-    waiting = Change("service.listen", None, "127.0.0.1:1", "restart")
+    waiting = SettingChange("service.listen", None, "127.0.0.1:1", "restart")
     for is_running, count in ((True, 1), (False, 0)):
         found = plan(Preview(()), Progress({}), [waiting], is_running=is_running)
         assert len(found.warnings) == count
@@ -95,7 +95,7 @@ def test_a_setting_that_waits_for_a_restart_is_named() -> None:
 
 def test_a_refused_setting_is_a_refusal_with_its_remedy() -> None:
     """In addition to those of the source."""
-    change = Change("log.path", "log", "other", "refused", "it names another log", "set log.path back")
+    change = SettingChange("log.path", "log", "other", "refused", "it names another log", "set log.path back")
     found = plan(None, Progress({A: DONE}), [change], [Refusal("no key", "add one")], is_running=True)
     assert [r.remedy for r in found.refused] == ["add one", "set log.path back"]
     assert found.tables == ()

@@ -22,7 +22,7 @@ from wrongdecoder import Decode, make_wrong, wrong_in
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture import shadow as shadows
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import (
@@ -786,7 +786,7 @@ def test_a_capture_checks_what_its_stream_decodes(is_wrong: bool, monkeypatch: p
         open_log=open_log,
         limits=Limits(),
         orders=Orders(None),
-        pace=Pace(heartbeat_s=1e9, tables_look_s=1e9),
+        pace=LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9),
         on_event=lambda *_: None,
         shadow=shadow,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memorysource import OrdersSource
 
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.http.metrics import exposition
@@ -33,7 +33,7 @@ def test_rows_that_a_window_holds_back_are_reported(tmp_path: Path) -> None:
         open_log=lambda identity, _: FileLog.open(tmp_path / "log", identity),
         limits=Limits(),
         orders=Orders((), once=True),
-        pace=Pace(),
+        pace=LoopIntervals(),
         on_event=lambda *_: None,
     )
     capture.run()

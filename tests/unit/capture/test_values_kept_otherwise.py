@@ -11,7 +11,7 @@ import pytest
 from smallsource import AT, DONE, ITEMS, ORDERS, Small
 
 from cdcflow.capture import attempt as attempts
-from cdcflow.capture.attempt import Attempt, Orders, Pace
+from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Input
 from cdcflow.capture.interleave.progress import Progress
@@ -52,7 +52,7 @@ class Stage:
             epoch=log.epoch,
             limits=Limits(),
             orders=Orders(),
-            pace=Pace(heartbeat_s=1e9, tables_look_s=1e9),
+            pace=LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9),
             requests=requests,
             waker=waker,
             on_event=lambda event, fields: self.told.append(f"{event} {fields.get('table', '')}"),

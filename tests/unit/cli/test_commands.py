@@ -32,7 +32,7 @@ from cdcflow.daemon.interfaces.control_socket import ControlServer
 from cdcflow.daemon.status import lag_seconds
 from cdcflow.http.operations import operation_of
 from cdcflow.model.position import SourceIdentity
-from cdcflow.spark.job import MergeReport, TableReport
+from cdcflow.spark.job import MergeReport, TableMergeReport
 
 CANARY = "c4n4ry-s3cret"
 runner = CliRunner()
@@ -221,8 +221,8 @@ def test_merge_that_skips_a_table_reports_it_and_ends_with_1(folder: Path, monke
     """The other tables have their cut; a user who waits for this table must learn why it is not in the cut, and what
     to do."""
     tables = (
-        TableReport("public.orders", 0, 7, False, 0.0, left_out="column v was int\n  move the folder away"),
-        TableReport("public.products", 3, 9, True, 0.1, state="cancelled"),
+        TableMergeReport("public.orders", 0, 7, False, 0.0, left_out="column v was int\n  move the folder away"),
+        TableMergeReport("public.products", 3, 9, True, 0.1, state="cancelled"),
     )
     left_out = MergeReport(5, 50, True, 0.2, tables)
     whole = MergeReport(5, 50, True, 0.2, tables[1:])

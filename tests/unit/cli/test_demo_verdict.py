@@ -9,7 +9,7 @@ import pytest
 
 from cdcflow.config import load
 from cdcflow.demo import demo_run, flights, logs
-from cdcflow.demo.command import Engine, Log, TableFormat, _program
+from cdcflow.demo.command import EngineName, LogName, TableFormat, _program
 from cdcflow.demo.command import _commands as look_into
 from cdcflow.demo.databases import Digest
 from cdcflow.demo.proof import Verdict
@@ -19,8 +19,8 @@ from cdcflow.errors import ConfigurationError
 EQUAL = [Verdict(f"public.{table}", Digest(3, "a.b"), Digest(3, "a.b")) for table in flights.TABLES]
 
 
-def outcome(verdicts: list[Verdict], *failures: str) -> demo_run.Outcome:
-    return demo_run.Outcome("demo", verdicts=verdicts, failures=list(failures))
+def outcome(verdicts: list[Verdict], *failures: str) -> demo_run.DemoOutcome:
+    return demo_run.DemoOutcome("demo", verdicts=verdicts, failures=list(failures))
 
 
 def test_five_equal_tables_pass() -> None:
@@ -47,23 +47,23 @@ def test_failure_on_the_way_fails_though_all_is_equal() -> None:
     assert not outcome(EQUAL, "the first cut is not consistent").passed
 
 
-@pytest.mark.parametrize("log", Log)
-def test_failed_demo_names_only_existing_files(tmp_path: Path, log: Log) -> None:
+@pytest.mark.parametrize("log", LogName)
+def test_failed_demo_names_only_existing_files(tmp_path: Path, log: LogName) -> None:
     """A demo that failed before its daemon started named seven files to read, none of which existed."""
     delta = TableFormat.DELTA
-    assert look_into(tmp_path, log, delta, Engine.SPARK, "public") == []
+    assert look_into(tmp_path, log, delta, EngineName.SPARK, "public") == []
     (tmp_path / "demo.json").write_text("{}")
     (tmp_path / "merge.log").touch()
-    settings = tmp_path / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
+    settings = tmp_path / ("cdcflow.yaml" if log is LogName.FILES else "history.yaml")
     settings.write_text("source: {kind: postgres, url: postgresql://nobody@127.0.0.1/gone}\nlog: {path: log}\n")
     # Settings without a log are not worth reading either.
-    assert look_into(tmp_path, log, delta, Engine.SPARK, "public") == [
+    assert look_into(tmp_path, log, delta, EngineName.SPARK, "public") == [
         f"less {tmp_path}/merge.log {tmp_path}/demo.json"
     ]
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "log.json").write_text("{}")
     (tmp_path / "warehouse").mkdir()
-    ls, show, check, read, less = look_into(tmp_path, log, delta, Engine.SPARK, "airports")
+    ls, show, check, read, less = look_into(tmp_path, log, delta, EngineName.SPARK, "airports")
     assert ls == f"{_program('cdcflow')} log ls -c {settings}"
     assert f"{settings} --table airports.airlines" in show
     assert check.endswith(str(settings))

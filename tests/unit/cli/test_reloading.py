@@ -13,7 +13,7 @@ from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.plan import plan
 from cdcflow.capture.settings import CaptureSettings
 from cdcflow.config import Config, load
-from cdcflow.config.changes import Change, changes, settings_as_text
+from cdcflow.config.changes import SettingChange, changes, settings_as_text
 from cdcflow.daemon.reload import Reloading
 from cdcflow.errors import ConfigurationError
 
@@ -117,6 +117,6 @@ def test_setting_that_waits_for_a_restart_is_reported_with_the_way_to_it(stage: 
 
 def test_plan_explains_why_something_waits() -> None:
     """One sentence, and what to do."""
-    change = Change("log.kafka.work", "a", "b", "restart", "commands look there", "stop it")
+    change = SettingChange("log.kafka.work", "a", "b", "restart", "commands look there", "stop it")
     (warning,) = plan(None, Progress({}), [change], is_running=True).warnings
     assert warning == "log.kafka.work: in effect only when the daemon is started again (commands look there); stop it"

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from smallsource import ORDERS, Small, committed
 
 from cdcflow.capture import attempt as attempts
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.daemon.interfaces.traces import Traces
@@ -47,7 +47,7 @@ def captured(traces: Traces) -> None:
         open_log=given,
         limits=Limits(),
         orders=Orders((), once=True),
-        pace=Pace(heartbeat_s=1e9, tables_look_s=1e9),
+        pace=LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9),
         on_event=lambda *_: None,
         on_span=traces.on_span,
     ).run()

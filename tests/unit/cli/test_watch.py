@@ -17,7 +17,7 @@ from cdcflow.daemon import status as watch
 from cdcflow.daemon.status import Watch, lag_seconds
 from cdcflow.errors import HistoryLost, SinkUnavailable
 from cdcflow.log.maintenance import state_files
-from cdcflow.tables.job.reports import MergeReport, TableReport
+from cdcflow.tables.job.reports import MergeReport, TableMergeReport
 
 
 class Capture:
@@ -99,7 +99,10 @@ def test_the_lag_of_a_source_that_never_answered_is_the_time_since_then(state: s
 
 
 def report(cut: int = 6, left_out: str | None = None) -> MergeReport:
-    tables = (TableReport("public.a", 30, 2, True, 0.1), TableReport("public.b", 4, 1, False, 0.1, left_out=left_out))
+    tables = (
+        TableMergeReport("public.a", 30, 2, True, 0.1),
+        TableMergeReport("public.b", 4, 1, False, 0.1, left_out=left_out),
+    )
     return MergeReport(cut, 90, True, 1.5, tables)
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cdcflow.config import Config, load
-from cdcflow.config.changes import HIDDEN, RULES, Change, changes, digest, rule_for, settings_as_text
+from cdcflow.config.changes import HIDDEN, RULES, SettingChange, changes, digest, rule_for, settings_as_text
 
 SOURCE = {"kind": "postgres", "url": "postgresql://cdc@db/shop", "password": "${env:SHOP}", "tables": ["public.orders"]}
 
@@ -22,7 +22,7 @@ def settings(tmp_path: Path, **sections: Any) -> dict[str, str]:
     return settings_as_text(load(path))
 
 
-def taken(found: tuple[Change, ...]) -> dict[str, str]:
+def taken(found: tuple[SettingChange, ...]) -> dict[str, str]:
     return {change.name: change.taken for change in found}
 
 

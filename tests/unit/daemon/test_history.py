@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdcflow.daemon.interfaces.history import FIELDS, History
+from cdcflow.daemon.interfaces.history import FIELDS, SampleHistory
 
 
-def taken(*samples: dict[str, Any], every_s: float = 10, hours: float = 1) -> History:
+def taken(*samples: dict[str, Any], every_s: float = 10, hours: float = 1) -> SampleHistory:
     given = iter(samples)
-    history = History(lambda: next(given), every_s, hours)
+    history = SampleHistory(lambda: next(given), every_s, hours)
     for number in range(len(samples)):
         history.take(1000.0 + number * every_s)
     return history
@@ -31,7 +31,7 @@ def test_what_is_unknown_is_a_gap_and_no_zero() -> None:
     def broken() -> dict[str, Any]:
         raise OSError("no room")
 
-    history = History(broken)
+    history = SampleHistory(broken)
     history.take(1.0)
     assert history.points()["lag_bytes"] == [None]
 
@@ -51,5 +51,5 @@ def test_memory_is_bounded_and_the_latest_stay() -> None:
     points = taken(*({"lag_bytes": n} for n in range(1000))).points(points_max=1000)
     assert len(points["time"]) == 360
     assert points["lag_bytes"] == [float(n) for n in range(640, 1000)]
-    assert History(dict)._rows.nbytes < 200_000
+    assert SampleHistory(dict)._rows.nbytes < 200_000
     assert set(points) == {"time", *FIELDS}

@@ -11,7 +11,7 @@ import pytest
 
 from cdcflow.config import AccessToken
 from cdcflow.daemon.interfaces.http_server import HttpServer
-from cdcflow.daemon.interfaces.web import Doors, application
+from cdcflow.daemon.interfaces.web import DaemonInterfaces, application
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.http.access import Access, is_from_our_page
 from cdcflow.http.openapi import KINDS, description
@@ -386,9 +386,9 @@ def test_description_knows_every_path_and_every_kind_of_argument() -> None:
 
 
 def _paths() -> set[str]:
-    from cdcflow.daemon.interfaces.history import History
+    from cdcflow.daemon.interfaces.history import SampleHistory
 
-    app: Any = application(Doors(dict, lambda s: s, Access(), History(dict)), ())
+    app: Any = application(DaemonInterfaces(dict, lambda s: s, Access(), SampleHistory(dict)), ())
     routes = {route.path.replace(":int", "") for route in app._app.routes}
     return routes - {"/api/v1/operations/{name}"}
 

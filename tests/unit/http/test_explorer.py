@@ -14,7 +14,7 @@ from cdcflow.http import explorer as module
 from cdcflow.http.explorer import Explorer
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.index import Indexing
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import UNCHANGED
@@ -192,7 +192,7 @@ def test_log_whose_beginning_has_expired_is_shown_from_there(path: Path, tmp_pat
     copy = Layout(shutil.copytree(path, tmp_path / "copy"))
     for lock in copy.root.glob("*.lock"):
         lock.unlink()
-    Retention(copy, grace_s=0).expire(Rule(before_cut=2))
+    LogRetention(copy, grace_s=0).expire(ExpiryRule(before_cut=2))
     explorer = Explorer(lambda: FolderReader(copy))
     answer = explorer.changes("shop.orders")
     assert [c["offset"] for c in answer["changes"]] == [10, 9, 8, 7, 6, 5, 4]

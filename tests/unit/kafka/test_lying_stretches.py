@@ -13,9 +13,9 @@ import pytest
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.format.journal import Encoder, JournalHeader
 from cdcflow.log.format.records import HEAD, Message, head_of, pieces
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
-from cdcflow.sinks.kafka.reader import Cursor
+from cdcflow.sinks.kafka.reader import TopicCursor
 from cdcflow.sinks.kafka.state import TopicRange
 from cdcflow.testing.sinks import ORDERS, orders
 
@@ -26,7 +26,7 @@ def walked(rows_at: int, cut_at: int) -> list[object]:
     encoder = Encoder(0)
     run = orders(1, 2, 3)
     encoder.shape(ORDERS, 1)
-    encoder.transactions(Transactions.of(run, 1, 1, np.array([1])))
+    encoder.transactions(TransactionHeaders.of(run, 1, 1, np.array([1])))
     encoder.rows(run.batches[0], rows_at)
     encoder.cut(Checkpoint(Position("a"), Offset(cut_at), 2, 1), 0)
     records = [*pieces(HEAD, [head_of(header)], 1 << 20)]
@@ -38,7 +38,7 @@ def walked(rows_at: int, cut_at: int) -> list[object]:
 
     topics: Any = SimpleNamespace(name="shop")
     reader: Any = SimpleNamespace(messages=messages)
-    return [record for record, _ in Cursor(topics, TopicRange(0, Offset(1), None)).read(reader, len(records))]
+    return [record for record, _ in TopicCursor(topics, TopicRange(0, Offset(1), None)).read(reader, len(records))]
 
 
 def test_valid_topic_range_is_read() -> None:

@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdcflow.tables.local import scan
-from cdcflow.tables.local.scan import NONE, Numbers, Rows
+from cdcflow.tables.local.scan import NONE, Numbers, ScannedFile
 
 TABLE = pa.schema([("k", pa.int64()), ("v", pa.string()), ("late", pa.int32()), ("missing", pa.list_(pa.string()))])
 HELD = pa.schema([("c1", pa.int64()), ("c2", pa.string()), ("c3", pa.int32()), ("c4", pa.list_(pa.string()))])
 
 
-def opened(path: Path, count: int = 100, group: int = 10, gone: Numbers = NONE) -> Rows:
+def opened(path: Path, count: int = 100, group: int = 10, gone: Numbers = NONE) -> ScannedFile:
     """A file whose keys count by two, in row groups of ten, written before the column `late` came."""
     rows = {"c1": pa.array(range(0, 2 * count, 2), pa.int32()), "c2": [f"v{n}" for n in range(count)]}
     pq.write_table(pa.table({**rows, "c4": pa.nulls(count, HELD.field("c4").type)}), path, row_group_size=group)
-    return Rows(pq.ParquetFile(path), TABLE, HELD, lambda: gone)
+    return ScannedFile(pq.ParquetFile(path), TABLE, HELD, lambda: gone)
 
 
 def among(*keys: int) -> Callable[[pa.Table], Numbers]:
@@ -91,7 +91,7 @@ def test_what_a_file_counts_as_null_is_not_taken_for_it(tmp_path: Path, type_: p
     """It counts lists without elements, too."""
     schema = pa.schema([("c", type_)])
     pq.write_table(pa.table([pa.array(values, type_)], schema=schema), tmp_path / "f")
-    with Rows(pq.ParquetFile(tmp_path / "f"), schema, schema, lambda: NONE) as rows:
+    with ScannedFile(pq.ParquetFile(tmp_path / "f"), schema, schema, lambda: NONE) as rows:
         assert rows.is_null("c")
         assert rows.living(["c"]).column("c").to_pylist() == values
 
@@ -120,7 +120,7 @@ def test_bounds_are_reported_where_their_order_is_that_of_sql(tmp_path: Path, he
     """A text that was cut off in the middle of a character is not valid text."""
     pq.write_table(pa.table({"c": held}), tmp_path / "f")
     schema = pa.schema([("c", held.type)])
-    with Rows(pq.ParquetFile(tmp_path / "f"), schema, schema, lambda: NONE) as rows:
+    with ScannedFile(pq.ParquetFile(tmp_path / "f"), schema, schema, lambda: NONE) as rows:
         assert rows.ends("c") == [told]
 
 
@@ -136,6 +136,6 @@ def test_file_shows_whether_a_column_has_any_values(tmp_path: Path, held: list[A
     type_ = pa.list_(pa.string())
     pq.write_table(pa.table({"c": pa.array(held, type_)}), tmp_path / "f", row_group_size=1)
     schema = pa.schema([("c", type_), ("other", type_)])
-    with Rows(pq.ParquetFile(tmp_path / "f"), schema, schema, lambda: NONE) as rows:
+    with ScannedFile(pq.ParquetFile(tmp_path / "f"), schema, schema, lambda: NONE) as rows:
         assert rows.is_null("c") is is_null
         assert rows.is_null("other")

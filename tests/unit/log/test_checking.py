@@ -21,11 +21,11 @@ from cdcflow.log.files.extents import counted_records
 from cdcflow.log.files.inventory import inventory
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.journal import CutMark, JournalHeader, Record
-from cdcflow.log.format.rows import Rows, Shape
+from cdcflow.log.format.rows import ShapeEntry, ShapeRows
 from cdcflow.log.format.segment import Segment
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.log.read import check as checking
-from cdcflow.log.read.check import Report, Seen, check
+from cdcflow.log.read.check import CheckReport, Seen, check
 from cdcflow.model.change import Kind
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
 from cdcflow.sinks.files.log import FileLog
@@ -131,7 +131,7 @@ def test_a_whole_log_has_no_faults_and_everything_in_it_is_counted(
     sealed = [f.stat().st_size for f in root.glob("segments/*/*.parquet")]
     journals = [layout.journal(first).stat().st_size for first in layout.journal_offsets()]
     found = check(root, deep=deep)
-    assert found == Report((), 3, 2, 9, 13, sum(sealed) + sum(journals), 1, 14)
+    assert found == CheckReport((), 3, 2, 9, 13, sum(sealed) + sum(journals), 1, 14)
     assert found.is_whole
 
 
@@ -402,12 +402,12 @@ def run(first: int = 10, number: int = 5, ends: tuple[int, ...] = (2, 3), clock:
     ids = np.arange(count, dtype=np.uint64)
     ts = np.array(clock, np.int64)
     text = pa.array(["p"] * count)
-    return Transactions(first, number, Kind.SOURCE, np.array(ends, np.int64), ids, text, ts, ts)
+    return TransactionHeaders(first, number, Kind.SOURCE, np.array(ends, np.int64), ids, text, ts, ts)
 
 
 def rows(*offsets: int) -> Record:
     stored = changes(ORDERS, [{"id": o} for o in offsets]).rows
-    return Rows(Shape(ORDERS, 1), np.array(offsets, np.int64), stored)
+    return ShapeRows(ShapeEntry(ORDERS, 1), np.array(offsets, np.int64), stored)
 
 
 def cut(offset: int = 13, transaction: int = 7, number: int = 4, clock: int = 9) -> Record:
@@ -428,7 +428,7 @@ def texts(found: Seen) -> list[str]:
 
 def test_whole_journal_is_counted_and_leaves_the_state_for_the_next_file() -> None:
     """The next file must continue there."""
-    found = seen_in(Shape(ORDERS, 1), run(), rows(10, 12), rows(11), cut())
+    found = seen_in(ShapeEntry(ORDERS, 1), run(), rows(10, 12), rows(11), cut())
     assert texts(found) == []
     assert (found.journals, found.transactions, found.rows) == (1, 2, 3)
     assert (found.next_offset, found.next_transaction, found.cut) == (13, 7, 4)
@@ -476,7 +476,7 @@ def test_values_of_a_journal_are_checked_by_a_deep_check() -> None:
     note = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"abcabcabc")])
     columns = [note if name == "note" else whole.column(name) for name in whole.schema.names]
     damaged = pa.RecordBatch.from_arrays(columns, schema=whole.schema)
-    found = Rows(Shape(ORDERS, 1), np.array([10, 11, 12], np.int64), damaged)
+    found = ShapeRows(ShapeEntry(ORDERS, 1), np.array([10, 11, 12], np.int64), damaged)
     assert texts(seen_in(run(), found, cut())) == []
     with pytest.raises(pa.ArrowInvalid):
         seen_in(run(), found, cut(), deep=True)

@@ -14,7 +14,7 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.log.files.compaction import compact, groups
 from cdcflow.log.files.layout import Layout, widest_segments
 from cdcflow.log.format.segment import Segment, SegmentFile
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.read.reader import check, list_segments, read_rows, read_transactions
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import BEFORE, UNCHANGED
@@ -108,7 +108,7 @@ def test_compacted_log_has_the_same_rows_transactions_and_order(log: FileLog) ->
     rows = rows_of(log.path)
     headers = [h for t in read_transactions(log.path) for h in t.to_pylist()]
     delivered = log.delivered
-    made = Retention(Layout(log.path), grace_s=0).compact()
+    made = LogRetention(Layout(log.path), grace_s=0).compact()
     assert [count for _, count in made] == [4]
     assert [(s.first_offset, s.last_offset) for s in list_segments(log.path)] == [(1, 7), (8, 8)]
     assert rows_of(log.path) == rows
@@ -131,7 +131,7 @@ def test_manifest_records_what_the_old_ones_recorded_together(log: FileLog) -> N
     """A merge prunes and decides by these numbers without opening a file."""
     story(log)
     old = list_segments(log.path)
-    ((made, _),) = Retention(Layout(log.path), grace_s=0).compact()
+    ((made, _),) = LogRetention(Layout(log.path), grace_s=0).compact()
     assert (made.first_cut, made.last_cut) == (old[0].first_cut, old[3].last_cut)
     assert (made.xid_min, made.xid_max, made.xid_newest) == (9, 15, 15)
     assert made.checkpoint == old[3].checkpoint
@@ -148,7 +148,7 @@ def test_manifest_records_what_the_old_ones_recorded_together(log: FileLog) -> N
 def test_chain_holds_over_a_compacted_segment_and_breaks_where_a_manifest_was_changed(log: FileLog) -> None:
     """The next segment still names the hash of one that is gone; that must prove as much as before (hard case L19)."""
     story(log)
-    Retention(Layout(log.path), grace_s=0).compact()
+    LogRetention(Layout(log.path), grace_s=0).compact()
     layout = Layout(log.path)
     assert check(log.path).faults == ()
     made, text = layout.manifest(1, 7)
@@ -167,7 +167,7 @@ def test_segments_compacted_twice_keep_chain_and_seams(log: FileLog) -> None:
         Writer.of(log).put(orders(n))
         log.roll()
         log.seal_pending()
-    retention = Retention(Layout(log.path), grace_s=0)
+    retention = LogRetention(Layout(log.path), grace_s=0)
     retention.compact()
     for n in range(3, 7):
         Writer.of(log).put(orders(n))
@@ -184,7 +184,7 @@ def test_segments_compacted_twice_keep_chain_and_seams(log: FileLog) -> None:
 def test_replaced_segments_stay_for_their_readers(log: FileLog) -> None:
     """Spark lists files first and reads them minutes later: a file that vanishes in between fails the merge."""
     story(log)
-    retention = Retention(Layout(log.path), grace_s=600)
+    retention = LogRetention(Layout(log.path), grace_s=600)
     retention.compact()
     layout = Layout(log.path)
     assert len(layout.listed_segments()[0]) == 6
@@ -193,7 +193,7 @@ def test_replaced_segments_stay_for_their_readers(log: FileLog) -> None:
     log.close()
     FileLog.open(log.path, IDENTITY).close()
     assert len(layout.listed_segments()[0]) == 6, "a start is no reason to hurry"
-    Retention(layout, grace_s=0).sweep()
+    LogRetention(layout, grace_s=0).sweep()
     assert layout.listed_segments()[0] == [(1, 7), (8, 8)]
     assert check(log.path, deep=True).faults == ()
 
@@ -201,9 +201,9 @@ def test_replaced_segments_stay_for_their_readers(log: FileLog) -> None:
 def test_compacted_segment_expires_whole(log: FileLog) -> None:
     """Expiry counts only valid segments, and the segments that they covered must not reappear."""
     story(log)
-    retention = Retention(Layout(log.path), grace_s=600)
+    retention = LogRetention(Layout(log.path), grace_s=600)
     retention.compact()
-    gone = retention.expire(Rule(bytes_max=1))
+    gone = retention.expire(ExpiryRule(bytes_max=1))
     assert [(s.first_offset, s.last_offset) for s in gone] == [(1, 7)]
     assert Layout(log.path).listed_segments()[0] == [(8, 8)]
     assert [row[2] for row in rows_of_from(log.path, 8)] == [9]

@@ -10,7 +10,7 @@ import pytest
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.journal import CutMark, Record
-from cdcflow.log.format.rows import Rows
+from cdcflow.log.format.rows import ShapeRows
 from cdcflow.log.read.journal_follower import Following
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files.log import FileLog
@@ -30,7 +30,7 @@ def layout(log: FileLog) -> Layout:
 
 
 def offsets(records: list[Record]) -> list[int]:
-    return [int(o) for r in records if isinstance(r, Rows) for o in r.offsets]
+    return [int(o) for r in records if isinstance(r, ShapeRows) for o in r.offsets]
 
 
 def cuts(records: list[Record]) -> list[int]:
@@ -97,7 +97,7 @@ def test_rows_of_a_spool_come_where_it_is_attached(log: FileLog, layout: Layout)
     batch = changes(ORDERS, [{"id": 8}, {"id": 9}])
     pieces = [((batch,), np.array([7, 8], np.uint64))]
     writer.put(writer.spooled(7, pieces, aborted=[8], rows=1), orders(3))
-    found = [r for r in Following(layout, 1).read() if isinstance(r, Rows)]
+    found = [r for r in Following(layout, 1).read() if isinstance(r, ShapeRows)]
     assert [int(o) for r in found for o in r.offsets] == [1, 2, 3]
     assert [r.rows.column("id").to_pylist() for r in found] == [[1], [8], [3]]
 

@@ -10,7 +10,7 @@ from cdcflow.log.files import layout
 from cdcflow.log.format import framing, rows, schema_history, segment, transactions
 from cdcflow.log.format.framing import FileKind, FrameKind
 from cdcflow.log.format.records import HEAD
-from cdcflow.log.format.topic_tail import Topic
+from cdcflow.log.format.topic_tail import TopicAddress
 from cdcflow.model import position
 
 
@@ -74,6 +74,6 @@ def test_progress_is_written_with_its_version() -> None:
 
 def test_a_topic_s_options_are_not_shown() -> None:
     """S03: there are passwords among them, and a log line shows what it is given."""
-    topic = Topic("broker:9092", "cdcflow-shop", {"sasl.password": "secret"})
+    topic = TopicAddress("broker:9092", "cdcflow-shop", {"sasl.password": "secret"})
     assert "secret" not in repr(topic)
     assert "cdcflow-shop" in repr(topic)

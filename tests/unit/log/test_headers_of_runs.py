@@ -16,7 +16,7 @@ from cdcflow.log.format.transactions import (
     BODY_BYTES_MAX,
     HEADERS_BACK,
     PLAIN_BYTES_MAX,
-    Transactions,
+    TransactionHeaders,
     extent,
     gathered_back,
     headers_back,
@@ -31,7 +31,9 @@ HEAD = struct.Struct("<IBB2xI4xqqq")
 LZ4, ORIGINS = 1, 2
 
 
-def run(count: int = 3, *, first: int = 100, number: int = 7, kind: Kind = Kind.SOURCE, **more: Any) -> Transactions:
+def run(
+    count: int = 3, *, first: int = 100, number: int = 7, kind: Kind = Kind.SOURCE, **more: Any
+) -> TransactionHeaders:
     """Transactions of two, then three, then two rows …, from an offset and a number on."""
     ends = np.cumsum([2 + i % 2 for i in range(count)])
     given: dict[str, Any] = {
@@ -41,11 +43,11 @@ def run(count: int = 3, *, first: int = 100, number: int = 7, kind: Kind = Kind.
         "commit_clock": np.arange(2000, 2000 + count),
         **more,
     }
-    return Transactions(first, number, kind, ends, **given)
+    return TransactionHeaders(first, number, kind, ends, **given)
 
 
-def decoded(given: Transactions) -> dict[str, list[object]]:
-    found = Transactions.decode(given.encode())
+def decoded(given: TransactionHeaders) -> dict[str, list[object]]:
+    found = TransactionHeaders.decode(given.encode())
     assert (found.first_offset, found.first_transaction, found.kind) == (
         given.first_offset,
         given.first_transaction,
@@ -128,13 +130,13 @@ def test_numbers_of_every_size_are_read_back() -> None:
         commit_ts=np.array([-(2**50), 2**50, 0]),
         commit_clock=np.array([1, 2**51, 2**51 + 1]),
     )
-    found = Transactions.decode(given.encode())
+    found = TransactionHeaders.decode(given.encode())
     assert found.xid.tolist() == [2**64 - 1, 0, 2**63]
     assert found.commit_ts.tolist() == [-(2**50), 2**50, 0]
     assert found.commit_clock.tolist() == [1, 2**51, 2**51 + 1]
     assert (found.next_offset, found.next_transaction) == (2**62 + 7, 2**61 + 3)
     alone = run(1, xid=np.array([2**64 - 1], np.uint64), commit_ts=np.array([-5]), commit_clock=np.array([7]))
-    found = Transactions.decode(alone.encode())
+    found = TransactionHeaders.decode(alone.encode())
     assert (found.commit_ts.tolist(), found.commit_clock.tolist()) == ([-5], [7])
 
 
@@ -151,14 +153,14 @@ def test_a_head_that_is_not_its_body_s_is_refused(count: int) -> None:
     size = HEAD.unpack_from(payload)[3]
     for field, value in ((0, 0), (0, count + 1), (0, 1 << 31), (3, size - 1), (3, size + 1), (3, BODY_BYTES_MAX + 1)):
         with pytest.raises((ValueError, struct.error, pa.ArrowException, OSError)):
-            Transactions.decode(damaged(payload, field, value))
+            TransactionHeaders.decode(damaged(payload, field, value))
     rows = HEAD.unpack_from(payload)[6]
     for wrong in (rows - 1, rows + 1):
-        for look in (Transactions.decode, extent):
+        for look in (TransactionHeaders.decode, extent):
             with pytest.raises(ValueError, match="rows are not those of the transactions"):
                 look(damaged(payload, 6, wrong))
     with pytest.raises((ValueError, struct.error, pa.ArrowException, OSError)):
-        Transactions.decode(payload[:-1])
+        TransactionHeaders.decode(payload[:-1])
 
 
 def test_transactions_that_run_backwards_are_refused() -> None:
@@ -168,7 +170,7 @@ def test_transactions_that_run_backwards_are_refused() -> None:
         payload[HEAD.size + 8 * at : HEAD.size + 8 * at + 8] = struct.pack("<q", ends)
     assert HEAD.unpack_from(payload)[6] == 7
     with pytest.raises(ValueError, match="rows are not those of the transactions"):
-        Transactions.decode(bytes(payload))
+        TransactionHeaders.decode(bytes(payload))
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -178,10 +180,10 @@ def test_texts_that_lead_beyond_the_body_are_refused(count: int) -> None:
     at = HEAD.size + 32 * count
     payload[at : at + 4] = struct.pack("<i", 1000)
     with pytest.raises(ValueError, match="texts are longer than the body"):
-        Transactions.decode(bytes(payload))
+        TransactionHeaders.decode(bytes(payload))
     payload[at : at + 4] = struct.pack("<i", 3 if count == 1 else 7)
     with pytest.raises(ValueError, match="texts are longer than the body"):
-        Transactions.decode(bytes(payload))
+        TransactionHeaders.decode(bytes(payload))
 
 
 def test_text_that_is_not_utf_8_is_refused() -> None:
@@ -190,7 +192,7 @@ def test_text_that_is_not_utf_8_is_refused() -> None:
         payload = bytearray(run(count).encode())
         payload[-1] = 0xFF
         with pytest.raises((ValueError, pa.ArrowException)):
-            Transactions.decode(bytes(payload))
+            TransactionHeaders.decode(bytes(payload))
 
 
 # ── as readers see them ─────────────────────────────────────────────────────────────────────────────────────
@@ -220,17 +222,17 @@ def test_runs_are_joined_in_their_order_with_what_each_of_them_is() -> None:
 def test_headers_of_a_run_are_those_of_its_transactions() -> None:
     """Of columns, and of one in a spool."""
     given = transactions([5, 6], [1, 3])
-    found = Transactions.of(given, 10, 4, np.array([8, 9]))
+    found = TransactionHeaders.of(given, 10, 4, np.array([8, 9]))
     assert (found.first_offset, found.first_transaction, found.kind, found.origin) == (10, 4, Kind.SOURCE, None)
     assert (found.ends.tolist(), found.xid.tolist(), found.commit_clock.tolist()) == ([1, 3], [5, 6], [8, 9])
     assert found.position is given.position
     spooled = SpooledTransaction(7, Position("p"), 1234, 5, "spool-1", origin="elsewhere")
-    found = Transactions.of(spooled, 20, 6, np.array([10]))
+    found = TransactionHeaders.of(spooled, 20, 6, np.array([10]))
     assert (found.ends.tolist(), found.xid.tolist(), found.commit_ts.tolist()) == ([5], [7], [1234])
     assert (found.position, found.kind) == ("p", Kind.SOURCE)
     assert found.origin is not None
     assert found.origin.to_pylist() == ["elsewhere"]
-    assert Transactions.of(replace(spooled, origin=None), 20, 6, np.array([10])).origin is None
+    assert TransactionHeaders.of(replace(spooled, origin=None), 20, 6, np.array([10])).origin is None
 
 
 # ── as a source compares them ───────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,7 @@ from cdcflow.log.index import index_files
 from cdcflow.log.index.index_files import KeyIndex
 from cdcflow.log.index.keyhash import hashes
 from cdcflow.log.maintenance.index import Indexing, IndexingBeside
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import ORDERS, Writer, orders
@@ -101,7 +101,7 @@ def test_index_stays_right_over_a_compaction_and_continues_in_the_middle_of_a_se
     grown.grow(4)
     Indexing(grown.layout).step()
     grown.grow(4)
-    Retention(grown.layout, grace_s=0).compact()
+    LogRetention(grown.layout, grace_s=0).compact()
     assert grown.layout.segment_offsets() == [(1, 7), (8, 8)]
     assert places(grown.layout, NOBODY) == [(5, 8)]
     assert_right(grown)
@@ -114,7 +114,7 @@ def test_index_stays_right_over_a_compaction_and_continues_in_the_middle_of_a_se
 def test_what_expired_goes_from_the_index_too(grown: GrowingLog) -> None:
     grown.grow(4)
     Indexing(grown.layout).step()
-    Retention(grown.layout).expire(Rule(before_cut=4))
+    LogRetention(grown.layout).expire(ExpiryRule(before_cut=4))
     first = grown.layout.log_file().first_offset
     assert first > 1
     grown.grow(1)

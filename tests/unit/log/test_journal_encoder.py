@@ -14,22 +14,22 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.log.format import journal
 from cdcflow.log.format.framing import FileKind, Frame, FrameKind, Header, frames, read_header
 from cdcflow.log.format.journal import (
-    Attach,
+    AttachedSpool,
     CutMark,
     Decoder,
     Encoder,
     JournalHeader,
-    Piece,
     Progressed,
     Skipped,
+    SpoolPiece,
     cut_number,
     durable_bytes,
     progress_after,
     progress_change,
     records,
 )
-from cdcflow.log.format.rows import SMALL_ROWS, Rows, RowsDecoder, Shape
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.rows import SMALL_ROWS, RowsDecoder, ShapeEntry, ShapeRows
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, changes, orders
 
@@ -95,8 +95,8 @@ def test_a_shape_is_introduced_once_and_rows_name_it_by_its_place() -> None:
     made.rows(changes(ORDERS, [{"id": 2}]), 12)
     file, header = opened(made)
     found = list(records(file, header, "x"))
-    assert found[:2] == [Shape(ORDERS, 4), Shape(PRODUCTS, 9)]
-    assert [r.shape for r in found[2:] if isinstance(r, Rows)] == [Shape(PRODUCTS, 9), Shape(ORDERS, 4)]
+    assert found[:2] == [ShapeEntry(ORDERS, 4), ShapeEntry(PRODUCTS, 9)]
+    assert [r.shape for r in found[2:] if isinstance(r, ShapeRows)] == [ShapeEntry(PRODUCTS, 9), ShapeEntry(ORDERS, 4)]
 
 
 def test_rows_encoded_apart_lean_on_nothing_and_name_the_same_shapes() -> None:
@@ -108,15 +108,15 @@ def test_rows_encoded_apart_lean_on_nothing_and_name_the_same_shapes() -> None:
     assert list(apart) == [ORDERS]
     payloads = [b"".join(apart[ORDERS].parts(changes(ORDERS, [{"id": n}]), n)) for n in (5, 6)]
     for payload, number in zip(reversed(payloads), (6, 5), strict=True):
-        rows = RowsDecoder().rows(payload, [Shape(PRODUCTS, 1), Shape(ORDERS, 1)])
+        rows = RowsDecoder().rows(payload, [ShapeEntry(PRODUCTS, 1), ShapeEntry(ORDERS, 1)])
         assert (rows.shape.table, rows.offsets.tolist()) == (ORDERS, [number])
 
 
 def test_everything_but_rows_is_read_back_unchanged() -> None:
     """A cut with and without a position, an attached spool, pieces of one."""
     made = encoder()
-    attach = Attach("3-1", 11, 5, 900, 0xFFFFFFFF, frozenset({9, 4}))
-    run = Transactions.of(orders(1, 2), 11, 5, np.array([80]))
+    attach = AttachedSpool("3-1", 11, 5, 900, 0xFFFFFFFF, frozenset({9, 4}))
+    run = TransactionHeaders.of(orders(1, 2), 11, 5, np.array([80]))
     nowhere = replace(BASE, position=None, cut=5)
     made.transactions(run)
     made.attach(attach)
@@ -127,14 +127,14 @@ def test_everything_but_rows_is_read_back_unchanged() -> None:
     made.piece(0, None)
     file, header = opened(made)
     transactions, attached, cut, second, *pieces = records(file, header, "x")
-    assert isinstance(transactions, Transactions)
+    assert isinstance(transactions, TransactionHeaders)
     assert transactions.headers.equals(run.headers)
     assert attached == attach
     assert isinstance(cut, CutMark)
     assert cut.durable == 12345
     assert cut.checkpoint == Checkpoint(Position("p"), Offset(13), 6, 4, 80, Epoch(2), BASE.progress, BASE.source)
     assert second == CutMark(nowhere, 0)
-    assert all(isinstance(p, Piece) for p in pieces)
+    assert all(isinstance(p, SpoolPiece) for p in pieces)
     found: Any = pieces
     assert [(p.rows, None if p.subxids is None else p.subxids.tolist()) for p in found] == [
         (2, [7, 1 << 40]),
@@ -160,11 +160,11 @@ def test_skipped_frame_is_reported_with_its_kind_and_changes_nothing() -> None:
     made.cut(replace(BASE, cut=4), 0)
     file, header = opened(made)
     found = list(records(file, header, "x", skip=frozenset({FrameKind.ROWS, FrameKind.CUT})))
-    assert found == [Shape(ORDERS, 1), Skipped(FrameKind.ROWS), Skipped(FrameKind.CUT)]
+    assert found == [ShapeEntry(ORDERS, 1), Skipped(FrameKind.ROWS), Skipped(FrameKind.CUT)]
     file.seek(header.end)
     end = header.end + sum(frame.end - frame.at for frame in list(frames(file, header))[:1])
     file.seek(header.end)
-    assert list(records(file, header, "x", end=end)) == [Shape(ORDERS, 1)]
+    assert list(records(file, header, "x", end=end)) == [ShapeEntry(ORDERS, 1)]
 
 
 # ── progress ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -300,7 +300,7 @@ def test_a_few_large_rows_are_not_split(monkeypatch: pytest.MonkeyPatch, count: 
     made.shape(ORDERS, 1)
     made.rows(changes(ORDERS, [{"id": i, "note": "x" * 300} for i in range(count)]), 11)
     file, header = opened(made)
-    found = [r.offsets.tolist() for r in records(file, header, "x") if isinstance(r, Rows)]
+    found = [r.offsets.tolist() for r in records(file, header, "x") if isinstance(r, ShapeRows)]
     assert len(found) == pieces
     assert [offset for offsets in found for offset in offsets] == list(range(11, 11 + count))
 
@@ -317,4 +317,4 @@ def test_a_batch_as_large_as_the_largest_is_one_frame(monkeypatch: pytest.Monkey
         monkeypatch.setattr(journal, "BATCH_BYTES_MAX", limit)
         made.rows(part, 11)
     file, header = opened(made)
-    assert [len(r.offsets) for r in records(file, header, "x") if isinstance(r, Rows)] == [20, 10, 10]
+    assert [len(r.offsets) for r in records(file, header, "x") if isinstance(r, ShapeRows)] == [20, 10, 10]

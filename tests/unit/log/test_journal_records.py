@@ -15,21 +15,21 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.log.format import journal
 from cdcflow.log.format.framing import FileKind, FrameKind, Framer, read_header
 from cdcflow.log.format.journal import (
-    Attach,
+    AttachedSpool,
     CutMark,
     Encoder,
     JournalHeader,
     Owners,
-    Piece,
     Progressed,
     Record,
+    SpoolPiece,
     progress_after,
     progress_change,
     records,
 )
-from cdcflow.log.format.rows import PLAIN_MESSAGES, Rows, RowsDecoder, RowsEncoder, Shape
+from cdcflow.log.format.rows import PLAIN_MESSAGES, RowsDecoder, RowsEncoder, ShapeEntry, ShapeRows
 from cdcflow.log.format.segment import TRANSACTIONS_SCHEMA
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.model.change import ChangeBatch
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import BEFORE, OP, UNCHANGED
@@ -57,8 +57,8 @@ def test_offsets_are_read_back_exactly(widest: int) -> None:
     encoding.shape(ORDERS, 3)
     encoding.rows(ChangeBatch(ORDERS, index, batch.rows), 1000)
     shape, rows = written(head, encoding)
-    assert shape == Shape(ORDERS, 3)
-    assert isinstance(rows, Rows)
+    assert shape == ShapeEntry(ORDERS, 3)
+    assert isinstance(rows, ShapeRows)
     assert rows.offsets.tolist() == (index + 1000).tolist()
     assert rows.rows.equals(batch.rows)
 
@@ -73,7 +73,7 @@ def test_small_and_large_batches_are_read_back(count: int) -> None:
     for _ in range(3):
         encoding.rows(batch, 1)
     found = written(head, encoding)
-    assert [r.rows.equals(batch.rows) for r in found if isinstance(r, Rows)] == [True] * 3
+    assert [r.rows.equals(batch.rows) for r in found if isinstance(r, ShapeRows)] == [True] * 3
 
 
 def test_rows_that_lz4_cannot_compress_are_written_plain_until_it_can_again() -> None:
@@ -91,7 +91,7 @@ def test_rows_that_lz4_cannot_compress_are_written_plain_until_it_can_again() ->
     assert sizes[1] > 0.99 * digests.rows.nbytes, "the second one is as it is"
     assert sizes[2] > 0.99 * blanks.rows.nbytes, "so are the next ones, whatever they are"
     assert max(sizes[PLAIN_MESSAGES + 2 :]) < blanks.rows.nbytes / 10
-    found = [r.rows for r in written(head, encoding) if isinstance(r, Rows)]
+    found = [r.rows for r in written(head, encoding) if isinstance(r, ShapeRows)]
     assert found[0].equals(digests.rows)
     assert found[1].equals(digests.rows)
     assert all(rows.equals(blanks.rows) for rows in found[2:])
@@ -106,7 +106,7 @@ def test_slice_of_a_batch_writes_its_own_rows_only() -> None:
     encoding.shape(ORDERS, 1)
     encoding.rows(part, 1)
     assert encoding.bytes < 5000
-    found = [r for r in written(head, encoding) if isinstance(r, Rows)]
+    found = [r for r in written(head, encoding) if isinstance(r, ShapeRows)]
     assert found[0].rows.column("id").to_pylist() == list(range(700, 705))
 
 
@@ -117,7 +117,7 @@ def test_batch_that_is_too_large_is_split(monkeypatch: pytest.MonkeyPatch) -> No
     head, encoding = encoder()
     encoding.shape(ORDERS, 1)
     encoding.rows(batch, 1)
-    found = [r for r in written(head, encoding) if isinstance(r, Rows)]
+    found = [r for r in written(head, encoding) if isinstance(r, ShapeRows)]
     assert len(found) > 4
     assert np.concatenate([r.offsets for r in found]).tolist() == list(range(1, 2001, 2))
 
@@ -128,8 +128,8 @@ def test_everything_else_is_read_back() -> None:
         transactions([7, 8, 9], [2, 2, 3], changes(ORDERS, [{"id": i} for i in range(3)])),
         origin=pa.array([None, "elsewhere", None], pa.string()),
     )
-    head_batch = Transactions.of(run, 5, 2, np.array([1, 2, 3]))
-    attach = Attach("1-2.spool", 8, 3, 999, 123, frozenset({4, 5}))
+    head_batch = TransactionHeaders.of(run, 5, 2, np.array([1, 2, 3]))
+    attach = AttachedSpool("1-2.spool", 8, 3, 999, 123, frozenset({4, 5}))
     cut = Checkpoint(Position("0/9"), Offset(8), 5, 2, 3, Epoch(1), {"a": [1]}, {"slot": "ü"})
     head, encoding = encoder()
     encoding.transactions(head_batch)
@@ -138,15 +138,15 @@ def test_everything_else_is_read_back() -> None:
     encoding.piece(3, None)
     encoding.piece(2, np.array([1, 1 << 40], np.uint64))
     found = written(head, encoding)
-    assert isinstance(found[0], Transactions)
+    assert isinstance(found[0], TransactionHeaders)
     assert found[0].headers.schema.equals(TRANSACTIONS_SCHEMA)
     assert found[0].headers.column("first_offset").to_pylist() == [5, 7, 7]
     assert found[0].headers.column("last_offset").to_pylist() == [6, 6, 7]
     assert found[0].headers.column("number").to_pylist() == [2, 3, 4]
     assert found[0].headers.column("origin").to_pylist() == [None, "elsewhere", None]
     assert found[1:4] == [attach, Progressed(), CutMark(cut, 77)]
-    assert found[4] == Piece(3, None)
-    assert isinstance(found[5], Piece)
+    assert found[4] == SpoolPiece(3, None)
+    assert isinstance(found[5], SpoolPiece)
     assert found[5].subxids is not None
     assert found[5].subxids.tolist() == [1, 1 << 40]
 
@@ -154,7 +154,7 @@ def test_everything_else_is_read_back() -> None:
 def test_rows_find_their_transactions_past_empty_ones() -> None:
     """A transaction without rows has a number and no offsets; a row must not be assigned to it."""
     run = transactions([1, 2, 3, 4], [0, 2, 2, 3], changes(ORDERS, [{"id": i} for i in range(3)]))
-    owners = Owners.of(Transactions.of(run, 10, 1, np.array([1, 2, 3, 4])).headers)
+    owners = Owners.of(TransactionHeaders.of(run, 10, 1, np.array([1, 2, 3, 4])).headers)
     rows = owners.log_rows(ORDERS, np.array([10, 11, 12]), run.batches[0].rows)
     assert rows.column("_txn").to_pylist() == [2, 2, 4]
     assert rows.schema.equals(ORDERS.log_schema)
@@ -164,7 +164,7 @@ def test_rows_find_their_transactions_past_empty_ones() -> None:
 def test_rows_outside_of_these_transactions_are_refused(first: int, last: int) -> None:
     """They are before the first transaction or after the last: they would be attributed to some other transaction."""
     run = transactions([1, 2], [3, 7], changes(ORDERS, [{"id": i} for i in range(2)]))
-    owners = Owners.of(Transactions.of(run, 10, 1, np.array([1, 2])).headers)
+    owners = Owners.of(TransactionHeaders.of(run, 10, 1, np.array([1, 2])).headers)
     with pytest.raises(InvariantViolated, match=f"offsets from {first} to {last}: their transactions have 10 to 16"):
         owners.log_rows(ORDERS, np.array([first, last]), run.batches[0].rows)
     assert owners.counts(ORDERS, np.array([10, 16])).tolist() == [1, 1]
@@ -194,7 +194,7 @@ def test_small_batches_of_one_shape_are_deflated_and_still_read_back() -> None:
         encoding.rows(batch, 1)
         sizes.append(encoding.bytes - before)
     assert sizes[-1] < sizes[0] / 3
-    found = [r for r in written(head, encoding) if isinstance(r, Rows)]
+    found = [r for r in written(head, encoding) if isinstance(r, ShapeRows)]
     assert [r.rows.to_pylist() for r in found] == [b.rows.to_pylist() for b in batches]
     assert all(r.rows.schema.equals(b.table.change_schema) for r, b in zip(found, batches, strict=True))
 
@@ -202,7 +202,7 @@ def test_small_batches_of_one_shape_are_deflated_and_still_read_back() -> None:
 def test_deflated_rows_that_claim_another_size_are_refused() -> None:
     """A few crafted bytes must not become gigabytes of memory (hard case L28)."""
     rows = RowsDecoder()
-    shape = Shape(ORDERS, 1)
+    shape = ShapeEntry(ORDERS, 1)
     encoding = RowsEncoder(ORDERS, 0)
     first, second = (b"".join(encoding.parts(changes(ORDERS, [{"id": i}]), i)) for i in (1, 2))
     rows.rows(first, [shape])
@@ -226,7 +226,7 @@ def test_headers_are_read_back_whatever_their_number(count: int, origins: bool) 
         origin=pa.array([None if i % 2 else f"from {i}" for i in range(count)], pa.string()) if origins else None,
     )
     clock = run.commit_ts + np.arange(count)
-    found = Transactions.decode(Transactions.of(run, 7, 3, clock).encode())
+    found = TransactionHeaders.decode(TransactionHeaders.of(run, 7, 3, clock).encode())
     headers = found.headers
     assert headers.column("number").to_pylist() == list(range(3, 3 + count))
     assert headers.column("last_offset").to_pylist() == (ends + 6).tolist()
@@ -295,7 +295,7 @@ def test_an_op_that_is_no_letter_is_refused(op: int) -> None:
     assert payload[5] == ord("c")
     payload[5] = op
     with pytest.raises(ValueError, match="does not have the rows"):
-        RowsDecoder().rows(bytes(payload), [Shape(ORDERS, 1)])
+        RowsDecoder().rows(bytes(payload), [ShapeEntry(ORDERS, 1)])
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 40), (0, 3), (7, 9), (30, 40)])

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdcflow.log.files.tally import Tally
+from cdcflow.log.files.tally import ShapeTally
 from cdcflow.log.format.keyruns import RUNS_MAX, KeyRuns, hold
-from cdcflow.log.format.rows import Shape
+from cdcflow.log.format.rows import ShapeEntry
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
@@ -234,7 +234,7 @@ def table(key: tuple[str, ...] = ("id",)) -> Table:
 
 def told(rows: Sequence[tuple[str, int, int]], key: tuple[str, ...] = ("id",)) -> Any:
     shape = table(key)
-    tally = Tally(Shape(shape, 1))
+    tally = ShapeTally(ShapeEntry(shape, 1))
     for offset, (op, id_, line) in enumerate(rows, start=1):
         row = {"_offset": offset, "_txn": offset, "_commit_ts": offset, "_op": op, "id": id_, "line": line}
         tally.add(pa.RecordBatch.from_pylist([row], shape.log_schema), 0)

@@ -12,10 +12,10 @@ import pytest
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.format.framing import FileKind, read_header
-from cdcflow.log.format.journal import Attach, Encoder, JournalHeader, Record, records
+from cdcflow.log.format.journal import AttachedSpool, Encoder, JournalHeader, Record, records
 from cdcflow.log.format.numbers import Numbers, in_order
 from cdcflow.log.format.recovery import whole
-from cdcflow.log.format.transactions import Transactions, extent
+from cdcflow.log.format.transactions import TransactionHeaders, extent
 from cdcflow.log.read.check import Seen
 from cdcflow.log.read.check import journal as checked
 from cdcflow.model.change import ChangeBatch, Kind
@@ -45,7 +45,7 @@ def told(lie: str) -> bytes:
     encoder.shape(ORDERS, 1)
     run = orders(1, 2, 3)
     batch = run.batches[0]
-    first = Transactions.of(run, 1, 1, np.array([1]))
+    first = TransactionHeaders.of(run, 1, 1, np.array([1]))
     encoder.transactions(first)
     encoder.rows(batch, 1)
     encoder.cut(Checkpoint(Position("a"), Offset(4), 2, 1), 0)
@@ -54,7 +54,7 @@ def told(lie: str) -> bytes:
         second = replace(second, ends=np.array([4]))
     encoder.transactions(second)
     if "spool" in lie:
-        encoder.attach(Attach("1-1.spool", 3, 3, 5, 6))
+        encoder.attach(AttachedSpool("1-1.spool", 3, 3, 5, 6))
     else:
         for rows, begin in given(lie, batch):
             encoder.rows(rows, begin)
@@ -130,7 +130,7 @@ def test_transactions_that_have_other_rows_than_their_head_says_are_refused(ends
     """Recovery relies on the head, and readers get the rest."""
     ids = np.arange(1, len(ends) + 1)
     positions = pa.array([f"p{i}" for i in ids])
-    truth = Transactions(1, 1, Kind.SOURCE, np.array(ends), ids.astype(np.uint64), positions, ids, ids).encode()
+    truth = TransactionHeaders(1, 1, Kind.SOURCE, np.array(ends), ids.astype(np.uint64), positions, ids, ids).encode()
     lie = truth.replace((3).to_bytes(8, "little"), (2).to_bytes(8, "little"), 1)
     assert lie != truth
     assert extent(truth)[1] == 3

@@ -11,7 +11,7 @@ import pytest
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.parquet import columns_of
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.read.moments import clock_of, offset_before, offset_of_cut, offset_of_position, sealed_checkpoint
 from cdcflow.log.read.reader import read_transactions
 from cdcflow.model.change import reads
@@ -108,7 +108,7 @@ def test_cuts_that_end_segments_are_found_also_after_compaction(layout: Layout) 
         offset_of_cut(layout, 3)
     with pytest.raises(ConfigurationError, match="sealed up to cut 8"):
         offset_of_cut(layout, 9)
-    Retention(layout, grace_s=0).compact()
+    LogRetention(layout, grace_s=0).compact()
     assert len(layout.segment_offsets()) < SEGMENTS
     assert {cut: offset_of_cut(layout, cut) for cut in before} == before
     with pytest.raises(ConfigurationError, match=between):
@@ -119,7 +119,7 @@ def test_cuts_that_end_segments_are_found_also_after_compaction(layout: Layout) 
 def test_expired_positions_name_the_first_offset_left(layout: Layout) -> None:
     """Read from the wrong place, a log would show some changes as if they were all."""
     headers = known(layout)
-    Retention(layout, grace_s=0).expire(Rule(before_cut=5))
+    LogRetention(layout, grace_s=0).expire(ExpiryRule(before_cut=5))
     assert layout.segment_offsets()[0] == (7, 9)
     assert offset_before(layout, headers[4][1]) == 6  # exactly the first remaining one: nothing of it has expired
     asks: list[Callable[[], int]] = [

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdcflow.log.files import parquet
-from cdcflow.log.files.parquet import SAMPLE_REPEATS, SAMPLE_ROWS, Beside, Parquet, columns_of
+from cdcflow.log.files.parquet import SAMPLE_REPEATS, SAMPLE_ROWS, Parquet, TaskThread, columns_of
 
 OFFSETS = pa.field("_offset", pa.int64(), nullable=False)
 
@@ -203,7 +203,7 @@ def test_large_files_are_written_in_large_pieces(monkeypatch: pytest.MonkeyPatch
 
 def test_background_thread_runs_one_task_at_a_time_and_its_error_is_raised() -> None:
     """The error is raised when the next task is submitted, or on waiting."""
-    beside = Beside()
+    beside = TaskThread()
     beside.wait()
     names: list[str] = []
     may_end = threading.Event()
@@ -235,12 +235,12 @@ def test_background_thread_runs_one_task_at_a_time_and_its_error_is_raised() -> 
     assert names[-1] == "second"
     beside.do(fails)
     beside.close()
-    Beside().close()
+    TaskThread().close()
 
 
 def test_closing_waits_for_what_is_under_way() -> None:
     """Otherwise the file would be closed while it is written."""
-    beside = Beside()
+    beside = TaskThread()
     ended: list[str] = []
     begun, may_end = threading.Event(), threading.Event()
 
@@ -263,7 +263,7 @@ def test_closing_waits_for_what_is_under_way() -> None:
 def test_file_written_in_the_background_is_the_same_file() -> None:
     """The thread writes the same bytes as the owner would have."""
     found = []
-    for beside in (None, Beside()):
+    for beside in (None, TaskThread()):
         target = Target()
         given = batch(a=list(range(50)))
         file = Parquet("x.parquet", given.schema, target, ("a",), beside)

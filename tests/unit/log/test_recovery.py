@@ -10,9 +10,9 @@ import pytest
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.format.framing import FileKind, FrameKind, Framer, read_header
-from cdcflow.log.format.journal import Attach, Encoder, JournalHeader
+from cdcflow.log.format.journal import AttachedSpool, Encoder, JournalHeader
 from cdcflow.log.format.recovery import Whole, whole
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, orders
 
@@ -32,10 +32,10 @@ def journal(cuts: int, *, synced: int = 0, spool_in: int | None = None) -> Writt
     content, ends = head, [len(head)]
     for number in range(1, cuts + 1):
         run = orders(number)
-        encoder.transactions(Transactions.of(run, number, number, np.array([number])))
+        encoder.transactions(TransactionHeaders.of(run, number, number, np.array([number])))
         encoder.shape(ORDERS, 1)
         if spool_in == number:
-            encoder.attach(Attach("1-1.spool", number, 1, 5, 6))
+            encoder.attach(AttachedSpool("1-1.spool", number, 1, 5, 6))
         else:
             encoder.rows(run.batches[0], number)
         checkpoint = Checkpoint(Position(f"p{number}"), Offset(number + 1), number + 1, number)
@@ -136,7 +136,7 @@ def test_whole_frames_that_contradict_each_other_stop_recovery(wrong: str) -> No
     encoder = Encoder(seed)
     encoder.shape(ORDERS, 1)
     run = orders(1, 2)
-    encoder.transactions(Transactions.of(run, 2 if wrong == "offset" else 1, 1, np.array([1])))
+    encoder.transactions(TransactionHeaders.of(run, 2 if wrong == "offset" else 1, 1, np.array([1])))
     encoder.rows(orders(1).batches[0] if wrong == "rows" else run.batches[0], 1)
     encoder.cut(Checkpoint(None, Offset(3), 2, 0 if wrong == "cut" else 1), 0)
     with pytest.raises(InvariantViolated):
@@ -152,22 +152,22 @@ def later_journal() -> tuple[bytes, list[int]]:
     encoder = Encoder(seed, LATER)
     ends = [len(head)]
     encoder.shape(ORDERS, 1)
-    encoder.transactions(Transactions.of(orders(1, 2, 3), 60, 30, np.array([1])))
-    encoder.attach(Attach("1-1.spool", 60, 3, 5, 6))
+    encoder.transactions(TransactionHeaders.of(orders(1, 2, 3), 60, 30, np.array([1])))
+    encoder.attach(AttachedSpool("1-1.spool", 60, 3, 5, 6))
     encoder.cut(Checkpoint(Position("p7"), Offset(63), 31, 7, progress={"tables": {"a": 1}}), 0)
     ends.append(len(head) + encoder.bytes)
     encoder.shape(ORDERS_WIDER, 2)
     encoder.shape(PRODUCTS, 1)
     run = orders(4)
-    encoder.transactions(Transactions.of(run, 63, 31, np.array([1])))
+    encoder.transactions(TransactionHeaders.of(run, 63, 31, np.array([1])))
     encoder.rows(run.batches[0], 63)
     encoder.cut(Checkpoint(Position("p8"), Offset(64), 32, 9, progress={"tables": {"a": 1}}), 0)
     ends.append(len(head) + encoder.bytes)
     run = orders(5, 6)
-    encoder.transactions(Transactions.of(run, 64, 32, np.array([1])))
+    encoder.transactions(TransactionHeaders.of(run, 64, 32, np.array([1])))
     encoder.rows(run.batches[0], 64)
-    encoder.transactions(Transactions.of(orders(7, 8, 9), 66, 33, np.array([1])))
-    encoder.attach(Attach("1-2.spool", 66, 3, 5, 6))
+    encoder.transactions(TransactionHeaders.of(orders(7, 8, 9), 66, 33, np.array([1])))
+    encoder.attach(AttachedSpool("1-2.spool", 66, 3, 5, 6))
     return head + b"".join(encoder.take()), ends
 
 
@@ -223,7 +223,7 @@ def test_rows_outside_of_their_run_stop_recovery_although_their_number_and_sum_a
     for index, right in (([0, 1], True), ([-1, 2], False)):
         encoder = Encoder(seed)
         run = orders(1, 2)
-        encoder.transactions(Transactions.of(run, 10, 1, np.array([1])))
+        encoder.transactions(TransactionHeaders.of(run, 10, 1, np.array([1])))
         encoder.shape(ORDERS, 1)
         encoder.rows(replace(run.batches[0], index=np.array(index)), 10)
         encoder.cut(Checkpoint(Position("p"), Offset(12), 2, 1), 0)

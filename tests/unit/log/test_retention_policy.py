@@ -19,13 +19,13 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.notes import Note
-from cdcflow.log.maintenance.expiry import Expiring, Policy
+from cdcflow.log.maintenance.expiry import Expiring, ExpiryPolicy
 from cdcflow.log.read.reader import list_segments
 from cdcflow.wiring import capturing
 
 ORDERS = make_table("orders", id="int64")
 MERGE = ("merge", "/warehouse")
-OLD = Policy(age_s=60.0, bytes_max=None, keep_for=[MERGE])
+OLD = ExpiryPolicy(age_s=60.0, bytes_max=None, keep_for=[MERGE])
 Told = list[tuple[str, Mapping[str, object]]]
 
 
@@ -38,7 +38,7 @@ def log(tmp_path: Path) -> Layout:
     return Layout(made.root)
 
 
-def stepped(log: Layout, policy: Policy, told: Told | None = None) -> list[tuple[int, int]]:
+def stepped(log: Layout, policy: ExpiryPolicy, told: Told | None = None) -> list[tuple[int, int]]:
     """The segments that remain after one step."""
     events: Told = [] if told is None else told
     Expiring(log, policy, lambda event, fields: events.append((event, fields)), every_s=600).step()
@@ -81,7 +81,7 @@ def test_skipped_table_holds_the_log(log: Layout) -> None:
 
 def test_publisher_counts_where_it_is_requested(log: Layout) -> None:
     """It reads the log at its own pace, and stops permanently where its rows have expired."""
-    policy = Policy(age_s=60.0, bytes_max=None, keep_for=[MERGE, ("publish", "shop")])
+    policy = ExpiryPolicy(age_s=60.0, bytes_max=None, keep_for=[MERGE, ("publish", "shop")])
     notes.write(log, Note("merge", "/warehouse", 8))
     assert len(stepped(log, policy)) == 4
     notes.write(log, Note("publish", "shop", 4))
@@ -91,10 +91,10 @@ def test_publisher_counts_where_it_is_requested(log: Layout) -> None:
 def test_retention_without_readers_keeps_by_age_and_size_alone(log: Layout) -> None:
     """The operator decided so: `keep_for: []`."""
     size = sum(s.size for s in list_segments(log))
-    assert len(stepped(log, Policy(None, size, []))) == 4
-    assert len(stepped(log, Policy(None, size - 1, []))) == 3
-    assert len(stepped(log, Policy(1e12, None, []))) == 3
-    assert len(stepped(log, Policy(60.0, None, []))) == 1
+    assert len(stepped(log, ExpiryPolicy(None, size, []))) == 4
+    assert len(stepped(log, ExpiryPolicy(None, size - 1, []))) == 3
+    assert len(stepped(log, ExpiryPolicy(1e12, None, []))) == 3
+    assert len(stepped(log, ExpiryPolicy(60.0, None, []))) == 1
 
 
 def test_failure_of_retention_is_reported_once_and_ends_nothing(log: Layout, monkeypatch: pytest.MonkeyPatch) -> None:

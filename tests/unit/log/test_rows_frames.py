@@ -17,10 +17,10 @@ from cdcflow.log.format.rows import (
     NO_UNCHANGED,
     PLAIN_MESSAGES,
     SMALL_ROWS,
-    Rows,
     RowsDecoder,
     RowsEncoder,
-    Shape,
+    ShapeEntry,
+    ShapeRows,
     is_needless,
     rows_extent,
 )
@@ -44,9 +44,9 @@ def inserts(count: int, note: str | None = None) -> ChangeBatch:
     return changes(ORDERS, [{"id": i, "note": note} for i in range(count)])
 
 
-def read(payloads: Sequence[bytes]) -> list[Rows]:
+def read(payloads: Sequence[bytes]) -> list[ShapeRows]:
     decoder = RowsDecoder()
-    return [decoder.rows(payload, [Shape(ORDERS, 1)]) for payload in payloads]
+    return [decoder.rows(payload, [ShapeEntry(ORDERS, 1)]) for payload in payloads]
 
 
 def test_frame_s_head_describes_its_content() -> None:
@@ -168,7 +168,7 @@ def test_missing_or_negative_gaps_are_refused() -> None:
     wide = ChangeBatch(ORDERS, np.array([0, (1 << 32) + 1, (1 << 32) + 9], np.int64), inserts(3).rows)
     payload = bytearray(frame(RowsEncoder(ORDERS, 0), wide))
     payload[HEAD.size + 8 : HEAD.size + 16] = (2**64 - 5).to_bytes(8, "little")
-    for look in (rows_extent, lambda p: RowsDecoder().rows(p, [Shape(ORDERS, 1)])):
+    for look in (rows_extent, lambda p: RowsDecoder().rows(p, [ShapeEntry(ORDERS, 1)])):
         with pytest.raises(ValueError, match="offsets do not ascend"):
             look(bytes(payload))
 
@@ -213,5 +213,5 @@ def test_piece_of_a_message_is_kept_as_the_dictionary_of_those_after_it() -> Non
     encoder = RowsEncoder(ORDERS, 0)
     payloads = [frame(encoder, inserts(1, note)) for note in ("a", "b")]
     decoder = RowsDecoder()
-    decoder.rows(payloads[0] + b"x" * (1 << 20), [Shape(ORDERS, 1)])
+    decoder.rows(payloads[0] + b"x" * (1 << 20), [ShapeEntry(ORDERS, 1)])
     assert max(map(len, decoder._dictionaries.values())) == DEFLATED_BYTES_MAX

@@ -17,11 +17,11 @@ import pytest
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.log.files import parquet, segment_writer
 from cdcflow.log.files.segment_writer import file_name, seal
-from cdcflow.log.format.journal import Attach, CutMark, Record
-from cdcflow.log.format.rows import Rows, Shape
+from cdcflow.log.format.journal import AttachedSpool, CutMark, Record
+from cdcflow.log.format.rows import ShapeEntry, ShapeRows
 from cdcflow.log.format.schema_history import SchemaHistory
 from cdcflow.log.format.segment import Segment, newest_xid
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.model.position import Checkpoint, Epoch, Offset
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -47,7 +47,7 @@ class Target:
         self._targets[self._name] = self._content.getvalue()
 
 
-def nothing_spooled(_: Attach) -> Iterator[Rows]:
+def nothing_spooled(_: AttachedSpool) -> Iterator[ShapeRows]:
     yield from ()
 
 
@@ -59,16 +59,16 @@ def sealed(records: list[Record], targets: Targets) -> Segment:
 
 def runs(count: int) -> list[Record]:
     """One transaction of two rows each, in two tables, then a cut."""
-    orders_shape, products_shape = Shape(ORDERS, 1), Shape(PRODUCTS, 4)
+    orders_shape, products_shape = ShapeEntry(ORDERS, 1), ShapeEntry(PRODUCTS, 4)
     found: list[Record] = [orders_shape, products_shape]
     for number in range(count):
         a = changes(ORDERS, [{"id": 500 - number, "_op": "cud"[number % 3]}])
         b = changes(PRODUCTS, [{"id": number, "_op": "u", "_unchanged": ["tags"]}])
-        head = Transactions.of(transactions([number], [2], a, b), 2 * number + 1, number + 1, np.array([number]))
+        head = TransactionHeaders.of(transactions([number], [2], a, b), 2 * number + 1, number + 1, np.array([number]))
         found += [
             head,
-            Rows(orders_shape, np.array([2 * number + 1]), a.rows),
-            Rows(products_shape, np.array([2 * number + 2]), b.rows),
+            ShapeRows(orders_shape, np.array([2 * number + 1]), a.rows),
+            ShapeRows(products_shape, np.array([2 * number + 2]), b.rows),
         ]
     cut = Checkpoint(next_offset=Offset(2 * count + 1), next_transaction=count + 1, cut=9)
     return [*found, CutMark(replace(cut, cut=7, next_offset=Offset(1)), 0), CutMark(cut, 0)]
@@ -124,7 +124,7 @@ def test_encoding_in_the_background_writes_the_same_files(monkeypatch: pytest.Mo
     found = Targets()
     segment = sealed(runs(100), found)
     assert encoded_by == {threading.current_thread().name, "cdcflow-encode_0"}
-    monkeypatch.setattr(parquet.Beside, "do", lambda _self, work: work())
+    monkeypatch.setattr(parquet.TaskThread, "do", lambda _self, work: work())
     alone = Targets()
     assert sealed(runs(100), alone) == segment
     assert found == alone
@@ -164,9 +164,9 @@ def test_error_while_a_row_group_is_under_way_waits_for_it(monkeypatch: pytest.M
     monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 20)
     under_way: list[int] = []
     given_up_beside: list[int] = []
-    do, give_up = parquet.Beside.do, parquet.Parquet.give_up
+    do, give_up = parquet.TaskThread.do, parquet.Parquet.give_up
 
-    def slow(beside: parquet.Beside, work: Callable[[], None]) -> None:
+    def slow(beside: parquet.TaskThread, work: Callable[[], None]) -> None:
         def slowly() -> None:
             time.sleep(0.05)
             work()
@@ -179,7 +179,7 @@ def test_error_while_a_row_group_is_under_way_waits_for_it(monkeypatch: pytest.M
         given_up_beside.extend(under_way)
         give_up(file)
 
-    monkeypatch.setattr(parquet.Beside, "do", slow)
+    monkeypatch.setattr(parquet.TaskThread, "do", slow)
     monkeypatch.setattr(parquet.Parquet, "give_up", watched)
     records = runs(30)
     records[3 * 22], records[3 * 23] = records[3 * 23], records[3 * 22]  # right after the first full row groups
@@ -257,12 +257,17 @@ def test_manifest_bounds_the_transaction_ids_of_the_source() -> None:
 
 def test_columns_are_stored_as_their_values_ask_for() -> None:
     """Repeating texts get a dictionary, numbers steps; bounds only for what readers skip by."""
-    shape = Shape(ORDERS, 1)
+    shape = ShapeEntry(ORDERS, 1)
     batch = changes(ORDERS, [{"id": i, "note": ("a", "b")[i % 2]} for i in range(2000)])
-    head = Transactions.of(transactions([1], [2000], batch), 1, 1, np.array([1]))
+    head = TransactionHeaders.of(transactions([1], [2000], batch), 1, 1, np.array([1]))
     targets = Targets()
     sealed(
-        [shape, head, Rows(shape, np.arange(1, 2001), batch.rows), CutMark(Checkpoint(None, Offset(2001), 2, 1), 0)],
+        [
+            shape,
+            head,
+            ShapeRows(shape, np.arange(1, 2001), batch.rows),
+            CutMark(Checkpoint(None, Offset(2001), 2, 1), 0),
+        ],
         targets,
     )
     group = pq.ParquetFile(io.BytesIO(targets["shop.orders.1.parquet"])).metadata.row_group(0)
@@ -282,7 +287,7 @@ def test_keys_of_every_kind_are_bounded_over_many_hand_ons(arrow: pa.DataType, m
     order is the server's."""
     monkeypatch.setattr(segment_writer, "HAND_ON_ROWS", 2)
     table = Table(TableId("public", "t"), 1, (Column("key", 1, ColumnType("x", arrow)),), ("key",))
-    shape = Shape(table, 1)
+    shape = ShapeEntry(table, 1)
     keys = pa.array([7, 3, 5, 9, 4, 6], pa.int32())
     values = keys.cast(arrow if pa.types.is_integer(arrow) or arrow == pa.date32() else pa.int64())
     values = values.cast(arrow) if pa.types.is_timestamp(arrow) or arrow == pa.string() else values
@@ -290,8 +295,8 @@ def test_keys_of_every_kind_are_bounded_over_many_hand_ons(arrow: pa.DataType, m
     found: list[Record] = [shape]
     for number, value in enumerate(values):
         batch = changes(table, [{"key": value}])
-        head = Transactions.of(transactions([number], [1], batch), number + 1, number + 1, np.array([number]))
-        found += [head, Rows(shape, np.array([number + 1]), batch.rows)]
+        head = TransactionHeaders.of(transactions([number], [1], batch), number + 1, number + 1, np.array([number]))
+        found += [head, ShapeRows(shape, np.array([number + 1]), batch.rows)]
     cut = Checkpoint(next_offset=Offset(len(keys) + 1), next_transaction=len(keys) + 1, cut=1)
     file = sealed([*found, CutMark(cut, 0)], Targets()).files[1]
     bounded = arrow not in (pa.string(), pa.binary())
@@ -302,15 +307,15 @@ def test_keys_of_every_kind_are_bounded_over_many_hand_ons(arrow: pa.DataType, m
 def test_ranges_that_a_backfill_reads_in_turn_are_runs_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """For any rows passed at once: chunks of two ranges, and rows that are inserted in between."""
     monkeypatch.setattr(segment_writer, "HAND_ON_ROWS", 7)
-    shape = Shape(ORDERS, 1)
+    shape = ShapeEntry(ORDERS, 1)
     found: list[Record] = [shape]
     offset, number = 1, 0
     for first in range(0, 100, 5):
         for op, keys in (("r", range(first, first + 5)), ("r", range(500 + first, 505 + first)), ("c", [900 + first])):
             number += 1
             batch = changes(ORDERS, [{"id": key, "_op": op} for key in keys])
-            head = Transactions.of(transactions([0], [len(keys)], batch), offset, number, np.array([number]))
-            found += [head, Rows(shape, np.arange(offset, offset + len(keys)), batch.rows)]
+            head = TransactionHeaders.of(transactions([0], [len(keys)], batch), offset, number, np.array([number]))
+            found += [head, ShapeRows(shape, np.arange(offset, offset + len(keys)), batch.rows)]
             offset += len(keys)
     cut = Checkpoint(next_offset=Offset(offset), next_transaction=number + 1, cut=1)
     file = sealed([*found, CutMark(cut, 0)], Targets()).files[1]

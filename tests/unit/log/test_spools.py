@@ -11,7 +11,7 @@ import pytest
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.format import spool
 from cdcflow.log.format.framing import FileKind, read_header
-from cdcflow.log.format.journal import Attach, Encoder
+from cdcflow.log.format.journal import AttachedSpool, Encoder
 from cdcflow.model.checksum import crc32
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, changes
@@ -34,11 +34,11 @@ def written(*pieces: list[Row], subxids: bool = True) -> bytes:
     return head + b"".join(encoder.take())
 
 
-def attached(content: bytes, rows: int, *aborted: int, first: int = 100) -> Attach:
-    return Attach("spool-7", first, rows, len(content), crc32(content), frozenset(aborted))
+def attached(content: bytes, rows: int, *aborted: int, first: int = 100) -> AttachedSpool:
+    return AttachedSpool("spool-7", first, rows, len(content), crc32(content), frozenset(aborted))
 
 
-def rows_of(content: bytes, attach: Attach) -> list[tuple[int, str, int]]:
+def rows_of(content: bytes, attach: AttachedSpool) -> list[tuple[int, str, int]]:
     found = [
         (int(offset), rows.shape.table.id.name[:3], int(key))
         for rows in spool.rows(io.BytesIO(content), attach)

@@ -13,9 +13,9 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.log.format.framing import FrameKind
 from cdcflow.log.format.journal import CutMark, Encoder, JournalHeader, Progressed
 from cdcflow.log.format.records import HEAD, Message, RangeDecoder, head_from, head_of, pieces
-from cdcflow.log.format.rows import Rows
-from cdcflow.log.format.topic_tail import Tail
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.rows import ShapeRows
+from cdcflow.log.format.topic_tail import TailSplitter
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.testing.sinks import ORDERS, orders
 
@@ -41,7 +41,7 @@ class Topic:
             if rows:
                 run = orders(last.next_offset)
                 encoder.transactions(
-                    Transactions.of(run, last.next_offset, last.next_transaction, np.array([last.cut]))
+                    TransactionHeaders.of(run, last.next_offset, last.next_transaction, np.array([last.cut]))
                 )
                 encoder.shape(ORDERS, 1)
                 encoder.rows(run.batches[0], last.next_offset)
@@ -59,16 +59,16 @@ class Topic:
             for key, value in pieces(kind, payload, self.bytes_max):
                 self.messages.append(Message(len(self.messages), key, value))
 
-    def tail(self, after: Checkpoint | None, bytes_max: int = 1 << 30, log_id: str = "log-a") -> Tail:
-        return Tail(iter(self.messages), "topic t", log_id, after, bytes_max)
+    def tail(self, after: Checkpoint | None, bytes_max: int = 1 << 30, log_id: str = "log-a") -> TailSplitter:
+        return TailSplitter(iter(self.messages), "topic t", log_id, after, bytes_max)
 
 
-def segments(tail: Tail) -> list[tuple[int, int, list[int], int]]:
+def segments(tail: TailSplitter) -> list[tuple[int, int, list[int], int]]:
     """Each segment as the cut before it, its epoch, the offsets of its rows, and its last cut."""
     found = list[tuple[int, int, list[int], int]]()
     for unsealed in tail.segments():
         records = list(unsealed.records)
-        offsets = [int(o) for r in records if isinstance(r, Rows) for o in r.offsets]
+        offsets = [int(o) for r in records if isinstance(r, ShapeRows) for o in r.offsets]
         last = [r.checkpoint.cut for r in records if isinstance(r, CutMark)][-1]
         found.append((unsealed.base.cut, unsealed.epoch, offsets, last))
     return found
@@ -98,7 +98,7 @@ def test_tail_that_had_nothing_new_is_positioned_after_the_last_cut() -> None:
     topic = Topic().topic_range(2).topic_range(1)
     for count, cut in enumerate(topic.cuts[1:], start=1):
         ends = [n for n, m in enumerate(topic.messages, start=1) if m.key[0] == FrameKind.CUT]
-        tail = Tail(iter(topic.messages[: ends[count - 1]]), "topic t", "log-a", cut, 1)
+        tail = TailSplitter(iter(topic.messages[: ends[count - 1]]), "topic t", "log-a", cut, 1)
         assert segments(tail) == []
         assert tail.topic_offset == ends[count - 1]
 
@@ -190,8 +190,8 @@ def test_frames_larger_than_a_record_are_read_back_whole(bytes_max: int) -> None
     assert placed[0].record == head_from(Topic().topic_range(2).messages[0].value)
     assert [type(p.record).__name__ for p in placed] == [
         "JournalHeader",
-        *("Transactions", "Shape", "Rows", "CutMark"),
-        *("Transactions", "Rows", "CutMark"),
+        *("TransactionHeaders", "ShapeEntry", "ShapeRows", "CutMark"),
+        *("TransactionHeaders", "ShapeRows", "CutMark"),
     ]
     assert [p.topic_offset for p in placed] == sorted({p.topic_offset for p in placed})
     assert placed[0].topic_offset == 0
@@ -202,7 +202,7 @@ def test_frames_that_no_reader_needs_are_not_decoded() -> None:
     topic = Topic().topic_range(1)
     decoder = RangeDecoder("t", wanted=[FrameKind.CUT])
     found = [p.record for m in topic.messages if (p := decoder.take(m)) is not None]
-    assert [type(r).__name__ for r in found] == ["JournalHeader", "Skipped", "Shape", "Skipped", "CutMark"]
+    assert [type(r).__name__ for r in found] == ["JournalHeader", "Skipped", "ShapeEntry", "Skipped", "CutMark"]
     assert not any(isinstance(r, Progressed) for r in found)
 
 
@@ -216,12 +216,12 @@ def test_rows_before_an_offset_are_not_decoded_and_everything_else_is(before: in
         expected, found = whole.take(message), late.take(message)
         assert expected is not None
         assert found is not None
-        if isinstance(expected.record, Rows):
+        if isinstance(expected.record, ShapeRows):
             # Later rows refer to the first ones of a shape: those are always decoded.
-            needed = isinstance(found.record, Rows)
+            needed = isinstance(found.record, ShapeRows)
             assert needed == (int(expected.record.offsets[-1]) >= before or int(expected.record.offsets[0]) == 1)
-        elif isinstance(expected.record, Transactions):
-            assert isinstance(found.record, Transactions)
+        elif isinstance(expected.record, TransactionHeaders):
+            assert isinstance(found.record, TransactionHeaders)
             assert found.record.headers.equals(expected.record.headers)
         else:
             assert found == expected

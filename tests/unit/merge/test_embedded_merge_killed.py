@@ -8,7 +8,7 @@ import pytest
 from embeddedmerge import Died, EmbeddedWarehouse
 from mergehistories import State, Written, make_table
 
-from cdcflow.log.fold.fold import Change
+from cdcflow.log.fold.fold import LogChange
 from cdcflow.model.table import Table
 
 BEFORE = make_table("orders", id="int64", a="string", b="string", c="int32")
@@ -27,14 +27,14 @@ AGAIN = make_table(
 )
 
 FIRST: list[Written] = [
-    (BEFORE, Change(1, "c", {"id": 1, "a": "a1", "b": "b1", "c": 1})),
-    (BEFORE, Change(2, "u", {"id": 2, "b": "b2", "c": 2}, frozenset({"a"}))),
+    (BEFORE, LogChange(1, "c", {"id": 1, "a": "a1", "b": "b1", "c": 1})),
+    (BEFORE, LogChange(2, "u", {"id": 2, "b": "b2", "c": 2}, frozenset({"a"}))),
 ]
 SECOND: list[Written] = [
-    (SWAPPED, Change(3, "c", {"id": 3, "b": "new a", "a": "new b", "c": 2**40, "d": None})),
-    (SWAPPED, Change(4, "u", {"id": 4, "b": "x", "c": 4, "d": 4}, frozenset({"a"}))),
+    (SWAPPED, LogChange(3, "c", {"id": 3, "b": "new a", "a": "new b", "c": 2**40, "d": None})),
+    (SWAPPED, LogChange(4, "u", {"id": 4, "b": "x", "c": 4, "d": 4}, frozenset({"a"}))),
 ]
-THIRD: list[Written] = [(AGAIN, Change(5, "c", {"id": 5, "b": "b5", "e": "e5", "c": 5}))]
+THIRD: list[Written] = [(AGAIN, LogChange(5, "c", {"id": 5, "b": "b5", "e": "e5", "c": 5}))]
 
 SHOWN = {
     (1,): ({"id": 1, "b": "a1", "a": "b1", "c": 1, "d": 7}, frozenset(), 1, 1),

@@ -17,7 +17,7 @@ from cdcflow.tables.merge.describe_existing import seen
 from cdcflow.tables.merge.evolution import Evolution, evolve
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import APPEND
-from cdcflow.tables.merge.reduce import Layout, projection
+from cdcflow.tables.merge.reduce import ColumnLayout, projection
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.target import FormatColumn, Target, TargetColumn
 
@@ -72,7 +72,7 @@ def test_a_dropped_column_tells_no_rows_apart_where_there_is_no_key() -> None:
     assert again.steps == (Rename("b", "b__dropped_2"), Add(TargetColumn("b", 4, "string"), None))
     other = evolve(target_of(before), [before, shape(("x", 5, INT), key=())])
     assert [c.number for c in other.target.columns] == [-1, -2, 5]
-    layout = Layout.of(other, [before, shape(("x", 5, INT), key=())])
+    layout = ColumnLayout.of(other, [before, shape(("x", 5, INT), key=())])
     assert "map(" not in " ".join(projection(layout, 0, moved=False))
 
 

@@ -6,15 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from cdcflow.log.fold.fold import Change, Row, Rows, append, fold, incomplete_keys, soft_delete, sweep, swept_softly
+from cdcflow.log.fold.fold import (
+    FoldedRow,
+    LogChange,
+    Rows,
+    append,
+    fold,
+    incomplete_keys,
+    soft_delete,
+    sweep,
+    swept_softly,
+)
 
 
-def row(offset: int, *missing: str, count: int = 1, **values: object) -> Row:
-    return Row(values, frozenset(missing), offset, count)
+def row(offset: int, *missing: str, count: int = 1, **values: object) -> FoldedRow:
+    return FoldedRow(values, frozenset(missing), offset, count)
 
 
-def change(offset: int, op: str, *unchanged: str, before: int | None = None, **values: object) -> Change:
-    return Change(offset, op, values, frozenset(unchanged), None if before is None else {"id": before})
+def change(offset: int, op: str, *unchanged: str, before: int | None = None, **values: object) -> LogChange:
+    return LogChange(offset, op, values, frozenset(unchanged), None if before is None else {"id": before})
 
 
 def test_a_delete_then_an_insert_leaves_the_new_row() -> None:
@@ -115,11 +125,11 @@ def test_an_update_keeps_what_its_shape_does_not_have() -> None:
 OTHERS = frozenset({"a", "doc"})
 
 
-def softly(rows: Rows, *changes: Change) -> dict[tuple[object, ...], Row]:
+def softly(rows: Rows, *changes: LogChange) -> dict[tuple[object, ...], FoldedRow]:
     return soft_delete(rows, changes, ("id",), OTHERS)
 
 
-def dead(row: Row) -> Row:
+def dead(row: FoldedRow) -> FoldedRow:
     return replace(row, deleted=True)
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mergehistories import State, Step, World, differences, grow, make_table, make_world, segment_of
 
-from cdcflow.log.fold.fold import Change, Row, fold, sweep
+from cdcflow.log.fold.fold import FoldedRow, LogChange, fold, sweep
 from cdcflow.model.table import Table
 from cdcflow.tables.merge import moves, removed_and_added, statement
 from cdcflow.tables.merge import reduce as reduction
@@ -27,11 +27,11 @@ def warehouse(request: pytest.FixtureRequest) -> Iterator[EmbeddedWarehouse]:
     made.close()
 
 
-def change(offset: int, step: Step) -> Change:
+def change(offset: int, step: Step) -> LogChange:
     _, op, given = step
     values = dict(given)
     unchanged, before = values.pop("_unchanged", ()), values.pop("_before", None)
-    return Change(offset, op, values, frozenset(unchanged), before)
+    return LogChange(offset, op, values, frozenset(unchanged), before)
 
 
 def merge_rounds(warehouse: EmbeddedWarehouse, seed: int, events: int = 80) -> list[str]:
@@ -157,7 +157,7 @@ def test_a_sweep_takes_what_is_older_and_nothing_else(warehouse: EmbeddedWarehou
     put(warehouse, 3, ("r", {"id": 3, "a": 1, "doc": "x"}))
     found = put(warehouse, 4, ("u", {"id": 2, "a": 2, "doc": "x"}), sweep_before=3)
     assert sorted(found) == [(2,), (3,)]
-    rows = {key: Row(values, missing, offset, count) for key, (values, missing, offset, count) in found.items()}
+    rows = {key: FoldedRow(values, missing, offset, count) for key, (values, missing, offset, count) in found.items()}
     warehouse.sweep("orders", 4)
     assert sorted(rows_of(warehouse)) == sorted(sweep(rows, 4)) == [(2,)]
 
@@ -181,10 +181,10 @@ def test_bag_counts_through_deletes_of_missing_rows(warehouse: EmbeddedWarehouse
         (["d"], 0),
         (["c", "d", "d", "c", "c"], 2),
     ]
-    rows: dict[Any, Row] = {}
+    rows: dict[Any, FoldedRow] = {}
     offset = 0
     for ops, count in histories:
-        changes = [Change(offset + n, op, {"a": None}) for n, op in enumerate(ops, start=1)]
+        changes = [LogChange(offset + n, op, {"a": None}) for n, op in enumerate(ops, start=1)]
         offset += len(ops)
         rows = fold(rows, changes, ("a",), keyed=False)
         warehouse.merge("bag", [(bag, c) for c in changes])
@@ -196,8 +196,8 @@ def test_bag_counts_through_deletes_of_missing_rows(warehouse: EmbeddedWarehouse
 def test_a_bag_whose_column_was_dropped_counts_rows_that_are_alike_since(warehouse: EmbeddedWarehouse) -> None:
     """The source sends of a deleted row only the columns that the table has at that time."""
     wide, narrow = make_table("bag", key=(), a="int32", b="int32"), make_table("bag", key=(), a="int32")
-    warehouse.merge("bag", [(wide, Change(n, "c", {"a": 1, "b": n})) for n in (1, 2, 3)])
-    warehouse.merge("bag", [(narrow, Change(4, "d", {"a": 1}))])
+    warehouse.merge("bag", [(wide, LogChange(n, "c", {"a": 1, "b": n})) for n in (1, 2, 3)])
+    warehouse.merge("bag", [(narrow, LogChange(4, "d", {"a": 1}))])
     assert [(r[0], r[3]) for r in rows_of(warehouse, "bag", narrow).values()] == [({"a": 1}, 2)]
 
 
@@ -207,12 +207,12 @@ def test_names_with_quotes_survive_merge_rename_and_widening(warehouse: Embedded
     before: dict[str, Any] = {"id": "int64", odd: "int32", "doc": "string"}
     after: dict[str, Any] = {"id": "int64", f"{odd}2": "int64", "doc": "string"}
     first, second = make_table("odd", **before), make_table("odd", **after)
-    warehouse.merge("odd", [(first, Change(1, "c", {"id": 1, odd: 1, "doc": "x"}))])
-    partial = Change(2, "u", {"id": 2, "doc": "y"}, frozenset({odd}))
-    away = Change(3, "d", {"id": 1})
-    back = Change(4, "c", {"id": 3, "doc": "z"}, frozenset({odd}), {"id": 1})
+    warehouse.merge("odd", [(first, LogChange(1, "c", {"id": 1, odd: 1, "doc": "x"}))])
+    partial = LogChange(2, "u", {"id": 2, "doc": "y"}, frozenset({odd}))
+    away = LogChange(3, "d", {"id": 1})
+    back = LogChange(4, "c", {"id": 3, "doc": "z"}, frozenset({odd}), {"id": 1})
     warehouse.merge("odd", [(first, c) for c in (partial, away, back)])
-    warehouse.merge("odd", [(second, Change(5, "u", {"id": 3, f"{odd}2": 2**40, "doc": "z"}))])
+    warehouse.merge("odd", [(second, LogChange(5, "u", {"id": 3, f"{odd}2": 2**40, "doc": "z"}))])
     assert rows_of(warehouse, "odd", second) == {
         (2,): ({"id": 2, "doc": "y"}, frozenset({f"{odd}2"}), 2, 1),
         (3,): ({"id": 3, f"{odd}2": 2**40, "doc": "z"}, frozenset(), 5, 1),
@@ -223,8 +223,11 @@ def test_recreated_table_keeps_no_row_of_the_old_one(warehouse: EmbeddedWarehous
     """A new incarnation under the same name begins empty, and its columns carry only their own values."""
     old = make_table("orders", id="int64", a="int32", doc="string")
     new = make_table("orders", id="int64", doc="string", added="int32", incarnation=2, missing={"added": "7"})
-    warehouse.merge("orders", [(old, Change(n, "c", {"id": n, "a": n, "doc": "old"})) for n in (1, 2)])
-    newer = [(old, Change(3, "u", {"id": 2, "a": 9, "doc": "old"})), (new, Change(4, "c", {"id": 2, "doc": "new"}))]
+    warehouse.merge("orders", [(old, LogChange(n, "c", {"id": n, "a": n, "doc": "old"})) for n in (1, 2)])
+    newer = [
+        (old, LogChange(3, "u", {"id": 2, "a": 9, "doc": "old"})),
+        (new, LogChange(4, "c", {"id": 2, "doc": "new"})),
+    ]
     warehouse.merge("orders", newer)
     shown = make_table("orders", id="int64", a="int32", doc="string", added="int32")
     expected = {"id": 2, "a": None, "doc": "new", "added": None}
@@ -311,10 +314,10 @@ def test_a_row_from_before_a_column_does_not_miss_it_when_an_update_leaves_it_un
     warehouse.merge(
         "orders",
         [
-            (old, Change(1, "c", {"id": 1, "a": 1})),
-            (new, Change(2, "u", {"id": 1, "a": 2}, frozenset({"added"}))),
-            (old, Change(3, "r", {"id": 2, "a": 1})),
-            (new, Change(4, "u", {"id": 2, "a": 2}, frozenset({"added"}))),
+            (old, LogChange(1, "c", {"id": 1, "a": 1})),
+            (new, LogChange(2, "u", {"id": 1, "a": 2}, frozenset({"added"}))),
+            (old, LogChange(3, "r", {"id": 2, "a": 1})),
+            (new, LogChange(4, "u", {"id": 2, "a": 2}, frozenset({"added"}))),
         ],
     )
     found = rows_of(warehouse, "orders", new)
@@ -335,14 +338,14 @@ def test_update_after_a_dropped_column_does_not_remove_its_default(
     old = make_table("orders", id="int64", a="int32")
     new = make_table("orders", id="int64", a="int32", added="int32", missing={"added": "7"})
     rows = [
-        (old, Change(1, "u", {"id": 1, "a": 1})),  # the row is not in the table yet: it comes with a backfill
-        *([(old, Change(2, "d", {"id": 1}))] if deleted else []),
-        (old, Change(3, "u", {"id": 1, "a": 2})),
-        (new, Change(4, "u", {"id": 1, "a": 3}, frozenset({"added"}))),
+        (old, LogChange(1, "u", {"id": 1, "a": 1})),  # the row is not in the table yet: it comes with a backfill
+        *([(old, LogChange(2, "d", {"id": 1}))] if deleted else []),
+        (old, LogChange(3, "u", {"id": 1, "a": 2})),
+        (new, LogChange(4, "u", {"id": 1, "a": 3}, frozenset({"added"}))),
     ]
     if dropped:
         after = make_table("orders", id="int64", a="int64")
-        rows.append((after, Change(5, "u", {"id": 1, "a": 4})))
+        rows.append((after, LogChange(5, "u", {"id": 1, "a": 4})))
     warehouse.merge("orders", rows)
     ((values, missing, *_),) = rows_of(warehouse, "orders", new).values()
     assert (values["added"], missing) == (7, frozenset())
@@ -355,8 +358,8 @@ def test_dropped_column_is_not_taken_for_one_that_did_not_exist_yet(warehouse: E
     warehouse.merge(
         "orders",
         [
-            (full, Change(1, "u", {"id": 1, "a": 1}, frozenset({"doc"}))),
-            (less, Change(2, "u", {"id": 1, "a": 2})),
+            (full, LogChange(1, "u", {"id": 1, "a": 1}, frozenset({"doc"}))),
+            (less, LogChange(2, "u", {"id": 1, "a": 2})),
         ],
     )
     ((values, missing, *_),) = rows_of(warehouse, "orders", full).values()
@@ -380,9 +383,9 @@ def test_a_zero_keeps_the_sign_that_was_sent_last(
         for table in (keyed, bag):
             op = "u" if table is keyed and value is second else "c"
             values = {"f": value} | ({"a": 1} if table is keyed else {})
-            warehouse.merge(table.id.name, [(table, Change(1 if value is first else 2, op, values))])
+            warehouse.merge(table.id.name, [(table, LogChange(1 if value is first else 2, op, values))])
     for table in (keyed, bag):
-        changes = [Change(n, "c", {"f": v}) for n, v in enumerate((first, second), start=1) if v is not None]
+        changes = [LogChange(n, "c", {"f": v}) for n, v in enumerate((first, second), start=1) if v is not None]
         folded = fold({}, changes, ("f",), keyed=table is keyed)
         found = warehouse.state(table.id.name, table)
         assert len(found) == len(folded) == 1

@@ -15,7 +15,7 @@ from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.acts import Fill, MissAlso, MissOnly, Rename
 from cdcflow.tables.merge.evolution import evolve
 from cdcflow.tables.merge.format import ANY
-from cdcflow.tables.merge.reduce import Layout, families, read_schema
+from cdcflow.tables.merge.reduce import ColumnLayout, families, read_schema
 from cdcflow.tables.merge.target import TargetColumn
 
 
@@ -24,8 +24,8 @@ def table(*names: str, key: tuple[str, ...] = ("id",)) -> Table:
     return Table(TableId("public", "t"), 1, columns, key)
 
 
-def layout_of(*shapes: Table) -> Layout:
-    return Layout.of(evolve(None, shapes), shapes)
+def layout_of(*shapes: Table) -> ColumnLayout:
+    return ColumnLayout.of(evolve(None, shapes), shapes)
 
 
 def test_columns_that_always_travel_together_are_one_family() -> None:

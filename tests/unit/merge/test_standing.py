@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from cdcflow.log.fold.completeness import IN_DOUBT, WITHOUT_BASE, Backfill
+from cdcflow.log.fold.completeness import IN_DOUBT, WITHOUT_BASE, TableBackfill
 
 
-def backfill(state: str, since: int, whole_since: int | None = None, generation: int = 2) -> Backfill:
+def backfill(state: str, since: int, whole_since: int | None = None, generation: int = 2) -> TableBackfill:
     entry = {"state": state, "generation": generation, "since": since, "whole_since": whole_since, "plan": "p"}
-    return Backfill.of(entry)
+    return TableBackfill.of(entry)
 
 
 @pytest.mark.parametrize(
     ("known", "begun", "whole"),
     [
-        (Backfill.of({}), 0, False),
+        (TableBackfill.of({}), 0, False),
         (backfill("done", 40), 0, True),
         (backfill("done", 40), 40, True),
         (backfill("done", 40), 41, False),
@@ -27,7 +27,9 @@ def backfill(state: str, since: int, whole_since: int | None = None, generation:
         (backfill("cancelled", 1), 1, False),
     ],
 )
-def test_a_table_is_whole_from_the_last_backfill_on_that_was_done(known: Backfill, begun: int, whole: bool) -> None:
+def test_a_table_is_whole_from_the_last_backfill_on_that_was_done(
+    known: TableBackfill, begun: int, whole: bool
+) -> None:
     """A re-read that is in progress or was cancelled takes nothing away; an unfinished first one gave nothing."""
     assert known.is_whole(begun) is whole
 
@@ -35,7 +37,7 @@ def test_a_table_is_whole_from_the_last_backfill_on_that_was_done(known: Backfil
 @pytest.mark.parametrize(
     ("known", "beginnings"),
     [
-        (Backfill.of({}), (0,)),
+        (TableBackfill.of({}), (0,)),
         (backfill("done", 40, 40), (40,)),
         (backfill("waiting", 90, 40), (40, 90)),
         (backfill("paused", 90), (0, 90)),
@@ -45,7 +47,7 @@ def test_a_table_is_whole_from_the_last_backfill_on_that_was_done(known: Backfil
     ],
 )
 def test_a_new_table_begins_where_it_is_whole_or_else_where_it_will_be(
-    known: Backfill, beginnings: tuple[int, ...]
+    known: TableBackfill, beginnings: tuple[int, ...]
 ) -> None:
     """Nothing from before a finished backfill is needed: neither rows nor the shapes that they had."""
     assert known.beginnings() == beginnings
@@ -54,7 +56,7 @@ def test_a_new_table_begins_where_it_is_whole_or_else_where_it_will_be(
 @pytest.mark.parametrize(
     ("known", "generation"),
     [
-        (Backfill.of({}), 0),
+        (TableBackfill.of({}), 0),
         (backfill("reading", 90), 0),
         (backfill("done", 40, 40), 2),
         (backfill("done", 40), 2),
@@ -63,20 +65,20 @@ def test_a_new_table_begins_where_it_is_whole_or_else_where_it_will_be(
         (backfill("cancelled", 90, 40), 1),
     ],
 )
-def test_a_backfill_that_is_done_is_known_when_the_next_one_has_begun(known: Backfill, generation: int) -> None:
+def test_a_backfill_that_is_done_is_known_when_the_next_one_has_begun(known: TableBackfill, generation: int) -> None:
     """There may have been no merge in between, and the rows that it did not find must be deleted all the same."""
     assert known.finished_generation == generation
 
 
 def test_what_is_no_number_is_not_taken_for_one() -> None:
     """A log's entry is read from a file."""
-    assert Backfill.of({}) == Backfill()
-    assert Backfill.of({"state": None, "generation": "2", "since": None}) == Backfill("None")
+    assert TableBackfill.of({}) == TableBackfill()
+    assert TableBackfill.of({"state": None, "generation": "2", "since": None}) == TableBackfill("None")
 
 
-def behind_a_gap(state: str, whole_since: int | None = 40, proven: str | None = None) -> Backfill:
+def behind_a_gap(state: str, whole_since: int | None = 40, proven: str | None = None) -> TableBackfill:
     gap = {"offset": 70, "proven": proven, "until": 80 if proven else None}
-    return Backfill.of({"state": state, "generation": 1, "since": 40, "whole_since": whole_since, "gap": gap})
+    return TableBackfill.of({"state": state, "generation": 1, "since": 40, "whole_since": whole_since, "gap": gap})
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def behind_a_gap(state: str, whole_since: int | None = 40, proven: str | None = 
     ],
 )
 def test_table_after_a_gap_is_not_whole_before_it_is_proven(
-    known: Backfill, begun: int, whole: bool, state: str
+    known: TableBackfill, begun: int, whole: bool, state: str
 ) -> None:
     """Its rows may differ from the source's, and only its state shows that."""
     assert (known.is_whole(begun), known.state_of(begun)) == (whole, state)
@@ -108,15 +110,17 @@ def test_table_after_a_gap_is_not_whole_before_it_is_proven(
     ],
 )
 def test_table_without_changes_is_unverified_after_a_gap_and_verified_again_all_the_same(
-    known: Backfill, before: tuple[bool, str], now: tuple[bool, str]
+    known: TableBackfill, before: tuple[bool, str], now: tuple[bool, str]
 ) -> None:
     """Most tables did not change in a short gap, nor later."""
     assert known.stays_whole(complete=before[0], state=before[1]) == now
 
 
-def with_base(state: str, base: str = "b1", whole_since: int | None = None, proven: str | None = "0/9") -> Backfill:
+def with_base(
+    state: str, base: str = "b1", whole_since: int | None = None, proven: str | None = "0/9"
+) -> TableBackfill:
     gap = {"offset": 50, "generation": 2, "before": "", "proven": proven, "until": 60, "base": base}
-    return Backfill.of({"state": state, "generation": 2, "since": 50, "whole_since": whole_since, "gap": gap})
+    return TableBackfill.of({"state": state, "generation": 2, "since": 50, "whole_since": whole_since, "gap": gap})
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def with_base(state: str, base: str = "b1", whole_since: int | None = None, prov
     ],
 )
 def test_only_a_table_with_the_base_that_the_daemon_knows_is_whole(
-    known: Backfill, base: str, whole: bool, state: str
+    known: TableBackfill, base: str, whole: bool, state: str
 ) -> None:
     """From the log alone it would lack most of its rows, and with another base it would have different ones."""
     assert (known.is_whole(0, base), known.state_of(0, base)) == (whole, state)

@@ -16,7 +16,7 @@ from embeddedhistory import EmbeddedHistory
 from versionhistories import Log, Piece, as_text, compacted, is_doubtful, make, split, untrue
 from versiontables import in_order, told
 
-from cdcflow.log.fold.fold import Change, End, Key, Version, history
+from cdcflow.log.fold.fold import End, Key, LogChange, Version, history
 from cdcflow.tables.merge import history as sql
 from cdcflow.tables.merge import history_columns
 
@@ -29,7 +29,7 @@ Versions = list[tuple[Key, Version]]
 
 def merged(
     merges: Sequence[Sequence[Piece]],
-    names: history_columns.Names = history_columns.Names(),  # noqa: B008 - it is frozen
+    names: history_columns.OffsetNames = history_columns.OffsetNames(),  # noqa: B008 - it is frozen
     gap: tuple[int, int] | None = None,
 ) -> Versions:
     """The versions that the SQL gives."""
@@ -110,7 +110,7 @@ def test_row_that_an_insert_replaces_was_gone_when_the_backfill_began(ops: str, 
     """Its delete was never captured. A transaction that deletes the row before it inserts it shows that the row
     existed."""
     open_: dict[Key, Version] = {(1,): Version({"id": 1, "a": 1}, frozenset(), End(2), None, 2)}
-    changes = [Change(10 + at, op, {"id": 1, "a": 2 + at}, transaction=10) for at, op in enumerate(ops)]
+    changes = [LogChange(10 + at, op, {"id": 1, "a": 2 + at}, transaction=10) for at, op in enumerate(ops)]
     found = history(open_, changes, ("id",), since=5)
     assert [(version.start, version.end) for _, version in found.ended] == [(End(2), end)]
     assert [version.start for version in found.open.values()] == ([] if ops[-1] == "d" else [End(changes[-1].offset)])
@@ -144,13 +144,13 @@ def _instead(text: str, other: str) -> Callable[..., str]:
 
 def _one_segment(*given: object) -> str:
     layout, found, names, range_ = given
-    assert isinstance(range_, sql.Range)
+    assert isinstance(range_, sql.RangeFacts)
     return _RIGHT(layout, found, names, replace(range_, segments=range_.segments[-1:]))  # type: ignore[arg-type]
 
 
 def _never_crowded(*given: object) -> str:
     layout, found, names, range_ = given
-    assert isinstance(range_, sql.Range)
+    assert isinstance(range_, sql.RangeFacts)
     return _RIGHT(layout, found, names, replace(range_, alone=range_.may_be_alone))  # type: ignore[arg-type]
 
 

@@ -56,9 +56,9 @@ def test_time_is_reported_once_the_log_is_where_it_ended_at_that_time_and_never_
     assert advanced(progress, 301) == [Advanced(at(301), 7), Advanced(at(301))]
     progress.expect_time(8, coordinate(FILE, 301))
     assert progress.due
-    assert progress.seen() == [Advanced(at(301), 8)], "an idle server's log ends where it ended"
-    assert progress.seen() == []
-    assert [*progress.advanced(302, "0-1-5", "", known=True, commit_ts=10)] == [
+    assert progress.passed_marks() == [Advanced(at(301), 8)], "an idle server's log ends where it ended"
+    assert progress.passed_marks() == []
+    assert [*progress.advance(302, "0-1-5", "", known=True, commit_ts=10)] == [
         Advanced(at(302), 9),
         Advanced(at(302), 10),
     ], "the transaction that ends there has a time of its own"
@@ -97,9 +97,9 @@ def test_a_transaction_that_was_delivered_ends_the_silence() -> None:
     assert progress.due
     assert progress.passed_marks() == [MarkSeen(LOW, at(40), 77)]
     assert not progress.due
-    assert progress.seen() == []
-    assert [*progress.advanced(40, "0-1-5", "", known=False)] == []
-    assert [*progress.advanced(41, "0-1-5", ";xa=b.1:4;", known=False)] == [
+    assert progress.passed_marks() == []
+    assert [*progress.advance(40, "0-1-5", "", known=False)] == []
+    assert [*progress.advance(41, "0-1-5", ";xa=b.1:4;", known=False)] == [
         MarkSeen(HIGH, Position(f"{FILE}:41;0-1-5;xa=b.1:4;"), 77),
         Advanced(Position(f"{FILE}:41;0-1-5;xa=b.1:4;")),
     ]

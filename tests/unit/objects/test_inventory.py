@@ -16,7 +16,7 @@ from cdcflow.log.files.layout import Layout, LogFile, segment_name
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.objects import bucket, refusals
-from cdcflow.sinks.objects.bucket import Bucket, Digests, Listed
+from cdcflow.sinks.objects.bucket import Bucket, Digests, StoredObject
 from cdcflow.sinks.objects.inventory import suspects, together
 
 SEGMENTS = 30
@@ -28,9 +28,9 @@ class Listing:
     def __init__(self, found: list[tuple[str, int]]) -> None:
         self.found = found
 
-    def each_listed(self, name: str) -> Iterator[tuple[str, Listed]]:
+    def each_listed(self, name: str) -> Iterator[tuple[str, StoredObject]]:
         assert name == "segments"
-        yield from ((path, Listed(size)) for path, size in self.found)
+        yield from ((path, StoredObject(size)) for path, size in self.found)
 
 
 @pytest.fixture

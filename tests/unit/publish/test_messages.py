@@ -18,10 +18,10 @@ from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCH
 from cdcflow.model.types import ColumnType
 from cdcflow.publish.avro_writer import schema_text as avro_text
 from cdcflow.publish.connect import INT32, Schema, struct
-from cdcflow.publish.events import Group, Messages, Rules, TableEvents
+from cdcflow.publish.events import Messages, Rules, TableEvents, TransactionGroup
 from cdcflow.publish.formats import format_of
 from cdcflow.publish.protobuf_writer import schema_text as protobuf_text
-from cdcflow.publish.sources import SourceBlocks, Transactions
+from cdcflow.publish.sources import HeaderBatch, SourceBlocks
 from cdcflow.publish.transactions import TransactionEvents
 
 TABLE = Table(
@@ -37,7 +37,7 @@ TABLE = Table(
 BLOCKS = SourceBlocks(SourceIdentity("postgres", "7301", "shop", "1"), "p")
 
 
-def group(sizes: list[int], kinds: list[str] | None = None) -> Group:
+def group(sizes: list[int], kinds: list[str] | None = None) -> TransactionGroup:
     """Transactions with the given numbers of rows, starting at offset 1."""
     ends = np.cumsum(sizes)
     count = len(sizes)
@@ -53,7 +53,7 @@ def group(sizes: list[int], kinds: list[str] | None = None) -> Group:
         "origin": [None] * count,
     }
     arrays = [pa.array(list(columns[f.name]), f.type) for f in TRANSACTIONS_SCHEMA]
-    return Group(Transactions(pa.Table.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)), BLOCKS, 0)
+    return TransactionGroup(HeaderBatch(pa.Table.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)), BLOCKS, 0)
 
 
 def batch(table: Table, *rows: dict[str, Any]) -> pa.RecordBatch:
@@ -63,7 +63,9 @@ def batch(table: Table, *rows: dict[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=table.log_schema)
 
 
-def told(rows: pa.RecordBatch, rules: Rules | None = None, of: Group | None = None, table: Table = TABLE) -> Messages:
+def told(
+    rows: pa.RecordBatch, rules: Rules | None = None, of: TransactionGroup | None = None, table: Table = TABLE
+) -> Messages:
     events = TableEvents(table, BLOCKS, rules or Rules(), format_of("json"))
     return events.messages(rows, of or group([rows.num_rows]))
 
@@ -155,7 +157,7 @@ def test_the_place_of_the_commit_before_is_in_the_sequence() -> None:
     first = group([1, 1])
     rows = batch(TABLE, {"id": 1, "count": 0}, {"id": 2, "count": 0, TRANSACTION: 2})
     assert [p["source"]["sequence"] for p in payloads(told(rows, of=first))] == ['[null,"1"]', '["1","2"]']
-    later = Group(Transactions(first.transactions.headers, "0/A"), BLOCKS, 0)
+    later = TransactionGroup(HeaderBatch(first.transactions.headers, "0/A"), BLOCKS, 0)
     assert payloads(told(rows, of=later))[0]["source"]["sequence"] == '["10","1"]'
 
 

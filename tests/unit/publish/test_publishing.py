@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.log.read.reader import LogRows
 from cdcflow.model.change import commit_clock
 from cdcflow.model.position import SourceIdentity
@@ -18,7 +18,7 @@ from cdcflow.publish.events import Messages, Rules
 from cdcflow.publish.formats import format_of
 from cdcflow.publish.position import Published
 from cdcflow.publish.producer import Cluster, TableProducer
-from cdcflow.publish.publisher import Pace, Publisher
+from cdcflow.publish.publisher import GroupLimits, Publisher
 from cdcflow.sinks.memory import Memory, MemoryLog
 from cdcflow.testing.sinks import Writer, orders
 
@@ -31,13 +31,13 @@ class MemoryTail:
 
     def __init__(self, transactions: int, rows: int) -> None:
         self._memory = Memory()
-        self._runs: list[Transactions] = []
+        self._runs: list[TransactionHeaders] = []
         writer = Writer.of(MemoryLog(self._memory))
         for number in range(transactions):
             run = orders(*range(number * rows, (number + 1) * rows), xid=number + 1)
             first, at = writer.checkpoint.next_offset, writer.checkpoint.next_transaction
             clock = commit_clock(writer.checkpoint.commit_clock, run.commit_ts)
-            self._runs.append(Transactions.of(run, first, at, clock))
+            self._runs.append(TransactionHeaders.of(run, first, at, clock))
             writer.put(run)
         self.end = int(writer.checkpoint.next_offset)
 
@@ -101,7 +101,7 @@ def publisher(tail: MemoryTail, brokers: SlowBrokers, monkeypatch: pytest.Monkey
         lambda: format_of("json"),
         Rules(),
         lambda event, fields: told.append((event, fields)),
-        Pace(backoff_s_max=0.01),
+        GroupLimits(backoff_s_max=0.01),
     )
 
 

@@ -25,7 +25,7 @@ from cdcflow.http.operations import Role
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.push.columns import CONTENT_TYPE
 from cdcflow.push.metrics import LISTED
-from cdcflow.push.web import Doors, application
+from cdcflow.push.web import PushInterfaces, application
 
 READ, OPERATE = "r" * 24, "o" * 24
 ORDERS = "/api/v1/collections/orders"
@@ -79,7 +79,7 @@ def token(name: str, role: Role, variable: str) -> AccessToken:
 def serving(pushed: Pushed, access: Access) -> HttpServer:
     explorer = Explorer(lambda: FolderReader(pushed.folder), asked=lambda: asked(pushed.folder))
     door = ConsumerDoor(lambda: cdcflow.open(pushed.folder).consumers())
-    doors = Doors({"orders": pushed.shape}, pushed.writer, access, explorer, door, 1 << 16)
+    doors = PushInterfaces({"orders": pushed.shape}, pushed.writer, access, explorer, door, 1 << 16)
     made = HttpServer("127.0.0.1:0", dict, access=access, application=lambda names: application(doors, names))
     made.start()
     return made
@@ -176,7 +176,7 @@ def test_description_knows_every_path(api: Api, pushed: Pushed) -> None:
     assert code == 200
     explorer = Explorer(lambda: FolderReader(pushed.folder))
     door = ConsumerDoor(lambda: cdcflow.open(pushed.folder).consumers())
-    app: Any = application(Doors({"orders": pushed.shape}, pushed.writer, Access(), explorer, door, 1), ())
+    app: Any = application(PushInterfaces({"orders": pushed.shape}, pushed.writer, Access(), explorer, door, 1), ())
     routes = {
         route.path.replace(":int", "").replace("collections/{name}", "collections/orders") for route in app._app.routes
     }

@@ -14,8 +14,8 @@ from pushing import ORDERS, SCHEMA
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.push import columns
-from cdcflow.push.operations import Failure, parse_operations
-from cdcflow.push.schemas import Shape, Wrong, compile_schema, continue_numbers
+from cdcflow.push.operations import OperationFailure, parse_operations
+from cdcflow.push.schemas import CollectionShape, Wrong, compile_schema, continue_numbers
 
 HIDDEN = "row-value"
 
@@ -24,12 +24,12 @@ def schema(*required: str, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"id": {"type": "integer"}, **properties}, "required": list(required)}
 
 
-def orders(*required: str, **properties: Any) -> Shape:
+def orders(*required: str, **properties: Any) -> CollectionShape:
     return compile_schema("orders", ["id"], schema(*required, **properties))
 
 
 def reasons(*given: Any) -> list[str]:
-    return [one.detail if isinstance(one, Failure) else "" for one in parse_operations(ORDERS, list(given))]
+    return [one.detail if isinstance(one, OperationFailure) else "" for one in parse_operations(ORDERS, list(given))]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,9 @@ BEFORE = orders("id", note={"type": "string"}, total={"type": "number"})
         (compile_schema("orders", ["id", "note"], schema(note={"type": "string"})), "its key is id, note", BEFORE),
     ],
 )
-def test_incompatible_change_is_refused_and_its_remedy_works(now: Shape, said: str, mended: Shape) -> None:
+def test_incompatible_change_is_refused_and_its_remedy_works(
+    now: CollectionShape, said: str, mended: CollectionShape
+) -> None:
     """Rows of the old kind stay in the log permanently."""
     with pytest.raises(ConfigurationError, match=said) as caught:
         continue_numbers(now, [BEFORE.table])

@@ -15,7 +15,7 @@ import cdcflow
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.index import Indexing
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.query.row import Change
 from cdcflow.model.position import SourceIdentity
@@ -223,7 +223,7 @@ def test_answer_reports_what_it_does_not_cover(tmp_path: Path) -> None:
     shop.commit(insert(2, "b"))
     last = shop.commit(update(2, unchanged=True))
     shop.commit(insert(3, "c"))
-    Retention(shop.layout).expire(Rule(before_cut=3))
+    LogRetention(shop.layout).expire(ExpiryRule(before_cut=3))
     log = shop.ask()
     expired = f"the log begins at offset {last}: what was before has expired"
     assert (log.get(NAME, 1).state, log.get(NAME, 1).notes) == ("not known", (expired,))
@@ -251,7 +251,7 @@ def test_log_is_read_on_while_it_is_written_sealed_compacted_and_indexed(tmp_pat
         if number % 7 == 0:
             Indexing(shop.layout).step()
         if number % 11 == 0:
-            Retention(shop.layout, grace_s=0).compact()
+            LogRetention(shop.layout, grace_s=0).compact()
         newest = {n % 5: str(n) for n in range(1, number + 1)}
         for key in range(5):
             assert log.get(NAME, key).values == {"id": key, "note": newest.get(key, "0")}

@@ -24,13 +24,13 @@ from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, Invari
 from cdcflow.log.disk.maintenance_lock import Busy
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance import consumer_files as kept
-from cdcflow.log.maintenance.expiry import Expiring, Policy, left_behind
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.expiry import Expiring, ExpiryPolicy, left_behind
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 from cdcflow.log.query import consumer as consuming
 from cdcflow.log.query.consumer import Batch
 from cdcflow.log.query.consumers import Consumers
-from cdcflow.log.query.cursors import Cursor, Definition, State
+from cdcflow.log.query.cursors import ConsumerState, Cursor, Definition
 from cdcflow.log.read.reader import list_segments
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files.log import FileLog
@@ -80,7 +80,7 @@ def read(log: HandLog, name: str = "shop", *, commits: bool = True, **given: Any
 
 def expire(log: HandLog, *, consumers: bool = True) -> Told:
     events: Told = []
-    policy = Policy(0.001, None, [], consumers)
+    policy = ExpiryPolicy(0.001, None, [], consumers)
     Expiring(Layout(log.root), policy, lambda *event: events.append(event), every_s=600).step()
     return events
 
@@ -171,7 +171,7 @@ def test_table_whose_rows_are_not_in_the_log_is_named_with_a_remedy_that_works(l
     """A backfill that lacks rows would be a permanently wrong copy."""
     for n in range(5, 8):
         write(log, n)
-    Retention(Layout(log.root), grace_s=0).expire(Rule(before_cut=3))
+    LogRetention(Layout(log.root), grace_s=0).expire(ExpiryRule(before_cut=3))
     with pytest.raises(ConfigurationError, match=r"public.orders \(.*has expired") as told:
         consumers(log).create(Definition("shop", (NAME,)))
     follow(told.value.remedy, log)
@@ -313,8 +313,8 @@ def test_state_survives_and_a_damaged_one_is_named(log: HandLog) -> None:
     """A half or foreign file is not a consumer at its beginning."""
     read(log, tables=[NAME])
     path = log.root / "consumers" / "shop.json"
-    state = State.from_json(path.read_bytes(), "x")
-    assert State.from_json(state.to_json(), "x") == state
+    state = ConsumerState.from_json(path.read_bytes(), "x")
+    assert ConsumerState.from_json(state.to_json(), "x") == state
     path.write_text(path.read_text()[:-20])
     with pytest.raises(InvariantViolated, match=r"shop\.json: it is no consumer's state"):
         read(log)
@@ -478,7 +478,7 @@ def test_state_that_the_log_keeps_is_enough_for_a_backfill(log: HandLog) -> None
     layout = Layout(log.root)
     Keeping(cdcflow.open(log.root), layout).keep(7)
     assert consumers(log).create(Definition("before", (NAME,))).is_in_backfill
-    Retention(layout, grace_s=0).expire(Rule(before_cut=3))
+    LogRetention(layout, grace_s=0).expire(ExpiryRule(before_cut=3))
     assert ids(read(log, tables=[NAME])) == [1, 2, 3, 4, 7, 8, 9]
     assert left_behind(layout) == []
     assert ids(read(log, "before")) == [1, 2, 3, 4, 7, 8, 9]

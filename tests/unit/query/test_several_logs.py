@@ -16,7 +16,7 @@ from severallogs import START, Branch, Logged, go_on, in_order
 import cdcflow
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.query import batches as batching
 from cdcflow.log.query import lanes
 from cdcflow.log.query.several_logs import Batch, Logs
@@ -263,7 +263,7 @@ def test_history_that_one_log_has_lost_is_named_and_the_remedy_works(made: Any) 
         crm.insert(ts)
         crm.seal()
         shop.insert(ts)
-    assert Retention(Layout(crm.root)).expire(Rule(before_cut=3))
+    assert LogRetention(Layout(crm.root)).expire(ExpiryRule(before_cut=3))
     with pytest.raises(HistoryLost, match="reading log crm behind offset 0: that has expired") as lost:
         list(logs.changes(cursor))
     assert "(`current`), and go on behind it (`cursor`)" in str(lost.value.remedy)

@@ -25,7 +25,7 @@ from cdcflow.model.position import Epoch
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
 from cdcflow.sinks.files.row_file import HeldFile
 from cdcflow.spark.executors import chunk_reader_process, readers
-from cdcflow.spark.executors.chunk_reader_process import Answer, Hello, Read, Reader, Write, serve
+from cdcflow.spark.executors.chunk_reader_process import Answer, Hello, Read, RequestReader, Write, serve
 from cdcflow.spark.executors.readers import Processes
 from cdcflow.testing.sinks import ORDERS
 
@@ -370,7 +370,7 @@ def test_rows_without_a_request_are_dropped_with_the_window_after_the_next(
     windows: tuple[int, ...], kept: list[int]
 ) -> None:
     """A cancelled window sends no message, and an executor's memory is bounded all the same."""
-    reader = Reader(Numbers())
+    reader = RequestReader(Numbers())
     for number, window in enumerate(windows, 1):
         reader.answer(Read(number, chunk(window), 2))
     assert sorted(reader.held) == kept
@@ -378,7 +378,7 @@ def test_rows_without_a_request_are_dropped_with_the_window_after_the_next(
 
 def test_rows_of_an_earlier_attempt_go_at_once() -> None:
     """Its windows count from one again."""
-    reader = Reader(Numbers())
+    reader = RequestReader(Numbers())
     reader.answer(Read(1, chunk(9, epoch=1), 2))
     reader.answer(Read(2, chunk(1, epoch=2), 2))
     assert list(reader.held) == [2]
@@ -386,7 +386,7 @@ def test_rows_of_an_earlier_attempt_go_at_once() -> None:
 
 def test_rows_are_written_once(tmp_path: Path) -> None:
     """A name that is taken belongs to another process's file."""
-    reader = Reader(Numbers())
+    reader = RequestReader(Numbers())
     reader.answer(Read(1, chunk(), 2))
     (tmp_path / "taken").write_bytes(b"")
     assert isinstance(reader.answer(Write(2, 1, tmp_path / "taken", 1, 1, 0)).error, SinkUnavailable)

@@ -22,7 +22,7 @@ _LOWEST = frozenset({"disk_free_bytes"})
 Sample = Callable[[], Mapping[str, Any]]
 
 
-class History:
+class SampleHistory:
     """The numbers of `sample` over time. `start` samples them until `close`; any thread may read them."""
 
     def __init__(self, sample: Sample, every_s: float = EVERY_S, hours: float = HOURS) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cdcflow.daemon.interfaces.history import History
+from cdcflow.daemon.interfaces.history import SampleHistory
 from cdcflow.errors import ConfigurationError
 from cdcflow.http.access import Access
 
@@ -48,7 +48,7 @@ class HttpServer:
         overview: Overview | None = None,
         sample: StatusOf | None = None,
         explorer: Explorer | None = None,
-        history: History | None = None,
+        history: SampleHistory | None = None,
         consumers: ConsumerDoor | None = None,
         setting: str = "service.listen",
         application: Callable[[Collection[str]], ASGIApp] | None = None,
@@ -61,7 +61,7 @@ class HttpServer:
         self._access = access or Access()
         self._answer = answer
         self._overview: Overview = overview or (lambda found: {"status": found})
-        self._history = history or History(sample or status)
+        self._history = history or SampleHistory(sample or status)
         self._takes_samples = history is None and application is None
         self._setting = setting
         self._application = application
@@ -79,7 +79,7 @@ class HttpServer:
         return int(self._socket.getsockname()[1])
 
     @property
-    def history(self) -> History:
+    def history(self) -> SampleHistory:
         """The data of the page's plots."""
         return self._history
 
@@ -131,11 +131,11 @@ class HttpServer:
     def _make_server(self) -> uvicorn.Server:
         import uvicorn
 
-        from cdcflow.daemon.interfaces.web import Doors, application
+        from cdcflow.daemon.interfaces.web import DaemonInterfaces, application
         from cdcflow.http.connection import PromptConnection
         from cdcflow.http.responses import Bounded
 
-        doors = Doors(
+        doors = DaemonInterfaces(
             self._status, self._overview, self._access, self._history, self._answer, self._explorer, self._consumers
         )
         make = self._application or partial(application, doors)

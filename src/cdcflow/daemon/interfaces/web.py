@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cdcflow.daemon.interfaces.health import health, readiness
-from cdcflow.daemon.interfaces.history import History
+from cdcflow.daemon.interfaces.history import SampleHistory
 from cdcflow.errors import CdcflowError
 from cdcflow.http import metrics
 from cdcflow.http.access import SESSION_S, Access, Caller, is_from_our_page
@@ -53,7 +53,7 @@ Answer = Callable[[Mapping[str, Any], str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class DaemonInterfaces:
     """What the service shows and does.
 
     `status` and `overview` are called at every request, from several threads; `answer` carries out an operation, None
@@ -63,13 +63,13 @@ class Doors:
     status: Callable[[], Mapping[str, Any]]
     overview: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     access: Access
-    history: History
+    history: SampleHistory
     answer: Answer | None = None
     explorer: Explorer | None = None
     consumers: ConsumerDoor | None = None
 
 
-def application(doors: Doors, names: Collection[str]) -> ASGIApp:
+def application(doors: DaemonInterfaces, names: Collection[str]) -> ASGIApp:
     """The application. `names`: the host names that requests may use, other than addresses."""
     routes = [
         *(Route(f"/{name}".removesuffix("index.html"), _file(name, kind)) for name, kind in _FILES.items()),
@@ -89,7 +89,7 @@ def application(doors: Doors, names: Collection[str]) -> ASGIApp:
 # ── open to all ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _open(doors: Doors) -> dict[str, Endpoint]:
+def _open(doors: DaemonInterfaces) -> dict[str, Endpoint]:
     async def alive(request: Request) -> Response:
         return as_json({"status": "alive"})
 
@@ -130,7 +130,7 @@ def _read(name: str) -> tuple[bytes, bytes]:
 # ── role read ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _restricted_routes(doors: Doors) -> dict[str, Endpoint]:
+def _restricted_routes(doors: DaemonInterfaces) -> dict[str, Endpoint]:
     async def status(request: Request) -> Response:
         return as_json(await run_in_threadpool(doors.status))
 
@@ -165,7 +165,7 @@ def _restricted_routes(doors: Doors) -> dict[str, Endpoint]:
     }
 
 
-def _explorer(doors: Doors) -> Callable[[], Explorer]:
+def _explorer(doors: DaemonInterfaces) -> Callable[[], Explorer]:
     def explorer() -> Explorer:
         if doors.explorer is None:
             raise HTTPException(404, "this daemon does not show its change log")
@@ -174,7 +174,7 @@ def _explorer(doors: Doors) -> Callable[[], Explorer]:
     return explorer
 
 
-def _consumers(doors: Doors) -> Callable[[], ConsumerDoor]:
+def _consumers(doors: DaemonInterfaces) -> Callable[[], ConsumerDoor]:
     def consumers() -> ConsumerDoor:
         if doors.consumers is None:
             raise HTTPException(404, "this daemon does not show its change log")
@@ -186,7 +186,7 @@ def _consumers(doors: Doors) -> Callable[[], ConsumerDoor]:
 # ── role operate ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _operating(doors: Doors) -> Endpoint:
+def _operating(doors: DaemonInterfaces) -> Endpoint:
     async def operate(request: Request) -> Response:
         name = request.path_params["name"]
         operation = OPERATIONS.get(name)

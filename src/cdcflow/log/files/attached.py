@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from cdcflow.log.files import rowfile
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format import spool
-from cdcflow.log.format.journal import Attach, Attached, AttachedFile, Record
-from cdcflow.log.format.rows import Rows
+from cdcflow.log.format.journal import Attached, AttachedFile, AttachedSpool, Record
+from cdcflow.log.format.rows import ShapeRows
 
 
 def is_whole(layout: Layout, record: Attached) -> bool:
@@ -23,7 +23,7 @@ def is_whole(layout: Layout, record: Attached) -> bool:
         return False
 
 
-def rows(layout: Layout, record: Attached) -> Iterator[Rows]:
+def rows(layout: Layout, record: Attached) -> Iterator[ShapeRows]:
     """The attached rows, with offsets in the log; shapes of a spool have no version.
 
     Raises:
@@ -41,7 +41,7 @@ def rows(layout: Layout, record: Attached) -> Iterator[Rows]:
 def with_attached_rows(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:
     """A journal's records, with the attached rows in place of the records that attach them. Raises as `rows`."""
     for record in found:
-        if isinstance(record, Attach | AttachedFile):
+        if isinstance(record, AttachedSpool | AttachedFile):
             yield from rows(layout, record)
         else:
             yield record

@@ -41,8 +41,8 @@ import pyarrow.parquet as pq
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.files.parquet import OpenTarget, Parquet
-from cdcflow.log.files.tally import Tally
-from cdcflow.log.format.rows import Shape
+from cdcflow.log.files.tally import ShapeTally
+from cdcflow.log.format.rows import ShapeEntry
 from cdcflow.log.format.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, facts_of, manifest_hash
 from cdcflow.model.table import table_from_json
 
@@ -155,13 +155,13 @@ def _rows(sources: Sequence[tuple[Segment, SegmentFile]], locate: Locate, open_t
     """One shape's rows of all segments, in one file."""
     file = sources[0][1]
     table = table_from_json(file.table or {})
-    tally = Tally(Shape(table, file.version))
+    tally = ShapeTally(ShapeEntry(table, file.version))
     target = Parquet(file.path, table.log_schema, open_target(file.path), table.key)
     return tally.file(_copy_segments(target, sources, locate, tally))
 
 
 def _copy_segments(
-    target: Parquet, sources: Sequence[tuple[Segment, SegmentFile]], locate: Locate, tally: Tally | None
+    target: Parquet, sources: Sequence[tuple[Segment, SegmentFile]], locate: Locate, tally: ShapeTally | None
 ) -> Parquet:
     try:
         for segment, file in sources:

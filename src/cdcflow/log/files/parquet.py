@@ -5,8 +5,8 @@ differences, which costs nothing and leaves nothing for zstd to compress; texts 
 dictionary; everything else plain; zstd 1 over all. Bounds only for the columns that readers use to skip: `_offset` and
 the key.
 
-Encoding takes two thirds of the cost of a segment. It may run in a separate thread (`Beside`) while the caller reads
-and gathers the next row group; the resulting bytes are the same.
+Encoding takes two thirds of the cost of a segment. It may run in a separate thread (`TaskThread`) while the caller
+reads and gathers the next row group; the resulting bytes are the same.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ def columns_of(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     return found if columns is None else found.select(columns)
 
 
-class Target(Protocol):
+class SegmentTarget(Protocol):
     """One file of a segment being written: written from front to back, and closed when it is whole."""
 
     def write(self, content: bytes, /) -> int: ...
     def close(self) -> None: ...
 
 
-OpenTarget = Callable[[str], Target]
+OpenTarget = Callable[[str], SegmentTarget]
 
 
 class _Hashed:
     """Passes writes to a target and computes their hash, so that no file has to be read again for it."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: SegmentTarget) -> None:
         self._target = target
         self._hash = hashlib.sha256()
         self.bytes = 0
@@ -120,7 +120,7 @@ def _repeats(column: pa.ChunkedArray) -> bool:
     return bool(pc.count_distinct(column).as_py() * SAMPLE_REPEATS <= len(column))
 
 
-class Beside:
+class TaskThread:
     """A thread that does one task at a time, while its owner prepares the next. Starts with the first task."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class Parquet:
     """
 
     def __init__(
-        self, name: str, schema: pa.Schema, target: Target, key: Sequence[str], beside: Beside | None = None
+        self, name: str, schema: pa.Schema, target: SegmentTarget, key: Sequence[str], beside: TaskThread | None = None
     ) -> None:
         self.name = name
         self._out = _Hashed(target)
@@ -223,4 +223,4 @@ class Parquet:
         return self._writer
 
 
-__all__ = ["PLAIN_ORDER", "Beside", "OpenTarget", "Parquet", "Target", "columns_of"]
+__all__ = ["PLAIN_ORDER", "TaskThread", "OpenTarget", "Parquet", "SegmentTarget", "columns_of"]

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.log.files.parquet import Parquet, Target
-from cdcflow.log.files.tally import Tally
+from cdcflow.log.files.parquet import Parquet, SegmentTarget
+from cdcflow.log.files.tally import ShapeTally
 from cdcflow.log.format.journal import AttachedFile
-from cdcflow.log.format.rows import NO_BEFORE, NO_UNCHANGED, Rows, Shape
+from cdcflow.log.format.rows import NO_BEFORE, NO_UNCHANGED, ShapeEntry, ShapeRows
 from cdcflow.log.format.segment import SegmentFile
 from cdcflow.model.change import Kind, Run
 from cdcflow.model.table import BEFORE, OFFSET, UNCHANGED, Table
@@ -39,13 +39,15 @@ def table_of(run: Run) -> Table | None:
     return shapes.pop() if len(shapes) == 1 else None
 
 
-def write(run: Run, table: Table, name: str, target: Target, *, first_offset: int, transaction: int) -> SegmentFile:
+def write(
+    run: Run, table: Table, name: str, target: SegmentTarget, *, first_offset: int, transaction: int
+) -> SegmentFile:
     """Write the rows of a run (see `table_of`), with offsets starting at `first_offset`, to a file. Returns its entry
     for a manifest, without table and version. The target is closed on return.
 
     Raises whatever the target raises; then the file is not whole.
     """
-    tally = Tally(Shape(table, 0))
+    tally = ShapeTally(ShapeEntry(table, 0))
     parquet = Parquet(name, table.log_schema, target, table.key)
     try:
         for batch in run.batches:
@@ -90,7 +92,7 @@ def is_whole(path: Path, record: AttachedFile) -> bool:
     return (size, digest.hexdigest()) == (record.file.bytes, record.file.sha256)
 
 
-def rows(path: Path, record: AttachedFile) -> Iterator[Rows]:
+def rows(path: Path, record: AttachedFile) -> Iterator[ShapeRows]:
     """The rows of an attached file, with their offsets.
 
     Raises:
@@ -108,7 +110,7 @@ def rows(path: Path, record: AttachedFile) -> Iterator[Rows]:
                     raise _damaged_file(path, "its offsets are not those that were attached")
                 following += len(offsets)
                 stored = pa.RecordBatch.from_arrays(found.columns[3:], schema=table.change_schema)
-                yield Rows(record.shape, offsets, stored)
+                yield ShapeRows(record.shape, offsets, stored)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:

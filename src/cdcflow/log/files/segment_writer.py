@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.log.files.parquet import Beside, OpenTarget, Parquet
-from cdcflow.log.files.tally import Tally
-from cdcflow.log.format.journal import Attach, AttachedFile, CutMark, Owners, Progressed, Record
-from cdcflow.log.format.rows import Rows, Shape, with_omitted_columns
+from cdcflow.log.files.parquet import OpenTarget, Parquet, TaskThread
+from cdcflow.log.files.tally import ShapeTally
+from cdcflow.log.format.journal import AttachedFile, AttachedSpool, CutMark, Owners, Progressed, Record
+from cdcflow.log.format.rows import ShapeEntry, ShapeRows, with_omitted_columns
 from cdcflow.log.format.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, newest_xid
-from cdcflow.log.format.transactions import Transactions, join_headers
+from cdcflow.log.format.transactions import TransactionHeaders, join_headers
 from cdcflow.model.change import Int64s, Kind
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table
@@ -78,7 +78,7 @@ def check_storable(table: Table) -> None:
 
 def seal(
     records: Iterator[Record],
-    spooled: Callable[[Attach], Iterator[Rows]],
+    spooled: Callable[[AttachedSpool], Iterator[ShapeRows]],
     open_target: OpenTarget,
     *,
     log_id: str,
@@ -122,7 +122,7 @@ def seal(
 
 
 def _write_records(
-    records: Iterator[Record], spooled: Callable[[Attach], Iterator[Rows]], writing: _Writing
+    records: Iterator[Record], spooled: Callable[[AttachedSpool], Iterator[ShapeRows]], writing: _Writing
 ) -> tuple[int, Checkpoint]:
     """Write all records. Returns the number of the first cut, and the last one's checkpoint."""
     versions: dict[Table, int] = {}
@@ -130,15 +130,15 @@ def _write_records(
     first_cut = 0
     for record in records:
         match record:
-            case Shape():
+            case ShapeEntry():
                 versions[record.table] = record.version
-            case Transactions():
+            case TransactionHeaders():
                 writing.transactions(record)
-            case Rows():
+            case ShapeRows():
                 writing.rows(record)
-            case Attach():
+            case AttachedSpool():
                 for rows in spooled(record):
-                    shape = Shape(rows.shape.table, versions[rows.shape.table])
+                    shape = ShapeEntry(rows.shape.table, versions[rows.shape.table])
                     writing.rows(replace(rows, shape=shape))
             case AttachedFile():
                 writing.file(record)
@@ -162,7 +162,7 @@ class _Ids:
     least: int | None = None
     most: int | None = None
 
-    def add(self, runs: Sequence[Transactions]) -> None:
+    def add(self, runs: Sequence[TransactionHeaders]) -> None:
         found = [r.xid for r in runs if r.kind is Kind.SOURCE]
         if found:
             ids = np.concatenate(found).astype(np.uint32)  # the low 32 bits
@@ -177,11 +177,11 @@ class _Gathered:
     """Rows of one shape waiting to be written to its file: many small frames become one batch."""
 
     parquet: Parquet
-    tally: Tally
-    rows: list[Rows] = field(default_factory=list)
+    tally: ShapeTally
+    rows: list[ShapeRows] = field(default_factory=list)
     last_offset: int = 0
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: ShapeRows) -> None:
         first = int(rows.offsets[0])
         if first <= self.last_offset:
             table = self.tally.shape.table.id
@@ -200,7 +200,7 @@ class _Gathered:
         self.parquet.add(batch)
 
 
-def _together(table: Table, rows: Sequence[Rows]) -> tuple[int, pa.RecordBatch]:
+def _together(table: Table, rows: Sequence[ShapeRows]) -> tuple[int, pa.RecordBatch]:
     """All columns of some rows of one shape as one batch, and which of these columns are stored in none of the rows."""
     left_out = rows[0].left_out
     if any(r.left_out != left_out for r in rows):
@@ -223,30 +223,30 @@ class _Writing:
     def __init__(self, open_target: OpenTarget, xid_newest: int | None, take_over: TakeOver) -> None:
         self._open = open_target
         self._take_over = take_over
-        self._beside = Beside()
-        self._tables: dict[Shape, _Gathered] = {}
-        self._parts: Counter[Shape] = Counter()
+        self._beside = TaskThread()
+        self._tables: dict[ShapeEntry, _Gathered] = {}
+        self._parts: Counter[ShapeEntry] = Counter()
         self._done: list[SegmentFile] = []
         name = "transactions.parquet"
         self._transactions = Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), (), self._beside)
-        self._runs: list[Transactions] = []
+        self._runs: list[TransactionHeaders] = []
         self._runs_known = 0  # how many of them (0 or 1) have their headers in the file already
         self._rows = 0
         self._bytes = 0
         self.ids = _Ids(xid_newest)
 
-    def transactions(self, run: Transactions) -> None:
+    def transactions(self, run: TransactionHeaders) -> None:
         if len(self._runs) >= HAND_ON_RUNS:
             self._hand_on()
         self._runs.append(run)
 
-    def rows(self, rows: Rows) -> None:
+    def rows(self, rows: ShapeRows) -> None:
         gathered = self._tables.get(rows.shape)
         if gathered is None:
             table = rows.shape.table
             name = self._next_name(rows.shape)
             parquet = Parquet(name, table.log_schema, self._open(name), table.key, self._beside)
-            gathered = self._tables[rows.shape] = _Gathered(parquet, Tally(rows.shape))
+            gathered = self._tables[rows.shape] = _Gathered(parquet, ShapeTally(rows.shape))
         gathered.add(rows)
         self._rows += len(rows.offsets)
         self._bytes += rows.stored.get_total_buffer_size()
@@ -265,7 +265,7 @@ class _Writing:
         self._take_over(attached, name)
         self._done.append(replace(attached.file, path=name))
 
-    def _next_name(self, shape: Shape) -> str:
+    def _next_name(self, shape: ShapeEntry) -> str:
         self._parts[shape] += 1
         return file_name(shape.table, shape.version, self._parts[shape])
 

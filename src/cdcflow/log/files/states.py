@@ -4,7 +4,7 @@
     state                                │ at offset 4710: orders, products
 
     <log>/states/<offset>/
-        state.json                        this module's `State`; written last
+        state.json                        this module's `LogState`; written last
         <schema.table>.parquet            a table's rows, ascending by key, in the columns of the log: as if a backfill
                                           had read them there, but each with the offset, transaction and commit time of
                                           its last change
@@ -57,7 +57,7 @@ class StateTable:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LogState:
     """Tables (keyed by table name) at the end of `offset`, which is cut `cut` of the log, the source's `position`,
     committed at `commit_clock` (microseconds since 1970 UTC)."""
 
@@ -73,7 +73,7 @@ class State:
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str | bytes, name: str) -> State:
+    def from_json(cls, text: str | bytes, name: str) -> LogState:
         """Read what `to_json` wrote.
 
         Raises:
@@ -110,7 +110,7 @@ def state_offsets(layout: Layout) -> list[int]:
     return sorted(offset for name in names if (offset := state_offset(name)) is not None)
 
 
-def open_state(layout: Layout, offset: int) -> State:
+def open_state(layout: Layout, offset: int) -> LogState:
     """The state at an offset.
 
     Raises:
@@ -120,13 +120,13 @@ def open_state(layout: Layout, offset: int) -> State:
     path = folder_of(layout, offset) / "state.json"
     away = layout.away
     text = path.read_bytes() if away is None else away.state(offset)
-    state = State.from_json(text, str(path))
+    state = LogState.from_json(text, str(path))
     if state.log_id != layout.log_file().log_id or state.offset != offset:
         raise state_damaged(str(path), "it is another log's")
     return state
 
 
-def groups(layout: Layout, state: State, name: str) -> Iterator[tuple[pq.ParquetFile, int]]:
+def groups(layout: Layout, state: LogState, name: str) -> Iterator[tuple[pq.ParquetFile, int]]:
     """The row groups of a table of a state, as pairs of the opened file and the number.
 
     Raises:
@@ -145,14 +145,14 @@ def groups(layout: Layout, state: State, name: str) -> Iterator[tuple[pq.Parquet
         raise state_damaged(str(path), type(error).__name__) from None
 
 
-def rows(layout: Layout, state: State, name: str) -> pa.Table:
+def rows(layout: Layout, state: LogState, name: str) -> pa.Table:
     """All rows of a table of a state (`Table.log_schema`)."""
     schema = state.tables[name].table.log_schema
     found = [parquet.read_row_group(number).cast(schema) for parquet, number in groups(layout, state, name)]
     return pa.concat_tables([schema.empty_table(), *found])
 
 
-def rows_of_key(layout: Layout, state: State, name: str, wanted: Sequence[pa.Array]) -> pa.Table:
+def rows_of_key(layout: Layout, state: LogState, name: str, wanted: Sequence[pa.Array]) -> pa.Table:
     """The rows of a table of a state that have a key, given as a one-value array per key column: at most one row."""
     table = state.tables[name].table
     found = [table.log_schema.empty_table()]
@@ -177,7 +177,7 @@ def state_damaged(name: str, why: str) -> InvariantViolated:
 
 
 __all__ = [
-    "State",
+    "LogState",
     "StateTable",
     "state_damaged",
     "folder",

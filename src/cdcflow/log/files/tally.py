@@ -9,17 +9,17 @@ import pyarrow.compute as pc
 
 from cdcflow.log.files.parquet import PLAIN_ORDER, Parquet
 from cdcflow.log.format.keyruns import KeyRuns
-from cdcflow.log.format.rows import NO_BEFORE, NO_UNCHANGED, Shape
+from cdcflow.log.format.rows import NO_BEFORE, NO_UNCHANGED, ShapeEntry
 from cdcflow.log.format.segment import SegmentFile
 from cdcflow.model.change import DELETE, INSERT, READ
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED
 
 
 @dataclass(slots=True)
-class Tally:
+class ShapeTally:
     """The manifest's figures about one shape's rows."""
 
-    shape: Shape
+    shape: ShapeEntry
     first_offset: int = 0
     last_offset: int = 0
     ops: dict[str, int] = field(default_factory=dict)
@@ -97,4 +97,4 @@ def _text(scalar: pa.Scalar | None) -> str | None:
     return None if scalar is None else str(scalar.cast(pa.string()).as_py())
 
 
-__all__ = ["Tally"]
+__all__ = ["ShapeTally"]

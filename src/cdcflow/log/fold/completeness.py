@@ -30,7 +30,7 @@ WITHOUT_BASE = "without its base"
 
 
 @dataclass(frozen=True, slots=True)
-class Backfill:
+class TableBackfill:
     """A table's latest backfill, from a checkpoint (`cdcflow.capture.interleave.progress` documents the fields)."""
 
     state: str = ""
@@ -45,7 +45,7 @@ class Backfill:
     """The name of the rows that the table must have, because the log does not ("": the log has all of them)."""
 
     @classmethod
-    def of(cls, entry: Mapping[str, object]) -> Backfill:
+    def of(cls, entry: Mapping[str, object]) -> TableBackfill:
         """Read a table's entry. Nothing is known about a table without one."""
 
         def number(field: str) -> int:

@@ -18,7 +18,7 @@ Values = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LogChange:
     """One row of the log. `values` holds the columns that were sent; `unchanged` names those that were not.
 
     `values` of a delete hold at least the key. `before` is the old row of a key change (its insert follows
@@ -48,7 +48,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FoldedRow:
     """A row. `offset` is its last change's. `count` is above 1 only in a table without a key. `deleted`: the source no
     longer has it (see `soft_delete`)."""
 
@@ -59,10 +59,12 @@ class Row:
     deleted: bool = False
 
 
-Rows = Mapping[Key, Row]
+Rows = Mapping[Key, FoldedRow]
 
 
-def fold(rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], *, keyed: bool = True) -> dict[Key, Row]:
+def fold(
+    rows: Rows, changes: Iterable[LogChange], key_columns: tuple[str, ...], *, keyed: bool = True
+) -> dict[Key, FoldedRow]:
     """Apply changes, in offset order, to the rows of one table.
 
     `keyed` False: `key_columns` are all columns, and equal rows are counted.
@@ -74,8 +76,8 @@ def fold(rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], *,
 
 
 def soft_delete(
-    rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], columns: frozenset[str]
-) -> dict[Key, Row]:
+    rows: Rows, changes: Iterable[LogChange], key_columns: tuple[str, ...], columns: frozenset[str]
+) -> dict[Key, FoldedRow]:
     """The same for a table with a key in which deleted rows stay, with their last values. The live rows are those of
     `fold`; a deleted row has the offset of the change that deleted it.
 
@@ -89,22 +91,22 @@ def soft_delete(
             state[key] = replace(before[key], offset=change.offset, deleted=True)
         key = tuple(change.values.get(c) for c in key_columns)
         if change.op == "d" and key not in before:
-            state[key] = Row(dict(zip(key_columns, key, strict=True)), columns, change.offset, deleted=True)
+            state[key] = FoldedRow(dict(zip(key_columns, key, strict=True)), columns, change.offset, deleted=True)
         state |= living
         before = dict(living)
     return state
 
 
-def append(rows: Sequence[Change], changes: Iterable[Change]) -> list[Change]:
+def append(rows: Sequence[LogChange], changes: Iterable[LogChange]) -> list[LogChange]:
     """The same for a table whose rows are the changes themselves."""
     return [*rows, *changes]
 
 
 def _apply(
-    state: dict[Key, Row], changes: Iterable[Change], key_columns: tuple[str, ...], keyed: bool
-) -> Iterator[Change]:
+    state: dict[Key, FoldedRow], changes: Iterable[LogChange], key_columns: tuple[str, ...], keyed: bool
+) -> Iterator[LogChange]:
     """Apply changes to `state`, one at each step."""
-    departed: tuple[int, Key, Row] | None = None
+    departed: tuple[int, Key, FoldedRow] | None = None
     for change in changes:
         key = tuple(change.values.get(c) for c in key_columns)
         match change.op:
@@ -115,12 +117,12 @@ def _apply(
                 if gone is not None:
                     departed = (change.offset, key, gone)
                     if gone.count > 1:
-                        state[key] = Row(gone.values, gone.missing, change.offset, gone.count - 1)
+                        state[key] = FoldedRow(gone.values, gone.missing, change.offset, gone.count - 1)
             case "u":
                 state[key] = _overlaid(state.get(key), change)
             case "c" | "r" if not keyed:
                 count = state[key].count + 1 if key in state else 1
-                state[key] = Row(dict(change.values), frozenset(), change.offset, count)
+                state[key] = FoldedRow(dict(change.values), frozenset(), change.offset, count)
             case "c" | "r":
                 state[key] = _overlaid(_moved_from(departed, change, key_columns), change)
             case op:
@@ -128,12 +130,12 @@ def _apply(
         yield change
 
 
-def sweep(rows: Rows, since: int) -> dict[Key, Row]:
+def sweep(rows: Rows, since: int) -> dict[Key, FoldedRow]:
     """The rows after a completed re-backfill that began at offset `since`: what nothing touched since is gone."""
     return {key: row for key, row in rows.items() if row.offset >= since}
 
 
-def swept_softly(rows: Rows, since: int) -> dict[Key, Row]:
+def swept_softly(rows: Rows, since: int) -> dict[Key, FoldedRow]:
     """The same where deleted rows stay: rows without a change since are deleted, by an unknown change."""
     return {key: row if row.offset >= since else replace(row, deleted=True) for key, row in rows.items()}
 
@@ -143,7 +145,9 @@ def incomplete_keys(rows: Rows) -> list[Key]:
     return [key for key, row in rows.items() if row.missing and not row.deleted]
 
 
-def _moved_from(departed: tuple[int, Key, Row] | None, change: Change, key_columns: tuple[str, ...]) -> Row | None:
+def _moved_from(
+    departed: tuple[int, Key, FoldedRow] | None, change: LogChange, key_columns: tuple[str, ...]
+) -> FoldedRow | None:
     """The row that a key change's insert continues: the one that the delete directly before it took away."""
     if departed is None or change.before is None or not change.unchanged:
         return None
@@ -151,7 +155,7 @@ def _moved_from(departed: tuple[int, Key, Row] | None, change: Change, key_colum
     return row if offset == change.offset - 1 and key == tuple(change.before[c] for c in key_columns) else None
 
 
-def _overlaid(old: Row | None, change: Change) -> Row:
+def _overlaid(old: FoldedRow | None, change: LogChange) -> FoldedRow:
     """The change's values over the old row's; what neither has is missing.
 
     An insert or read replaces the row, so there `old` is given only for a key change, and only for its unchanged
@@ -159,11 +163,11 @@ def _overlaid(old: Row | None, change: Change) -> Row:
     """
     sent = dict(change.values)
     if old is None:
-        return Row(sent, change.unchanged, change.offset)
+        return FoldedRow(sent, change.unchanged, change.offset)
     kept = {c: v for c, v in old.values.items() if change.op == "u" or c in change.unchanged}
     unknown = old.missing | change.unchanged if change.op == "u" else change.unchanged
     missing = frozenset(c for c in unknown if c not in sent and c not in kept)
-    return Row({**kept, **sent}, missing, change.offset)
+    return FoldedRow({**kept, **sent}, missing, change.offset)
 
 
 # ── the versions of each row ────────────────────────────────────────────────────────────────────────────────────
@@ -191,7 +195,7 @@ class Version:
 
 
 @dataclass(slots=True)
-class History:
+class TableVersions:
     """The versions of one table: those that have ended, and the open one of each key.
 
     Within a merge it also keeps what each change needs of the earlier ones: `rows` like those of `fold`, `read`, the
@@ -201,7 +205,7 @@ class History:
 
     ended: list[tuple[Key, Version]] = field(default_factory=list)
     open: dict[Key, Version] = field(default_factory=dict)
-    rows: dict[Key, Row] = field(default_factory=dict)
+    rows: dict[Key, FoldedRow] = field(default_factory=dict)
     read: dict[Key, dict[str, int]] = field(default_factory=dict)
     hidden: set[Key] = field(default_factory=set)
 
@@ -218,13 +222,13 @@ class History:
 
 def history(
     open_: Mapping[Key, Version],
-    changes: Sequence[Change],
+    changes: Sequence[LogChange],
     key_columns: tuple[str, ...],
     *,
     since: int = 0,
     swept: int = 0,
     gap: tuple[int, int] | None = None,
-) -> History:
+) -> TableVersions:
     """Apply changes, in offset order, to the open versions: each transaction creates one version of each row that it
     changed. The changes are all of their segments. `since`: the offset at which the latest backfill began (0 if there
     was none); `sweep`: that of the latest one that is done, so that rows without a change since then no longer exist.
@@ -236,16 +240,16 @@ def history(
     one), the row is known since that change, except for the columns that a still later change of the segment sends:
     their values may be from that change.
     """
-    rows = {key: Row(v.values, v.missing, v.offset) for key, v in open_.items()}
-    found = History(open=dict(open_), rows=rows)
+    rows = {key: FoldedRow(v.values, v.missing, v.offset) for key, v in open_.items()}
+    found = TableVersions(open=dict(open_), rows=rows)
     go_on(found, changes, key_columns, Follows(changes, key_columns), since, gap)
     found.sweep(swept)
     return found
 
 
 def go_on(
-    found: History,
-    changes: Iterable[Change],
+    found: TableVersions,
+    changes: Iterable[LogChange],
     key_columns: tuple[str, ...],
     follows: Follows,
     since: int,
@@ -254,7 +258,7 @@ def go_on(
     """Apply more of a merge's changes. `follows` knows all of them."""
     for _, group in groupby(changes, key=lambda c: c.transaction):
         together = list(group)
-        touched: dict[Key, Change] = {}
+        touched: dict[Key, LogChange] = {}
         made: dict[Key, bool] = {}
         for change in together:
             key = tuple(change.values.get(c) for c in key_columns)
@@ -294,7 +298,7 @@ def _is_across(gap: tuple[int, int], before: int, after: int) -> bool:
     return before < first <= after and (not until or after < until)
 
 
-def _note_read(columns: dict[str, int], change: Change) -> None:
+def _note_read(columns: dict[str, int], change: LogChange) -> None:
     """Which columns of a row have their value from a backfill, after one more change of it."""
     if change.op == "u":
         for name in change.values:
@@ -304,7 +308,7 @@ def _note_read(columns: dict[str, int], change: Change) -> None:
         columns |= dict.fromkeys(change.values, change.segment) if change.op == "r" else {}
 
 
-def _alike(row: Row, version: Version, columns: frozenset[str]) -> bool:
+def _alike(row: FoldedRow, version: Version, columns: frozenset[str]) -> bool:
     """Whether they are the same in the columns that the source has. A row that misses one of them is like no other: its
     value there is unknown. One that a shape does not have is NULL in it."""
     same = all(exact(row.values.get(c)) == exact(version.values.get(c)) for c in columns)
@@ -326,7 +330,7 @@ def exact(value: object) -> object:
 class Follows:
     """The later changes in the same segment."""
 
-    def __init__(self, changes: Iterable[Change], key_columns: tuple[str, ...]) -> None:
+    def __init__(self, changes: Iterable[LogChange], key_columns: tuple[str, ...]) -> None:
         self._last: dict[object, int] = {}
         for change in changes:
             key = tuple(change.values.get(c) for c in key_columns)
@@ -336,10 +340,10 @@ class Follows:
                 brought = [*change.values, *(change.unchanged if change.op == "c" else ())]
                 self._last |= {(key, change.segment, column): change.offset for column in brought}
 
-    def change(self, key: Key, read: Change) -> bool:
+    def change(self, key: Key, read: LogChange) -> bool:
         """Whether a change of the row follows."""
         return self._last.get((key, read.segment), 0) > read.offset
 
-    def is_sent_later(self, key: Key, change: Change, segment: int, column: str) -> bool:
+    def is_sent_later(self, key: Key, change: LogChange, segment: int, column: str) -> bool:
         """Whether one follows in that segment which sends the column."""
         return self._last.get((key, segment, column), 0) > change.offset

@@ -40,9 +40,9 @@ from cdcflow.log.format.framing import (
     frame_bytes,
     frames,
 )
-from cdcflow.log.format.rows import SMALL_ROWS, Rows, RowsDecoder, RowsEncoder, Shape, rows_extent
+from cdcflow.log.format.rows import SMALL_ROWS, RowsDecoder, RowsEncoder, ShapeEntry, ShapeRows, rows_extent
 from cdcflow.log.format.segment import SegmentFile
-from cdcflow.log.format.transactions import Transactions, extent
+from cdcflow.log.format.transactions import TransactionHeaders, extent
 from cdcflow.model.change import ChangeBatch, Int64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, table_from_json
@@ -119,7 +119,7 @@ class JournalHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class Attach:
+class AttachedSpool:
     """One transaction's rows are in a spool. `bytes` and `crc` (of the whole file up to that byte) verify its
     content."""
 
@@ -141,7 +141,7 @@ class AttachedFile:
     """All rows of one transaction are in a Parquet file, in the format of the segment that will contain it. `file` is
     its future entry in the manifest, except for the path, which is its name among the spools."""
 
-    shape: Shape
+    shape: ShapeEntry
     file: SegmentFile
 
     @property
@@ -175,7 +175,7 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SpoolPiece:
     """A piece of a spool begins: `rows` rows follow, of these sub-transactions (None: they can no longer be rolled
     back)."""
 
@@ -190,9 +190,19 @@ class Skipped:
     kind: FrameKind
 
 
-Attached = Attach | AttachedFile
+Attached = AttachedSpool | AttachedFile
 """Rows that are stored next to the journal."""
-Record = Shape | Rows | Transactions | Attach | AttachedFile | Progressed | CutMark | Piece | Skipped
+Record = (
+    ShapeEntry
+    | ShapeRows
+    | TransactionHeaders
+    | AttachedSpool
+    | AttachedFile
+    | Progressed
+    | CutMark
+    | SpoolPiece
+    | Skipped
+)
 _Later = Callable[[], list[Part]]
 
 
@@ -270,10 +280,10 @@ class Encoder:
             return
         self._put(FrameKind.ROWS, self._shapes[batch.table].parts(batch, first))
 
-    def transactions(self, transactions: Transactions) -> None:
+    def transactions(self, transactions: TransactionHeaders) -> None:
         self._put(FrameKind.TRANSACTIONS, [transactions.encode()])
 
-    def attach(self, attach: Attach) -> None:
+    def attach(self, attach: AttachedSpool) -> None:
         value = {
             "spool": attach.spool,
             "first_offset": attach.first_offset,
@@ -375,7 +385,7 @@ class Decoder:
 
     def __init__(self, name: str, header: Header) -> None:
         self.name = name
-        self._shapes: list[Shape] = []
+        self._shapes: list[ShapeEntry] = []
         self._rows = RowsDecoder()
         checkpoint = header.value.get("checkpoint") or {}
         self._progress: Mapping[str, Any] = checkpoint.get("progress") or {}
@@ -415,7 +425,7 @@ class Decoder:
             case FrameKind.ROWS:
                 return self._rows.rows(payload, self._shapes)
             case FrameKind.TRANSACTIONS:
-                return Transactions.decode(payload)
+                return TransactionHeaders.decode(payload)
             case FrameKind.CUT:
                 return self._cut(payload)
             case FrameKind.SCHEMA:
@@ -423,7 +433,7 @@ class Decoder:
                 return self._shapes[-1]
             case FrameKind.ATTACH:
                 value = json.loads(payload)
-                return Attach(**{**value, "aborted": frozenset(value["aborted"])})
+                return AttachedSpool(**{**value, "aborted": frozenset(value["aborted"])})
             case FrameKind.FILE:
                 value = json.loads(payload)
                 shape = self._shapes[value["shape"]]
@@ -441,7 +451,7 @@ class Decoder:
                 ids = np.frombuffer(payload, "<u8", offset=8)
                 if len(ids) not in (0, rows):
                     raise ValueError("sub-transactions do not match the rows")
-                return Piece(rows, ids if len(ids) else None)
+                return SpoolPiece(rows, ids if len(ids) else None)
 
     def _cut(self, payload: bytes) -> CutMark:
         durable, offset, transaction, cut, clock, epoch, placed = _CUT.unpack_from(payload)
@@ -458,10 +468,10 @@ class Decoder:
 
 
 @lru_cache(maxsize=1024)
-def _shape(payload: bytes) -> Shape:
+def _shape(payload: bytes) -> ShapeEntry:
     # Every journal repeats its shapes, and a log's readers decode the same ones again and again.
     value = json.loads(payload)
-    return Shape(table_from_json(value["table"]), value["version"])
+    return ShapeEntry(table_from_json(value["table"]), value["version"])
 
 
 def durable_bytes(frame: Frame) -> int:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.log.format.journal import Attach, AttachedFile, CutMark, JournalHeader, Record
-from cdcflow.log.format.rows import Rows
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.journal import AttachedFile, AttachedSpool, CutMark, JournalHeader, Record
+from cdcflow.log.format.rows import ShapeRows
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.model.position import Checkpoint
 
 
@@ -93,13 +93,13 @@ class Numbers:
     def take(self, record: Record) -> None:
         """The same for a decoded record."""
         match record:
-            case Transactions():
+            case TransactionHeaders():
                 rows = record.next_offset - record.first_offset
                 self.transactions(record.first_offset, rows, record.first_transaction, len(record.ends))
-            case Rows() if len(record.offsets):
+            case ShapeRows() if len(record.offsets):
                 first, last = int(record.offsets[0]), int(record.offsets[-1])
                 self.rows(first, last, len(record.offsets), int(record.offsets.sum()))
-            case Attach() | AttachedFile():
+            case AttachedSpool() | AttachedFile():
                 self.count_spooled(record.first_offset, record.rows)
             case CutMark():
                 self.at_cut(record.checkpoint)

@@ -22,9 +22,9 @@ from typing import BinaryIO
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.format.framing import Damaged, Frame, FrameKind, Header, frames, frames_beyond
 from cdcflow.log.format.journal import (
-    Attach,
     Attached,
     AttachedFile,
+    AttachedSpool,
     CutMark,
     Decoder,
     JournalHeader,
@@ -32,7 +32,7 @@ from cdcflow.log.format.journal import (
     durable_bytes,
 )
 from cdcflow.log.format.numbers import Numbers, refusing
-from cdcflow.log.format.rows import Shape
+from cdcflow.log.format.rows import ShapeEntry
 from cdcflow.model.position import Checkpoint
 
 
@@ -53,7 +53,7 @@ class Whole:
     dropped_bytes: int = 0
     dropped_rows: int = 0
     reason: str = ""
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[ShapeEntry, ...] = ()
     attached: tuple[Attached, ...] = ()
 
 
@@ -63,7 +63,7 @@ class _Scan:
 
     numbers: Numbers
     rows_since: int = 0
-    shapes: list[Shape] = field(default_factory=list)
+    shapes: list[ShapeEntry] = field(default_factory=list)
     attached: list[Attached] = field(default_factory=list)
 
 
@@ -116,13 +116,13 @@ def _process(decoder: Decoder, frame: Frame, scan: _Scan, is_whole: Callable[[At
         return None
     record = decoder.record(frame)
     match record:
-        case Shape():
+        case ShapeEntry():
             scan.shapes.append(record)
         case Progressed():
             pass
-        case Attach() | AttachedFile():
+        case AttachedSpool() | AttachedFile():
             if not is_whole(record):
-                raise Damaged(frame.at, "spool" if isinstance(record, Attach) else "file")
+                raise Damaged(frame.at, "spool" if isinstance(record, AttachedSpool) else "file")
             scan.attached.append(record)
             scan.numbers.count_spooled(record.first_offset, record.rows)
             scan.rows_since += record.rows

@@ -43,7 +43,7 @@ Part = bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ShapeEntry:
     """A shape that the frames after it may use. `version` is its number in the schema history (0 in a spool)."""
 
     table: Table
@@ -51,13 +51,13 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ShapeRows:
     """Rows of one shape; `offsets` ascend. In a spool they count from 0 within their piece.
 
     `stored` has the shape's columns without those in `left_out`; `op` is the op of all rows if `_op` is omitted.
     """
 
-    shape: Shape
+    shape: ShapeEntry
     offsets: Int64s
     stored: pa.RecordBatch
     left_out: int = 0
@@ -248,7 +248,7 @@ class RowsDecoder:
     def __init__(self) -> None:
         self._dictionaries: dict[tuple[int, int], bytes] = {}
 
-    def rows(self, payload: bytes, shapes: Sequence[Shape]) -> Rows:
+    def rows(self, payload: bytes, shapes: Sequence[ShapeEntry]) -> ShapeRows:
         """The content of a rows frame. ValueError, an Arrow error or a similar one if it is invalid."""
         number, width, op, left_out, form, first, count, size = _HEAD.unpack_from(payload)
         shape = shapes[number]
@@ -268,7 +268,7 @@ class RowsDecoder:
         stored.validate()
         if stored.num_rows != count or bool(left_out & NO_OP) != bool(op) or op > 127:
             raise ValueError("the batch does not have the rows that it should")
-        return Rows(shape, offsets, stored, left_out, chr(op) if op else "")
+        return ShapeRows(shape, offsets, stored, left_out, chr(op) if op else "")
 
     def _inflate(self, content: memoryview, size: int, key: tuple[int, int]) -> bytes:
         if size > DEFLATED_BYTES_MAX:

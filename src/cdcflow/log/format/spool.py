@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.format.framing import Damaged, FileKind, encode_header, read_header
-from cdcflow.log.format.journal import Attach, Piece, records
-from cdcflow.log.format.rows import Rows, Shape
+from cdcflow.log.format.journal import AttachedSpool, SpoolPiece, records
+from cdcflow.log.format.rows import ShapeEntry, ShapeRows
 from cdcflow.model.checksum import crc32
 from cdcflow.model.position import Epoch
 
@@ -32,7 +32,7 @@ def header(log_id: str, epoch: Epoch, number: int) -> tuple[bytes, int]:
     return encode_header(FileKind.SPOOL, {"log_id": log_id, "epoch": epoch, "number": number})
 
 
-def is_whole(file: BinaryIO, attach: Attach) -> bool:
+def is_whole(file: BinaryIO, attach: AttachedSpool) -> bool:
     """Whether the spool is the same as when it was attached."""
     crc, left = 0, attach.bytes
     while block := file.read(min(left, BLOCK)):
@@ -41,7 +41,7 @@ def is_whole(file: BinaryIO, attach: Attach) -> bool:
     return not left and crc == attach.crc
 
 
-def rows(file: BinaryIO, attach: Attach) -> Iterator[Rows]:
+def rows(file: BinaryIO, attach: AttachedSpool) -> Iterator[ShapeRows]:
     """The rows of an attached spool, with their offsets in the log; shapes have no version.
 
     Raises:
@@ -53,13 +53,13 @@ def rows(file: BinaryIO, attach: Attach) -> Iterator[Rows]:
     try:
         for record in records(file, read_header(file, FileKind.SPOOL, attach.spool), attach.spool, end=attach.bytes):
             match record:
-                case Piece():
+                case SpoolPiece():
                     piece = _PieceOffsets.of(record, aborted, after)
                     after += piece.kept
-                case Rows() if piece is not None:
+                case ShapeRows() if piece is not None:
                     if (kept := piece.with_offsets(record)) is not None:
                         yield kept
-                case Shape():
+                case ShapeEntry():
                     pass
                 case _:
                     raise InvariantViolated(f"reading spool {attach.spool}: a {type(record).__name__} does not belong")
@@ -83,14 +83,14 @@ class _PieceOffsets:
     kept: int
 
     @classmethod
-    def of(cls, piece: Piece, aborted: npt.NDArray[np.uint64], after: int) -> _PieceOffsets:
+    def of(cls, piece: SpoolPiece, aborted: npt.NDArray[np.uint64], after: int) -> _PieceOffsets:
         if piece.subxids is None or not len(aborted):
             return cls(np.arange(after, after + piece.rows, dtype=np.int64), None, piece.rows)
         keep = ~np.isin(piece.subxids, aborted)
         offsets = np.cumsum(keep, dtype=np.int64)
         return cls(offsets + (after - 1), keep, int(offsets[-1]) if len(offsets) else 0)
 
-    def with_offsets(self, found: Rows) -> Rows | None:
+    def with_offsets(self, found: ShapeRows) -> ShapeRows | None:
         offsets = self.offsets[found.offsets]
         if self.keep is None:
             return replace(found, offsets=offsets)

@@ -18,14 +18,14 @@ from itertools import chain
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.format.journal import CutMark, JournalHeader, Record
 from cdcflow.log.format.records import Message, RangeDecoder
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.model.position import Checkpoint, Epoch
 
 SEGMENT_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicAddress:
     """The address of a log's topic. `options` are those of the client library in the settings, with secrets
     resolved."""
 
@@ -39,7 +39,7 @@ class TopicTail:
     """The part of a topic to read: from the header of a range (`begin`) to `end` (exclusive), committed records
     only."""
 
-    topic: Topic
+    topic: TopicAddress
     begin: int
     end: int
 
@@ -53,7 +53,7 @@ class Unsealed:
     records: Iterator[Record]
 
 
-class Tail:
+class TailSplitter:
     """Splits a topic's records after a cut into segments, each with rows and ending at a cut.
 
     `after` is where the history ends, or None if it is empty; then it begins with the first header. `topic_offset` is
@@ -95,7 +95,7 @@ class Tail:
         found: list[Record] = []
         for record in self._records:
             found.append(record)
-            if isinstance(record, Transactions):
+            if isinstance(record, TransactionHeaders):
                 return found
         return None
 
@@ -127,7 +127,7 @@ class Tail:
                 case CutMark():
                     self._pass(record.checkpoint)
                     self.topic_offset = message.topic_offset + 1
-                case Transactions() if self._begun:
+                case TransactionHeaders() if self._begun:
                     if (record.first_offset, record.first_transaction) != self._next:
                         raise self._wrong(f"offset {record.first_offset} comes where {self._next[0]} is expected")
                     self._next = (record.next_offset, record.next_transaction)
@@ -190,4 +190,4 @@ def _next_of(checkpoint: Checkpoint) -> tuple[int, int]:
     return checkpoint.next_offset, checkpoint.next_transaction
 
 
-__all__ = ["SEGMENT_BYTES_MAX", "Tail", "Topic", "TopicTail", "Unsealed"]
+__all__ = ["SEGMENT_BYTES_MAX", "TailSplitter", "TopicAddress", "TopicTail", "Unsealed"]

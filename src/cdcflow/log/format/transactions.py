@@ -35,7 +35,7 @@ _WORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
+class TransactionHeaders:
     """The headers of one appended run. Its rows have offsets starting at `first_offset`, without gaps.
 
     `position` is a text if there is only one transaction. As in a `Run`: `ends` counts the run's rows up to each
@@ -55,7 +55,7 @@ class Transactions:
     @classmethod
     def of(
         cls, run: Run | SpooledTransaction | HeldRun, first_offset: int, first_transaction: int, commit_clock: Int64s
-    ) -> Transactions:
+    ) -> TransactionHeaders:
         """The headers of a run that gets these numbers."""
         match run:
             case Run():
@@ -114,7 +114,7 @@ class Transactions:
         return _HEAD.pack(len(self.ends), kind, form, size, self.first_transaction, self.first_offset, rows)
 
     @classmethod
-    def decode(cls, payload: bytes) -> Transactions:
+    def decode(cls, payload: bytes) -> TransactionHeaders:
         """Read what `encode` wrote. ValueError or struct.error if it is invalid."""
         count, kind, form, size, number, offset, rows = _HEAD.unpack_from(payload)
         body: memoryview = memoryview(payload)[_HEAD.size :]
@@ -149,7 +149,7 @@ HEADERS_BACK = pa.schema(
 """The columns by which a source can compare the log with the transactions that the server has."""
 
 
-def headers_back(runs: Sequence[Transactions]) -> pa.Table:
+def headers_back(runs: Sequence[TransactionHeaders]) -> pa.Table:
     """Position and id of the source's transactions among these, in their order."""
     mine = [run for run in runs if run.kind is Kind.SOURCE]
     if not mine:
@@ -174,7 +174,7 @@ def source_xids(payload: bytes) -> list[int]:
         return []
     if count == 1 and not form:
         return [_ONE.unpack_from(payload, _HEAD.size)[1]]
-    return [int(xid) for xid in Transactions.decode(payload).xid]
+    return [int(xid) for xid in TransactionHeaders.decode(payload).xid]
 
 
 def extent(payload: bytes) -> tuple[int, int, int, int]:
@@ -182,13 +182,13 @@ def extent(payload: bytes) -> tuple[int, int, int, int]:
     transaction."""
     count, _, form, _, number, offset, rows = _HEAD.unpack_from(payload)
     if count != 1 or form:
-        Transactions.decode(payload)
+        TransactionHeaders.decode(payload)
     elif _ONE.unpack_from(payload, _HEAD.size)[0] != rows:
         raise ValueError("the rows are not those of the transactions")
     return offset, rows, number, count
 
 
-def join_headers(runs: Sequence[Transactions]) -> pa.RecordBatch:
+def join_headers(runs: Sequence[TransactionHeaders]) -> pa.RecordBatch:
     """The headers of some runs, in order, as readers see them (`TRANSACTIONS_SCHEMA`)."""
     counts = [len(r.ends) for r in runs]
     starts = np.cumsum([0, *counts[:-1]])

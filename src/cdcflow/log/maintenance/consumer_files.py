@@ -21,7 +21,7 @@ from cdcflow.log.disk.lease import holder, lock_file
 from cdcflow.log.disk.maintenance_lock import Busy
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.notes import Note
-from cdcflow.log.query.cursors import State
+from cdcflow.log.query.cursors import ConsumerState
 
 FOLDER = "consumers"
 
@@ -58,14 +58,14 @@ class ConsumerFiles:
     def names(self) -> Sequence[str]:
         return sorted(path.stem for path in self._folder.glob("*.json"))
 
-    def read(self, name: str) -> State | None:
+    def read(self, name: str) -> ConsumerState | None:
         path = self._state(name)
         try:
-            return State.from_json(path.read_bytes(), str(path))
+            return ConsumerState.from_json(path.read_bytes(), str(path))
         except FileNotFoundError:
             return None
 
-    def write(self, state: State) -> None:
+    def write(self, state: ConsumerState) -> None:
         path = self._state(state.name)
         with storing(f"keeping consumer {state.name} in {self._folder}"):
             write_file(self._layer, path, state.to_json().encode())
@@ -121,7 +121,7 @@ class ConsumerFiles:
         return self._folder / f"{name}.lock"
 
 
-def states(folder: Path) -> list[State]:
+def states(folder: Path) -> list[ConsumerState]:
     """The consumers stored in a folder, by name."""
     files = ConsumerFiles(folder, Layout(folder))
     return [state for name in files.names() if (state := files.read(name)) is not None]

@@ -18,13 +18,13 @@ from cdcflow.log.files.states import state_offsets
 from cdcflow.log.maintenance import consumer_files as consumers
 from cdcflow.log.maintenance import state_writer
 from cdcflow.log.maintenance.background import BesideCapture, OnEvent
-from cdcflow.log.maintenance.retention import GRACE_S, PATIENCE_S, RemoteStore, Retention, Rule, expiring
+from cdcflow.log.maintenance.retention import GRACE_S, PATIENCE_S, ExpiryRule, LogRetention, RemoteStore, expiring
 from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 from cdcflow.log.read.reader import list_segments
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ExpiryPolicy:
     """Which segments expire: those that ended `age_s` ago, and the oldest while all have more than `bytes_max`.
 
     Never what a reader still needs: those of `keep_for`, each a kind and a name, every other reader of these kinds that
@@ -36,9 +36,9 @@ class Policy:
     keep_for: Sequence[tuple[str, str]]
     consumers: bool = True
 
-    def rule(self, now_s: float) -> Rule:
+    def rule(self, now_s: float) -> ExpiryRule:
         clock = None if self.age_s is None else int((now_s - self.age_s) * 1e6)
-        return Rule(before_clock=clock, bytes_max=self.bytes_max)
+        return ExpiryRule(before_clock=clock, bytes_max=self.bytes_max)
 
 
 class Expiring(BesideCapture):
@@ -49,7 +49,7 @@ class Expiring(BesideCapture):
     def __init__(
         self,
         layout: Layout,
-        policy: Policy,
+        policy: ExpiryPolicy,
         on_event: OnEvent,
         *,
         every_s: float,
@@ -77,7 +77,7 @@ class Expiring(BesideCapture):
         if going and (lacking := self._keep(going[-1].last_offset)):
             held, going, reason = due, [], lacking
         if going:
-            retention = Retention(self._layout, self._remote, grace_s=GRACE_S, wait=self._patience())
+            retention = LogRetention(self._layout, self._remote, grace_s=GRACE_S, wait=self._patience())
             gone = retention.expire(replace(rule, last_offset_max=going[-1].last_offset))
             if gone:
                 size = sum(segment.size for segment in gone)
@@ -137,4 +137,4 @@ def _reason(note: notes.Note) -> str:
     return f"the {note.kind} into {note.name} has reached offset {note.offset}"
 
 
-__all__ = ["Expiring", "Policy", "left_behind"]
+__all__ = ["Expiring", "ExpiryPolicy", "left_behind"]

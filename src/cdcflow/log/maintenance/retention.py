@@ -87,7 +87,7 @@ class RemoteStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ExpiryRule:
     """Which segments expire.
 
     Those that end before cut `before_cut`; those whose last commit clock (microseconds since 1970) is before
@@ -101,7 +101,7 @@ class Rule:
     last_offset_max: int | None = None
 
 
-def expiring(segments: Sequence[Segment], rule: Rule) -> list[Segment]:
+def expiring(segments: Sequence[Segment], rule: ExpiryRule) -> list[Segment]:
     """The oldest of these (all sealed ones, oldest first) that expire by the rule. The latest always stays."""
     gone: list[Segment] = []
     total = sum(s.size for s in segments)
@@ -117,7 +117,7 @@ def expiring(segments: Sequence[Segment], rule: Rule) -> list[Segment]:
     return gone
 
 
-class Retention:
+class LogRetention:
     """Compacts and expires the segments of one log. `wait`: see `maintenance`; None waits for a minute."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Retention:
                 runbook="no-log",
             )
 
-    def expire(self, rule: Rule, check: Callable[[], None] = lambda: None) -> list[Segment]:
+    def expire(self, rule: ExpiryRule, check: Callable[[], None] = lambda: None) -> list[Segment]:
         """Remove the oldest segments that expire by a rule; return them.
 
         Afterwards reading an offset in them raises an error that names it. `check` is called before anything is

@@ -9,7 +9,7 @@ from pathlib import Path
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.log.disk.layer import OS_LAYER, FileLayer
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.files.states import State, StateTable
+from cdcflow.log.files.states import LogState, StateTable
 from cdcflow.log.maintenance import state_writer
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.reader import list_segments
@@ -50,7 +50,7 @@ class Keeping:
         """The tables whose rows would be incomplete in a state at an offset, and why."""
         return {name: why for name in self._asked.tables() if (why := self._asked.lacks(name, offset))}
 
-    def keep(self, offset: int) -> State:
+    def keep(self, offset: int) -> LogState:
         """Write the state at an offset at which a segment ends, with every table whose rows are all known.
 
         Durable on return.
@@ -65,7 +65,7 @@ class Keeping:
         self.left_out = {}
         checkpoint = segment.last_checkpoint()
         position, clock = checkpoint.position, checkpoint.commit_clock
-        state = State(segment.log_id, offset, segment.last_cut, position, clock)
+        state = LogState(segment.log_id, offset, segment.last_cut, position, clock)
         known = checkpoint.progress.get("tables", {})
         backfills = known if isinstance(known, Mapping) else {}
         return state_writer.write(self._layout, state, partial(self._tables, offset), backfills, self._layer)

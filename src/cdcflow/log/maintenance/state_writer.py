@@ -18,18 +18,18 @@ from cdcflow.log.disk.layer import OS_LAYER, DurableFile, FileLayer, remove_tree
 from cdcflow.log.files.layout import Layout, state_name
 from cdcflow.log.files.parquet import Parquet
 from cdcflow.log.files.segment_writer import file_name
-from cdcflow.log.files.states import State, StateTable, folder, folder_of, open_state, state_offsets
+from cdcflow.log.files.states import LogState, StateTable, folder, folder_of, open_state, state_offsets
 from cdcflow.log.workers import AwayLog
 from cdcflow.model.table import Table
 
 
 def write(
     layout: Layout,
-    state: State,
+    state: LogState,
     tables: Callable[[Path], Iterable[StateTable]],
     backfills: Mapping[str, Mapping[str, Any]],
     layer: FileLayer = OS_LAYER,
-) -> State:
+) -> LogState:
     """Write a state. `tables` writes the tables' files into a directory and yields their entries (see `put`).
 
     The entries are completed with what the log records of the tables' backfills, by table name. Durable on return. An

@@ -27,7 +27,7 @@ WINDOW_ROWS = 1 << 16
 NO_STOPS: Int64s = np.empty(0, np.int64)
 
 
-class Rows(Protocol):
+class ReadsRows(Protocol):
     """The part of a log's interface that this module uses (`cdcflow.ports.LogReader`)."""
 
     def read_rows(
@@ -37,7 +37,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowsPiece:
     """Consecutive rows of one shape. `last`: with this piece, everything up to this offset has been returned.
     `ends_transaction`: no more rows of the last row's transaction follow."""
 
@@ -48,14 +48,14 @@ class Piece:
 
 
 def pieces(
-    log: Rows,
+    log: ReadsRows,
     first: int,
     last: int,
     tables: Collection[TableId] | None,
     ops: str | None,
     rows_max: int,
     stops: Int64s = NO_STOPS,
-) -> Iterator[Piece]:
+) -> Iterator[RowsPiece]:
     """The log's rows from one offset to another (inclusive; the last one of a transaction), in commit order, at most
     `rows_max` in a piece. No piece extends past one of `stops` (ascending last offsets of transactions).
 
@@ -70,7 +70,7 @@ def pieces(
         goes_on = not is_whole
 
 
-def windows(log: Rows, first: int, last: int, rows_max: int) -> Iterator[tuple[int, int, bool]]:
+def windows(log: ReadsRows, first: int, last: int, rows_max: int) -> Iterator[tuple[int, int, bool]]:
     """Consecutive ranges of offsets from `first` to `last`, and whether each ends where a transaction ends."""
     at = first
     ends = np.empty(0, np.int64)
@@ -101,7 +101,7 @@ def _of_ops(rows: pa.Table, ops: str | None) -> pa.Table:
 
 def _cut(
     parts: list[tuple[Table, pa.Table]], end: int, rows_max: int, stops: Int64s, *, goes_on: bool, is_whole: bool
-) -> Iterator[Piece]:
+) -> Iterator[RowsPiece]:
     """The pieces of a window. `goes_on`: it begins in the middle of a transaction; `is_whole`: it ends with one."""
     by_shape: dict[Table, list[pa.Table]] = {}
     for shape, rows in parts:
@@ -130,7 +130,7 @@ def _cut(
         ends_here = place < len(ends) and int(ends[place]) == stop
         is_end = stop == count and is_whole and not len(stops)
         last = end if is_end else int(offsets[stop - 1])
-        yield Piece(shape, rows.slice(taken[which], size), last, ends_here)
+        yield RowsPiece(shape, rows.slice(taken[which], size), last, ends_here)
         taken[which] += size
 
 
@@ -155,4 +155,4 @@ def _stretches(
             begin, is_inside = at, not has_end
 
 
-__all__ = ["WINDOW_ROWS", "Piece", "pieces", "windows"]
+__all__ = ["WINDOW_ROWS", "RowsPiece", "pieces", "windows"]

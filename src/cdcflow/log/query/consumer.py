@@ -17,7 +17,7 @@ from cdcflow.log.query import new_rows
 from cdcflow.log.query.answers import Moment
 from cdcflow.log.query.batches import pieces
 from cdcflow.log.query.coverage import Standing
-from cdcflow.log.query.cursors import Backfill, Cursor, Definition, Part, State
+from cdcflow.log.query.cursors import BackfillPart, ConsumerState, Cursor, Definition, LogBackfill
 from cdcflow.log.query.log import AsOf, ChangeLog
 from cdcflow.log.query.whole_tables import fold_rows
 from cdcflow.model.table import OFFSET, Table, TableId, word
@@ -44,8 +44,8 @@ class States(Protocol):
         ...
 
     def names(self) -> Sequence[str]: ...
-    def read(self, name: str) -> State | None: ...
-    def write(self, state: State) -> None: ...
+    def read(self, name: str) -> ConsumerState | None: ...
+    def write(self, state: ConsumerState) -> None: ...
     def remove(self, name: str) -> None: ...
 
     def lease(self, name: str) -> AbstractContextManager[None]:
@@ -133,8 +133,8 @@ class Consumer:
         log: ChangeLog,
         states: States,
         name: str,
-        found: Callable[[], State],
-        begun: Callable[[State, AsOf], State],
+        found: Callable[[], ConsumerState],
+        begun: Callable[[ConsumerState, AsOf], ConsumerState],
         made: MadeRows,
         *,
         wait: float | None,
@@ -148,7 +148,7 @@ class Consumer:
         self._made = made
         self._wait = wait
         self._batch_rows = batch_rows
-        self._state: State | None = None
+        self._state: ConsumerState | None = None
         self._handed: Cursor | None = None
         self._ending = ExitStack()
 
@@ -168,7 +168,7 @@ class Consumer:
         return self.read()
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConsumerState:
         """The stored state of the consumer.
 
         Raises:
@@ -255,7 +255,7 @@ class Consumer:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _keep(self, state: State) -> None:
+    def _keep(self, state: ConsumerState) -> None:
         self._states.write(state)
         self._state = state
 
@@ -263,7 +263,7 @@ class Consumer:
         self._handed = batch._end
         return batch
 
-    def _backfill(self, known: Backfill, cursor: Cursor, first: int, idle: _Idle) -> Iterator[Batch]:
+    def _backfill(self, known: LogBackfill, cursor: Cursor, first: int, idle: _Idle) -> Iterator[Batch]:
         self._states.settle()
         for number in range(first, len(known.parts)):
             part, place = known.parts[number], cursor.place if number == first else 0
@@ -277,7 +277,7 @@ class Consumer:
                 self._handed = ended
                 self._keep(replace(self.state, committed=ended))
 
-    def _part(self, known: Backfill, part: Part, place: int, at: Cursor, ended: Cursor) -> Iterator[Batch]:
+    def _part(self, known: LogBackfill, part: BackfillPart, place: int, at: Cursor, ended: Cursor) -> Iterator[Batch]:
         self._log.now()
         table = self._log.known.table_named(part.table)
         begins = self._log.known.first_offset
@@ -396,7 +396,7 @@ class _Idle:
         return False
 
 
-def _rows_of(log: ChangeLog, table: TableId, known: Backfill, standing: Standing) -> tuple[Table, pa.Table]:
+def _rows_of(log: ChangeLog, table: TableId, known: LogBackfill, standing: Standing) -> tuple[Table, pa.Table]:
     """A table's rows as of a backfill's offset as rows of the log, in a reproducible order."""
     now = log.whole(table, standing, Moment(known.offset, None, known.clock or None))
     shapes, shape = log.known.shapes(table, known.offset)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.fold.completeness import ACTIVE
-from cdcflow.log.fold.completeness import Backfill as Standing
+from cdcflow.log.fold.completeness import TableBackfill as Standing
 from cdcflow.log.query.consumer import CURRENT, Consumer, MadeRows, NotWhole, States
-from cdcflow.log.query.cursors import Backfill, Cursor, Definition, Part, State
+from cdcflow.log.query.cursors import BackfillPart, ConsumerState, Cursor, Definition, LogBackfill
 from cdcflow.log.query.log import AsOf, ChangeLog
 from cdcflow.model.change import READ
 from cdcflow.model.suggestions import did_you_mean
@@ -36,7 +36,7 @@ class Listed:
     committed that it has not processed (0: it has processed all; None: unknown). `held_by`: the process that reads it
     now."""
 
-    state: State
+    state: ConsumerState
     behind: int
     seconds: float | None
     held_by: str | None
@@ -59,7 +59,7 @@ class Consumers:
             for state in found
         ]
 
-    def create(self, definition: Definition, start: AsOf = CURRENT) -> State:
+    def create(self, definition: Definition, start: AsOf = CURRENT) -> ConsumerState:
         """Create a consumer. `start`: with the rows of its tables ("current"), after the latest change ("now"), with
         the oldest change that has not expired ("beginning"), or after a point in the log (see `ChangeLog.moment`).
 
@@ -94,7 +94,7 @@ class Consumers:
             Busy: another process reads it.
         """
 
-        def stored_state() -> State:
+        def stored_state() -> ConsumerState:
             state = self._states.read(name)
             if state is not None:
                 self._check_log(state)
@@ -127,7 +127,7 @@ class Consumers:
             remedy=f"create it: `cdcflow consumer create {name}{self._states.options}`",
         )
 
-    def begin(self, state: State, start: AsOf) -> State:
+    def begin(self, state: ConsumerState, start: AsOf) -> ConsumerState:
         """The state of a consumer that begins, or begins again, as `create` describes. Not stored yet."""
         generation = state.generation + 1
         ops = state.definition.ops
@@ -139,7 +139,7 @@ class Consumers:
             return state.begin_again(generation, None, self._log.known.first_offset - 1)
         return state.begin_again(generation, None, self._log.moment(start).offset)
 
-    def plan_backfill(self, definition: Definition) -> Backfill:
+    def plan_backfill(self, definition: Definition) -> LogBackfill:
         """A backfill as of the end of the log. A table without rows is not part of it; a table that is being read at
         the source takes part with the changes that the log has of it.
 
@@ -148,7 +148,7 @@ class Consumers:
         """
         moment = self._log.now()
         begins = self._log.known.first_offset
-        parts: list[Part] = []
+        parts: list[BackfillPart] = []
         lacking: dict[str, str] = {}
         for table in self._tables(definition):
             if self._log.rows.shape_at(table, moment.offset) is None:
@@ -157,9 +157,9 @@ class Consumers:
             known = Standing.of(standing.entry)
             since = max(1, known.since)
             if standing.is_whole:
-                parts.append(Part(str(table), max(1, known.floor or 1), is_rows=True))
+                parts.append(BackfillPart(str(table), max(1, known.floor or 1), is_rows=True))
             elif not known.base and known.state in {*ACTIVE, ""} and since >= begins:
-                parts.append(Part(str(table), since, is_rows=False))
+                parts.append(BackfillPart(str(table), since, is_rows=False))
             elif definition.tables is not None or known.state != "forgotten":
                 lacking[str(table)] = "; ".join(standing.notes)
         if lacking:
@@ -170,16 +170,16 @@ class Consumers:
                 f"run `cdcflow backfill {' '.join(map(word, lacking))}`, which has the log read them at the source, and"
                 " try again; or begin without rows, with changes alone: --from now",
             )
-        return Backfill(moment.offset, moment.commit_clock or 0, tuple(parts))
+        return LogBackfill(moment.offset, moment.commit_clock or 0, tuple(parts))
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _new_state(self, definition: Definition, start: AsOf) -> State:
+    def _new_state(self, definition: Definition, start: AsOf) -> ConsumerState:
         definition.check()
         self._tables(definition)
         log_id = self._states.log_id
         begins = Cursor(log_id, definition.name, 0, 0)
-        state = self.begin(State(definition, log_id, 0, None, begins, begins), start)
+        state = self.begin(ConsumerState(definition, log_id, 0, None, begins, begins), start)
         self._states.write(state)
         return state
 
@@ -204,7 +204,7 @@ class Consumers:
                 )
         return [known[name] for name in definition.tables if name in known]
 
-    def _check_log(self, state: State) -> None:
+    def _check_log(self, state: ConsumerState) -> None:
         if state.log_id != self._states.log_id:
             raise ConfigurationError(
                 f"reading consumer {state.name}: it is a consumer of another log than {self._log.name}",
@@ -213,7 +213,7 @@ class Consumers:
                 runbook="other-log",
             )
 
-    def _check_same(self, state: State, definition: Definition | None) -> None:
+    def _check_same(self, state: ConsumerState, definition: Definition | None) -> None:
         given = () if definition is None else (definition.tables, definition.ops)
         kept = state.definition
         if any(one is not None and one != had for one, had in zip(given, (kept.tables, kept.ops), strict=False)):
@@ -223,7 +223,7 @@ class Consumers:
                 f"{self._states.options}`, which forgets its cursor, and create it anew",
             )
 
-    def _seconds(self, state: State, end: int) -> float | None:
+    def _seconds(self, state: ConsumerState, end: int) -> float | None:
         needed = state.committed.offset + 1
         if needed > end:
             return 0.0

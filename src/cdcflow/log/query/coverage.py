@@ -16,8 +16,8 @@ from typing import Any
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files import states
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.files.states import State
-from cdcflow.log.fold.completeness import ACTIVE, Backfill
+from cdcflow.log.files.states import LogState
+from cdcflow.log.fold.completeness import ACTIVE, TableBackfill
 from cdcflow.log.query.keyrows import KeyRows
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.suggestions import did_you_mean
@@ -33,7 +33,7 @@ class Standing:
     floor: int
     is_whole: bool
     entry: Mapping[str, Any]
-    state: State | None
+    state: LogState | None
     notes: tuple[str, ...]
     since: int = 1
 
@@ -75,7 +75,7 @@ class KnownTables:
         """What the log has of a table at an offset."""
         begins = self.first_offset
         entry = self._backfill(table, offset)
-        known = Backfill.of(entry)
+        known = TableBackfill.of(entry)
         notes: list[str] = []
         floor = known.floor if known.floor is not None and known.floor <= offset else None
         if known.base:
@@ -106,7 +106,7 @@ class KnownTables:
             shape = kept.tables[str(table)].table
         return shape
 
-    def state(self, table: TableId, offset: int) -> State | None:
+    def state(self, table: TableId, offset: int) -> LogState | None:
         """The state that the log has of a table's rows from before its first offset, if it applies to an offset;
         otherwise None."""
         begins = self.first_offset
@@ -130,7 +130,7 @@ class KnownTables:
             after = segment.facts_at(end).get(str(table), {})
             if inside >= bounds[0]:
                 begin, before = inside, segment.facts_at(inside).get(str(table), {})
-        known, was = Backfill.of(after), Backfill.of(before)
+        known, was = TableBackfill.of(after), TableBackfill.of(before)
         if offset >= end or known.floor == was.floor:
             return after
         is_there = known.floor is not None and known.floor <= offset

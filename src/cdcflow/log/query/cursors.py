@@ -58,7 +58,7 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BackfillPart:
     """A table's part of a backfill. `since`: the first offset of the log that the part needs. `is_rows`: the table's
     rows as of the backfill's offset; otherwise its changes since `since`, because not all of its rows were in the log
     yet."""
@@ -69,12 +69,12 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Backfill:
+class LogBackfill:
     """A backfill out of the log: `offset` is the same for all tables, `clock` its commit time (µs since 1970)."""
 
     offset: int
     clock: int
-    parts: tuple[Part, ...]
+    parts: tuple[BackfillPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +118,14 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ConsumerState:
     """The stored state of a consumer. `last_commit`: the cursor up to which its reader reported everything as
     processed; `committed`: a cursor at or after it, with nothing for the consumer between the two."""
 
     definition: Definition
     log_id: str
     generation: int
-    backfill: Backfill | None
+    backfill: LogBackfill | None
     committed: Cursor
     last_commit: Cursor
 
@@ -159,14 +159,14 @@ class State:
         """How many of the log's offsets up to `end` are after the last commit."""
         return max(0, end - self.committed.offset)
 
-    def begin_again(self, generation: int, backfill: Backfill | None, offset: int) -> State:
+    def begin_again(self, generation: int, backfill: LogBackfill | None, offset: int) -> ConsumerState:
         """The same consumer, beginning with a backfill, or (None) after an offset."""
         part = 0 if backfill is not None and backfill.parts else None
         at = offset if backfill is None else backfill.offset
         committed = Cursor(self.log_id, self.name, generation, at, part)
         return replace(self, generation=generation, backfill=backfill, committed=committed, last_commit=committed)
 
-    def after_commit(self, cursor: Cursor) -> State:
+    def after_commit(self, cursor: Cursor) -> ConsumerState:
         """The same consumer, after its reader reported that everything up to a cursor was processed."""
         return replace(self, committed=cursor, last_commit=cursor)
 
@@ -214,7 +214,7 @@ class State:
         return json.dumps({"version": STATE_VERSION, **asdict(self), **cursors}, indent=1)
 
     @classmethod
-    def from_json(cls, text: str | bytes, name: str) -> State:
+    def from_json(cls, text: str | bytes, name: str) -> ConsumerState:
         """Read what `to_json` wrote.
 
         Raises:
@@ -234,7 +234,7 @@ class State:
             backfill = (
                 None
                 if kept is None
-                else Backfill(kept["offset"], kept["clock"], tuple(Part(**part) for part in kept["parts"]))
+                else LogBackfill(kept["offset"], kept["clock"], tuple(BackfillPart(**part) for part in kept["parts"]))
             )
             cursors = Cursor.of(found["committed"]), Cursor.of(found["last_commit"])
             return cls(definition, found["log_id"], found["generation"], backfill, *cursors)
@@ -255,4 +255,4 @@ def _is_before(cursor: Cursor, other: Cursor) -> bool:
     return (cursor.part, cursor.place) < (other.part, other.place)
 
 
-__all__ = ["OPS", "Backfill", "Cursor", "Definition", "Part", "State"]
+__all__ = ["OPS", "LogBackfill", "Cursor", "Definition", "BackfillPart", "ConsumerState"]

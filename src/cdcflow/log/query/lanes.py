@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.log.query.batches import Piece, pieces
+from cdcflow.log.query.batches import RowsPiece, pieces
 from cdcflow.log.read.commit_order import COMMIT_CLOCK, in_commit_order
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.read.reader import LogRows
@@ -50,8 +50,8 @@ class Lane:
         self._headers = log.read_transactions(after + 1, last) if after < last else iter(())
         self._clocks, self._ends = _NONE, _NONE
         self.is_done = False
-        self._pieces: Iterator[Piece] = iter(())
-        self._next: Piece | None = None
+        self._pieces: Iterator[RowsPiece] = iter(())
+        self._next: RowsPiece | None = None
         self._taken = _NONE, _NONE
 
     @property
@@ -101,7 +101,7 @@ class Lane:
             self._pieces = pieces(rows, first, self.at, tables, wanted.ops, wanted.rows_max, stops)
             self._next = next(self._pieces, None)
 
-    def upto(self, end: int) -> Iterator[Piece]:
+    def upto(self, end: int) -> Iterator[RowsPiece]:
         """The pieces up to an offset, which is a stop."""
         while self._next is not None and self._next.last <= end:
             piece, self._next = self._next, None
@@ -127,7 +127,7 @@ class _Clocked:
             yield shape, version, rows.append_column(_FIELD, pa.array(of_row).cast(_FIELD.type))
 
 
-def merge_lanes(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, Piece]]:
+def merge_lanes(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, RowsPiece]]:
     """The pieces of all logs in one order. `lanes` in the order of their names.
 
     Raises:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.files import states
 from cdcflow.log.files.layout import Layout
-from cdcflow.log.files.states import State
+from cdcflow.log.files.states import LogState
 from cdcflow.log.fold.fold import exact
 from cdcflow.log.index.keyhash import Hashes
 from cdcflow.log.query import new_rows
@@ -263,7 +263,7 @@ class ChangeLog:
         found = row_at(find, wanted, moment.offset, shape, shapes)
         return _answer(id_, wanted, moment, found, standing)
 
-    def _state_rows(self, key: Key, state: State, since: int) -> Iterator[Rows]:
+    def _state_rows(self, key: Key, state: LogState, since: int) -> Iterator[Rows]:
         """The row that a state has for a key, if its last change is not older than `since`."""
         shape = state.tables[str(key.table)].table
         columns = key.columns(shape)

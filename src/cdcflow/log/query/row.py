@@ -80,7 +80,7 @@ def row_at(find: Find, key: Key, offset: int, shape: Table, shapes: Sequence[Tab
             break
     if not back:
         return Row(None, None)
-    started: dict[fold.Key, fold.Row] = {}
+    started: dict[fold.Key, fold.FoldedRow] = {}
     oldest, changes = back[-1], [_as_shape(change, shape) for change in reversed(back)]
     # The first change after which the row exists: columns added later were added to it.
     first = 1 if oldest.op in (DELETE, TRUNCATE) else 0
@@ -93,10 +93,10 @@ def row_at(find: Find, key: Key, offset: int, shape: Table, shapes: Sequence[Tab
         names = _names(oldest.table, shape)
         gone = tuple(oldest.before[c] for c in oldest.table.key)
         if was.values is not None:
-            started[gone] = fold.Row(was.values, frozenset(was.unknown), oldest.offset - 2)
+            started[gone] = fold.FoldedRow(was.values, frozenset(was.unknown), oldest.offset - 2)
         key_columns = [names[c] for c in oldest.table.key]
-        changes.insert(0, fold.Change(oldest.offset - 1, DELETE, dict(zip(key_columns, gone, strict=True))))
-        changes[1] = fold.Change(
+        changes.insert(0, fold.LogChange(oldest.offset - 1, DELETE, dict(zip(key_columns, gone, strict=True))))
+        changes[1] = fold.LogChange(
             oldest.offset, INSERT, changes[1].values, changes[1].unchanged, dict(zip(key_columns, gone, strict=True))
         )
     rows = fold.fold(started, changes, shape.key)
@@ -147,7 +147,7 @@ def _says_all(change: Change) -> bool:
     return change.op in (DELETE, TRUNCATE, INSERT, READ) or not change.unchanged
 
 
-def _as_shape(change: Change, shape: Table) -> fold.Change:
+def _as_shape(change: Change, shape: Table) -> fold.LogChange:
     """A change in the names and types of a shape."""
     names = _names(change.table, shape)
     sent = {
@@ -156,10 +156,10 @@ def _as_shape(change: Change, shape: Table) -> fold.Change:
         if name in names
     }
     unchanged = frozenset(names[name] for name in change.unchanged if name in names)
-    return fold.Change(change.offset, change.op, sent, unchanged)
+    return fold.LogChange(change.offset, change.op, sent, unchanged)
 
 
-def _with_given(change: fold.Change, of: Table, shape: Table, shapes: Sequence[Table]) -> fold.Change:
+def _with_given(change: fold.LogChange, of: Table, shape: Table, shapes: Sequence[Table]) -> fold.LogChange:
     """A row's oldest change, with the values of the columns that were added while the row existed."""
     defaults = defaults_of([s for s in shapes if s.incarnation == shape.incarnation], shape)
     given: dict[str, Any] = {}

@@ -24,9 +24,9 @@ from cdcflow.log.files.parquet import columns_of
 from cdcflow.log.format import keyruns
 from cdcflow.log.format.journal import CutMark, JournalHeader, Record
 from cdcflow.log.format.numbers import Numbers
-from cdcflow.log.format.rows import Rows
+from cdcflow.log.format.rows import ShapeRows
 from cdcflow.log.format.segment import Segment, SegmentFile
-from cdcflow.log.format.transactions import Transactions
+from cdcflow.log.format.transactions import TransactionHeaders
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, table_from_json
 
@@ -45,7 +45,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """The result of `check`. Without `faults` the log is whole; the other fields count what was read."""
 
     faults: tuple[Fault, ...]
@@ -81,12 +81,12 @@ class Seen:
     def fault(self, where: Path | str, text: str) -> None:
         self.faults.append(Fault(str(where), text))
 
-    def report(self, first_offset: int) -> Report:
+    def report(self, first_offset: int) -> CheckReport:
         counts = self.segments, self.journals, self.transactions, self.rows, self.bytes
-        return Report(tuple(self.faults), *counts, first_offset, self.next_offset)
+        return CheckReport(tuple(self.faults), *counts, first_offset, self.next_offset)
 
 
-def check(path: Path | Layout, *, deep: bool = False) -> Report:
+def check(path: Path | Layout, *, deep: bool = False) -> CheckReport:
     """Read a log from beginning to end and report its faults.
 
     Always checked: manifests, their chain, every file's size and sha256, offsets and transactions without gaps, each
@@ -313,9 +313,9 @@ def journal(
     for record in found:
         numbers.take(record)
         match record:
-            case Transactions():
+            case TransactionHeaders():
                 _headers(path, record.headers, record.first_transaction, record.first_offset, seen)
-            case Rows():
+            case ShapeRows():
                 seen.rows += len(record.offsets)
                 if deep:
                     record.rows.validate(full=True)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read import check, reader
-from cdcflow.log.read.check import Report
+from cdcflow.log.read.check import CheckReport
 from cdcflow.log.read.reader import LogLocation, LogRows
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
@@ -39,7 +39,7 @@ class FolderReader:
     def read_transactions(self, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
         return reader.read_transactions(self.layout, from_offset, to_offset)
 
-    def check(self, *, deep: bool = False) -> Report:
+    def check(self, *, deep: bool = False) -> CheckReport:
         return check.check(self.layout, deep=deep)
 
 

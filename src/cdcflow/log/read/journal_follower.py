@@ -11,7 +11,7 @@ from cdcflow.log.files import attached
 from cdcflow.log.files.extents import opened_journal
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.framing import Damaged, FileKind, Frame, FrameKind, Header, frames, read_header
-from cdcflow.log.format.journal import Attach, AttachedFile, Decoder, JournalHeader, Record
+from cdcflow.log.format.journal import AttachedFile, AttachedSpool, Decoder, JournalHeader, Record
 from cdcflow.log.format.numbers import Numbers, refusing
 
 
@@ -104,7 +104,7 @@ class Following:
             for frame in self._frames(self._read, end):
                 record = self._decoder.record(frame)
                 self._numbers.take(record)
-                if isinstance(record, Attach | AttachedFile):
+                if isinstance(record, AttachedSpool | AttachedFile):
                     yield from attached.rows(self._layout, record)
                 else:
                     yield record

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from cdcflow.log.read.check import Report
+from cdcflow.log.read.check import CheckReport
 from cdcflow.log.read.reader import LogRows
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
@@ -49,6 +49,6 @@ class LogReader(Protocol):
         """The headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in order."""
         ...
 
-    def check(self, *, deep: bool = False) -> Report:
+    def check(self, *, deep: bool = False) -> CheckReport:
         """Read the log through and report what is wrong with it; `deep` reads every value."""
         ...

@@ -17,10 +17,10 @@ from cdcflow.log.files.extents import Extent, opened_journal
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.parquet import columns_of
 from cdcflow.log.format.framing import FrameKind, frames
-from cdcflow.log.format.journal import Attach, Record, records
-from cdcflow.log.format.rows import Rows
+from cdcflow.log.format.journal import AttachedSpool, Record, records
+from cdcflow.log.format.rows import ShapeRows
 from cdcflow.log.format.segment import Segment
-from cdcflow.log.format.transactions import HEADERS_BACK, Transactions, gathered_back, headers_back, source_xids
+from cdcflow.log.format.transactions import HEADERS_BACK, TransactionHeaders, gathered_back, headers_back, source_xids
 from cdcflow.model.change import DELETE, PARTIAL_KEYS_MAX, KeySet, Kind, Uint64s
 from cdcflow.model.position import Offset, Position
 from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, TableId, table_from_json, word
@@ -130,7 +130,7 @@ def _headers_back(layout: Layout, journals: Sequence[Extent], newest: tuple[int,
     for extent in reversed(journals):
         with opened_journal(layout, extent.header.first_offset) as (file, header, _):
             found = frames(file, header, end=extent.bytes, skip=skip)
-            yield headers_back([Transactions.decode(frame.payload) for frame in found if frame.payload])
+            yield headers_back([TransactionHeaders.decode(frame.payload) for frame in found if frame.payload])
     for segment, _ in layout.manifests_back(newest, layout.log_file().first_offset):
         if segment.xid_newest is None:
             return  # only rows of backfills, in this segment and in all before it
@@ -188,12 +188,12 @@ def _key_names(table: Table, shape: Table) -> list[str]:
         ) from None
 
 
-def _journal_rows(layout: Layout, extent: Extent) -> Iterator[Rows]:
+def _journal_rows(layout: Layout, extent: Extent) -> Iterator[ShapeRows]:
     for record in _journal(layout, extent, frozenset({FrameKind.TRANSACTIONS, FrameKind.CUT})):
         match record:
-            case Rows():
+            case ShapeRows():
                 yield record
-            case Attach():
+            case AttachedSpool():
                 yield from attached.rows(layout, record)
             # A file has rows of a chunk: the source sent all of their columns.
             case _:

@@ -25,12 +25,12 @@ from cdcflow.log.files.extents import TRIES_MAX, Extent, extent_records, extents
 from cdcflow.log.files.layout import Bounds, Layout, LogFile
 from cdcflow.log.files.parquet import columns_of
 from cdcflow.log.format.framing import FrameKind
-from cdcflow.log.format.journal import Attach, AttachedFile, Owners
-from cdcflow.log.format.rows import Rows, Shape
+from cdcflow.log.format.journal import AttachedFile, AttachedSpool, Owners
+from cdcflow.log.format.rows import ShapeEntry, ShapeRows
 from cdcflow.log.format.schema_history import SchemaHistory
 from cdcflow.log.format.segment import Segment, SegmentFile
-from cdcflow.log.format.transactions import Transactions
-from cdcflow.log.read.check import Fault, Report, check
+from cdcflow.log.format.transactions import TransactionHeaders
+from cdcflow.log.read.check import CheckReport, Fault, check
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import OFFSET, Table, TableId, table_from_json
 
@@ -38,7 +38,7 @@ __all__ = [
     "Fault",
     "LogRows",
     "LogLocation",
-    "Report",
+    "CheckReport",
     "check",
     "list_segments",
     "newest_checkpoint",
@@ -106,7 +106,7 @@ def table_shapes(path: LogLocation) -> dict[TableId, dict[int, Table]]:
     def learn() -> None:
         for extent in extents_of(layout):
             for record in extent_records(layout, extent, skip=frozenset(FrameKind) - {FrameKind.SCHEMA}):
-                if isinstance(record, Shape):
+                if isinstance(record, ShapeEntry):
                     history.learn(record.table, record.version)
 
     retry_read(learn, layout.root)
@@ -241,14 +241,14 @@ def _journal_steps(
 ) -> Iterator[_Step]:
     versions: dict[Table, int] = {}
     owners: Owners | None = None
-    run: Transactions | None = None
+    run: TransactionHeaders | None = None
     following: tuple[int, int] = (extent.header.base.next_offset, extent.header.base.next_transaction)
     skip = frozenset[FrameKind]() if with_rows else frozenset({FrameKind.ROWS, FrameKind.ATTACH, FrameKind.FILE})
     for record in extent_records(layout, extent, skip):
         match record:
-            case Shape():
+            case ShapeEntry():
                 versions[record.table] = record.version
-            case Transactions():
+            case TransactionHeaders():
                 if run is not None:
                     yield _run_end(run, with_rows=with_rows)
                 if (record.first_offset, record.first_transaction) != following:
@@ -262,9 +262,9 @@ def _journal_steps(
                 following = (run.next_offset, run.next_transaction)
                 if run.first_offset > to:
                     return
-            case Rows() if owners is not None:
+            case ShapeRows() if owners is not None:
                 yield from _steps_of(at, to, tables, owners, record, versions)
-            case Attach() | AttachedFile() if owners is not None and record.first_offset + record.rows > at:
+            case AttachedSpool() | AttachedFile() if owners is not None and record.first_offset + record.rows > at:
                 for rows in attached.rows(layout, record):
                     yield from _steps_of(at, to, tables, owners, rows, versions)
             case _:
@@ -273,12 +273,12 @@ def _journal_steps(
         yield _run_end(run, with_rows=with_rows)
 
 
-def _run_end(run: Transactions, *, with_rows: bool) -> _Step:
+def _run_end(run: TransactionHeaders, *, with_rows: bool) -> _Step:
     return run.next_offset, None, None if with_rows else pa.Table.from_batches([run.headers])
 
 
 def _steps_of(
-    at: int, to: int, tables: Collection[TableId] | None, owners: Owners, rows: Rows, versions: dict[Table, int]
+    at: int, to: int, tables: Collection[TableId] | None, owners: Owners, rows: ShapeRows, versions: dict[Table, int]
 ) -> Iterator[_Step]:
     table = rows.shape.table
     if tables is not None and table.id not in tables:

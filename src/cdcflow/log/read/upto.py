@@ -23,9 +23,9 @@ from cdcflow.log.files import states
 from cdcflow.log.files.layout import Bounds, Layout, LogFile
 from cdcflow.log.files.parquet import Parquet
 from cdcflow.log.files.segment_writer import file_name
-from cdcflow.log.files.states import State
-from cdcflow.log.files.tally import Tally
-from cdcflow.log.format.rows import Shape
+from cdcflow.log.files.states import LogState
+from cdcflow.log.files.tally import ShapeTally
+from cdcflow.log.format.rows import ShapeEntry
 from cdcflow.log.format.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
 from cdcflow.log.read.reader import LogRows
 from cdcflow.model.change import TRUNCATE
@@ -73,7 +73,7 @@ def ending(
     return found
 
 
-def behind(layout: Layout, state: State, room: Path) -> Layout:
+def behind(layout: Layout, state: LogState, room: Path) -> Layout:
     """Create a log in `room` that begins with a state of another log, as if a backfill had read its rows, and continues
     with the segments after it."""
     found = Layout(room, layout.store)
@@ -156,7 +156,7 @@ class _Files:
 
     def __init__(self, room: Path) -> None:
         self._room = room
-        self._opened: dict[Shape, tuple[Parquet, Tally]] = {}
+        self._opened: dict[ShapeEntry, tuple[Parquet, ShapeTally]] = {}
 
     def __enter__(self) -> _Files:
         return self
@@ -167,11 +167,11 @@ class _Files:
                 parquet.give_up()
 
     def add(self, table: Table, version: int, rows: pa.Table) -> None:
-        shape = Shape(table, version)
+        shape = ShapeEntry(table, version)
         if shape not in self._opened:
             name = file_name(table, version)
             file: IO[bytes] = (self._room / name).open("wb")
-            self._opened[shape] = Parquet(name, table.log_schema, file, table.key), Tally(shape)
+            self._opened[shape] = Parquet(name, table.log_schema, file, table.key), ShapeTally(shape)
         parquet, tally = self._opened[shape]
         for batch in rows.cast(table.log_schema).to_batches():
             if batch.num_rows:

@@ -24,12 +24,12 @@ from cdcflow.log.disk.lease import Held, Lease
 from cdcflow.log.disk.segment_folders import put_in_place, write_segment
 from cdcflow.log.files.layout import Layout, LogFile
 from cdcflow.log.files.segment_writer import seal
-from cdcflow.log.format.journal import Attach
+from cdcflow.log.format.journal import AttachedSpool
 from cdcflow.log.format.records import Message
-from cdcflow.log.format.rows import Rows
+from cdcflow.log.format.rows import ShapeRows
 from cdcflow.log.format.schema_history import SchemaHistory
 from cdcflow.log.format.segment import Segment, manifest_hash
-from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX, Tail, Unsealed
+from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX, TailSplitter, Unsealed
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import table_from_json
 
@@ -82,7 +82,7 @@ class Sealer:
             InvariantViolated: something is missing, or it is another log.
             SinkUnavailable: no room.
         """
-        tail = Tail(messages, f"topic {self.topic}", self.log_id, self.after, self.bytes_max)
+        tail = TailSplitter(messages, f"topic {self.topic}", self.log_id, self.after, self.bytes_max)
         chain = self.previous, self.previous_offset, self.xid_newest
         for unsealed in tail.segments():
             name = f".{uuid.uuid4().hex}.tmp"
@@ -119,11 +119,11 @@ class Sealer:
         return replace(segment, files=tuple(replace(file, path=self.prefix + file.path) for file in segment.files))
 
 
-def _no_spool(attach: Attach) -> Iterator[Rows]:
+def _no_spool(attach: AttachedSpool) -> Iterator[ShapeRows]:
     raise InvariantViolated(f"sealing a topic: it names a spool ({attach.spool}), and a topic has none")
 
 
-class History:
+class FolderHistory:
     """A history opened for adding to it. A context manager: the lock is released at the end."""
 
     def __init__(self, layout: Layout, lease: Lease, layer: FileLayer = OS_LAYER) -> None:
@@ -145,7 +145,7 @@ class History:
     @classmethod
     def open(
         cls, path: Path, log_id: str, identity: SourceIdentity, first_offset: int, layer: FileLayer = OS_LAYER
-    ) -> History:
+    ) -> FolderHistory:
         """Open the history of a log for adding to it; if it does not exist, create it, beginning with `first_offset`.
 
         Raises:
@@ -171,7 +171,7 @@ class History:
             lease.release()
             raise
 
-    def __enter__(self) -> History:
+    def __enter__(self) -> FolderHistory:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -273,4 +273,4 @@ def _own(layout: Layout, log_id: str, identity: SourceIdentity, first_offset: in
         write_file(layer, layout.log_json, replace(file, source=identity).to_json().encode())
 
 
-__all__ = ["TOPIC_END", "History", "Sealer", "check_follows", "learn"]
+__all__ = ["TOPIC_END", "FolderHistory", "Sealer", "check_follows", "learn"]

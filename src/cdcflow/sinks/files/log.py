@@ -44,10 +44,10 @@ from cdcflow.log.files.extents import Extent, retry_read
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.segment_writer import check_storable
 from cdcflow.log.format import spool
-from cdcflow.log.format.journal import Attach, JournalHeader
+from cdcflow.log.format.journal import AttachedSpool, JournalHeader
 from cdcflow.log.format.segment import Segment
-from cdcflow.log.format.transactions import Transactions
-from cdcflow.log.maintenance.retention import Retention, Rule
+from cdcflow.log.format.transactions import TransactionHeaders
+from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.read import lookup
 from cdcflow.model.change import HeldRun, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
@@ -217,7 +217,7 @@ class FileLog:
         for table in spooled.shapes if spooled is not None else held or [b.table for b in batches]:
             self._introduce(table)
         encoder.transactions(
-            Transactions.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
+            TransactionHeaders.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
         )
         for batch in batches if filed is None else ():
             if batch.rows.num_rows:
@@ -338,8 +338,8 @@ class FileLog:
         with self._sealing, self._deadly():
             self._living()
             remote = None if self._uploads is None else self._uploads.remote
-            retention = Retention(self._layout, remote, layer=self._layer)
-            return retention.expire(Rule(before_cut, before_clock, bytes_max), self._lease.check)
+            retention = LogRetention(self._layout, remote, layer=self._layer)
+            return retention.expire(ExpiryRule(before_cut, before_clock, bytes_max), self._lease.check)
 
     # ── reading back ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -444,7 +444,7 @@ class FileLog:
         del self._spools[spooled.name]
         spooled.finish()
         self._journal.encoder.attach(
-            Attach(spooled.name, first_offset, run.rows, spooled.bytes, spooled.crc, run.aborted)
+            AttachedSpool(spooled.name, first_offset, run.rows, spooled.bytes, spooled.crc, run.aborted)
         )
         self._attached.append(spooled)
         self._of_journal.append(spooled)

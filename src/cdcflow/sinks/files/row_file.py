@@ -11,11 +11,11 @@ from typing import Any
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.log.disk.layer import DurableFile, FileLayer
-from cdcflow.log.files.parquet import Target
+from cdcflow.log.files.parquet import SegmentTarget
 from cdcflow.log.format.segment import SegmentFile
 from cdcflow.model.change import HeldRows
 
-Write = Callable[[str, Target], SegmentFile]
+Write = Callable[[str, SegmentTarget], SegmentFile]
 """Writes rows into a target, under a name, and returns the file's entry for a manifest."""
 
 

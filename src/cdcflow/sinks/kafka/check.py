@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from cdcflow.errors import CdcflowError
 from cdcflow.log.format.journal import JournalHeader, Record
 from cdcflow.log.format.records import TopicRecord
-from cdcflow.log.format.rows import Shape
-from cdcflow.log.read.check import Report, Seen, journal
+from cdcflow.log.format.rows import ShapeEntry
+from cdcflow.log.read.check import CheckReport, Seen, journal
 from cdcflow.log.read.reader import LogLocation
 from cdcflow.sinks.kafka.frames import frames, read_state
 from cdcflow.sinks.kafka.loss import expired_whole
-from cdcflow.sinks.kafka.state import State, TopicRange
+from cdcflow.sinks.kafka.state import TopicRange, TopicState
 from cdcflow.sinks.kafka.topics import Topics
 
 
-def check(topics: Topics, *, deep: bool = False, history: LogLocation | None = None) -> Report:
+def check(topics: Topics, *, deep: bool = False, history: LogLocation | None = None) -> CheckReport:
     """Read the whole log and report what is wrong with it. `deep` also validates every value.
 
     Expired rows are no fault, unless nothing is left up to the checkpoint, in the topic or in the `history`.
@@ -56,7 +56,7 @@ def check(topics: Topics, *, deep: bool = False, history: LogLocation | None = N
     return seen.report(first)
 
 
-def _end(where: str, topics: Topics, state: State, seen: Seen, met: set[int], readable: list[TopicRange]) -> None:
+def _end(where: str, topics: Topics, state: TopicState, seen: Seen, met: set[int], readable: list[TopicRange]) -> None:
     for gone in sorted({s.topic_offset for s in readable} - met):
         seen.fault(where, f"the topic range at offset {gone}, which topic {topics.state} names, is not there")
     # While a daemon runs, the state that was read first may be older than the frames read later, never newer.
@@ -71,7 +71,7 @@ def _end(where: str, topics: Topics, state: State, seen: Seen, met: set[int], re
 class _Frames:
     """The frames of the topic, one topic range at a time."""
 
-    def __init__(self, found: Iterator[TopicRecord], seen: Seen, state: State) -> None:
+    def __init__(self, found: Iterator[TopicRecord], seen: Seen, state: TopicState) -> None:
         self._found = found
         self._seen = seen
         self._state = state
@@ -94,11 +94,11 @@ class _Frames:
             if isinstance(record, JournalHeader):
                 self._head = found, record
                 return
-            if isinstance(record, Shape):
+            if isinstance(record, ShapeEntry):
                 self._shape(found.topic_offset, record)
             yield record
 
-    def _shape(self, topic_offset: int, shape: Shape) -> None:
+    def _shape(self, topic_offset: int, shape: ShapeEntry) -> None:
         known = self._state.shapes.shapes().get(shape.table.id, {}).get(shape.version)
         # What a daemon adds concurrently is after the last known cut.
         if known != shape.table and (known is not None or self._seen.cut < self._state.checkpoint.cut):

@@ -8,18 +8,18 @@ from cdcflow.log.format.framing import FrameKind
 from cdcflow.log.format.journal import cut_number
 from cdcflow.log.format.records import HEAD, RangeDecoder, TopicRecord, head_from
 from cdcflow.sinks.kafka import state as states
-from cdcflow.sinks.kafka.state import State
-from cdcflow.sinks.kafka.topics import Reader, Topics
+from cdcflow.sinks.kafka.state import TopicState
+from cdcflow.sinks.kafka.topics import PartitionReader, Topics
 
 
-def read_state(topics: Topics) -> State:
+def read_state(topics: Topics) -> TopicState:
     """The current state in the checkpoint's topic."""
     with topics.reader(topics.state) as reader:
         return states.read(reader.messages(reader.bounds()[0]), topics.state)
 
 
 def frames(
-    reader: Reader, begin: int, end: int | None = None, wanted: Iterable[FrameKind] | None = None
+    reader: PartitionReader, begin: int, end: int | None = None, wanted: Iterable[FrameKind] | None = None
 ) -> Iterator[TopicRecord]:
     """The contents of the frames between two topic offsets.
 
@@ -32,7 +32,7 @@ def frames(
             yield found
 
 
-def last_cut(topics: Topics, state: State) -> int | None:
+def last_cut(topics: Topics, state: TopicState) -> int | None:
     """The number of the cut that the log's topic ends with (0: no cut; None: the brokers have deleted it)."""
     with topics.reader(topics.name) as reader:
         low, high = reader.bounds()

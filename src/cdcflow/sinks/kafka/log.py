@@ -35,10 +35,10 @@ from cdcflow.log.disk.layer import OS_LAYER, storing
 from cdcflow.log.files.segment_writer import check_storable
 from cdcflow.log.format import spool as spools
 from cdcflow.log.format.framing import FrameKind, Part
-from cdcflow.log.format.journal import Attach, Encoder, JournalHeader
+from cdcflow.log.format.journal import AttachedSpool, Encoder, JournalHeader
 from cdcflow.log.format.records import HEAD, head_of, pieces
-from cdcflow.log.format.rows import Rows, RowsEncoder
-from cdcflow.log.format.transactions import Transactions, gathered_back, headers_back
+from cdcflow.log.format.rows import RowsEncoder, ShapeRows
+from cdcflow.log.format.transactions import TransactionHeaders, gathered_back, headers_back
 from cdcflow.log.read.lookup import gather_keys, keys_expired, keys_of_partial
 from cdcflow.log.read.reader import LogLocation
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
@@ -51,8 +51,8 @@ from cdcflow.sinks.kafka.doctor import wrong
 from cdcflow.sinks.kafka.failures import GONE, Fenced
 from cdcflow.sinks.kafka.frames import frames, read_state
 from cdcflow.sinks.kafka.producer import Sender
-from cdcflow.sinks.kafka.state import State, StateRecord, TopicRange
-from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
+from cdcflow.sinks.kafka.state import StateRecord, TopicRange, TopicState
+from cdcflow.sinks.kafka.topics import Admin, PartitionReader, Topics
 from cdcflow.sinks.numbering import Numbering, own_rows
 
 RANGE_BYTES_MAX = 64 << 20
@@ -83,7 +83,7 @@ class _Spooled:
     """Rows that are in a spool; they become frames, like all others, when this is sent."""
 
     path: Path
-    attach: Attach
+    attach: AttachedSpool
     encoders: Mapping[Table, RowsEncoder]
 
 
@@ -103,7 +103,7 @@ class KafkaLog:
     After an error the log is dead: every call raises that error, except `close`.
     """
 
-    def __init__(self, topics: Topics, sender: Sender, state: State, scratch: Path, *, is_new: bool) -> None:
+    def __init__(self, topics: Topics, sender: Sender, state: TopicState, scratch: Path, *, is_new: bool) -> None:
         self._topics = topics
         self._sender = sender
         self._scratch = scratch
@@ -212,7 +212,7 @@ class KafkaLog:
         batches = run.batches if isinstance(run, Run) else ()
         for table in spooled.shapes if spooled is not None else [b.table for b in batches]:
             self._introduce(table)
-        self._encoder.transactions(Transactions.of(run, first, numbered.first_transaction, numbered.commit_clock))
+        self._encoder.transactions(TransactionHeaders.of(run, first, numbered.first_transaction, numbered.commit_clock))
         for batch in batches:
             if batch.rows.num_rows:
                 self._encoder.rows(batch, first)
@@ -314,14 +314,14 @@ class KafkaLog:
         with self._looking_back() as reader:
             return gathered_back((headers for _, headers in self._headers_back(reader)), is_enough)
 
-    def _headers_back(self, reader: Reader) -> Iterator[tuple[TopicRange, pa.Table]]:
+    def _headers_back(self, reader: PartitionReader) -> Iterator[tuple[TopicRange, pa.Table]]:
         """The headers of the source's transactions in each topic range that the brokers have, latest range first."""
         low, end = reader.bounds()
         for topic_range in reversed(self._topic_ranges):
             if topic_range.topic_offset < low:
                 return
             found = frames(reader, topic_range.topic_offset, end, (FrameKind.TRANSACTIONS,))
-            yield topic_range, headers_back([p.record for p in found if isinstance(p.record, Transactions)])
+            yield topic_range, headers_back([p.record for p in found if isinstance(p.record, TransactionHeaders)])
             end = topic_range.topic_offset
 
     def newest_shape(self, table: TableId) -> Table | None:
@@ -337,7 +337,7 @@ class KafkaLog:
         return gather_keys(table, self._partial_rows(shape, since))
 
     @contextlib.contextmanager
-    def _looking_back(self) -> Iterator[Reader]:
+    def _looking_back(self) -> Iterator[PartitionReader]:
         with self._syncing:
             self._topics.wait_until_shown()
             with self._topics.reader(self._topics.name) as reader:
@@ -355,7 +355,7 @@ class KafkaLog:
                 raise keys_expired(shape.id, since, min(kept, default=self._durable.next_offset))
             for found in frames(reader, begin, end, (FrameKind.ROWS,)):
                 rows = found.record
-                if isinstance(rows, Rows) and rows.shape.table.id == shape.id and rows.offsets[-1] >= since:
+                if isinstance(rows, ShapeRows) and rows.shape.table.id == shape.id and rows.offsets[-1] >= since:
                     batch = rows.rows.slice(int(np.searchsorted(rows.offsets, since)))
                     yield keys_of_partial(pa.Table.from_batches([batch]), rows.shape.table, shape)
 
@@ -402,7 +402,7 @@ class KafkaLog:
     def _attach(self, run: SpooledTransaction, spooled: SpoolFile, first: Offset) -> None:
         spooled.finish()
         spooled.abandon()  # written through, and read again below; it is not needed after this process
-        attach = Attach(spooled.name, first, run.rows, spooled.bytes, spooled.crc, run.aborted)
+        attach = AttachedSpool(spooled.name, first, run.rows, spooled.bytes, spooled.crc, run.aborted)
         self._put(_Spooled(self._scratch / spooled.name, attach, self._encoder.apart(spooled.shapes)))
         self._spooled_bytes += spooled.bytes
 
@@ -553,8 +553,8 @@ def _check_source(
 
 
 def _owned(
-    state: State, identity: SourceIdentity, attempted: str, copy_of: str | None, *, accept_timeline: bool
-) -> State:
+    state: TopicState, identity: SourceIdentity, attempted: str, copy_of: str | None, *, accept_timeline: bool
+) -> TopicState:
     """The state of a log of this source; a new state if there is no log."""
     if state.identity is None:
         return replace(state, log_id=copy_of or str(uuid.uuid4()), identity=identity)
@@ -581,7 +581,7 @@ def _newer(known: int | None, xids: Uint64s) -> int:
     return int(base + np.uint32(max(0, int((low - base).view(np.int32).max()))))
 
 
-def _expired(topics: Topics, state: State) -> list[TopicRange]:
+def _expired(topics: Topics, state: TopicState) -> list[TopicRange]:
     """Topic ranges that the brokers have deleted."""
     if not state.topic_ranges:
         return []

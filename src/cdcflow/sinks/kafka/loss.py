@@ -17,7 +17,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.reader import LogLocation
 from cdcflow.sinks.kafka.failures import GONE
 from cdcflow.sinks.kafka.frames import last_cut, read_state
-from cdcflow.sinks.kafka.state import State
+from cdcflow.sinks.kafka.state import TopicState
 from cdcflow.sinks.kafka.topics import Admin, Topics
 
 ACCEPTED = "run `cdcflow run --accept-history-loss`, which reads all tables again"
@@ -41,7 +41,7 @@ def check_there(topics: Topics, attempted: str, folder: Path | None) -> None:
 
 def check(
     topics: Topics,
-    state: State,
+    state: TopicState,
     attempted: str,
     folder: Path | None,
     history: LogLocation | None,
@@ -84,7 +84,7 @@ def check(
         )
 
 
-def expired_whole(topics: Topics, state: State, history: LogLocation | None) -> str | None:
+def expired_whole(topics: Topics, state: TopicState, history: LogLocation | None) -> str | None:
     """Why no row of the log up to its checkpoint can be read; None if one can, or if there are no rows."""
     upto = state.checkpoint.next_offset - 1
     with topics.reader(topics.name) as reader:
@@ -166,7 +166,7 @@ def _noted(folder: Path | None) -> str | None:
         return None
 
 
-def _sealed(history: LogLocation | None, state: State) -> int:
+def _sealed(history: LogLocation | None, state: TopicState) -> int:
     """The last offset of this log in its history; 0 if it has no segments."""
     layout = None if history is None else Layout.of(history)
     if layout is None or not layout.exists() or layout.log_file().log_id != state.log_id:

@@ -16,16 +16,16 @@ from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.log.format.framing import FrameKind
 from cdcflow.log.format.journal import CutMark, JournalHeader, Owners
 from cdcflow.log.format.records import RangeDecoder
-from cdcflow.log.format.rows import Rows, Shape
-from cdcflow.log.format.transactions import Transactions, join_headers
-from cdcflow.log.read.check import Report
+from cdcflow.log.format.rows import ShapeEntry, ShapeRows
+from cdcflow.log.format.transactions import TransactionHeaders, join_headers
+from cdcflow.log.read.check import CheckReport
 from cdcflow.log.read.reader import LogLocation, LogRows
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.kafka.check import check
 from cdcflow.sinks.kafka.frames import read_state
-from cdcflow.sinks.kafka.state import State, TopicRange
-from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
+from cdcflow.sinks.kafka.state import TopicRange, TopicState
+from cdcflow.sinks.kafka.topics import Admin, PartitionReader, Topics
 
 _END = (FrameKind.TRANSACTIONS, FrameKind.CUT)
 _NO_OFFSET = 1 << 62
@@ -35,19 +35,19 @@ _NO_OFFSET = 1 << 62
 class Context:
     """What a row's frame does not contain: the preceding transactions and shapes."""
 
-    run: Transactions | None = None
+    run: TransactionHeaders | None = None
     versions: dict[Table, int] = field(default_factory=dict)
     _owners: Owners | None = None
 
-    def begin(self, run: Transactions) -> None:
+    def begin(self, run: TransactionHeaders) -> None:
         self.run, self._owners = run, None
 
-    def has(self, rows: Rows) -> bool:
+    def has(self, rows: ShapeRows) -> bool:
         """The rows have offsets of the run that was announced last."""
         run, offsets = self.run, rows.offsets
         return run is not None and run.first_offset <= offsets[0] and int(offsets[-1]) < run.next_offset
 
-    def log_rows(self, rows: Rows, first: int, last: int) -> LogRows | None:
+    def log_rows(self, rows: ShapeRows, first: int, last: int) -> LogRows | None:
         """The rows between two offsets (both inclusive), in the log's columns; None if there are no such rows."""
         a, b = np.searchsorted(rows.offsets, (first, last + 1))
         if self.run is None or a >= b:
@@ -59,7 +59,7 @@ class Context:
         return table, self.versions[table], pa.Table.from_batches([batch])
 
 
-class Cursor:
+class TopicCursor:
     """Reads a log's topic starting at the head of a range, in any number of steps, and misses no offset.
 
     `topic_offset` is where the next step begins. Rows of offsets below `before` need not be returned.
@@ -74,7 +74,7 @@ class Cursor:
         self._context = Context()
         self.topic_offset = begin.topic_offset
 
-    def read(self, reader: Reader, end: int) -> Iterator[tuple[object, Context]]:
+    def read(self, reader: PartitionReader, end: int) -> Iterator[tuple[object, Context]]:
         """The contents of the frames up to the offset `end` of the topic.
 
         Raises:
@@ -86,19 +86,19 @@ class Cursor:
             if found is None:
                 continue
             match found.record:
-                case Shape():
+                case ShapeEntry():
                     self._context.versions[found.record.table] = found.record.version
-                case Transactions() | JournalHeader():
+                case TransactionHeaders() | JournalHeader():
                     if found.record.first_offset != self._next_offset:
                         raise InvariantViolated(
                             f"reading the log in {self._name}: topic offset {found.topic_offset} has offset "
                             f"{found.record.first_offset} instead of {self._next_offset}",
                             runbook="log-damaged",
                         )
-                    if isinstance(found.record, Transactions):
+                    if isinstance(found.record, TransactionHeaders):
                         self._next_offset = found.record.next_offset
                         self._context.begin(found.record)
-                case Rows() if not self._context.has(found.record):
+                case ShapeRows() if not self._context.has(found.record):
                     raise InvariantViolated(
                         f"reading the log in {self._name}: the rows at topic offset {found.topic_offset} have offsets "
                         f"{found.record.offsets[0]} to {found.record.offsets[-1]}, which are not those of their run",
@@ -153,9 +153,9 @@ class KafkaReader:
         to = _NO_OFFSET if to_offset is None else to_offset
         with self._from(from_offset) as found:
             for record, context in found:
-                if isinstance(record, Transactions) and record.first_offset > to:
+                if isinstance(record, TransactionHeaders) and record.first_offset > to:
                     return
-                if not isinstance(record, Rows) or not (tables is None or record.shape.table.id in tables):
+                if not isinstance(record, ShapeRows) or not (tables is None or record.shape.table.id in tables):
                     continue
                 rows = context.log_rows(record, from_offset, to)
                 if rows is not None:
@@ -166,19 +166,19 @@ class KafkaReader:
         to = _NO_OFFSET if to_offset is None else to_offset
         with self._from(from_offset, _END) as found:
             for record, _ in found:
-                if not isinstance(record, Transactions) or record.next_offset <= from_offset:
+                if not isinstance(record, TransactionHeaders) or record.next_offset <= from_offset:
                     continue
                 if record.first_offset > to:
                     return
                 yield headers_of([record], from_offset, to)
 
-    def check(self, *, deep: bool = False, history: LogLocation | None = None) -> Report:
+    def check(self, *, deep: bool = False, history: LogLocation | None = None) -> CheckReport:
         """Read the whole log and report what is wrong with it. `history`: what it is sealed into."""
         return check(self._topics, deep=deep, history=history)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def state(self) -> State:
+    def state(self) -> TopicState:
         """The current state in the checkpoint's topic. ConfigurationError: there is no log."""
         if not self.exists():
             raise ConfigurationError(f"reading the log in {self.name}: there is no log there", runbook="no-log")
@@ -191,7 +191,7 @@ class KafkaReader:
         with self._topics.reader(self._topics.name) as reader:
             low, end = reader.bounds()
             begin = self.range_of(offset, low)
-            yield iter(()) if begin is None else Cursor(self._topics, begin, wanted).read(reader, end)
+            yield iter(()) if begin is None else TopicCursor(self._topics, begin, wanted).read(reader, end)
 
     def range_of(self, offset: int, low: int) -> TopicRange | None:
         """The topic range that has an offset (or will have it), of those starting at topic offset `low` or later.
@@ -215,15 +215,15 @@ class KafkaReader:
         return begin[-1]
 
 
-def headers_of(runs: Sequence[Transactions], first: int, last: int) -> pa.Table:
+def headers_of(runs: Sequence[TransactionHeaders], first: int, last: int) -> pa.Table:
     """The headers of those of some runs' transactions that have a row between two offsets."""
     headers = pa.Table.from_batches([join_headers(runs)])
     begins, ends = headers.column("first_offset").to_numpy(), headers.column("last_offset").to_numpy()
     return headers.filter(pa.array((ends >= max(first, 1)) & (ends >= begins) & (begins <= last)))
 
 
-def _readable(state: State, low: int) -> list[TopicRange]:
+def _readable(state: TopicState, low: int) -> list[TopicRange]:
     return [s for s in state.topic_ranges if s.topic_offset >= low]
 
 
-__all__ = ["Context", "KafkaReader", "Cursor", "headers_of"]
+__all__ = ["Context", "KafkaReader", "TopicCursor", "headers_of"]

@@ -55,7 +55,7 @@ class TopicRange:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TopicState:
     """`log_id` is empty if there is no log yet. `writer` names the process that opened the log in this epoch.
 
     `newest_xid` is the latest (by 32 bits, which wrap) of the source's transactions in the log.
@@ -71,7 +71,7 @@ class State:
     shapes: SchemaHistory = field(default_factory=SchemaHistory)
 
 
-def read(messages: Iterable[Message], name: str) -> State:
+def read(messages: Iterable[Message], name: str) -> TopicState:
     """The latest value of each key.
 
     Raises:
@@ -94,7 +94,7 @@ def read(messages: Iterable[Message], name: str) -> State:
         ) from None
 
 
-def _state(said: Mapping[str, Any]) -> State:
+def _state(said: Mapping[str, Any]) -> TopicState:
     progress: dict[str, Any] = {}
     history = SchemaHistory()
     topic_ranges: list[TopicRange] = []
@@ -110,7 +110,7 @@ def _state(said: Mapping[str, Any]) -> State:
             history.learn(table_from_json(value["table"]), value["number"])
         elif kind == TOPIC_RANGE:
             topic_ranges.append(TopicRange(value["place"], value["first_offset"], value["newest_xid"]))
-    state = State(shapes=history, topic_ranges=tuple(sorted(topic_ranges, key=lambda s: s.topic_offset)))
+    state = TopicState(shapes=history, topic_ranges=tuple(sorted(topic_ranges, key=lambda s: s.topic_offset)))
     if LOG in said:
         state = replace(state, log_id=said[LOG]["log_id"], identity=SourceIdentity.from_json(said[LOG]["identity"]))
     if WRITER in said:
@@ -189,7 +189,7 @@ def _said(key: str, value: object) -> StateRecord:
 
 __all__ = [
     "StateRecord",
-    "State",
+    "TopicState",
     "TopicRange",
     "of_checkpoint",
     "of_expired",

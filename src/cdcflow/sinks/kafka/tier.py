@@ -22,21 +22,21 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.format.records import Message
 from cdcflow.log.format.schema_history import SchemaHistory
 from cdcflow.log.format.segment import Segment
-from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX, Topic, TopicTail
+from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX, TopicAddress, TopicTail
 from cdcflow.log.read import check, reader
-from cdcflow.log.read.check import Fault, Report
+from cdcflow.log.read.check import CheckReport, Fault
 from cdcflow.log.read.reader import LogRows
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.sinks.files.history import History
+from cdcflow.sinks.files.history import FolderHistory
 from cdcflow.sinks.kafka.frames import last_cut
 from cdcflow.sinks.kafka.reader import KafkaReader
-from cdcflow.sinks.kafka.state import State, TopicRange
+from cdcflow.sinks.kafka.state import TopicRange, TopicState
 from cdcflow.sinks.kafka.topics import Topics
 
 
 class OpenHistory(Protocol):
-    """A history opened for adding to it: `sinks.files.history.History`, or `sinks.objects.history.StoredHistory`."""
+    """A history opened for adding to it: `FolderHistory` of `sinks.files`, `StoredHistory` of `sinks.objects`."""
 
     @property
     def layout(self) -> Layout: ...
@@ -74,9 +74,9 @@ class KafkaTier:
         self._segment_bytes = segment_bytes
         self._open_history = open_history or self._open_folder
 
-    def topic(self) -> Topic:
+    def topic(self) -> TopicAddress:
         """Where the log's topic is."""
-        return Topic(self.topics.brokers, self.topics.name, self.topics.options)
+        return TopicAddress(self.topics.brokers, self.topics.name, self.topics.options)
 
     @contextmanager
     def opened(self) -> Iterator[OpenedTier]:
@@ -104,10 +104,10 @@ class KafkaTier:
                 tail = TopicTail(self.topic(), begin.topic_offset, end)
             yield OpenedTier(history, state, tail, history.sealer(self.topics.name, self._segment_bytes))
 
-    def _open_folder(self, log_id: str, source: SourceIdentity, first: int, next_offset: int) -> History:
-        return History.open(self.layout.root, log_id, source, first)
+    def _open_folder(self, log_id: str, source: SourceIdentity, first: int, next_offset: int) -> FolderHistory:
+        return FolderHistory.open(self.layout.root, log_id, source, first)
 
-    def _begin(self, state: State, history: OpenHistory, readable: list[TopicRange]) -> TopicRange | None:
+    def _begin(self, state: TopicState, history: OpenHistory, readable: list[TopicRange]) -> TopicRange | None:
         """The topic range that contains what follows the history; None if no row follows."""
         at, newest = history.checkpoint, state.checkpoint
         where = f"sealing topic {self.topics.name} into the history {self.layout.name}"
@@ -140,7 +140,7 @@ class OpenedTier:
     def __init__(
         self,
         history: OpenHistory,
-        state: State,
+        state: TopicState,
         tail: TopicTail | None,
         sealer: Callable[[Iterable[Message]], Iterator[str]],
     ) -> None:
@@ -163,7 +163,7 @@ class OpenedTier:
         return self.history.origin()
 
 
-def _wait_until_shown(topics: Topics, state: State) -> None:
+def _wait_until_shown(topics: Topics, state: TopicState) -> None:
     """Wait until the log's topic shows the latest cut of the state: a commit does not appear in both at once."""
     deadline = time.monotonic() + topics.wait_s
     while (cut := last_cut(topics, state)) is not None and cut < state.checkpoint.cut:
@@ -217,7 +217,7 @@ class TieredReader:
         if to_offset is None or to_offset >= sealed:
             yield from self._tail.read_transactions(max(from_offset, sealed), to_offset)
 
-    def check(self, *, deep: bool = False) -> Report:
+    def check(self, *, deep: bool = False) -> CheckReport:
         """Read the whole history and topic and report what is wrong with either, or between them."""
         if not self._layout.exists():
             return self._tail.check(deep=deep)

@@ -95,8 +95,8 @@ class Topics:
                     runbook="topic-gone",
                 )
 
-    def reader(self, topic: str) -> Reader:
-        return Reader(self, topic)
+    def reader(self, topic: str) -> PartitionReader:
+        return PartitionReader(self, topic)
 
     def wait_until_shown(self) -> None:
         """Wait until readers see all that was committed when this was called. For a writer between two transactions.
@@ -196,7 +196,7 @@ class Admin:
             time.sleep(0.05)
 
 
-class Reader:
+class PartitionReader:
     """Reads the one partition of a topic, committed records only. A context manager. Used by one thread."""
 
     def __init__(self, topics: Topics, topic: str) -> None:
@@ -222,7 +222,7 @@ class Reader:
         except KafkaException as error:
             raise refused_option(error, f"reading topic {topic}") from None
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> PartitionReader:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -287,4 +287,4 @@ class Reader:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"it ends at {offset}, not at {end}"))
 
 
-__all__ = ["Admin", "CLEANED", "Reader", "Topics"]
+__all__ = ["Admin", "CLEANED", "PartitionReader", "Topics"]

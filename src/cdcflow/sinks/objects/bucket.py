@@ -42,7 +42,7 @@ class AlreadyThere(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class StoredObject:
     """An object's size, and the store's tag of its content ("" if it has none)."""
 
     bytes: int
@@ -161,11 +161,11 @@ class Bucket:
             found = obstore.list_with_delimiter(self._store(ANSWER_WITHIN), name)
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]]
 
-    def listed(self, name: str) -> dict[str, Listed]:
+    def listed(self, name: str) -> dict[str, StoredObject]:
         """All objects under a folder, by their names in it."""
         return dict(self.each_listed(name))
 
-    def each_listed(self, name: str, after: str = "") -> Iterator[tuple[str, Listed]]:
+    def each_listed(self, name: str, after: str = "") -> Iterator[tuple[str, StoredObject]]:
         """The same one after another, ordered by name: memory holds one page of the listing.
 
         `after`: only those whose names in the folder sort after this one.
@@ -175,7 +175,10 @@ class Bucket:
         with self._asking("listing", name):
             for page in obstore.list(self._store(ANSWER_WITHIN), folder, offset=begin, chunk_size=LISTED_AT_ONCE):
                 for found in page:
-                    yield found["path"].removeprefix(folder), Listed(found["size"], (found["e_tag"] or "").strip('"'))
+                    yield (
+                        found["path"].removeprefix(folder),
+                        StoredObject(found["size"], (found["e_tag"] or "").strip('"')),
+                    )
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove objects; missing ones count as removed."""

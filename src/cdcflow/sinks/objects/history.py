@@ -32,7 +32,7 @@ from cdcflow.log.format.segment import Segment, manifest_hash
 from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.sinks.files.history import TOPIC_END, Sealer, check_follows, learn
-from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket, Listed
+from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket, StoredObject
 from cdcflow.sinks.objects.remote_sealer import StoreSealer
 from cdcflow.sinks.objects.upload import put_first, sizes
 
@@ -200,7 +200,7 @@ class StoredHistory:
         text: bytes,
         place: Mapping[str, Any],
         shapes: SchemaHistory | None,
-        there: Mapping[str, Listed],
+        there: Mapping[str, StoredObject],
     ) -> None:
         """Everything after the link, which makes the segment the next one. May be done twice, and by two processes."""
         learn(self._shapes, segment, shapes)
@@ -230,9 +230,9 @@ class StoredHistory:
                     runbook="two-daemons",
                 ) from None
 
-    def _listed(self, segment: Segment) -> dict[str, Listed]:
+    def _listed(self, segment: Segment) -> dict[str, StoredObject]:
         """The objects in folders of segments that begin within this one, by folder and name."""
-        found: dict[str, Listed] = {}
+        found: dict[str, StoredObject] = {}
         for name, listed in self._bucket.each_listed("segments", f"{segment.first_offset:020d}"):
             bounds = segment_bounds(name.partition("/")[0])
             if bounds is None or bounds[0] > segment.last_offset:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.log.files.layout import Layout, LogFile, segment_name, state_name
-from cdcflow.log.files.states import State
+from cdcflow.log.files.states import LogState
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket
 
@@ -104,7 +104,7 @@ def put_manifest(bucket: Bucket, segment: Segment, text: bytes) -> None:
     _look(bucket, folder, segment, text)
 
 
-def put_state(bucket: Bucket, directory: Path, state: State) -> None:
+def put_state(bucket: Bucket, directory: Path, state: LogState) -> None:
     """Upload a state of the log's tables, its manifest last. A whole one that exists stays: it has the same content."""
     folder = f"states/{state_name(state.offset)}"
     found = bucket.listed(folder)

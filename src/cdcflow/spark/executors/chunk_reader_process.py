@@ -84,7 +84,7 @@ class Answer:
     follows: int = 0
 
 
-class Reader:
+class RequestReader:
     """Answers requests. `held` has the rows by the request that read them, each with its window. `sees_log`: files are
     written to the requested path; otherwise `file` is the one that the last answer refers to."""
 
@@ -123,11 +123,11 @@ class Reader:
             raise SinkUnavailable("writing rows on an executor: it does not have them any more")
         _, found = self.held.pop(request.read)
         run = reads(found.table, found.batches, Position(""), request.commit_ts)
-        target: DurableFile | io.BytesIO = DurableFile(request.path) if self._sees_log else _Memory()
+        target: HeldRowsFile | io.BytesIO = HeldRowsFile(request.path) if self._sees_log else _Memory()
         numbers = {"first_offset": request.first_offset, "transaction": request.transaction}
         told = asdict(rowfile.write(run, found.table, request.path.name, target, **numbers))
         entry = {name: value for name, value in told.items() if name not in ("table", "version")}
-        if isinstance(target, DurableFile):
+        if isinstance(target, HeldRowsFile):
             return Answer(request.id, entry)
         self.file = target.getbuffer()
         return Answer(request.id, entry, follows=len(self.file))
@@ -139,7 +139,7 @@ class Reader:
             yield file[begin : begin + PIECE_BYTES]
 
 
-class DurableFile:
+class HeldRowsFile:
     """A new file, durable when it is closed; the caller makes its name durable."""
 
     def __init__(self, path: Path) -> None:
@@ -190,7 +190,7 @@ def serve(number: int, invitation: Invitation) -> None:
 
 def _answer_all(connection: Connection[Any, Any], invitation: Invitation, *, sees_log: bool) -> None:
     source = invitation.open_reader()
-    reader = Reader(source, sees_log=sees_log)
+    reader = RequestReader(source, sees_log=sees_log)
     try:
         while True:
             connection.send(reader.answer(connection.recv()))
@@ -204,4 +204,15 @@ def _answer_all(connection: Connection[Any, Any], invitation: Invitation, *, see
         source.close()
 
 
-__all__ = ["Answer", "DurableFile", "Hello", "Invitation", "Read", "Reader", "Write", "bare", "serve", "window_of"]
+__all__ = [
+    "Answer",
+    "HeldRowsFile",
+    "Hello",
+    "Invitation",
+    "Read",
+    "RequestReader",
+    "Write",
+    "bare",
+    "serve",
+    "window_of",
+]

@@ -28,7 +28,7 @@ from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
 from cdcflow.spark.executors.chunk_reader_process import (
     PIECE_BYTES,
     Answer,
-    DurableFile,
+    HeldRowsFile,
     Hello,
     Invitation,
     Read,
@@ -157,7 +157,7 @@ class Processes:
             found.set_exception(error)
             return
         process, (told, rows, size, seconds) = answered.result()
-        found.set_result(HeldPart(told, _Rows(self, process, number, rows, size), seconds))
+        found.set_result(HeldPart(told, _ExecutorRows(self, process, number, rows, size), seconds))
 
     def write(self, process: _Process, read: int, path: Path, numbers: tuple[int, int, int]) -> Future[Any]:
         """Have rows written by the process that holds them."""
@@ -247,7 +247,7 @@ class Processes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _ExecutorRows:
     """Implements `cdcflow.model.change.HeldRows`."""
 
     _of: Processes
@@ -296,7 +296,7 @@ def _with_file(connection: Connection[Any, Any], path: Path, answer: Answer) -> 
     """
     pieces, digest = _pieces(connection, answer.follows), hashlib.sha256()
     try:
-        with contextlib.closing(DurableFile(path)) as file:
+        with contextlib.closing(HeldRowsFile(path)) as file:
             for piece in pieces:
                 digest.update(piece)
                 file.write(piece)

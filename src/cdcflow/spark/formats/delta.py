@@ -24,7 +24,7 @@ from cdcflow.errors import SinkUnavailable
 from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.spark.formats.delta_files import COMPACTED
 from cdcflow.spark.formats.delta_jvm import DeltaJvm, delta_jvm
-from cdcflow.spark.formats.delta_transaction import Transaction, may_write, serve
+from cdcflow.spark.formats.delta_transaction import DeltaTransaction, may_write, serve
 from cdcflow.spark.formats.marked import NewerRows
 from cdcflow.spark.runtime.java_errors import first_line
 from cdcflow.spark.runtime.metastore import Entry
@@ -53,7 +53,7 @@ from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.statement import Folding
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.port import ROW_GROUP_BYTES, Compacted, HandOver, Kept, Snapshot
+from cdcflow.tables.port import ROW_GROUP_BYTES, Compacted, HandOver, Kept, TableSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,9 +128,9 @@ class DeltaTable(StatementTable):
         self._entry = entry
         self._looked_at: int | None = None
         self._committed: Mapping[str, Any] | None = None
-        self._seen: Snapshot | None = None
+        self._seen: TableSnapshot | None = None
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> TableSnapshot | None:
         found = self._newest()
         self._looked_at, self._committed = int(found.version()), None
         self._keep_entry(is_there=found.version() >= 0)
@@ -153,7 +153,7 @@ class DeltaTable(StatementTable):
         if not (is_added or folding.is_by_key):
             super().fold(folding, metadata, app, version)
             return
-        change = _appended(folding.rows()) if is_added else partial(Transaction.fold, folding=folding)
+        change = _appended(folding.rows()) if is_added else partial(DeltaTransaction.fold, folding=folding)
         try:
             if self._changed(change, metadata, app, version):
                 return
@@ -163,7 +163,7 @@ class DeltaTable(StatementTable):
 
     def _changed(
         self,
-        change: Callable[[Transaction], None],
+        change: Callable[[DeltaTransaction], None],
         metadata: Mapping[str, Any],
         app: str,
         version: int,
@@ -180,7 +180,7 @@ class DeltaTable(StatementTable):
         if self._transactions(found).get(app, version - 1) >= version:
             return True
         with self._committing(metadata, app, version):
-            change(Transaction(self._spark, self._log(), found))
+            change(DeltaTransaction(self._spark, self._log(), found))
         self._committed = metadata
         return True
 
@@ -310,7 +310,7 @@ class DeltaTable(StatementTable):
         gone = before - self._count_files()
         return f"{gone} files removed" if gone > 0 else ""
 
-    def _let_go_at(self, found: Snapshot, needed: frozenset[int]) -> float | None:
+    def _let_go_at(self, found: TableSnapshot, needed: frozenset[int]) -> float | None:
         """Return when, in seconds since 1970, the table first removed files of a needed version; `None` if it has not
         yet.
 
@@ -354,7 +354,7 @@ class DeltaTable(StatementTable):
         found = self._version(version)
         return {} if found is None else self._transactions(found)
 
-    def snapshot_at(self, version: int) -> Snapshot | None:
+    def snapshot_at(self, version: int) -> TableSnapshot | None:
         if self._seen is not None and self._seen.version == version:
             return self._seen
         found = self._version(version)
@@ -427,13 +427,13 @@ class DeltaTable(StatementTable):
                 return []
             raise
 
-    def _told(self, found: Any) -> Snapshot:
+    def _told(self, found: Any) -> TableSnapshot:
         metadata = self._parts.told(found.metadata())
         checksum = found.checksumOpt()
         # The commit itself takes precedence over a checksum, or this driver's cache.
         lines = self._lines(int(found.version()))
         newest = {a["txn"]["appId"]: int(a["txn"]["version"]) for a in map(json.loads, lines) if "txn" in a}
-        return Snapshot(
+        return TableSnapshot(
             id=metadata["id"],
             version=int(found.version()),
             properties=metadata["configuration"],
@@ -515,5 +515,5 @@ class DeltaTable(StatementTable):
                 conf.unset(setting)
 
 
-def _appended(rows: str) -> Callable[[Transaction], None]:
-    return partial(Transaction.append, rows=rows)
+def _appended(rows: str) -> Callable[[DeltaTransaction], None]:
+    return partial(DeltaTransaction.append, rows=rows)

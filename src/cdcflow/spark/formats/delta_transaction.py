@@ -68,7 +68,7 @@ def may_write(spark: SparkSession, snapshot: Any) -> bool:
     )
 
 
-class Transaction:
+class DeltaTransaction:
     """One change of the rows of one version of a table. Before it is created, the session must be the thread's active
     one with its commit settings set (see `formats.delta`), and the version must not have the transaction that they
     name."""

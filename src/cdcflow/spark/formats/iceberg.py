@@ -29,7 +29,7 @@ from cdcflow.tables.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSna
 from cdcflow.tables.formats.iceberg_catalog import step_back
 from cdcflow.tables.merge.statement import Folding
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.port import COMMITTED, Compacted, Kept, Snapshot
+from cdcflow.tables.port import COMMITTED, Compacted, Kept, TableSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -145,7 +145,7 @@ class IcebergTable(StatementTable):
         self._looked_at: int | object | None = _NEVER
         self._name = name
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> TableSnapshot | None:
         table = self._table()
         self._looked_at = _id(table)
         if table is None:
@@ -351,7 +351,7 @@ class IcebergTable(StatementTable):
     def transactions_of(self, version: int) -> Mapping[str, int]:
         return _transactions(self._table(), self._snapshot(version))
 
-    def snapshot_at(self, version: int) -> Snapshot | None:
+    def snapshot_at(self, version: int) -> TableSnapshot | None:
         table = self._table()
         found = None
         for metadata in [] if table is None else self._metadata_back(table):
@@ -477,10 +477,10 @@ def _without_pushdown(spark: SparkSession, rows: DataFrame) -> DataFrame:
     return type(rows)(session.internalCreateDataFrame(plan.toRdd(), rows._jdf.schema(), False), spark)
 
 
-def _told(parts: IcebergJvm, table: Any, id_: str) -> Snapshot:
+def _told(parts: IcebergJvm, table: Any, id_: str) -> TableSnapshot:
     """Return the description of a table, or of an earlier state by its metadata."""
     newest = table.currentSnapshot()
-    return Snapshot(
+    return TableSnapshot(
         id=id_,
         version=_version(table),
         properties=parts.map(table.properties()),

@@ -36,7 +36,7 @@ class BranchMoved(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class TableExtent:
     """Statistics of a table's files: about how many rows a MERGE of a range would read, and the latest offset of any
     row; `None` if a file does not have it."""
 
@@ -44,7 +44,7 @@ class Extent:
     newest: int | None
 
 
-def extent(spark: SparkSession, table: str, folding: Folding) -> Extent:
+def extent(spark: SparkSession, table: str, folding: Folding) -> TableExtent:
     """Compute the extent from the bounds in the table's manifests. If the range's keys span a part of a file, the file
     is assumed to be sorted by the key, as it is if keys grow: then a MERGE reads that part of it."""
     key, limits = folding.layout.target.columns[folding.layout.key[0]], folding.limits
@@ -58,7 +58,7 @@ def extent(spark: SparkSession, table: str, folding: Folding) -> Extent:
         )
         .collect()
     )
-    return Extent(int(found[0]), None if found[1] is None else int(found[1]))
+    return TableExtent(int(found[0]), None if found[1] is None else int(found[1]))
 
 
 def _part(key: TargetColumn, limits: Bounds) -> str:

@@ -39,7 +39,7 @@ from cdcflow.model.table import Table
 from cdcflow.spark.log_source.log_options import (
     NAME,
     Options,
-    Planned,
+    PlannedQuery,
     again,
     columns_of,
     option_error,
@@ -65,7 +65,7 @@ class ChangeLogSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._plan: Planned | None = None
+        self._plan: PlannedQuery | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -80,7 +80,7 @@ class ChangeLogSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return ChangeLogStream(self._planned(), self._open(), schema)
 
-    def _planned(self) -> Planned:
+    def _planned(self) -> PlannedQuery:
         """Plan once: Spark keeps the source that returned the schema, and creates readers from it."""
         if self._plan is None:
             options = Options.of(dict(self.options))
@@ -104,10 +104,10 @@ class ChangeLogSource(DataSource):
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _PieceReader:
     """Reads pieces, on an executor."""
 
-    plan: Planned
+    plan: PlannedQuery
     open_log: Callable[[Options], Layout]
     schema: StructType
 
@@ -157,9 +157,9 @@ class _Rows:
 class ChangeLogReader(DataSourceReader):
     """A batch. It reports every filter as not handled: it only skips files without matching rows."""
 
-    def __init__(self, plan: Planned, open_log: Callable[[Options], Layout], schema: StructType) -> None:
+    def __init__(self, plan: PlannedQuery, open_log: Callable[[Options], Layout], schema: StructType) -> None:
         _check_schema(plan, schema)
-        self._rows = _Rows(plan, open_log, schema)
+        self._rows = _PieceReader(plan, open_log, schema)
         self._filters: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -185,14 +185,14 @@ class ChangeLogReader(DataSourceReader):
 class ChangeLogStream(DataSourceStreamReader):
     """A stream: its offsets are `{"log": the log's id, "offset": of the last row that was read}`."""
 
-    def __init__(self, plan: Planned, open_log: Callable[[Options], Layout], schema: StructType) -> None:
+    def __init__(self, plan: PlannedQuery, open_log: Callable[[Options], Layout], schema: StructType) -> None:
         _check_schema(plan, schema)
         ends = plan.options.ends
         if any(getattr(ends, f"to_{name}") is not None for name in ("offset", "cut", "position", "time")):
             raise option_error(
                 "a stream has no end, and one is named", "leave out toOffset, toCut, toPosition and toTime"
             )
-        self._rows = _Rows(plan, open_log, schema)
+        self._rows = _PieceReader(plan, open_log, schema)
         self._at: int | None = None
         self._looked_s = 0.0
 
@@ -245,12 +245,12 @@ class ChangeLogStream(DataSourceStreamReader):
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_schema(plan: Planned, schema: StructType) -> None:
+def _check_schema(plan: PlannedQuery, schema: StructType) -> None:
     if schema.names != columns_of(plan.shown).names:
         raise option_error("the query has a schema of its own", "leave out .schema(…), and select columns instead")
 
 
-def _check_shape(plan: Planned, file: InputFile, layout: Layout) -> None:
+def _check_shape(plan: PlannedQuery, file: InputFile, layout: Layout) -> None:
     """Check that a stream can show rows of a shape that is newer than the stream."""
     shown = plan.shown
     if file.shape in shown.shapes:

@@ -105,7 +105,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedQuery:
     """A query: `first` to `last` (inclusive) are the offsets of a batch, or those that a stream finds when it begins.
 
     `lost`: the error if the requested beginning has expired. A stream with a checkpoint no longer needs that beginning.
@@ -131,14 +131,14 @@ class Planned:
         return self.first
 
 
-def planned(layout: Layout, options: Options) -> Planned:
+def planned(layout: Layout, options: Options) -> PlannedQuery:
     """Resolve the options of a query with the current manifests.
 
     Raises:
         ConfigurationError, HistoryLost: the rows are not available; the message says why.
     """
 
-    def plan() -> Planned:
+    def plan() -> PlannedQuery:
         table = table_named(layout, options.table)
         lost = None
         try:
@@ -149,7 +149,7 @@ def planned(layout: Layout, options: Options) -> Planned:
         files = files_between(layout, table, first, last)
         shown = shaped(layout, table, files, options.kind, truncates_as_rows=options.truncates_as_rows)
         _check_names(shown.target)
-        return Planned(options, layout.log_file().log_id, table, first, last, shown, lost)
+        return PlannedQuery(options, layout.log_file().log_id, table, first, last, shown, lost)
 
     return again(plan)
 
@@ -200,4 +200,4 @@ def _number(name: str, text: str) -> int:
         raise option_error(f"{name} is {text}", f"set the option {name} to a whole number") from None
 
 
-__all__ = ["NAME", "Options", "Planned", "again", "columns_of", "option_error", "planned", "schema_ddl"]
+__all__ = ["NAME", "Options", "PlannedQuery", "again", "columns_of", "option_error", "planned", "schema_ddl"]

@@ -26,7 +26,7 @@ from cdcflow.model.sqltypes import DECIMAL_TEXT, literal, name_sql, stored, text
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
 from cdcflow.spark.engine import located
 from cdcflow.spark.live import lasting_room
-from cdcflow.spark.log_source.log_options import Options, Planned, again, planned, schema_ddl
+from cdcflow.spark.log_source.log_options import Options, PlannedQuery, again, planned, schema_ddl
 from cdcflow.spark.runtime.arrow import ddl_of
 from cdcflow.spark.runtime.connect import refuse_connect
 from cdcflow.spark.runtime.verbatim import all_as_written, read_parquet
@@ -65,7 +65,7 @@ def read_log(
     layout = Layout.of(log) if isinstance(log, Layout | Path | str) else log.layout
     options = Options(str(layout.root), None, table, shape, truncates == "row", Ends(**ends))  # type: ignore[arg-type]
 
-    def plan() -> tuple[Planned, list[InputFile]]:
+    def plan() -> tuple[PlannedQuery, list[InputFile]]:
         found = planned(layout, options)
         files = files_between(layout, found.table, found.begin, found.last)
         check_feed(found.shown, files, found.begin, found.last, lambda f: str(layout.file(f.segment, f.file)))
@@ -86,7 +86,7 @@ def read_log(
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _part(spark: SparkSession, plan: Planned, shape: Table, files: Sequence[InputFile]) -> DataFrame | None:
+def _part(spark: SparkSession, plan: PlannedQuery, shape: Table, files: Sequence[InputFile]) -> DataFrame | None:
     """Return the rows of one shape, in the common columns."""
     if not files:
         return None

@@ -11,7 +11,7 @@ from cdcflow.model.change import TRUNCATE
 from cdcflow.model.table import OFFSET, OP, TRANSACTION
 from cdcflow.tables.job.spans import spans_of
 from cdcflow.tables.merge import moves, soft_delete
-from cdcflow.tables.merge.reduce import Layout, Mask, projection
+from cdcflow.tables.merge.reduce import ColumnLayout, Mask, projection
 from cdcflow.tables.port import SqlSession
 from cdcflow.tables.segments import InputFile
 
@@ -24,7 +24,7 @@ class View:
     masks: frozenset[Mask]
 
 
-class _Views:
+class _NamedViews:
     """Creates views in a session and records their names."""
 
     def __init__(self, session: SqlSession) -> None:
@@ -32,7 +32,7 @@ class _Views:
         self.names: list[str] = []
 
     def read(
-        self, what: str, files: Sequence[InputFile], version: int, layout: Layout, where: str, *, moved: bool
+        self, what: str, files: Sequence[InputFile], version: int, layout: ColumnLayout, where: str, *, moved: bool
     ) -> str:
         columns = projection(layout, version, moved=moved)
         name = self._session.read(what, files, layout.shapes[version], where, columns, moved=moved)
@@ -87,7 +87,7 @@ def truncates_by_transaction(session: SqlSession, files: Sequence[InputFile]) ->
 @contextmanager
 def view(
     session: SqlSession,
-    layout: Layout,
+    layout: ColumnLayout,
     files: Sequence[InputFile],
     after: int,
     standing: Callable[[str], str] | None,
@@ -96,7 +96,7 @@ def view(
     """Yield the changes after offset `after`, with key changes completed. `standing` returns the name of the table's
     rows (see `CurrentTable.standing`); `None`: the table has no earlier rows. `truncates`: offsets after `after` at
     which all rows were removed."""
-    views = _Views(session)
+    views = _NamedViews(session)
     try:
         yield _completed_view(session, views, layout, files, after, standing, truncates=truncates)
     finally:
@@ -106,7 +106,7 @@ def view(
 @contextmanager
 def ending_view(
     session: SqlSession,
-    layout: Layout,
+    layout: ColumnLayout,
     files: Sequence[InputFile],
     after: int,
     standing: Callable[[str], str] | None,
@@ -114,7 +114,7 @@ def ending_view(
 ) -> Iterator[View]:
     """Do the same for a table that keeps deleted rows (see `tables.merge.soft_delete`). `truncated`: see
     `truncates`."""
-    views = _Views(session)
+    views = _NamedViews(session)
     try:
         found = _completed_view(session, views, layout, files, after, standing, truncated)
         if not truncated and all(f.ops and "d" not in f.ops for f in files):
@@ -129,9 +129,9 @@ def ending_view(
 
 
 @contextmanager
-def every(session: SqlSession, parts: Sequence[tuple[Layout, Sequence[InputFile]]]) -> Iterator[str]:
+def every(session: SqlSession, parts: Sequence[tuple[ColumnLayout, Sequence[InputFile]]]) -> Iterator[str]:
     """Yield all changes, truncates included, in files of several layouts of one table as one view."""
-    views = _Views(session)
+    views = _NamedViews(session)
     try:
         read = [
             views.read(
@@ -153,8 +153,8 @@ def every(session: SqlSession, parts: Sequence[tuple[Layout, Sequence[InputFile]
 
 def _completed_view(
     session: SqlSession,
-    views: _Views,
-    layout: Layout,
+    views: _NamedViews,
+    layout: ColumnLayout,
     files: Sequence[InputFile],
     after: int,
     standing: Callable[[str], str] | None,
@@ -192,8 +192,8 @@ def _completed_view(
 
 def _completed(
     session: SqlSession,
-    views: _Views,
-    layout: Layout,
+    views: _NamedViews,
+    layout: ColumnLayout,
     masks: frozenset[Mask],
     changes: str,
     table: str | None,

@@ -31,7 +31,7 @@ STEP = 250_000
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class ExplainedTransaction:
     """A transaction of the source, or a chunk of a backfill (`kind` "read"). Times are microseconds since 1970 UTC."""
 
     number: int
@@ -50,7 +50,7 @@ class Origin:
     column: str
     value: str | None
     op: str
-    transaction: Transaction
+    transaction: ExplainedTransaction
     offset: int
 
 
@@ -76,7 +76,7 @@ class Explained:
     first: int
     changes: int
     count: int
-    transactions: tuple[Transaction, ...]
+    transactions: tuple[ExplainedTransaction, ...]
     segments: tuple[str, ...] = ()
     row: tuple[Origin, ...] = ()
     row_state: str = ""
@@ -166,11 +166,11 @@ def _news(log: LogReader, table: TableId, first: int, last: int) -> tuple[pa.Tab
     return listed.filter(pa.array(hit)), len(touched)
 
 
-def _transactions(headers: pa.Table) -> Iterator[Transaction]:
+def _transactions(headers: pa.Table) -> Iterator[ExplainedTransaction]:
     names = ["number", "first_offset", "last_offset", "position", "kind", "xid"]
     stamps = headers.column("commit_ts").cast(pa.int64()).to_pylist()
     for values, stamp in zip(headers.select(names).to_pylist(), stamps, strict=True):
-        yield Transaction(**values, commit_ts=stamp)
+        yield ExplainedTransaction(**values, commit_ts=stamp)
 
 
 # ── a row ───────────────────────────────────────────────────────────────────────────────────────────────────

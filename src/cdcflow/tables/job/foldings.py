@@ -23,7 +23,7 @@ from cdcflow.tables.job.spans import shapes_over_time
 from cdcflow.tables.merge import append_mode, statement
 from cdcflow.tables.merge.evolution import Evolution
 from cdcflow.tables.merge.policy import Mode
-from cdcflow.tables.merge.reduce import Layout
+from cdcflow.tables.merge.reduce import ColumnLayout
 from cdcflow.tables.merge.statement import Ending, Folding
 from cdcflow.tables.port import SqlSession
 from cdcflow.tables.segments import InputFile, offsets_of
@@ -44,7 +44,7 @@ def _current(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> Iterator[Folding]:
     (evolution,) = evolutions
-    layout = Layout.of(evolution, shapes_over_time(range_.files))
+    layout = ColumnLayout.of(evolution, shapes_over_time(range_.files))
     living = range_.of(evolution)
     after = changes.last_truncate(session, living)
     if evolution.fresh:
@@ -72,7 +72,7 @@ def _soft_delete(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> Iterator[Folding]:
     (evolution,) = evolutions
-    layout = Layout.of(evolution, shapes_over_time(range_.files)).ending_by(range_.mode.ended or "")
+    layout = ColumnLayout.of(evolution, shapes_over_time(range_.files)).ending_by(range_.mode.ended or "")
     living = range_.of(evolution)
     truncates = changes.truncates(session, living)
     # A dropped table's rows are gone, and they had other columns.
@@ -126,7 +126,7 @@ _MODES: Mapping[Mode, Callable[..., AbstractContextManager[Folding]]] = {
 }
 
 
-def _each_key_once(session: SqlSession, layout: Layout, files: Sequence[InputFile], found: changes.View) -> bool:
+def _each_key_once(session: SqlSession, layout: ColumnLayout, files: Sequence[InputFile], found: changes.View) -> bool:
     """Return whether the changes are whole rows with unique keys, as after a backfill. Manifests show whether that is
     possible, and usually that it is so; otherwise the log's keys are checked."""
     target = layout.target

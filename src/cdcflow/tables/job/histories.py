@@ -14,8 +14,8 @@ from cdcflow.tables.job.ranges import TableRange
 from cdcflow.tables.job.spans import shapes_over_time, spans_of
 from cdcflow.tables.merge import history
 from cdcflow.tables.merge.evolution import Evolution
-from cdcflow.tables.merge.history_columns import Names
-from cdcflow.tables.merge.reduce import Layout, Mask, families
+from cdcflow.tables.merge.history_columns import OffsetNames
+from cdcflow.tables.merge.reduce import ColumnLayout, Mask, families
 from cdcflow.tables.merge.versions import Versions, layout_of
 from cdcflow.tables.port import SqlSession
 from cdcflow.tables.segments import InputFile, offsets_of
@@ -36,8 +36,8 @@ def folding(
 ) -> Iterator[Versions]:
     """See `foldings`."""
     (evolution,) = evolutions
-    names = range_.mode.ends or Names()
-    layout = replace(Layout.of(evolution, shapes_over_time(range_.files)), stamped=True)
+    names = range_.mode.ends or OffsetNames()
+    layout = replace(ColumnLayout.of(evolution, shapes_over_time(range_.files)), stamped=True)
     living = range_.of(evolution)
     truncates = changes.truncates_by_transaction(session, living)
     made_again = offsets_of(living)[0] if evolution.fresh and not range_.is_first else 0
@@ -55,7 +55,7 @@ def folding(
         try:
             transactions = _transactions(session, range_.transactions, views)
             asked = {o for o, _ in truncates} | {o for o in (made_again, range_.since, range_.sweep) if o}
-            made_of = history.Range(
+            made_of = history.RangeFacts(
                 found.name,
                 transactions,
                 _moments(session, transactions, asked, views) if asked else None,
@@ -137,7 +137,7 @@ def _ends_of_segments(files: Sequence[InputFile]) -> list[int]:
     return sorted(end for s in segments.values() for end in (*(o for _, o in s.seams), s.last_offset))
 
 
-def _added(layout: Layout, evolution: Evolution, files: Sequence[InputFile]) -> dict[int, int]:
+def _added(layout: ColumnLayout, evolution: Evolution, files: Sequence[InputFile]) -> dict[int, int]:
     """Return, for columns with a default that this range introduces, the offset of the first row that has them."""
     known = {c.number for c in evolution.before.columns if not c.added} if evolution.before is not None else set[int]()
     numbers = [{c.number for c in shape.columns} for shape in layout.numbered]
@@ -151,7 +151,9 @@ def _added(layout: Layout, evolution: Evolution, files: Sequence[InputFile]) -> 
     return found
 
 
-def _missing(session: SqlSession, layout: Layout, names: Names, range_: history.Range) -> frozenset[Mask]:
+def _missing(
+    session: SqlSession, layout: ColumnLayout, names: OffsetNames, range_: history.RangeFacts
+) -> frozenset[Mask]:
     """Return the sets of columns (positions) that open rows of the table lack."""
     if range_.standing is None:
         return frozenset()

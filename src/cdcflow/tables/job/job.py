@@ -43,7 +43,7 @@ from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import contradicted, is_of_one_table, of_all_tables, rows_missing, table_failed
 from cdcflow.tables.job.positions import Positions, overtaken
 from cdcflow.tables.job.ranges import TableRange
-from cdcflow.tables.job.reports import MergeReport, Progress, TableReport, Watch, both, unwatched
+from cdcflow.tables.job.reports import MergeProgress, MergeReport, TableMergeReport, Watch, both, unwatched
 from cdcflow.tables.job.table_merge import TableMerge
 from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.modes import ModeRules, decided
@@ -51,7 +51,7 @@ from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse, table_at, table_path
-from cdcflow.tables.port import CurrentTable, Engine, HandOver, Snapshot
+from cdcflow.tables.port import CurrentTable, Engine, HandOver, TableSnapshot
 from cdcflow.tables.segments import OlderNeeded, Range, sealed
 
 OnEdit = Literal["warn", "stop"]
@@ -144,12 +144,12 @@ def _merge(
         return MergeReport(0, 0, False, time.monotonic() - began, ())
     for name in sorted(policies.each.keys() - whole.tables(before).keys() if policies.each else ()):
         _log.warning("settings name a table of which the log has no row", table=name)
-    reports: dict[str, TableReport] = {}
+    reports: dict[str, TableMergeReport] = {}
     published = False
     steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
     for number, step in enumerate(steps, 1):
         told = functools.partial(_tell_step, watch, number)
-        run = Run(engines, step, place, on_edit, whole, newest, origin, before, told, policies)
+        run = MergeRun(engines, step, place, on_edit, whole, newest, origin, before, told, policies)
         found = run.tables(_known(tables, step, whole, before))
         new = run.cut(found)
         new = None if new is None else run.pinned(new)
@@ -191,7 +191,7 @@ def note(log: LogLayout, warehouse: Warehouse, cut: Cut) -> None:
         notes.write(log, notes.Note("merge", name, offset, held))
 
 
-def _tell_step(watch: Watch, step: int, progress: Progress) -> None:
+def _tell_step(watch: Watch, step: int, progress: MergeProgress) -> None:
     watch(replace(progress, step=step))
 
 
@@ -203,7 +203,7 @@ def _known(tables: Collection[str] | None, step: Range, whole: Range, before: Cu
     return [name for name in tables if name in known]
 
 
-class Run:
+class MergeRun:
     """One merge: the log's latest cut, and what was published before. `log` is the part of `whole` that this step
     merges."""
 
@@ -242,7 +242,7 @@ class Run:
         self._origin = origin
         self._published = published
 
-    def tables(self, wanted: Collection[str] | None) -> tuple[TableReport, ...]:
+    def tables(self, wanted: Collection[str] | None) -> tuple[TableMergeReport, ...]:
         empty = {str(table): table for table in self._positions.without_rows}
         known = self._known = {**empty, **self._log.tables(self._published)}
         unknown = sorted(set(wanted or ()) - set(known))
@@ -260,7 +260,7 @@ class Run:
             raise self._refused[0]
         return reports
 
-    def _table(self, table: TableId) -> TableReport | None:
+    def _table(self, table: TableId) -> TableMergeReport | None:
         engine = self._engines.first
         for _ in range(CONFLICTS_MAX):
             try:
@@ -273,7 +273,7 @@ class Run:
                 raise
             except Exception as error:  # noqa: BLE001  raised again unless it concerns only this table
                 if not engine.is_conflict(error):
-                    return TableReport(
+                    return TableMergeReport(
                         str(table), 0, 0, False, 0.0, left_out=self._refusal(table, engine, error).with_section
                     )
                 _log.info("table changed meanwhile, merging it again", table=str(table))
@@ -303,11 +303,11 @@ class Run:
         found.__cause__ = error  # for the full traceback
         return found
 
-    def _merged(self, table: TableId, engine: Engine) -> TableReport | None:
+    def _merged(self, table: TableId, engine: Engine) -> TableMergeReport | None:
         with closing(engine.table(table_path(table))) as there:
             return self._merged_into(there, table, engine)
 
-    def _merged_into(self, there: CurrentTable, table: TableId, engine: Engine) -> TableReport | None:
+    def _merged_into(self, there: CurrentTable, table: TableId, engine: Engine) -> TableMergeReport | None:
         began = time.monotonic()
         shown = None if self._published is None else self._published.tables.get(str(table))
         there.drop_torn(-1 if shown is None else shown.version)
@@ -333,7 +333,7 @@ class Run:
         range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=is_new)
         work = TableMerge(self._log, self._positions, engine, there, range_, since, self._origin)
         if files:
-            self._watch(Progress(str(table), self._chosen[table], len(self._chosen)))
+            self._watch(MergeProgress(str(table), self._chosen[table], len(self._chosen)))
             work.run()
         elif before is not None and table not in self._ahead and work.sweeps:
             work.sweep()
@@ -344,7 +344,7 @@ class Run:
                     f"merging into {table}: it begins at offset {since}, after this cut",
                     remedy="run `cdcflow merge` again later: a later cut has it",
                 )
-                return TableReport(str(table), 0, 0, False, 0.0, left_out=later.with_section)
+                return TableMergeReport(str(table), 0, 0, False, 0.0, left_out=later.with_section)
             raise InvariantViolated(f"merging {table}: {len(files)} files of the log gave no table")
         was = 0 if before is None else before.transactions.get(self._positions.app(table), 0)
         came_to, expected = after.transactions.get(self._positions.app(table), 0), self._cut if files else was
@@ -354,7 +354,7 @@ class Run:
         if self._shows_already(table, after, there):
             self._shown.add(str(table))
         complete, state = self._positions.standing(table, after)
-        report = TableReport(
+        report = TableMergeReport(
             name=str(table),
             changes=sum(f.file.rows for f in files),
             version=after.version,
@@ -369,7 +369,7 @@ class Run:
             _log.info("table merged", table=report.name, changes=report.changes, seconds=seconds, engine=engine.name)
         return report
 
-    def _made_empty(self, there: CurrentTable, table: TableId, engine: Engine, mode: ModeRules) -> Snapshot | None:
+    def _made_empty(self, there: CurrentTable, table: TableId, engine: Engine, mode: ModeRules) -> TableSnapshot | None:
         """Create a table that has no row in the log. HistoryLost: it had some."""
         shape = self._positions.empty_shape(table)
         if shape is None:
@@ -381,7 +381,7 @@ class Run:
         _log.info("table made without a row", table=str(table), engine=engine.name)
         return made
 
-    def final(self, reports: tuple[TableReport, ...]) -> tuple[TableReport, ...]:
+    def final(self, reports: tuple[TableMergeReport, ...]) -> tuple[TableMergeReport, ...]:
         """Return the reports, updated with what was found when the cut was built.
 
         Raises:
@@ -395,7 +395,7 @@ class Run:
             raise self._refused[0]
         return found
 
-    def cut(self, reports: tuple[TableReport, ...]) -> Cut | None:
+    def cut(self, reports: tuple[TableMergeReport, ...]) -> Cut | None:
         """Return the cut to publish; `None` if it contains nothing new, or if a table has not reached it."""
         if self._ahead:
             return None
@@ -441,7 +441,7 @@ class Run:
             left_out=left_out,
         )
 
-    def _shows_already(self, table: TableId, now: Snapshot, there: CurrentTable) -> bool:
+    def _shows_already(self, table: TableId, now: TableSnapshot, there: CurrentTable) -> bool:
         """Return whether this same cut was already published with the table, and the version that it shows still
         exists. Then the cut keeps showing that version, whatever was done to the table since."""
         published = self._published
@@ -499,7 +499,7 @@ class Run:
                     engine = self._engines.other(table, str(reason))
         raise InvariantViolated(f"asking {table}: both engines hand it over")
 
-    def _cut_table(self, table: TableId, report: TableReport) -> CutTable:
+    def _cut_table(self, table: TableId, report: TableMergeReport) -> CutTable:
         known = self._positions.backfill(table)
         complete = report.complete
         if complete and (count := self._rows_that_miss(table)):
@@ -530,7 +530,7 @@ class Run:
         entry = self._positions.entry(table)
         return entry is not None and self._published is not None and not self._log.files(table, self._published.cut)
 
-    def _edits(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> list[str]:
+    def _edits(self, there: CurrentTable, table: TableId, before: TableSnapshot | None) -> list[str]:
         entry = self._positions.entry(table)
         if before is None or entry is None or before.version == entry.version:
             return []

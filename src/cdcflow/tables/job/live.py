@@ -43,11 +43,11 @@ from cdcflow.tables.merge.evolution import Evolution, evolve
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules, decided
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
-from cdcflow.tables.merge.reduce import Layout as ReduceLayout
+from cdcflow.tables.merge.reduce import ColumnLayout as ReduceLayout
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse, table_at, table_path
-from cdcflow.tables.port import Failure, HandOver, Snapshot, SqlSession
+from cdcflow.tables.port import Failure, HandOver, SqlSession, TableSnapshot
 from cdcflow.tables.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed
 
 TRIES_MAX = 3
@@ -77,7 +77,7 @@ class PastTable(Protocol[RowsMade]):
     def session(self) -> SqlSession:
         """The session in which its rows are computed."""
 
-    def as_of(self, version: int) -> Snapshot:
+    def as_of(self, version: int) -> TableSnapshot:
         """Return the table's description at a version; `base` has the rows of that version afterwards.
 
         Raises:
@@ -381,7 +381,7 @@ class _View(Generic[Rows]):
             raise self._positions.history_lost(table)
         return evolve(None, [shape], format_=self._reader.rules, mode=mode).target
 
-    def _snapshot(self, there: PastTable[Rows], table: TableId, entry: CutTable) -> Snapshot:
+    def _snapshot(self, there: PastTable[Rows], table: TableId, entry: CutTable) -> TableSnapshot:
         """Return the table as the published cut shows it."""
         found = there.as_of(entry.version)
         if self._published is not None and is_replaced(self._published, str(table), found.commit, found.transactions):
@@ -504,7 +504,7 @@ def _turns(range_: TableRange) -> Iterator[tuple[TableRange, list[list[Table]]]]
         files = [f for f in range_.files if f.shape.incarnation == shapes[0].incarnation]
         is_last = shapes is groups[-1]
         yield replace(range_, files=files, sweep=range_.sweep if is_last else 0), [shapes]
-        stood = range_.before or Snapshot("", 0, {}, {}, (), is_empty=False)
+        stood = range_.before or TableSnapshot("", 0, {}, {}, (), is_empty=False)
         range_ = replace(range_, before=replace(stood, is_empty=False))
 
 

@@ -31,11 +31,11 @@ from cdcflow.tables.cut import ListedCut
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import kinds
 from cdcflow.tables.job.ranges import order_of
-from cdcflow.tables.job.reports import TableReport
+from cdcflow.tables.job.reports import TableMergeReport
 from cdcflow.tables.paths import STATE
-from cdcflow.tables.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept, Snapshot
+from cdcflow.tables.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept, TableSnapshot
 
-Step = Callable[[Engine, CurrentTable, Snapshot], str]
+Step = Callable[[Engine, CurrentTable, TableSnapshot], str]
 """A step of maintenance of one table, which gets the table's current snapshot. Returns what was done."""
 
 OUT_OF_TIME = "the budget was used up; its turn comes first the next time"
@@ -115,7 +115,7 @@ class UpkeepWhenDue:
         self._clock = clock
         self._merges: Counter[str] = Counter()
 
-    def after(self, tables: Iterable[TableReport]) -> UpkeepReport:
+    def after(self, tables: Iterable[TableMergeReport]) -> UpkeepReport:
         """Run the maintenance that is due after a merge of these tables. An error postpones it; the merge never fails
         because of it."""
         policy, now = self._policy, self._clock()
@@ -243,7 +243,7 @@ class _Compacted:
     clusters: bool
     is_late: bool = False
 
-    def bit_by_bit(self, engine: Engine, there: CurrentTable, found: Snapshot) -> str:
+    def bit_by_bit(self, engine: Engine, there: CurrentTable, found: TableSnapshot) -> str:
         """Compact in several commits; a merge can run between two of them."""
         if engine.compacts_beside:
             return str(there.compact(self._order(found)))
@@ -254,11 +254,11 @@ class _Compacted:
             self.is_late = done.has_more and monotonic() >= self.deadline
         return str(done)
 
-    def _order(self, table: Snapshot | None) -> Sequence[str]:
+    def _order(self, table: TableSnapshot | None) -> Sequence[str]:
         return order_of(table) if self.clusters and table is not None else ()
 
 
-def _let_go(kept: Kept, engine: Engine, there: CurrentTable, found: Snapshot) -> str:
+def _let_go(kept: Kept, engine: Engine, there: CurrentTable, found: TableSnapshot) -> str:
     # A merge that publishes at the same time would change what cuts need.
     with engine.upkeep_lease():
         there.snapshot()

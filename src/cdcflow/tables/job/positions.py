@@ -10,7 +10,7 @@ from dataclasses import replace
 import structlog
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SinkUnavailable
-from cdcflow.log.fold.completeness import Backfill
+from cdcflow.log.fold.completeness import TableBackfill
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId, word
 from cdcflow.tables.cut import Cut, CutTable
@@ -24,7 +24,7 @@ from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.port import CurrentTable, Snapshot
+from cdcflow.tables.port import CurrentTable, TableSnapshot
 from cdcflow.tables.segments import (
     InputFile,
     Range,
@@ -70,7 +70,7 @@ class Positions:
         self._backfills = backfills(log, newest)
         self._newest_backfills = backfills(whole, newest)
         self._without_rows = without_rows(self._backfills)
-        self._there: dict[TableId, Snapshot | None] = {}
+        self._there: dict[TableId, TableSnapshot | None] = {}
         self._replaced: set[TableId] = set()
         self._check_log()
 
@@ -124,7 +124,7 @@ class Positions:
             and not self._log.files(table, published.cut)
         )
 
-    def is_new(self, table: TableId, before: Snapshot | None) -> bool:
+    def is_new(self, table: TableId, before: TableSnapshot | None) -> bool:
         """Return whether a table does not exist, or was only begun: no merge into it is complete, and no cut knows
         it."""
         if before is None:
@@ -137,7 +137,7 @@ class Positions:
         """Return the error for a table that must be built from scratch and has no row in the log."""
         return lacks_base(table) if self.backfill(table).needs_base else self._whole.history_lost(table, 0)
 
-    def see(self, table: TableId, found: Snapshot | None, there: CurrentTable | None = None) -> None:
+    def see(self, table: TableId, found: TableSnapshot | None, there: CurrentTable | None = None) -> None:
         """Record a table's current snapshot. `there`: used to check its older versions."""
         self._there[table] = found
         shown = None if self._published is None else self._published.tables.get(str(table))
@@ -145,12 +145,12 @@ class Positions:
             is_kept = found.version >= shown.version and self._is_kept(found, shown, there)
             (self._replaced.discard if is_kept else self._replaced.add)(table)
 
-    def _is_kept(self, found: Snapshot, shown: CutTable, there: CurrentTable) -> bool:
+    def _is_kept(self, found: TableSnapshot, shown: CutTable, there: CurrentTable) -> bool:
         """Return whether the version that the published cut shows is still the table's version with that number."""
         commit = found.commit if found.version == shown.version else there.commit_of(shown.version)
         return not shown.commit or not commit or commit == shown.commit
 
-    def seen(self, table: TableId) -> Snapshot | None:
+    def seen(self, table: TableId) -> TableSnapshot | None:
         """Return the last recorded snapshot; `None` if there is no table, or `see` was not called."""
         return self._there.get(table)
 
@@ -164,8 +164,8 @@ class Positions:
         there = self._there.get(table)
         return None if found is not None and there is not None and found.id not in ("", there.id) else found
 
-    def backfill(self, table: TableId) -> Backfill:
-        return Backfill.of(self._backfills.get(str(table), {}))
+    def backfill(self, table: TableId) -> TableBackfill:
+        return TableBackfill.of(self._backfills.get(str(table), {}))
 
     def swept(self, table: TableId) -> int:
         if table in self._there and self._there[table] is None:
@@ -186,7 +186,7 @@ class Positions:
         attached = None if there is None else Attached.of(there.properties)
         return 0 if attached is None else attached.since
 
-    def standing(self, table: TableId, there: Snapshot) -> tuple[bool, str]:
+    def standing(self, table: TableId, there: TableSnapshot) -> tuple[bool, str]:
         """Return whether an existing table has every row, and the state to report for it."""
         known, attached = self.backfill(table), Attached.of(there.properties)
         begun = int(there.properties.get(statement.BEGUN_PROPERTY, "0"))
@@ -212,7 +212,7 @@ class Positions:
     def app(self, table: TableId) -> str:
         return f"cdcflow/{self._log.log_id}/{table}"
 
-    def position(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> int:
+    def position(self, there: CurrentTable, table: TableId, before: TableSnapshot | None) -> int:
         """Return the cut that the table has: the one in its own commits, or the published cut if they have no later
         one.
 
@@ -258,7 +258,7 @@ class Positions:
             )
         return done
 
-    def _was_empty(self, there: CurrentTable, table: TableId, before: Snapshot) -> bool:
+    def _was_empty(self, there: CurrentTable, table: TableId, before: TableSnapshot) -> bool:
         """Return whether the published cut shows it as created, without a row, and nothing was merged into it since."""
         entry = self.entry(table)
         if entry is None or entry.id != before.id or before.version < entry.version:
@@ -269,7 +269,7 @@ class Positions:
         return {"log": self._log.log_id, "schema": table.schema, "name": table.name}
 
     def start(
-        self, there: CurrentTable, table: TableId, before: Snapshot | None, mode: ModeRules = CURRENT
+        self, there: CurrentTable, table: TableId, before: TableSnapshot | None, mode: ModeRules = CURRENT
     ) -> tuple[int, int]:
         """Return the cut after which a table is to be merged, and the offset before which nothing is needed (0: no
         limit).
@@ -306,7 +306,7 @@ class Positions:
         Raises:
             CannotFollow, HistoryLost: as `start` does.
         """
-        known = Backfill.of(self._newest_backfills.get(str(table), {}))
+        known = TableBackfill.of(self._newest_backfills.get(str(table), {}))
         if known.needs_base:
             raise lacks_base(table)
         if not self._whole.files(table, 0):

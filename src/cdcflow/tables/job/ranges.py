@@ -16,7 +16,7 @@ from cdcflow.tables.merge.policy import UNSAID, TablePolicy
 from cdcflow.tables.merge.refusals import CannotFollow, rebuilt
 from cdcflow.tables.merge.shape_policy import check_allowed
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import Snapshot
+from cdcflow.tables.port import TableSnapshot
 from cdcflow.tables.segments import InputFile, shapes_of
 
 
@@ -27,12 +27,12 @@ class TableRange:
     `before`: the table (`None` if it does not exist yet). Rows from before offset `sweep` that the range does not touch
     are removed. `mode`: the table's mode. `is_new`: the table has no readers yet, so any change of its source's shape
     may be applied. Only for a history: `since`, where the latest backfill began (0 if that no longer matters), the
-    `gap` (see `tables.merge.history.Range`), and the files with the `transactions` of the range and of `since` and
+    `gap` (see `tables.merge.history.RangeFacts`), and the files with the `transactions` of the range and of `since` and
     `sweep`.
     """
 
     table: TableId
-    before: Snapshot | None
+    before: TableSnapshot | None
     files: Sequence[InputFile]
     start: int
     sweep: int = 0
@@ -52,7 +52,7 @@ class TableRange:
         """Return the files of the incarnation of the source table that an evolution is about."""
         return [f for f in self.files if f.shape.incarnation == evolution.target.incarnation]
 
-    def evolution(self, there: Snapshot | None, shapes: Sequence[Table], rules: Format) -> Evolution:
+    def evolution(self, there: TableSnapshot | None, shapes: Sequence[Table], rules: Format) -> Evolution:
         """Return the evolution that brings the table `there` (`None` if it does not exist) into these shapes.
 
         Raises:
@@ -87,7 +87,7 @@ class TableRange:
         return _described(self.table, self.before, shapes_of(self.files), self.mode)
 
 
-def order_of(there: Snapshot) -> tuple[str, ...]:
+def order_of(there: TableSnapshot) -> tuple[str, ...]:
     """Return the columns by which the rows of a table are clustered (see `ModeRules.order`); empty if they cannot be
     determined, as in the middle of a rename."""
     text, mode = there.properties.get(statement.TARGET_PROPERTY), known(there.properties)
@@ -104,7 +104,7 @@ def grouped(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:
     return [[s for s in shapes if s.incarnation == incarnation] for incarnation in incarnations]
 
 
-def _described(table: TableId, before: Snapshot, shapes: Sequence[Table], mode: ModeRules) -> Target:
+def _described(table: TableId, before: TableSnapshot, shapes: Sequence[Table], mode: ModeRules) -> Target:
     """Return the table's own description, with the current names of its columns."""
     text = before.properties.get(statement.TARGET_PROPERTY)
     if text is None:

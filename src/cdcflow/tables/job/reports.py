@@ -9,7 +9,7 @@ from cdcflow.tables.cut import LogPart
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class MergeProgress:
     """A table whose merge begins: the `number`th of `tables`, in the `step`th range of cuts."""
 
     table: str
@@ -18,16 +18,16 @@ class Progress:
     step: int = 1
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[MergeProgress], None]
 """Called during a merge, from several threads concurrently."""
 
 
-def unwatched(progress: Progress) -> None:
+def unwatched(progress: MergeProgress) -> None:
     """Ignore the progress of a merge."""
 
 
 @dataclass(frozen=True, slots=True)
-class TableReport:
+class TableMergeReport:
     """One table of a merge. `changes` counts rows read from the log; 0 with an unchanged `version` means that nothing
     was new. `edits`: what other writers did to the table's rows since the last published cut. `complete`: every row is
     present. `state`: the state of its backfill in the log. `left_out`: why the table is not in the cut; `None` if it
@@ -52,7 +52,7 @@ class MergeReport:
     offset: int
     published: bool
     seconds: float
-    tables: tuple[TableReport, ...]
+    tables: tuple[TableMergeReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class SeveralReport:
     cut: int
     published: bool
     seconds: float
-    tables: tuple[TableReport, ...]
+    tables: tuple[TableMergeReport, ...]
     clocks: Mapping[str, int]
     held_back_by: str
     logs: Mapping[str, LogPart]
     without: tuple[str, ...] = ()
 
 
-def both(before: TableReport | None, after: TableReport) -> TableReport:
+def both(before: TableMergeReport | None, after: TableMergeReport) -> TableMergeReport:
     """Combine the reports of a table over several steps into one."""
     if before is None:
         return after

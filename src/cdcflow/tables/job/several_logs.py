@@ -30,8 +30,8 @@ from cdcflow.tables.formats import tag_of
 from cdcflow.tables.job.common_clock import sealed_clock
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import of_all_tables
-from cdcflow.tables.job.job import OnEdit, Run, note, show_views
-from cdcflow.tables.job.reports import SeveralReport, TableReport, Watch, unwatched
+from cdcflow.tables.job.job import MergeRun, OnEdit, note, show_views
+from cdcflow.tables.job.reports import SeveralReport, TableMergeReport, Watch, unwatched
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.segments import Range, backfills, sealed, without_rows
@@ -84,7 +84,7 @@ def merge_logs(
         clocks = {log.name: sealed_clock(log.layout, log.newest) for log in logs}
         waited = {name: clock for name, clock in clocks.items() if name not in without}
         slowest = min(waited, key=lambda name: (waited[name], name))
-        reports: list[TableReport] = []
+        reports: list[TableMergeReport] = []
         if waited[slowest]:
             reports = work.merge([log for log in logs if log.name in waited], waited[slowest])
         new = work.cut(logs, waited) if waited[slowest] else None
@@ -136,7 +136,7 @@ class _Work:
         self._watch = watch
         self._before = before
         self._parts: dict[str, Cut] = {}
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, MergeRun] = {}
 
     def check_logs(self, logs: Sequence[Merged]) -> None:
         """Check that all logs of the latest cut are in `logs`.
@@ -165,11 +165,11 @@ class _Work:
     def _part_before(self, log: Merged) -> Cut | None:
         return None if self._before is None else self._before.part_of(log.layout.log_file().log_id)
 
-    def merge(self, logs: Sequence[Merged], clock: int) -> list[TableReport]:
+    def merge(self, logs: Sequence[Merged], clock: int) -> list[TableMergeReport]:
         """Merge what these logs have up to a commit clock."""
         found = {log.name: known for log in logs if (known := self._range(log, clock)) is not None}
         self._check_names({name: range_ for name, (range_, _) in found.items()})
-        reports: list[TableReport] = []
+        reports: list[TableMergeReport] = []
         for log in logs:
             if log.name in found:
                 reports += self._merge(log, *found[log.name])
@@ -203,10 +203,12 @@ class _Work:
                         runbook="other-log",
                     )
 
-    def _merge(self, log: Merged, upto: Range, clock: int) -> tuple[TableReport, ...]:
+    def _merge(self, log: Merged, upto: Range, clock: int) -> tuple[TableMergeReport, ...]:
         before = self._parts.get(log.name)
         at = log.newest, log.origin
-        run = Run(self._engines, upto, self._warehouse, self._on_edit, upto, *at, before, self._watch, log.policies)
+        run = MergeRun(
+            self._engines, upto, self._warehouse, self._on_edit, upto, *at, before, self._watch, log.policies
+        )
         reports = run.tables(None)
         self._runs[log.name] = run
         now = run.cut(reports) or before

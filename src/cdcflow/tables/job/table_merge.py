@@ -19,7 +19,7 @@ from cdcflow.tables.job.spans import shapes_over_time
 from cdcflow.tables.merge import statement, versions
 from cdcflow.tables.merge.evolution import Evolution, evolve
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import CurrentTable, Engine, Snapshot
+from cdcflow.tables.port import CurrentTable, Engine, TableSnapshot
 from cdcflow.tables.segments import InputFile, Range, offsets_of
 
 
@@ -128,7 +128,7 @@ class TableMerge:
         with folding(self._range, self._there.session, evolutions, self._there.standing) as found:
             self._there.fold(found, self._metadata(), self._app, self._cut)
 
-    def _looked_at_again(self) -> Snapshot | None:
+    def _looked_at_again(self) -> TableSnapshot | None:
         """Return the table after an evolution; the next evolution starts from it. Raise an error if another merge has
         added rows."""
         found, before = self._there.snapshot(), self._range.before

@@ -32,7 +32,7 @@ from cdcflow.tables.merge.evolution import evolve
 from cdcflow.tables.merge.modes import CURRENT
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import table_path
-from cdcflow.tables.port import HandOver, Snapshot
+from cdcflow.tables.port import HandOver, TableSnapshot
 from cdcflow.tables.segments import Range, sealed
 
 Order = Callable[[str], int]
@@ -40,7 +40,7 @@ Order = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class AttachReport:
     """The result of attaching a base. `rows` `None`: it was attached before, and nothing was done."""
 
     said: str
@@ -65,7 +65,7 @@ class Attaching:
         self._folder = warehouse.joinpath(*self._path)
         self._attempted = f"attaching {shape.id}"
 
-    def run(self, order: Order) -> Report:
+    def run(self, order: Order) -> AttachReport:
         """Build the table.
 
         Raises:
@@ -78,14 +78,14 @@ class Attaching:
         with closing(self._engine.table(self._path)) as there:
             # First what can be answered immediately.
             if self._is_attached(there, target):
-                return Report(self._base.said, None)
+                return AttachReport(self._base.said, None)
             rows = found.check_keys(target.key, self._attempted)
             with self._engine.lease():
                 if self._is_attached(there, target):
-                    return Report(self._base.said, None)
+                    return AttachReport(self._base.said, None)
                 name = uuid4().hex
                 self._write(there, target, found, Attached(name, order(name)), rows)
-        return Report(self._base.said, rows, found.left_out)
+        return AttachReport(self._base.said, rows, found.left_out)
 
     def _is_attached(self, there: FileTable[object], target: Target) -> bool:
         """Return whether the table has the base that the daemon has recorded.
@@ -105,10 +105,10 @@ class Attaching:
             raise self._in_the_way("the warehouse has a table of it")
         return False
 
-    def _is_written(self, before: Snapshot) -> bool:
+    def _is_written(self, before: TableSnapshot) -> bool:
         return any(app.startswith("cdcflow/") for app in before.transactions)
 
-    def _is_begun(self, before: Snapshot, target: Target) -> bool:
+    def _is_begun(self, before: TableSnapshot, target: Target) -> bool:
         """Return whether an earlier attach created the table, which is still empty and was never read."""
         is_ours = before.properties.get(statement.TARGET_PROPERTY) == target.to_json()
         return is_ours and before.is_empty and not self._is_written(before) and not self._is_shown()

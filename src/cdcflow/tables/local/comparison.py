@@ -22,7 +22,7 @@ from cdcflow.tables.local.session import DuckSession, read_type
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.verify.live_copy import Place, asked, check, matching
+from cdcflow.tables.verify.live_copy import CopyParts, asked, check, matching
 from cdcflow.tables.verify.port import COUNTED, At, Columns, NotComparable
 
 
@@ -38,10 +38,10 @@ class LocalCopy:
         of_log: bool,
         policies: Policies = DEFAULTS,
     ) -> None:
-        """`of_log`: see `tables.verify.live_copy.Place`."""
+        """`of_log`: see `tables.verify.live_copy.CopyParts`."""
         self._reader = LocalReader(engine)
         self._shapes = LocalReader(engine, without_rows=True)
-        self._place = Place(layout, warehouse, of_log, policies)
+        self._place = CopyParts(layout, warehouse, of_log, policies)
 
     def describe(self, table: TableId) -> Target:
         return asked(self._shapes, self._place, table, lambda _table, _query, target: target)[1]

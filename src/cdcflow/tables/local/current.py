@@ -20,7 +20,7 @@ from cdcflow.tables.local.live import LocalReader
 from cdcflow.tables.merge.policy import DEFAULTS
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.verify.live_copy import Place, asked
+from cdcflow.tables.verify.live_copy import CopyParts, asked
 from cdcflow.tables.verify.port import NotComparable
 
 
@@ -72,7 +72,7 @@ def _rows(layout: Layout, table: TableId, room: Path) -> pa.Table:
     with closing(LocalEngine(room, "delta")) as engine:
         try:
             return asked(
-                LocalReader(engine), Place(layout, Warehouse.of(room), of_log=True, policies=DEFAULTS), table, ask
+                LocalReader(engine), CopyParts(layout, Warehouse.of(room), of_log=True, policies=DEFAULTS), table, ask
             )[1]
         except NotComparable as error:
             raise ConfigurationError(

@@ -41,10 +41,10 @@ from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.local import vectors
 from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, unread
 from cdcflow.tables.local.file_rewrites import Touched
-from cdcflow.tables.local.scan import Ends, Numbers, Rows, named
+from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile, named
 from cdcflow.tables.local.tables import TYPES, FileTable, type_of
 from cdcflow.tables.merge.format import Format
-from cdcflow.tables.port import HandOver, Kept, Snapshot
+from cdcflow.tables.port import HandOver, Kept, TableSnapshot
 from cdcflow.version import __version__
 
 FILE_BYTES = 256 << 20
@@ -65,7 +65,7 @@ _WORDS = {type_: _SQL_WORDS.get(text, text) for text, type_ in TYPES.items()}
 
 
 class DeltaTables:
-    """Implements `cdcflow.tables.local.tables.Tables`."""
+    """Implements `cdcflow.tables.local.tables.LocalTables`."""
 
     def __init__(self, warehouse: Path, bytes_max: int | None) -> None:
         self._warehouse = warehouse
@@ -91,11 +91,11 @@ class DeltaTable(FileTable[File]):
         self._folder = folder
         self._log = DeltaLog(folder)
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> TableSnapshot | None:
         self._standing = None
         return None if self._log.update() < 0 else self._told()
 
-    def as_of(self, version: int) -> Snapshot:
+    def as_of(self, version: int) -> TableSnapshot:
         self._log = DeltaLog(self._folder)
         gone = "the log of the Delta table there does not have that version"
         try:
@@ -106,9 +106,9 @@ class DeltaTable(FileTable[File]):
             raise VersionGone("its folder is gone" if found < 0 else gone)
         return self._told()
 
-    def _told(self) -> Snapshot:
+    def _told(self) -> TableSnapshot:
         metadata = self._log.metadata
-        return Snapshot(
+        return TableSnapshot(
             id=metadata["id"],
             version=self._log.version,
             properties=dict(metadata["configuration"]),
@@ -344,11 +344,11 @@ class DeltaTable(FileTable[File]):
             return Touched(file.size, 1, 0)
         return Touched(file.size, self._count(file), int(file.vector["cardinality"]))
 
-    def _opened(self, file: File) -> Rows:
+    def _opened(self, file: File) -> ScannedFile:
         fields, path = self._fields, local_path(self._folder, file)
         with reading(path):
             opened = pq.ParquetFile(path)
-        return Rows(
+        return ScannedFile(
             opened,
             _schema(fields, _logical),
             _schema(fields, _physical),

@@ -31,11 +31,11 @@ from cdcflow.tables.formats import rules_of
 from cdcflow.tables.job import text_files
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
 from cdcflow.tables.local.failures import of_local
-from cdcflow.tables.local.tables import FileTable, Tables
+from cdcflow.tables.local.tables import FileTable, LocalTables
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.paths import CUTS
-from cdcflow.tables.port import Failure, HandOver, Kept, Shown, Snapshot
+from cdcflow.tables.port import Failure, HandOver, Kept, Shown, TableSnapshot
 from cdcflow.tables.segments import InputFile, present
 
 KEPT = 10
@@ -87,7 +87,9 @@ class LocalEngine:
     def table(self, path: Sequence[str]) -> FileTable[Any]:
         return self._tables.table(path)
 
-    def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
+    def declines(
+        self, before: TableSnapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT
+    ) -> str | None:
         changes = sum(f.file.rows for f in files)
         if self._changes_max is not None and changes > self._changes_max:
             return f"it has {changes} changes, more than {self._changes_max}"
@@ -124,7 +126,7 @@ def _strange(shape: Table, mode: ModeRules) -> str | None:
     return None
 
 
-def _tables(format_: str, warehouse: Path, bytes_max: int | None) -> Tables:
+def _tables(format_: str, warehouse: Path, bytes_max: int | None) -> LocalTables:
     # Imported here, so that a format does not need the other's packages.
     if format_ == "iceberg":
         from cdcflow.tables.local.iceberg import IcebergTables
@@ -157,7 +159,7 @@ _COLUMNS = pa.schema(
 class LocalCuts:
     """Implements `cdcflow.tables.port.Cuts`, on the same table that Spark uses."""
 
-    def __init__(self, tables: Tables, warehouse: Path) -> None:
+    def __init__(self, tables: LocalTables, warehouse: Path) -> None:
         self._tables = tables
         self._warehouse = warehouse
         self._table = tables.table((CUTS,))
@@ -241,7 +243,7 @@ class LocalCuts:
             # This also makes the deletion of SQLite's journal durable: if it reappeared, it would undo the commit.
             sync_folder(self._warehouse)
 
-    def _publish(self, cut: Cut, there: Snapshot | None) -> None:
+    def _publish(self, cut: Cut, there: TableSnapshot | None) -> None:
         said = {"log": cut.log_id, "cut": cut.cut}
         if there is None:
             self._table.create(_COLUMNS, {}, said)
@@ -283,7 +285,7 @@ def _newest(rows: pa.Table) -> Cut | None:
     return Cut.from_row(found[0], clocks[0]) if found else None
 
 
-def _version(there: Snapshot | None) -> int:
+def _version(there: TableSnapshot | None) -> int:
     return -1 if there is None else there.version
 
 

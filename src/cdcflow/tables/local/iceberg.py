@@ -62,14 +62,14 @@ from cdcflow.tables.job.failures import FileUnreadable, reading
 from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.local import position_deletes
 from cdcflow.tables.local.file_rewrites import Touched
-from cdcflow.tables.local.position_deletes import Replaced
-from cdcflow.tables.local.scan import Ends, Numbers, Rows
+from cdcflow.tables.local.position_deletes import OverwrittenFiles
+from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile
 from cdcflow.tables.local.synced import SyncedIO
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.target import FormatColumn
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.port import COMMITTED, HandOver, Kept, Snapshot
+from cdcflow.tables.port import COMMITTED, HandOver, Kept, TableSnapshot
 
 BUSY_S = 60
 _LOCKED = "database is locked"
@@ -117,7 +117,7 @@ class _Change(Transaction):
 
 
 class IcebergTables:
-    """Implements `cdcflow.tables.local.tables.Tables`."""
+    """Implements `cdcflow.tables.local.tables.LocalTables`."""
 
     def __init__(self, warehouse: Path, bytes_max: int | None) -> None:
         self._warehouse = warehouse
@@ -163,12 +163,12 @@ class IcebergTable(FileTable[FileScanTask]):
         self._loaded: Table | None = None
         self._deletes = position_deletes.Deletes()
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> TableSnapshot | None:
         self._standing = None
         self._loaded = self._newest()
         return None if self._loaded is None else self._told(self._loaded)
 
-    def as_of(self, version: int) -> Snapshot | None:
+    def as_of(self, version: int) -> TableSnapshot | None:
         table = self._newest()
         if table is None:
             raise VersionGone("its folder is gone")
@@ -188,9 +188,9 @@ class IcebergTable(FileTable[FileScanTask]):
         except NoSuchTableError:
             return None
 
-    def _told(self, table: Table) -> Snapshot:
+    def _told(self, table: Table) -> TableSnapshot:
         newest = table.current_snapshot()
-        return Snapshot(
+        return TableSnapshot(
             id=str(table.metadata.table_uuid),
             version=_version(newest),
             properties=dict(table.properties),
@@ -437,7 +437,7 @@ class IcebergTable(FileTable[FileScanTask]):
             return [None] * len(files)
         return [_bounds(file, field.field_id, field.field_type) for file in files]
 
-    def _opened(self, file: FileScanTask) -> Rows:
+    def _opened(self, file: FileScanTask) -> ScannedFile:
         if file.file.file_format != FileFormat.PARQUET:
             raise HandOver("it has files of another format than Parquet")
         with reading(file.file.file_path):
@@ -450,7 +450,7 @@ class IcebergTable(FileTable[FileScanTask]):
         # No file has a column with this name.
         held = pa.schema([f.with_name(names.get(id_, f"\0{id_!r}")) for f, id_ in zip(schema, ids, strict=True)])
         deleted = partial(self._deletes.of, self._table, file)
-        return Rows(opened, schema, held, deleted, file.file.file_path)
+        return ScannedFile(opened, schema, held, deleted, file.file.file_path)
 
     def _replace(
         self,
@@ -488,9 +488,9 @@ class IcebergTable(FileTable[FileScanTask]):
             _check_written(new)
         table = self._table
         said = _summary(table, metadata, app, version)
-        producer: Replaced | _MergeAppendFiles
+        producer: OverwrittenFiles | _MergeAppendFiles
         if old or marked:
-            producer = self._replaced(Replaced(change, table, said), old, marked)
+            producer = self._replaced(OverwrittenFiles(change, table, said), old, marked)
         else:
             producer = change.update_snapshot(snapshot_properties=said).merge_append()
         with producer:
@@ -509,8 +509,8 @@ class IcebergTable(FileTable[FileScanTask]):
         )
 
     def _replaced(
-        self, producer: Replaced, old: Sequence[FileScanTask], marked: Sequence[tuple[FileScanTask, Numbers]]
-    ) -> Replaced:
+        self, producer: OverwrittenFiles, old: Sequence[FileScanTask], marked: Sequence[tuple[FileScanTask, Numbers]]
+    ) -> OverwrittenFiles:
         for task in old:
             producer.delete_data_file(task.file)
             producer.let_go(position_deletes.own(task))

@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from cdcflow.tables.local.scan import Ends, Numbers
 from cdcflow.tables.local.session import DuckSession
-from cdcflow.tables.merge.reduce import Layout
+from cdcflow.tables.merge.reduce import ColumnLayout
 
 
 class Keys:
     """The keys in a view of changes. `schema`: the table's."""
 
-    def __init__(self, session: DuckSession, layout: Layout, changes: str, schema: pa.Schema) -> None:
+    def __init__(self, session: DuckSession, layout: ColumnLayout, changes: str, schema: pa.Schema) -> None:
         self._session = session
         self._changes = changes
         self._at = layout.key

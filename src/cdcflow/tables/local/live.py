@@ -21,7 +21,7 @@ from cdcflow.tables.local.tables import FileTable, type_of
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import Failure, Snapshot
+from cdcflow.tables.port import Failure, TableSnapshot
 from cdcflow.tables.segments import InputFile
 
 
@@ -68,7 +68,7 @@ class LocalPastTable:
     def session(self) -> DuckSession:
         return self._table.session
 
-    def as_of(self, version: int) -> Snapshot:
+    def as_of(self, version: int) -> TableSnapshot:
         found = self._table.as_of(version)
         if found is None:
             raise VersionGone("what it was like then is not known any more")

@@ -116,7 +116,7 @@ class _DeleteManifest(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-class Replaced(_OverwriteFiles):
+class OverwrittenFiles(_OverwriteFiles):
     """An overwrite that adds and removes delete files. It also drops manifests without live entries, which PyIceberg
     would carry along indefinitely."""
 

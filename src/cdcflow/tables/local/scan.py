@@ -39,7 +39,7 @@ SLICE_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RowGroup:
     """A row group: its number, the number of its first row, and how many rows it has."""
 
     number: int
@@ -47,7 +47,7 @@ class Group:
     rows: int
 
 
-class Rows:
+class ScannedFile:
     """An open Parquet file of a table. Use it in a `with`.
 
     `schema`: the table's columns. `held`: the same columns, nested ones included, as files name them; a column that
@@ -72,9 +72,9 @@ class Rows:
         self._deleted = deleted
         sizes = [self._file.metadata.row_group(n).num_rows for n in range(self._file.metadata.num_row_groups)]
         firsts = accumulate(sizes, initial=0)
-        self.groups = [Group(n, first, size) for n, (first, size) in enumerate(zip(firsts, sizes, strict=False))]
+        self.groups = [RowGroup(n, first, size) for n, (first, size) in enumerate(zip(firsts, sizes, strict=False))]
 
-    def __enter__(self) -> Rows:
+    def __enter__(self) -> ScannedFile:
         return self
 
     def __exit__(
@@ -117,13 +117,13 @@ class Rows:
         chunks = [one.column(leaf) for one in told for leaf in self._leaves[self._names[column]]]
         return all(c.statistics is not None and c.statistics.null_count == c.num_values for c in chunks)
 
-    def size(self, groups: Sequence[Group], columns: Sequence[str]) -> int:
+    def size(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> int:
         """Return how many bytes of the file must be read for these columns of these row groups."""
         leaves = [leaf for c in columns if c in self._names for leaf in self._leaves[self._names[c]]]
         told = (self._file.metadata.row_group(group.number) for group in groups)
         return sum(one.column(leaf).total_compressed_size for one in told for leaf in leaves)
 
-    def read(self, groups: Sequence[Group], columns: Sequence[str]) -> pa.Table:
+    def read(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> pa.Table:
         """Return these columns of all rows of these row groups, with the table's types."""
         return self._named(self._read(groups, columns), columns, sum(g.rows for g in groups))
 
@@ -135,7 +135,7 @@ class Rows:
             parts = [part for group in self.groups for part in self._living(group, columns, threads)]
         return self._named(pa.concat_tables(parts), columns, len(self) - len(self.gone))
 
-    def _living(self, group: Group, columns: Sequence[str], threads: Executor) -> list[pa.Table]:
+    def _living(self, group: RowGroup, columns: Sequence[str], threads: Executor) -> list[pa.Table]:
         found, lives = self._read([group], columns), pa.array(self.lives[group.first : group.first + group.rows])
         if not found.num_columns:
             return [found]
@@ -145,7 +145,7 @@ class Rows:
 
         return list(threads.map(among, range(0, group.rows, SLICE_ROWS)))
 
-    def _read(self, groups: Sequence[Group], columns: Sequence[str]) -> pa.Table:
+    def _read(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> pa.Table:
         """Read those of the columns that may have a value in the file, in the file's types."""
         own = [self._names[c] for c in columns if self._has(c)]
         with reading(self._place):
@@ -171,7 +171,7 @@ class Rows:
         rows = pa.table([column(field) for field in held], schema=held)
         return named(rows, pa.schema([self._schema.field(i) for i in wanted]))
 
-    def find(self, groups: Sequence[Group], keys: Sequence[str], pick: Callable[[pa.Table], Numbers]) -> Numbers:
+    def find(self, groups: Sequence[RowGroup], keys: Sequence[str], pick: Callable[[pa.Table], Numbers]) -> Numbers:
         """Return the numbers of the rows in these row groups that are not deleted and whose keys `pick` selects. `pick`
         may return them in any order."""
         found = []
@@ -198,9 +198,9 @@ def named(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(batches, schema)
 
 
-def _together(groups: Sequence[Group]) -> list[list[Group]]:
+def _together(groups: Sequence[RowGroup]) -> list[list[RowGroup]]:
     """Group the row groups that are read together."""
-    found: list[list[Group]] = []
+    found: list[list[RowGroup]] = []
     held = ROWS_AT_ONCE
     for group in groups:
         if held + group.rows > ROWS_AT_ONCE:

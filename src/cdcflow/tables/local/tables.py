@@ -33,16 +33,16 @@ from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.key_filter import Keys
-from cdcflow.tables.local.scan import NONE, Ends, Group, Numbers, Rows
+from cdcflow.tables.local.scan import NONE, Ends, Numbers, RowGroup, ScannedFile
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.merge import reduce, statement
 from cdcflow.tables.merge.acts import Act, Add, Describe, Rename, Widen
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
-from cdcflow.tables.merge.reduce import Layout
+from cdcflow.tables.merge.reduce import ColumnLayout
 from cdcflow.tables.merge.statement import Replaced
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import Compacted, HandOver, Kept, Snapshot
+from cdcflow.tables.port import Compacted, HandOver, Kept, TableSnapshot
 
 SCANNED_TIMES = 4
 """How many times the memory limit may be scanned: 200 MB of keys, ten million UUIDs as text, take two CPU seconds and
@@ -71,7 +71,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _File = TypeVar("_File")
 
 
-class Tables(Protocol):
+class LocalTables(Protocol):
     """The tables of one format in a warehouse. `close` it."""
 
     def table(self, path: Sequence[str]) -> FileTable[Any]:
@@ -95,7 +95,7 @@ class _Whole(Generic[_File]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _LoadedFile:
     """A file with rows loaded in memory: its number of rows, those deleted before, and those found."""
 
     rows: int
@@ -110,7 +110,7 @@ class _Picked(Generic[_File]):
 
     name: str
     files: Sequence[_File]
-    places: Mapping[int, _Place]
+    places: Mapping[int, _LoadedFile]
     again: frozenset[int]
 
 
@@ -136,11 +136,11 @@ class FileTable(ABC, Generic[_File]):
     # ── what a format says ──────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> TableSnapshot | None:
         """See `CurrentTable.snapshot`. All later calls apply to that version."""
 
     @abstractmethod
-    def as_of(self, version: int) -> Snapshot | None:
+    def as_of(self, version: int) -> TableSnapshot | None:
         """Return the table's description at a version; `None` if only its rows are known. Later reads (`rows`) are of
         that version, and nothing may be changed.
 
@@ -249,7 +249,7 @@ class FileTable(ABC, Generic[_File]):
         does."""
 
     @abstractmethod
-    def _opened(self, file: _File) -> Rows:
+    def _opened(self, file: _File) -> ScannedFile:
         """Open a file."""
 
     @abstractmethod
@@ -357,7 +357,7 @@ class FileTable(ABC, Generic[_File]):
     def _sizes(self, files: Sequence[_File]) -> list[int]:
         return [self._size(file) for file in files]
 
-    def standing(self, layout: Layout, changes: str, *, whole: bool = False) -> str:
+    def standing(self, layout: ColumnLayout, changes: str, *, whole: bool = False) -> str:
         if whole and not isinstance(self._standing, _Whole):
             self._standing = self._stand()
         return self._stand_for(layout, changes, self.schema.names).name
@@ -446,14 +446,16 @@ class FileTable(ABC, Generic[_File]):
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _stand_for(self, layout: Layout, changes: str, columns: Collection[str]) -> _Whole[_File] | _Picked[_File]:
+    def _stand_for(
+        self, layout: ColumnLayout, changes: str, columns: Collection[str]
+    ) -> _Whole[_File] | _Picked[_File]:
         """Load at least the rows that have one of the keys of a range of changes, and at least these columns of
         them."""
         if self._standing is None:
             self._standing = self._near(layout, changes, columns) if layout.target.key else self._stand()
         return self._standing
 
-    def _near(self, layout: Layout, changes: str, columns: Collection[str]) -> _Whole[_File] | _Picked[_File]:
+    def _near(self, layout: ColumnLayout, changes: str, columns: Collection[str]) -> _Whole[_File] | _Picked[_File]:
         keys = Keys(self.session, layout, changes, self.schema)
         there = self._files()
         chosen = keys.near(self._ends(there, keys.first))
@@ -472,25 +474,25 @@ class FileTable(ABC, Generic[_File]):
         read = [name for name in schema.names if name in columns or name in keys.names or name == OFFSET]
         within = self._within({n: there[n] for n in chosen}, keys, read)
         numbers = [*chosen, *sorted(small - set(chosen))]
-        places: dict[int, _Place] = {}
+        places: dict[int, _LoadedFile] = {}
         parts = [_placed(schema.empty_table(), schema, 0, NONE)]
         for number, n in enumerate(numbers):
             with self._opened(there[n]) as rows:
                 found = rows.find(within.get(n, []), keys.names, keys.pick)
-                places[number] = _Place(len(rows), rows.gone, found)
+                places[number] = _LoadedFile(len(rows), rows.gone, found)
                 if len(found):
                     parts.append(_placed(rows.take(found, read), schema, number, found))
         name = self.session.take("standing", pa.concat_tables(parts))
         again = frozenset(number for number, n in enumerate(numbers) if n in small)
         return _Picked(name, [there[n] for n in numbers], places, again)
 
-    def _within(self, files: Mapping[int, _File], keys: Keys, columns: Sequence[str]) -> dict[int, list[Group]]:
+    def _within(self, files: Mapping[int, _File], keys: Keys, columns: Sequence[str]) -> dict[int, list[RowGroup]]:
         """Return the row groups of some files that may have a row with one of the keys.
 
         Raises:
             HandOver: too much of them would have to be read.
         """
-        found: dict[int, list[Group]] = {}
+        found: dict[int, list[RowGroup]] = {}
         size = 0
         for n, file in files.items():
             with self._opened(file) as rows:
@@ -628,7 +630,7 @@ class FileTable(ABC, Generic[_File]):
         }
         return {number: gone for number, gone in found.items() if len(gone)}
 
-    def _left(self, file: _File, place: _Place, dead: Numbers) -> pa.Table:
+    def _left(self, file: _File, place: _LoadedFile, dead: Numbers) -> pa.Table:
         """Return a file's remaining rows."""
         lives = np.ones(place.rows, bool)
         lives[place.gone] = False

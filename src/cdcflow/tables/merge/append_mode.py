@@ -14,7 +14,7 @@ from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.tables.merge.evolution import Evolution
 from cdcflow.tables.merge.modes import APPEND
-from cdcflow.tables.merge.reduce import OURS, Layout
+from cdcflow.tables.merge.reduce import OURS, ColumnLayout
 from cdcflow.tables.merge.statement import Folding
 from cdcflow.tables.merge.target import Target
 
@@ -52,7 +52,7 @@ class Appending(Folding):
         return [*(name_sql(c.name) for c in self.layout.target.columns), *(name for name, _ in APPEND.columns)]
 
 
-def layout_of(target: Target, evolution: Evolution, shapes: Sequence[Table]) -> Layout:
+def layout_of(target: Target, evolution: Evolution, shapes: Sequence[Table]) -> ColumnLayout:
     """How rows of these shapes are written to the table, which is `target` now and `evolution.target` when they were
     its source's.
 
@@ -64,4 +64,4 @@ def layout_of(target: Target, evolution: Evolution, shapes: Sequence[Table]) -> 
     numbers += [OURS] * (len(target.columns) - len(numbers))
     columns = tuple(replace(c, number=number) for c, number in zip(target.columns, numbers, strict=True))
     living = tuple(s for s in shapes if s.incarnation == then.incarnation)
-    return Layout(replace(target, columns=columns), living, {}, evolution.numbered, stamped=True)
+    return ColumnLayout(replace(target, columns=columns), living, {}, evolution.numbered, stamped=True)

@@ -33,16 +33,16 @@ from dataclasses import dataclass, field
 
 from cdcflow.model.sqltypes import name_sql, same_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
-from cdcflow.tables.merge.history_columns import Names
+from cdcflow.tables.merge.history_columns import OffsetNames
 from cdcflow.tables.merge.moves import emptied_or
-from cdcflow.tables.merge.reduce import Family, Layout
+from cdcflow.tables.merge.reduce import ColumnLayout, Family
 
 _FOLLOWED = "o", "n", "p", "t", "op"
 """What must be known of the event that follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RangeFacts:
     """What must be known of a range in addition to its changes.
 
     `changes`: the view that `tables.merge.reduce` describes, without truncates, key changes completed, with `n`, the
@@ -95,7 +95,7 @@ class Range:
         return [(self.made_again, -1), *self.truncates] if self.made_again else self.truncates
 
 
-def open_rows(layout: Layout, names: Names, range_: Range) -> str | None:
+def open_rows(layout: ColumnLayout, names: OffsetNames, range_: RangeFacts) -> str | None:
     """The open rows of the table that the range may end, confirm or continue, under the table's own names."""
     if range_.standing is None:
         return None
@@ -106,20 +106,20 @@ def open_rows(layout: Layout, names: Names, range_: Range) -> str | None:
     return f"SELECT t.* FROM {range_.standing} t LEFT SEMI JOIN {range_.changes} c ON {same} WHERE {is_open}"
 
 
-def crowded(layout: Layout, changes: str) -> str:
+def crowded(layout: ColumnLayout, changes: str) -> str:
     """A row if a transaction has more than one change of a key; no row where none has."""
     key = ", ".join(f"c{i}" for i in layout.key)
     return f"SELECT 1 FROM (SELECT count(*) AS changes FROM {changes} GROUP BY {key}, n) HAVING max(changes) > 1"
 
 
-def versions(layout: Layout, found: Sequence[Family], names: Names, range_: Range) -> str:
+def versions(layout: ColumnLayout, found: Sequence[Family], names: OffsetNames, range_: RangeFacts) -> str:
     """The resulting rows. `found`: the families by what the changes leave unchanged and the open rows miss."""
     events = _events(layout, names, range_)
     settled = _settled(layout, found, range_, events)
     return _rows(layout, range_, _bounds(layout, range_, settled))
 
 
-def _events(layout: Layout, names: Names, range_: Range) -> str:
+def _events(layout: ColumnLayout, names: OffsetNames, range_: RangeFacts) -> str:
     """`f`, `p`, `t`, `x`: where a version that begins with the event began, and whether exactly there."""
     columns = [f"c{i}" for i in range(len(layout.target.columns))]
     segment = _first_from(range_.segments, range_.segments, "c.o") if range_.has_reads else "0"
@@ -144,7 +144,7 @@ def _events(layout: Layout, names: Names, range_: Range) -> str:
     )
 
 
-def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str) -> str:
+def _settled(layout: ColumnLayout, found: Sequence[Family], range_: RangeFacts, events: str) -> str:
     """The last event of each transaction. `e`: the row exists after it; `miss`: positions of the columns whose value is
     unknown; `tr`, `tn`: offset and transaction of the first truncate after it; `h`: a read that creates no version;
     `fo`: the kind of the transaction's first event (see `Range.knows_first`)."""
@@ -197,7 +197,7 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
     )
 
 
-def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[list[str], str]:
+def _values(layout: ColumnLayout, found: Sequence[Family], range_: RangeFacts) -> tuple[list[str], str]:
     """Each column's value, and the positions of those whose value is unknown."""
     values = {i: f"c{i}" for i in layout.key}
     absent = []
@@ -232,7 +232,7 @@ def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[lis
     return [f"{values[i]} AS c{i}" for i in range(len(layout.target.columns))], missing
 
 
-def _bounds(layout: Layout, range_: Range, settled: str) -> str:
+def _bounds(layout: ColumnLayout, range_: RangeFacts, settled: str) -> str:
     """Events that begin or end a version. `lo`: offset of the key's last event; `po`: of the event before; `nh`: of the
     next read that creates no version; `lt`: of the last event before the truncate that follows."""
     key = ", ".join(f"c{i}" for i in layout.key)
@@ -257,7 +257,7 @@ def _bounds(layout: Layout, range_: Range, settled: str) -> str:
     return f"SELECT *, s.o AS po FROM ({known}) WHERE NOT (op = 'r' AND s IS NOT NULL AND {alike})"
 
 
-def _rows(layout: Layout, range_: Range, bounds: str) -> str:
+def _rows(layout: ColumnLayout, range_: RangeFacts, bounds: str) -> str:
     """Versions that begin, and those of the table that end or are confirmed. `eo`: where they end; `bt`: by a truncate;
     `bs`: they were gone before `eo`."""
     key = ", ".join(f"c{i}" for i in layout.key)

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class OffsetNames:
     """What the two offsets are called."""
 
     start: str = "_valid_from"
     end: str = "_valid_to"
 
 
-AUTO_CDC = Names("__START_AT", "__END_AT")
+AUTO_CDC = OffsetNames("__START_AT", "__END_AT")
 """As Spark's Auto CDC calls them."""
 
 
-def columns(names: Names) -> tuple[tuple[str, str], ...]:
+def columns(names: OffsetNames) -> tuple[tuple[str, str], ...]:
     """The columns of a history in addition to the source's, with their types."""
     types = (("", "bigint"), ("_position", "string"), ("_time", "timestamp"), ("_exact", "boolean"))
     start = tuple((names.start if not part else f"_valid_from{part}", type_) for part, type_ in types)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 from cdcflow.tables.merge import history_columns as ends
-from cdcflow.tables.merge.history_columns import AUTO_CDC, Names
+from cdcflow.tables.merge.history_columns import AUTO_CDC, OffsetNames
 from cdcflow.tables.merge.policy import HistoryColumns, Mode
 from cdcflow.tables.merge.refusals import CannotFollow, rebuilt
 
@@ -49,7 +49,7 @@ class ModeRules:
     needs_key: bool = False
     keeps_changes: bool = False
     variant: str = ""
-    ends: Names | None = None
+    ends: OffsetNames | None = None
     in_turn: bool = False
 
     @property
@@ -102,12 +102,12 @@ SOFT_DELETE = ModeRules("soft_delete", (*_ROWS, (DELETED, "boolean")), ended=DEL
 APPEND = ModeRules("append", _CHANGES, names=UNCHANGED, keeps_changes=True)
 
 
-def _history(names: Names, variant: str) -> ModeRules:
+def _history(names: OffsetNames, variant: str) -> ModeRules:
     columns = (*ends.columns(names), *_ROWS)
     return ModeRules("history", columns, ended=names.end, needs_key=True, variant=variant, ends=names, in_turn=True)
 
 
-HISTORY = _history(Names(), "")
+HISTORY = _history(OffsetNames(), "")
 HISTORY_AUTO_CDC = _history(AUTO_CDC, "auto_cdc")
 
 _KNOWN = {rules.said: rules for rules in (CURRENT, SOFT_DELETE, APPEND, HISTORY, HISTORY_AUTO_CDC)}

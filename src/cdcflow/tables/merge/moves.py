@@ -24,10 +24,10 @@ from collections.abc import Collection, Sequence
 
 from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
-from cdcflow.tables.merge.reduce import Layout, update_in_sql
+from cdcflow.tables.merge.reduce import ColumnLayout, update_in_sql
 
 
-def moves(layout: Layout, changes: str) -> str:
+def moves(layout: ColumnLayout, changes: str) -> str:
     """The moves that need values: `o`, `m`, and the old key `b<i>`."""
     before = ", ".join(f"b{i}" for i in layout.key)
     moved = f"b{layout.key[0]} IS NOT NULL"
@@ -35,7 +35,7 @@ def moves(layout: Layout, changes: str) -> str:
 
 
 def lives(
-    layout: Layout,
+    layout: ColumnLayout,
     columns: Collection[int],
     changes: str,
     moved: str,
@@ -69,7 +69,7 @@ def lives(
     return f"SELECT g.*, {values} FROM ({found}) g {joins}"
 
 
-def ended(layout: Layout, changes: str, moved: str, truncates: Sequence[int] = ()) -> str:
+def ended(layout: ColumnLayout, changes: str, moved: str, truncates: Sequence[int] = ()) -> str:
     """Per move: `o`, `m`, the old key, and the offset `life` at which the life that it ended had begun. `truncates`:
     as of `lives`."""
     key = [f"c{i}" for i in layout.key]
@@ -82,7 +82,9 @@ def ended(layout: Layout, changes: str, moved: str, truncates: Sequence[int] = (
     return f"SELECT m.o, m.m, d.life, {picked} FROM {moved} m JOIN ({rows}) d ON d.o = m.o - 1 AND d.op = 'd'"
 
 
-def first_round(layout: Layout, columns: Collection[int], ended_view: str, lives_view: str, table: str | None) -> str:
+def first_round(
+    layout: ColumnLayout, columns: Collection[int], ended_view: str, lives_view: str, table: str | None
+) -> str:
     """What each move knows at once: from its life, and from the table if that life began before the range.
 
     Result: `o`, `m`, `parent` (offset; NULL if it has none), per column `h<i>` and `x<i>`. `table` None: it was
@@ -119,7 +121,7 @@ def next_round(columns: Collection[int], view: str) -> str:
     return f"SELECT s.o, s.m, p.parent, {', '.join(parts)} FROM {view} s LEFT JOIN {view} p ON s.parent = p.o"
 
 
-def completed(layout: Layout, columns: Collection[int], changes: str, known: str) -> str:
+def completed(layout: ColumnLayout, columns: Collection[int], changes: str, known: str) -> str:
     """The view of changes with the moves' values filled in; columns that remain unchanged there are missing."""
     filled = ", ".join(f"CASE WHEN r.h{i} THEN array({i}) ELSE array() END" for i in columns)
     left = f"array_except(c.m, concat({filled}))"

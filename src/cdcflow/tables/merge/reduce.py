@@ -91,7 +91,7 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """The columns of a table after its evolution, and how the shapes in a range map to them. The shapes are those of
     its spans (`cdcflow.tables.job.spans`): a shape that returned after another is listed twice, under two numbers.
 
@@ -107,11 +107,11 @@ class Layout:
     stamped: bool = False
 
     @classmethod
-    def of(cls, evolution: Evolution, shapes: Sequence[Table]) -> Layout:
+    def of(cls, evolution: Evolution, shapes: Sequence[Table]) -> ColumnLayout:
         living = tuple(s for s in shapes if s.incarnation == evolution.target.incarnation)
         return cls(evolution.target, living, evolution.defaults, evolution.numbered)
 
-    def ending_by(self, name: str) -> Layout:
+    def ending_by(self, name: str) -> ColumnLayout:
         """The same with a column of cdcflow at the end that is true in a deleted row."""
         column = TargetColumn(name, OURS, "boolean")
         target = replace(self.target, columns=(*self.target.columns, column))
@@ -167,7 +167,7 @@ def read_schema(shape: Table, *, moved: bool) -> str:
     return ", ".join(parts)
 
 
-def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
+def projection(layout: ColumnLayout, number: int, *, moved: bool) -> list[str]:
     """Select expressions that bring rows of shape `number` into the view of changes.
 
     A column that the shape does not have yet holds its default, one that it no longer has is NULL.
@@ -201,7 +201,7 @@ def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
     return parts
 
 
-def families(layout: Layout, masks: Collection[Mask]) -> tuple[Family, ...]:
+def families(layout: ColumnLayout, masks: Collection[Mask]) -> tuple[Family, ...]:
     """The columns, except the key, grouped into families by the masks and shapes that lack them."""
     ordered = sorted(masks, key=sorted)
     found: dict[tuple[tuple[bool, ...], frozenset[int]], list[int]] = {}
@@ -219,7 +219,7 @@ def update_in_sql(shapes: Collection[int]) -> str:
 
 
 def reduction(
-    layout: Layout,
+    layout: ColumnLayout,
     found: Sequence[Family],
     changes: str,
     *,
@@ -274,7 +274,7 @@ def reduction(
     return f"SELECT {', '.join(outer)} FROM ({newest})"
 
 
-def _aggregated(layout: Layout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
+def _aggregated(layout: ColumnLayout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
     """Per key the offsets that count, and as `s<j>` the values of family j in the latest change that sent it."""
     values = ["max_by(op, o) AS op", *(f"max_by(c{i}, o) AS k{i}" for i in exact)]
     for j, family in enumerate(found):
@@ -283,7 +283,7 @@ def _aggregated(layout: Layout, found: Sequence[Family], changes: str, exact: Se
     return _grouped(layout, found, changes, values)
 
 
-def _joined(layout: Layout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
+def _joined(layout: ColumnLayout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
     """The same, with every value exactly as in the change, unaltered by an aggregate function."""
     key = [f"c{i}" for i in layout.key]
     same = "".join(f" AND x.{c} = g.{c}" for c in key)
@@ -299,7 +299,7 @@ def _joined(layout: Layout, found: Sequence[Family], changes: str, exact: Sequen
     return f"SELECT {', '.join(taken)} FROM ({_grouped(layout, found, changes, [])}) g {joins}"
 
 
-def _grouped(layout: Layout, found: Sequence[Family], changes: str, values: Sequence[str]) -> str:
+def _grouped(layout: ColumnLayout, found: Sequence[Family], changes: str, values: Sequence[str]) -> str:
     """Per key: `o`, the latest offset; `b`, that of the latest barrier; of each family that not every change sends, as
     `o<j>`, `u<j>` and `l<j>` those of the latest change that sent it, left it unchanged, was too early for it."""
     key = [f"c{i}" for i in layout.key]
@@ -320,7 +320,7 @@ def _packed(family: Family) -> str:
     return f"struct({', '.join(f'c{i}' for i in family.columns)})"
 
 
-def counting(layout: Layout, changes: str) -> str:
+def counting(layout: ColumnLayout, changes: str) -> str:
     """For a table without a key: per distinct row how its count changes, from the view `changes`.
 
     Result: the columns `c<i>`, `o`, `total` (inserts minus deletes) and `lowest` (the minimum of the running total, at

@@ -48,7 +48,7 @@ def going(
     ended: int | None = None,
 ) -> str:
     """The rows of the view `rows` whose key is in the view `reduced`. `broadcast`: the latter is small. `ended`: as of
-    `reduce.Layout`."""
+    `reduce.ColumnLayout`."""
     names = [name_sql(c.name) for c in target.columns]
     key = target.key_positions
     columns = [f"s.c{i}" for i in key]

@@ -21,16 +21,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
-from cdcflow.tables.merge.reduce import Layout, Mask
+from cdcflow.tables.merge.reduce import ColumnLayout, Mask
 
 
-def masks(layout: Layout) -> Sequence[Mask]:
+def masks(layout: ColumnLayout) -> Sequence[Mask]:
     """Per shape the columns that a delete leaves unchanged: all that the shape has except the key."""
     key, at = set(layout.key), {c.number: i for i, c in enumerate(layout.target.columns)}
     return [frozenset(at[c.number] for c in shape.columns) - key for shape in layout.numbered]
 
 
-def with_truncates(layout: Layout, changes: str, truncates: Mapping[int, int], *, moved: bool) -> str:
+def with_truncates(layout: ColumnLayout, changes: str, truncates: Mapping[int, int], *, moved: bool) -> str:
     """The view of changes with what truncates (number of the shape by offset) did to its keys. `moved`: it has the old
     keys."""
     offsets = sorted(truncates)
@@ -62,7 +62,7 @@ def with_truncates(layout: Layout, changes: str, truncates: Mapping[int, int], *
     return f"SELECT {', '.join(shown)} FROM ({_around(layout, both)}) WHERE NOT ({is_idle})"
 
 
-def marked(layout: Layout, changes: str) -> str:
+def marked(layout: ColumnLayout, changes: str) -> str:
     """The view of changes as the table with the column `ended` takes it."""
     last = "op = 'd' AND later IS NULL"
     unchanged = [
@@ -81,13 +81,13 @@ def marked(layout: Layout, changes: str) -> str:
     return f"SELECT {', '.join(columns)} FROM ({_around(layout, changes)})"
 
 
-def living(layout: Layout, changes: str) -> str:
+def living(layout: ColumnLayout, changes: str) -> str:
     """The same where nothing was deleted."""
     columns = [f"false AS c{i}" if i == layout.ended else f"c{i}" for i in range(len(layout.target.columns))]
     return f"SELECT o, op, v, m, {', '.join(columns)} FROM {changes}"
 
 
-def _around(layout: Layout, changes: str) -> str:
+def _around(layout: ColumnLayout, changes: str) -> str:
     """Changes with the kinds of the directly preceding and following changes of the same key."""
     window = f"OVER (PARTITION BY {', '.join(f'c{i}' for i in layout.key)} ORDER BY o)"
     source = changes if changes.isidentifier() else f"({changes})"

@@ -18,7 +18,7 @@ from cdcflow.tables.merge import reduce
 from cdcflow.tables.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Widen
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, MODE_PROPERTY, ModeRules
-from cdcflow.tables.merge.reduce import Family, Layout, Mask
+from cdcflow.tables.merge.reduce import ColumnLayout, Family, Mask
 from cdcflow.tables.merge.target import Target
 
 TARGET_PROPERTY = "cdcflow.table"
@@ -138,7 +138,7 @@ class Folding:
     `reduce.reduction`.
     """
 
-    layout: Layout
+    layout: ColumnLayout
     changes: str
     masks: Collection[Mask]
     empty: bool

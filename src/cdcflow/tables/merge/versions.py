@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 
 from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
-from cdcflow.tables.merge.history_columns import Names, columns
-from cdcflow.tables.merge.reduce import OURS, Family, Layout
+from cdcflow.tables.merge.history_columns import OffsetNames, columns
+from cdcflow.tables.merge.reduce import OURS, ColumnLayout, Family
 from cdcflow.tables.merge.statement import Folding, Replaced
 from cdcflow.tables.merge.target import TargetColumn
 
 
-def layout_of(layout: Layout, names: Names) -> Layout:
+def layout_of(layout: ColumnLayout, names: OffsetNames) -> ColumnLayout:
     """How the rows that `history.versions` gives come into the table. `layout`: how the log's changes would."""
     ours = tuple(TargetColumn(name, OURS, type_) for name, type_ in columns(names))
     target = replace(layout.target, key=(*layout.target.key, names.start), columns=(*layout.target.columns, *ours))
-    return Layout(target, (), {})
+    return ColumnLayout(target, (), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Versions(Folding):
         return f"(SELECT {', '.join(parts)} FROM {self.changes})"
 
 
-def swept(names: Names, since: int, moment: tuple[str, int] | None) -> dict[str, str]:
+def swept(names: OffsetNames, since: int, moment: tuple[str, int] | None) -> dict[str, str]:
     """What a version is set to that a backfill did not find which began at offset `since`, as SQL by column. `moment`:
     position and time (microseconds since 1970) of that offset's transaction; None: the log has it no more."""
     position = "CAST(NULL AS string)" if moment is None else text_sql(moment[0])

@@ -17,6 +17,6 @@ This package never contains: a client library, an engine's SQL (`model.digest`),
 """
 
 from cdcflow.tables.verify.job import verify
-from cdcflow.tables.verify.report import Difference, Report, TableReport
+from cdcflow.tables.verify.report import Report, RowDifference, TableReport
 
-__all__ = ["Difference", "Report", "TableReport", "verify"]
+__all__ = ["RowDifference", "Report", "TableReport", "verify"]

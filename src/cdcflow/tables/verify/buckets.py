@@ -28,7 +28,7 @@ from cdcflow.capture.ports.comparison import Comparison, DigestSource
 from cdcflow.model.digest import BUCKETS_MAX, SUM, Buckets, is_portable
 from cdcflow.tables.verify.port import Columns
 from cdcflow.tables.verify.settled import Fences
-from cdcflow.tables.verify.source_rows import Piece, SourceRows
+from cdcflow.tables.verify.source_rows import ChunkPiece, SourceRows
 
 BUCKET_ROWS = 1000
 BUCKETS_MIN = 16
@@ -87,7 +87,7 @@ class Pass:
             yield chunk.sums
             self._source.wait(int(pc.sum(chunk.sums.column("n")).as_py() or 0), chunk.seconds)
 
-    def rows(self, fences: Fences) -> Iterator[Piece]:
+    def rows(self, fences: Fences) -> Iterator[ChunkPiece]:
         """Yield the rows of the chosen buckets."""
         return self._source.of(self._source.walk(fences, lambda c: self._digests.read_among(c, self._buckets)))
 

@@ -11,7 +11,7 @@ from cdcflow.errors import HistoryLost
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
 from cdcflow.tables.verify.port import Columns, Comparer
-from cdcflow.tables.verify.report import Change
+from cdcflow.tables.verify.report import LoggedChange
 
 CHANGES_MAX = 10
 """How many changes of each key are shown."""
@@ -26,9 +26,9 @@ Key = tuple[object, ...]
 
 def histories(
     log: LogReader, comparer: Comparer, columns: Columns, keys: pa.Table, newest: int
-) -> Mapping[Key, tuple[Change, ...]]:
+) -> Mapping[Key, tuple[LoggedChange, ...]]:
     """Return the latest changes of each of these keys up to an offset, oldest first."""
-    found: dict[Key, list[Change]] = {}
+    found: dict[Key, list[LoggedChange]] = {}
     for rows in _back(log, comparer, columns, keys, newest):
         stamps = rows.column(COMMIT_TS).cast(pa.int64()).to_pylist()
         listed = sorted(zip(rows.to_pylist(), stamps, strict=True), key=lambda r: r[0][OFFSET], reverse=True)
@@ -36,7 +36,7 @@ def histories(
             key = tuple(value for name, value in row.items() if name not in _SHOWN)
             changes = found.setdefault(key, [])
             if len(changes) < CHANGES_MAX:
-                changes.append(Change(row[OFFSET], row[OP], row[TRANSACTION], _position(log, row[OFFSET]), stamp))
+                changes.append(LoggedChange(row[OFFSET], row[OP], row[TRANSACTION], _position(log, row[OFFSET]), stamp))
     return {key: tuple(reversed(changes)) for key, changes in found.items()}
 
 

@@ -34,16 +34,16 @@ from cdcflow.tables.verify.port import COUNTED, At, Columns, Comparer, Copy, Not
 from cdcflow.tables.verify.report import (
     NOT_THERE_YET,
     Against,
-    Change,
-    Difference,
+    LoggedChange,
     Report,
     Row,
+    RowDifference,
     TableReport,
     Verdict,
     What,
 )
 from cdcflow.tables.verify.rounds import Rounds
-from cdcflow.tables.verify.settled import Changed, Fences, Reached, changed, joined, reached
+from cdcflow.tables.verify.settled import Changed, Fences, SettledRange, changed, joined, reached
 from cdcflow.tables.verify.source_rows import SourceRows
 
 KEYS_AT_ONCE = 20_000
@@ -122,7 +122,7 @@ class _Look:
     that changed in the meantime. `source`: rows that were read; `rows`: their total number."""
 
     at: At
-    reached: Reached
+    reached: SettledRange
     doubts: pa.Table
     open: pa.Table
     rows: int
@@ -305,12 +305,12 @@ class _Verification:
         self._source.begin(fences)
         return fences
 
-    def _ended(self, fences: Fences) -> Reached:
+    def _ended(self, fences: Fences) -> SettledRange:
         self._source.end(fences)
         return reached(self._log, self._comparison, fences, self._pace.log_wait_s, self._sleep)
 
     def _look(
-        self, columns: Columns, at: At, found: Reached, doubts: pa.Table, rows: int, source: pa.Table | None
+        self, columns: Columns, at: At, found: SettledRange, doubts: pa.Table, rows: int, source: pa.Table | None
     ) -> _Look:
         if not doubts.num_rows:
             return _Look(at, found, doubts, doubts, rows, source)
@@ -353,7 +353,7 @@ class _Verification:
 
     # ── reporting ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _differences(self, columns: Columns, sure: pa.Table, look: _Look) -> tuple[Difference, ...]:
+    def _differences(self, columns: Columns, sure: pa.Table, look: _Look) -> tuple[RowDifference, ...]:
         if not sure.num_rows:
             return ()
         keys = sure.drop_columns(list(COUNTED))
@@ -369,8 +369,8 @@ class _Verification:
 
 
 def _difference(
-    columns: Columns, key: Key, source: Sequence[Row], copy: Sequence[Row], history: tuple[Change, ...]
-) -> Difference:
+    columns: Columns, key: Key, source: Sequence[Row], copy: Sequence[Row], history: tuple[LoggedChange, ...]
+) -> RowDifference:
     off: tuple[str, ...] = ()
     what: What = "extra" if not source else "missing" if not copy else "doubled"
     if source and copy:
@@ -378,7 +378,7 @@ def _difference(
         off = tuple(name for name, _ in columns.columns if repr(source[0][name]) != repr(copy[0][name]))
         what = "different" if off else "doubled"
     named = dict(zip(columns.key, key, strict=True)) if columns.has_key else {}
-    return Difference(
+    return RowDifference(
         named, what, off, source[0] if source else None, copy[0] if copy else None, (len(source), len(copy)), history
     )
 

@@ -21,7 +21,7 @@ from cdcflow.tables.merge.modes import CURRENT, DELETED, ModeRules
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.port import Failure, Snapshot, SqlSession
+from cdcflow.tables.port import Failure, SqlSession, TableSnapshot
 from cdcflow.tables.segments import InputFile
 from cdcflow.tables.verify.port import At, Columns, NotComparable, NothingSealed
 
@@ -36,7 +36,7 @@ class Declined(NotComparable):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CopyParts:
     """The parts of a copy. `of_log`: the log alone is the copy, and merged tables are ignored."""
 
     layout: Layout
@@ -45,7 +45,7 @@ class Place:
     policies: Policies
 
 
-def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -> tuple[At, Answer]:
+def asked(reader: Reader[Any], place: CopyParts, table: TableId, ask: Ask[Answer]) -> tuple[At, Answer]:
     """Return the answer, and the copy's place in the log.
 
     Raises:
@@ -130,7 +130,7 @@ class _AskedTable(Generic[Answer]):
     def session(self) -> SqlSession:
         return self.table.session
 
-    def as_of(self, version: int) -> Snapshot:
+    def as_of(self, version: int) -> TableSnapshot:
         return self.table.as_of(version)
 
     def base(self) -> str:

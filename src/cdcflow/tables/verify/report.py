@@ -25,7 +25,7 @@ Row = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LoggedChange:
     """A change of a row in the log."""
 
     offset: int
@@ -36,7 +36,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RowDifference:
     """A row that differs. `columns`: the columns that differ, if both sides have the row. `source` and `copy`: the row
     on each side; `times`: how often each side has it. `history`: the log's latest changes of the key, oldest first."""
 
@@ -46,7 +46,7 @@ class Difference:
     source: Row | None
     copy: Row | None
     times: tuple[int, int]
-    history: tuple[Change, ...] = ()
+    history: tuple[LoggedChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class TableReport:
     epoch: int = 0
     different: int = 0
     unsettled: int = 0
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[RowDifference, ...] = ()
     keys: tuple[tuple[str, ...], ...] = ()
     shape_key: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)

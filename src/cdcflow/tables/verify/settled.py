@@ -46,7 +46,7 @@ class Fences:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class SettledRange:
     """The log has everything that the snapshots saw. `first`: the first offset that they may not have seen; `position`:
     the position in the source's log before it; `newest`: the log's current last offset."""
 
@@ -57,7 +57,7 @@ class Reached:
 
 def reached(
     log: LogReader, comparison: Comparison, fences: Fences, wait_s: float, sleep: Callable[[float], None] = time.sleep
-) -> Reached:
+) -> SettledRange:
     """Wait until the log has everything that was seen.
 
     Raises:
@@ -86,9 +86,9 @@ def reached(
         sleep(LOOK_AGAIN_S)
     found = _first_unseen(log, comparison, fences, newest.next_offset - 1)
     if found is None:
-        return Reached(newest.next_offset, newest.position or "", newest.next_offset - 1)
+        return SettledRange(newest.next_offset, newest.position or "", newest.next_offset - 1)
     first, position = found
-    return Reached(first, position or newest.position or "", newest.next_offset - 1)
+    return SettledRange(first, position or newest.position or "", newest.next_offset - 1)
 
 
 def _nudge(comparison: Comparison) -> None:

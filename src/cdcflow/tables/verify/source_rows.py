@@ -51,7 +51,7 @@ T = TypeVar("T", bound=Taken)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChunkPiece:
     """Rows of one chunk, in the columns of `shape`."""
 
     shape: Table
@@ -83,7 +83,7 @@ class SourceRows:
         """Call after everything was read: this determines how far the log must reach."""
         fences.end = self._comparison.end()
 
-    def all(self, fences: Fences) -> Iterator[Piece]:
+    def all(self, fences: Fences) -> Iterator[ChunkPiece]:
         """Yield every row, chunk by chunk.
 
         Raises:
@@ -91,7 +91,7 @@ class SourceRows:
         """
         return self.of(self.walk(fences, self._chunks.read_chunk))
 
-    def of(self, chunks: Iterator[ChunkRead]) -> Iterator[Piece]:
+    def of(self, chunks: Iterator[ChunkRead]) -> Iterator[ChunkPiece]:
         """Yield the rows of these chunks."""
         for read in chunks:
             if (piece := _rows(read)) is not None:
@@ -125,7 +125,7 @@ class SourceRows:
         if self._rows_per_second:
             self._sleep(max(0.0, rows / self._rows_per_second - seconds))
 
-    def with_keys(self, fences: Fences, shape: Table, keys: pa.Table) -> Iterator[Piece]:
+    def with_keys(self, fences: Fences, shape: Table, keys: pa.Table) -> Iterator[ChunkPiece]:
         """Yield the rows with these keys, in the types of the source's key columns. A key without a row is skipped."""
         planned = self._chunks.plan(self._table, 0)
         left: KeySet | None = KeySet(keys.rename_columns(list(shape.key)))
@@ -142,11 +142,11 @@ class SourceRows:
             left = read.keys_left
 
 
-def _rows(read: ChunkRead) -> Piece | None:
+def _rows(read: ChunkRead) -> ChunkPiece | None:
     if not isinstance(read.run, Run) or not read.run.batches:
         return None
     batches = [b.rows.filter(pc.equal(b.rows.column(OP), READ)) for b in read.run.batches]
-    return Piece(read.run.batches[0].table, pa.Table.from_batches(batches))
+    return ChunkPiece(read.run.batches[0].table, pa.Table.from_batches(batches))
 
 
 def _next_size(size: int, seconds: float) -> int:

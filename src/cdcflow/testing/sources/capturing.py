@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from cdcflow.capture.attempt import Orders, Pace
+from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.progress import RepairRecord, repairs_of
@@ -44,7 +44,7 @@ class Captured:
             open_log=lambda identity, accept: MemoryLog(self._log, reading.LOG_ID),
             limits=Limits(),
             orders=Orders(),
-            pace=Pace(heartbeat_s=0.5, tables_look_s=0.2),
+            pace=LoopIntervals(heartbeat_s=0.5, tables_look_s=0.2),
             on_event=lambda event, fields: self.on_event(event, fields),
             newest_checkpoint=lambda: self._log.checkpoint,
         )

@@ -15,7 +15,7 @@ from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.log import OpenSpool, Spool
 from cdcflow.capture.ports.source import Source
 from cdcflow.capture.ports.stream import Stream, StreamEvent
-from cdcflow.log.format.transactions import Transactions, headers_back
+from cdcflow.log.format.transactions import TransactionHeaders, headers_back
 from cdcflow.model.change import DELETE, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Position, Token
 from cdcflow.model.table import OP, TableId
@@ -80,7 +80,7 @@ def headers(events: Sequence[StreamEvent]) -> pa.Table:
     """The transactions with rows, in order, as a log returns them (`cdcflow.ports.Log.transactions_back`)."""
     given = [event.run for event in events if isinstance(event, Committed)]
     runs = [run for run in given if isinstance(run, Run | SpooledTransaction) and run.transactions]
-    made = [Transactions.of(run, 0, 0, np.zeros(run.transactions, np.int64)) for run in runs]
+    made = [TransactionHeaders.of(run, 0, 0, np.zeros(run.transactions, np.int64)) for run in runs]
     found = headers_back(made)
     rows = [np.diff(one.ends, prepend=0) for one in made]
     found = found.filter(pa.array(np.concatenate(rows) > 0)) if rows else found
