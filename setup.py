@@ -1,8 +1,8 @@
 """Builds the Compiled decoders, where there is a compiler; `pyproject.toml` says everything else.
 
-Every `.pyx` under `src` becomes an extension beside its stub. None of them is needed: without Cython or without a C
+Every `.pyx` under `src` becomes an extension next to its stub. None of them is needed: without Cython or without a C
 compiler the package installs all the same and runs its plain modules (`docs/decisions/0006-compiled-decoders.md`).
-A wheel in which nothing was compiled is for every platform, and its name says so.
+A wheel in which nothing was compiled is for every platform, and its name shows that.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def until_there(broker: KafkaBroker, topic: str, records: int, child: Child) -> 
     while admin.list_offsets(newest)[partition].result(WAIT_S).offset < records:
         if not child.is_alive:
             child.outcome()
-            raise Failed(f"there are no {records} records in topic {topic} yet, and nobody writes any more")
+            raise Failed(f"there are no {records} records in topic {topic} yet, and no producer writes")
         time.sleep(0.1)
 
 

@@ -103,6 +103,6 @@ def verify(log: Path | LogReader, shape: Shape, source: pa.Table, changes: int |
     if not report.is_whole:
         raise Failed(f"the log does not hold: {report.faults[:3]}")
     if changes is not None and report.rows != changes:
-        raise Failed(f"the log has {report.rows} rows, {changes} changes were made")
+        raise Failed(f"the log has {report.rows} rows, the load committed {changes} changes")
     if not same(log_rows(reader, shape), source):
         raise Failed(f"the log does not fold to the rows that {shape.name} has")

@@ -113,7 +113,7 @@ class Child:
         said = self._process.stdout.readline()
         if not said:
             self.outcome()
-            raise Failed(f"{' '.join(self.command)[:300]} ended without a word")
+            raise Failed(f"{' '.join(self.command)[:300]} ended without any output")
         found = json.loads(said)
         assert isinstance(found, dict)
         return found

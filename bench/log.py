@@ -126,7 +126,7 @@ def _looked_up(asked: ChangeLog, keys: int, newest: Any, count: int = LOOKUPS) -
         found = asked.get(NAME, key)
         took.append((time.perf_counter() - begun) * 1e3)
         if (0 if found.last is None else found.last.offset) != newest[key]:
-            raise Failed("a lookup found another change than the newest one")
+            raise Failed("a lookup found another change than the latest one")
     return took, (asked.files_read - before) / count
 
 
@@ -183,4 +183,4 @@ def _watched(root: Path) -> list[Line]:
     if synced.keys() - seen.keys():
         raise Failed("a change was not seen")
     took = [float(np.percentile([max(0.0, seen[n] - synced[n]) * 1e3 for n in synced], 99))]
-    return [compared(BENCH, "watch, p99 behind the sync", "ms", took, [WATCH_MS], "the aim", at_most(1))]
+    return [compared(BENCH, "watch, p99 after the sync", "ms", took, [WATCH_MS], "the aim", at_most(1))]

@@ -23,7 +23,7 @@ STREAM = "Debezium JSON, a stream's MERGE"
 
 def beside_peers(ours: Party, local: Party, table_format: str, count: int) -> list[Line]:
     """Five small tables, as in the first bench. Each party keeps its own, and in the end all have the same rows."""
-    tell(f"  merge: {SMALL_TABLES} tables beside peers")
+    tell(f"  merge: {SMALL_TABLES} tables next to peers")
     with ExitStack() as stack:
         room = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         peer = _peer(table_format, room)

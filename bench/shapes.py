@@ -86,4 +86,4 @@ WIDE = Shape(
     ),
 )
 """Rows of 2 kB that stay in the table, just under the size at which values move out of line. Hexadecimal digits that
-never repeat: no codec makes more than half of them disappear."""
+never repeat: no codec saves more than half of them."""

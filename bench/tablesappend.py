@@ -15,7 +15,7 @@ from bench.results import Line, at_least
 
 AIM = 0.8
 ENGINES = {"spark": "Spark", "local": "without Spark"}
-TURNS = {"a new table": "r", "behind rows that are there": "u"}
+TURNS = {"a new table": "r", "after existing rows": "u"}
 """The written rows, and the changes' kind; each has half of the rows."""
 
 

@@ -101,7 +101,7 @@ def waits(commits: Times, sights: Times) -> Seconds:
     """
     newest = np.maximum.accumulate(sights[:, 0])
     if newest[-1] < commits[-1, 0]:
-        raise Failed(f"row {commits[-1, 0]} was committed, and {newest[-1]} is the newest that was seen")
+        raise Failed(f"row {commits[-1, 0]} was committed, and {newest[-1]} is the latest that was seen")
     found: Seconds = (sights[np.searchsorted(newest, commits[:, 0]), 1] - commits[:, 1]) / 1e9
     return found
 

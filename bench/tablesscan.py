@@ -39,7 +39,7 @@ def after_merges(table_format: str, budget: Budget) -> list[Line]:
 
 def _by(engine: str, said: str, table_format: str, budget: Budget) -> list[Line]:
     merges = MERGES // QUICK if budget.quick else MERGES
-    case = f"scan, {budget.rows:,} rows after {merges} merges with upkeep, {said}"
+    case = f"scan, {budget.rows:,} rows after {merges} merges with maintenance, {said}"
     tell(f"  tables: {case}")
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
@@ -53,7 +53,9 @@ def _by(engine: str, said: str, table_format: str, budget: Budget) -> list[Line]
                 change(log, budget.rows, max(1, int(budget.rows * SHARE)), number, chance)
                 party.ask("merge", **given)
                 if not number % UPKEEP_EACH:
-                    tell(f"    {number} merges; upkeep: {party.ask('upkeep', warehouse=given['warehouse'])['done']}")
+                    tell(
+                        f"    {number} merges; maintenance: {party.ask('upkeep', warehouse=given['warehouse'])['done']}"
+                    )
             party.ask("merge", log=str(log.root), warehouse=str(room / "fresh"))
             found = scans(party, {name: str(room / name) for name in ("merged", "fresh")}, budget.rounds)
         finally:

@@ -40,7 +40,7 @@ def after_upkeep(table_format: str, budget: Budget) -> list[Line]:
 def _by(engine: str, said: str, table_format: str, budget: Budget) -> list[Line]:
     size = budget.rows * TIMES
     merges = MERGES // QUICK if budget.quick else MERGES
-    case = f"upkeep, {size:,} rows after {merges} merges, {said}"
+    case = f"maintenance, {size:,} rows after {merges} merges, {said}"
     tell(f"  tables: {case}")
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
@@ -72,7 +72,7 @@ def _by(engine: str, said: str, table_format: str, budget: Budget) -> list[Line]
 def _upkeep_s(party: Party, warehouse: str) -> float:
     """How long all of it took. The part for which the budget left no time is done all the same, and counts."""
     told = party.ask("upkeep", warehouse=warehouse, budget_s=BUDGET_S, keep_s=KEEP_S)
-    tell(f"    {told['seconds']:.1f} s: {told['done']}, left out: {told['skipped']}")
+    tell(f"    {told['seconds']:.1f} s: {told['done']}, postponed: {told['skipped']}")
     found = [told]
     if told["is_late"]:
         found.append(party.ask("upkeep", warehouse=warehouse, budget_s=UNHURRIED_S, keep_s=KEEP_S))

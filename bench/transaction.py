@@ -106,7 +106,7 @@ def _past_what_was(server: Server) -> None:
     deadline = time.monotonic() + 120
     while not server.value(begins_here):
         if time.monotonic() > deadline:
-            raise Failed("the slot's restart position stands still")
+            raise Failed("the slot's restart position does not move")
         server.execute("SELECT pg_log_standby_snapshot()")
         time.sleep(0.5)
 

@@ -201,7 +201,7 @@ def _under_load(server: Server, room: Path) -> list[Line]:
             raise Failed("verify ended before pgbench did: there are too few rows for its pace")
         verify.kill()
         verify.wait()
-    case = f"pgbench at half rate, beside a verify of {PACE:,} rows/s"
+    case = f"pgbench at half rate, during a verify of {PACE:,} rows/s"
     return [
         compared(BENCH, case, "TPS", beside, alone_, "the same without", at_least(0.9)),
         alone(BENCH, "pgbench alone, as fast as it goes", "TPS", [most]),

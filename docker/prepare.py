@@ -1,8 +1,8 @@
-"""Makes the dev stack's passwords and certificate into one folder, once. What is there already stays.
+"""Makes the dev stack's passwords and certificate into one folder, once. Existing files stay.
 
     python prepare.py FOLDER HOST…
 
-The certificate is MySQL's and good for each HOST; the authority that signs it is made for it and its key thrown away.
+The certificate is MySQL's and good for each HOST; its authority is created for it, and the authority's key is deleted.
 """
 
 from __future__ import annotations

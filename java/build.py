@@ -1,7 +1,7 @@
-"""Build the jar that the package ships, from the sources beside this file, or see whether it is theirs.
+"""Build the jar that the package ships, from the sources next to this file, or check that it was built from them.
 
     python java/build.py            write src/cdcflow/spark/cdcflow.jar
-    python java/build.py --check    say whether that jar has what these sources compile to; 1 if not
+    python java/build.py --check    check whether that jar has what these sources compile to; 1 if not
 
 Needs a JDK (17 or newer), pyspark, and Delta's and Iceberg's jars (`python -m cdcflow.spark.jars --iceberg`).
 """

@@ -43,7 +43,7 @@ def connected(dsn: str, slot: str, publication: str) -> PGconn:
 
 
 def nowhere(conn: PGconn, expected: int) -> int:
-    """Counts the row changes until there are enough and their transaction has ended."""
+    """Counts the row changes until their number is reached and their transaction has ended."""
     rows, kind = 0, 0
     get = conn.get_copy_data
     while rows < expected or kind not in _ENDS:

@@ -42,7 +42,7 @@ def upkept(warehouse: str, table_format: str, **policy: float) -> dict[str, Any]
 
 
 def scan(warehouse: str, table_format: str) -> dict[str, Any]:
-    """The latest version of the table as Arrow, every value of which DuckDB reads."""
+    """The latest version of the table as Arrow; DuckDB reads every value."""
     from cdcflow.local import local_engine
 
     with (

@@ -1,4 +1,4 @@
-"""What mkdocs needs to build the book from a repository: pages that lie outside of docs/, and links that leave it."""
+"""What mkdocs needs to build the book from a repository: pages outside of docs/, and links that leave it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _relinked(markdown: str, path: str) -> str:
-    """Links of a file of the repository as links of its page. What is no page of the book stays as text."""
+    """Links of a file of the repository as links of its page. Other links become plain text."""
     folder = posixpath.dirname(path)
     here = posixpath.dirname(_page(path) or "")
 

@@ -86,7 +86,7 @@ def test_merges_on_a_cluster_are_the_fold(spark: Any, lake: Lake, cluster: Spark
         tables = read_cut(spark, lake.place, incomplete=True)
         assert_as_folded(world, rows_in(tables), f"seed {SEED}, round {round_}")
         assert tables["public.wide"].count() == round_ + 1
-    assert not list(driver.rglob("*.parquet")), "rows lie on the driver's disk"
+    assert not list(driver.rglob("*.parquet")), "rows are on the driver's disk"
     for number in range(2):
         printed = [p.read_text() for p in (cluster.directory / f"worker-{number}").glob("app-*/*/stderr")]
         assert printed, "a worker had nothing to do"
@@ -130,7 +130,7 @@ def test_a_log_in_kafka_is_merged_on_a_cluster_without_a_common_disk(
             for table, rows in folded(KafkaReader(topics)).items():
                 found = [{k: v for k, v in row.asDict().items() if k in rows[0]} for row in tables[table].collect()]
                 assert sorted(found, key=by_id) == sorted(rows, key=by_id)
-    assert not list(driver.rglob("*.parquet")), "rows lie on the driver's disk"
+    assert not list(driver.rglob("*.parquet")), "rows are on the driver's disk"
     assert not list(Path(source).rglob("*.parquet"))
     logs = [path.read_bytes() for path in events.rglob("*") if path.is_file()]
     assert any(b"MapInArrow" in text for text in logs)

@@ -31,7 +31,7 @@ SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or random.SystemRandom().r
 SEGMENTS, STOPS, VERSIONS = 12, 5, 400
 PATIENCE_S = 600
 ON_BRANCHES: dict[str, Any] = {"branch_rows": 1}
-"""Of a driver that changes rows of Iceberg tables on a branch, while another one merges."""
+"""Of a driver that changes rows of Iceberg tables on a branch, while a second driver merges."""
 
 
 class Driver:
@@ -132,7 +132,7 @@ def test_no_version_is_committed_twice(lake: Lake, server: ObjectServer, tmp_pat
             one.go()
         wait(lambda: all("done" in one.merges()[-1] for one in both.values()), "the last version")
     won = {who: [m["won"] for m in one.merges() if "won" in m] for who, one in both.items()}
-    assert sorted(won["a"] + won["b"]) == list(range(VERSIONS)), "a version was committed by both, or by nobody"
+    assert sorted(won["a"] + won["b"]) == list(range(VERSIONS)), "a version was committed by both, or by neither"
     folder = server.directory / "buckets" / lake.place.at(("raced", "_delta_log")).removeprefix("s3a://")
     for who, versions in won.items():
         written = [json.loads((folder / f"{version:020d}.json").read_text()) for version in versions]
@@ -162,7 +162,7 @@ def test_a_driver_that_was_stopped_in_the_middle_undoes_nothing(spark: Any, lake
                 wait(lambda cut=cut: any(m.get("cut") == cut for m in other.merges()), "the other driver", other)  # type: ignore[misc]
             seen = len(stale.merges())
             stale.signal(signal.SIGCONT)
-            wait(lambda seen=seen: len(stale.merges()) > seen, "the stale one to go on", stale)  # type: ignore[misc]
+            wait(lambda seen=seen: len(stale.merges()) > seen, "the stale one to continue", stale)  # type: ignore[misc]
             stale.check()
             other.check()
     assert len(lake.check(spark, chance)) > STOPS

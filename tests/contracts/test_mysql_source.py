@@ -17,8 +17,8 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.source import MySQLSource
 from cdcflow.testing.sources import Act, FenceContract, SourceContract, SourceKit, collect, refuse_spool, rows_of
 
-_NO_COPY = "a server of its own has to be copied for it: tests/integration/mysql does"
-_BY_AGE = "the server keeps its log by age, whoever has read it"
+_NO_COPY = "a separate server has to be copied for it: tests/integration/mysql does"
+_BY_AGE = "the server keeps its log by age, whether or not it was read"
 
 
 class ReadOnlyKit:
@@ -116,7 +116,7 @@ class MarksKit(ReadOnlyKit):
 
     cannot: ClassVar[Mapping[Act, str]] = {
         **ReadOnlyKit.cannot,
-        "hold commits": "a mark's own commit waits behind them, and that is the fence",
+        "hold commits": "a mark's own commit waits for them, and that is the fence",
     }
     fence = "marks"
 

@@ -25,7 +25,7 @@ class PostgresKit:
     """One database with the suite's tables in it."""
 
     cannot: ClassVar[Mapping[Act, str]] = {
-        "restore a copy": "a server of its own has to be copied for it: tests/integration/daemon does",
+        "restore a copy": "a separate server has to be copied for it: tests/integration/daemon does",
     }
     table = TableId("public", "items")
 

@@ -123,7 +123,7 @@ def settled(layout: Layout, uploads: Uploads) -> None:
     """Wait until everything sealed is in the bucket and nowhere else."""
     until = time.monotonic() + 60
     while uploads.error is None and any(len(list(d.iterdir())) > 1 for d in layout.segments.iterdir()):
-        assert time.monotonic() < until, "segments were not put away"
+        assert time.monotonic() < until, "segments were not uploaded"
         uploads.wake()
         time.sleep(0.01)
     assert uploads.error is None

@@ -256,7 +256,7 @@ def drops_again(real: Callable[..., Any]) -> Callable[..., Any]:
 PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
     "key change as an update": ("log", replaced(Transaction, "update", lambda _: merges_key_changes), "key_change_is"),
     "deletes before inserts": ("log", commits(deletes_first), "keys_that_two_rows_exchange"),
-    "old key not told": ("log", commits(without_old_keys), "key_that_moves_on_along_a_chain"),
+    "old key not reported": ("log", commits(without_old_keys), "key_that_moves_on_along_a_chain"),
     "savepoints ignored": ("log", commits(lambda c: replace(c, aborted=frozenset())), "what_was_rolled_back"),
     "inner savepoint ignored": (
         "log",
@@ -287,7 +287,7 @@ PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
         replaced(chunks, "absent", lambda real: lambda asked, found: asked.slice(0, 0)),
         "never_told_of_are_right",
     ),
-    "deletes behind the rows": ("log", replaced(chunks, "after_deletes", behind_the_rows), "never_told_of_are_right"),
+    "deletes after the rows": ("log", replaced(chunks, "after_deletes", behind_the_rows), "never_told_of_are_right"),
     "predicate left out": ("log", replaced(MemoryChunks, "keys_where", takes_every_row), "predicate_gives_the_keys"),
     "ends after one chunk": (
         "log",
@@ -297,13 +297,13 @@ PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
     "truncated table read on": ("log", replaced(MemoryChunks, "open_table", pins_nothing), "chunk_after_a_truncate"),
     "other table of the name": ("log", replaced(MemoryChunks, "open_table", pins_nothing), "table_that_was_made_again"),
     "chunk in the old shape": ("log", replaced(OpenTable, "_batch", keeps_the_shape), "added_between_two_chunks"),
-    "filled rows not told": ("log", replaced(MemoryStream, "_events", drops_what_fills), "values_has_them"),
+    "filled rows not reported": ("log", replaced(MemoryStream, "_events", drops_what_fills), "values_has_them"),
     "filled rows not compared": (
         "catalog",
         replaced(MemorySource, "compare_rows", lambda _: lambda self, known: RowsCompared(())),
         "values_that_came_while_nobody",
     ),
-    "retyped rows not told": ("log", replaced(MemoryStream, "_events", drops_what_fills), "column_of_another_type"),
+    "retyped rows not reported": ("log", replaced(MemoryStream, "_events", drops_what_fills), "column_of_another_type"),
     "swapped rows stay": (
         "log",
         both(one_incarnation, replaced(MemoryStream, "_events", drops_what_fills)),
@@ -322,14 +322,14 @@ PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
     "hole not noticed": ("log", replaced(MemorySource, "_check_whole", checks_nothing), "older_than_what_it"),
     "copy not noticed": ("log", replaced(MemorySource, "_check_whole", trusts_positions), "restored_copy_is_told"),
     "rights not asked": ("log", replaced(MemoryDatabase, "readable", ignores_rights), "right_that_was_taken_away"),
-    "waits behind a lock": ("log", replaced(MemoryDatabase, "readable", waits_for_ever), "closing_wakes"),
-    "version of each look": ("catalog", replaced(MemorySource, "compare_rows", always_changed), "compare_as_the_same"),
+    "waits for a lock": ("log", replaced(MemoryDatabase, "readable", waits_for_ever), "closing_wakes"),
+    "version of each check": ("catalog", replaced(MemorySource, "compare_rows", always_changed), "compare_as_the_same"),
     "lag of nothing": ("log", replaced(MemorySource, "status", no_lag), "lag_grows"),
     "preview of another log": ("log", replaced(MemorySource, "preview", fits_every_log), "preview_names"),
     "drop leaves the slot": ("log", replaced(MemorySource, "drop", drops_nothing), "drop_leaves_nothing"),
     "drop takes every slot": ("log", replaced(MemorySource, "drop", drops_everything), "drop_leaves_nothing"),
     "drop that is never done": ("log", replaced(MemorySource, "drop", drops_again), "drop_leaves_nothing"),
-    "own slot left behind": ("log", replaced(MemorySource, "left_behind", every_slot), "called_left_behind"),
+    "own slot not dropped": ("log", replaced(MemorySource, "left_behind", every_slot), "called_left_behind"),
 }
 
 

@@ -252,7 +252,7 @@ class Run:
                 states = {name: t["state"] for name, t in status.tables.items()}
                 lacking = sorted(name for name in map(str, tables) if states.get(name) != "done")
                 at = f"at {status.position or 'no position'} of {fence}, {states}, not read: {lacking}"
-                at += f", left out: {sorted(status.left_out)} {status.interrupted}"
+                at += f", skipped: {sorted(status.left_out)} {status.interrupted}"
                 raise Failure("hang", f"waited {self.patience_s:.0f} s in vain: {at}")
             time.sleep(POLL_S)
 
@@ -271,7 +271,7 @@ class Run:
             if found is None or found.level != "error":
                 continue  # already fixed, and the daemon has not polled since
             if len(self.outcome.stops) > self.stops_max or not (said := _SQL.findall(found.remedy or "")):
-                raise Failure("stop", f"table {table} is left out, and no remedy ends that: {found}")
+                raise Failure("stop", f"table {table} is skipped, and no remedy ends that: {found}")
             self.outcome.stops.append(f"left out: {table}: {found.text}")
             for statement in said:
                 self._said([statement], own=False)
@@ -426,7 +426,7 @@ class Run:
                 _, rows = oracle.current(found[table], progress.tables.get(table), anew=table in anew)
             except oracle.Unmergeable as error:
                 if table in anew:
-                    raise Failure("stop", f"read anew and still: {error}") from None
+                    raise Failure("stop", f"read again, and the same error: {error}") from None
                 unmergeable[table] = str(error)
                 continue
             difference = oracle.differences(rows, source, columns)

@@ -47,7 +47,7 @@ class Column:
 
 @dataclass
 class Table:
-    """`parts`: the partitions of a partitioned table by name, each with the ids from its number times 1000; or None."""
+    """`parts`: each partition of a partitioned table with its ids, which start at its number times 1000; or None."""
 
     columns: dict[str, Column]
     key: tuple[str, ...] = ("id",)

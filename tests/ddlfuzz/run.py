@@ -36,14 +36,16 @@ def main() -> int:
     parser.add_argument("--server", choices=SERVERS, help="only this one")
     parser.add_argument("--seeds", type=int, default=2000, help="how many cases a server")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--minutes", type=float, default=0, help="end after so long a server (0: when the seeds do)")
+    parser.add_argument("--minutes", type=float, default=0, help="minutes for each server (0: no limit, run all seeds)")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--committed", action="store_true", help="run the cases of cases/ instead, the open ones too")
-    parser.add_argument("--no-shrink", action="store_true", help="print a failing case as it was drawn")
+    parser.add_argument("--no-shrink", action="store_true", help="print a failing case unshrunk")
     parser.add_argument("--only", nargs="*", help="draw from these kinds, and those of rows")
     parser.add_argument("--without", nargs="*", default=(), help="draw from all kinds but these")
     parser.add_argument("--lower-case", action="store_true", help="on servers that do not tell the case of names")
-    parser.add_argument("--jobs", type=int, default=JOBS, help="so many cases at a time, each job with its own server")
+    parser.add_argument(
+        "--jobs", type=int, default=JOBS, help="number of cases run at the same time, each with its own server"
+    )
     arguments = parser.parse_args()
     _take_memory(arguments.jobs)
     failed = 0

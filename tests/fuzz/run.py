@@ -1,6 +1,6 @@
 """Many random cases for both PostgreSQL decoders: `make fuzz`.
 
-Runs hypothesis in rounds until there were enough messages, and prints how many there were. A case in which the decoders
+Runs hypothesis in rounds until the number of messages is reached, and prints it. A case in which the decoders
 differ is printed with the seed that replays it, and ends the run with an error.
 """
 

@@ -1,6 +1,6 @@
 """Many random cases for both MySQL decoders: part of `make fuzz`.
 
-Runs until there were enough rows and packets, and prints how many there were. A case in which the decoders differ is
+Runs until the number of rows and packets is reached, and prints it. A case in which the decoders differ is
 printed with the number that replays it, and ends the run with an error.
 """
 

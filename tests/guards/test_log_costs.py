@@ -177,5 +177,5 @@ def test_start_reads_as_much_of_a_long_log_as_of_a_short_one(tmp_path: Path, mon
     assert log.delivered(np.array([40, 41, 1000], np.uint64)).tolist() == [40]
     assert log.partial_keys(ORDERS.id, log.checkpoint.next_offset) is None
     assert len(reads) <= MANIFESTS_READ_MAX
-    assert log.delivered(np.array([1, 17], np.uint64)).tolist() == [1, 17], "what is asked for is found all the same"
+    assert log.delivered(np.array([1, 17], np.uint64)).tolist() == [1, 17], "requested ids are found all the same"
     log._lease.release()

@@ -152,7 +152,7 @@ def _prepare(stages: set[tuple[str, ...]]) -> None:
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
         _took_s[stage] = time.monotonic() - began
-        print(f"passes as it is, in {_took_s[stage]:.0f} s: {' '.join(stage)}", flush=True)
+        print(f"passes without a fault, in {_took_s[stage]:.0f} s: {' '.join(stage)}", flush=True)
 
 
 def _found_by_quick(fault: Fault) -> bool:

@@ -166,7 +166,7 @@ def changes_of_settings(month: Month) -> None:
     month.database.execute("INSERT INTO items SELECT generate_series(1, 10)")
     month.settings["source"]["tables"] = ["public.orders", "public.items"]
     month.save()
-    assert month.doctor_until_well() > 0, "nobody may read the new table yet"
+    assert month.doctor_until_well() > 0, "no role may read the new table yet"
     assert "public.items" in month.terminal.run("plan", "--detailed-exitcode", code=2)
     month.terminal.run("apply", "--yes")
     month.terminal.until(lambda s: done(s, "orders", "items"), "the table that was added")
@@ -209,7 +209,7 @@ def outages(month: Month) -> None:
     month.store.kill()
     month.write(count=10)
     held = month.terminal.until(lambda s: s["upload_waiting_segments"] and s["upload_problem"], "a segment that waits")
-    assert held["state"] == "capturing", "the log goes on on the disk"
+    assert held["state"] == "capturing", "the log continues on the disk"
     month.store.start()
     month.terminal.until(lambda s: not s["upload_waiting_segments"], "the store to have it all")
 
@@ -238,7 +238,7 @@ def look_at_the_page(month: Month) -> None:
         assert browser.text("#state") == "capturing"
         assert {one.text for one in browser.all("#tables tbody th")} == {"public.orders", "public.items"}
         browser.picture(month.room / "page.png")
-        # A user who is not signed in gets a 401, and is asked for a token.
+        # A user who is not signed in gets a 401, and a prompt for a token.
         assert [text for text in browser.complaints() if "401" not in text] == []
 
 

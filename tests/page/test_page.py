@@ -115,9 +115,9 @@ def test_change_of_a_state_is_shown_in_place(browser: Browser, operated: Shop) -
 def test_daemon_that_does_not_answer_is_shown_with_the_time_of_its_last_answer(
     browser: Browser, operated: Shop
 ) -> None:
-    """Old numbers that look new are worse than none; and a daemon that is unavailable takes no commands."""
+    """Stale numbers that appear current are worse than none; and a daemon that is unavailable takes no commands."""
     operated.server.close()
-    browser.until(lambda: browser.one("#lost").is_displayed(), "the word that it is away")
+    browser.until(lambda: browser.one("#lost").is_displayed(), "the message that it does not answer")
     assert "The daemon has not answered since " in browser.text("#lost")
     assert browser.one("#lost").get_attribute("role") == "alert"
     assert not named(browser, "Pause: public.flights").is_enabled()
@@ -203,7 +203,7 @@ def test_everything_goes_with_the_keyboard(browser: Browser, operated: Shop) -> 
     browser.press(Keys.ENTER)
     browser.until(lambda: browser.focused() == "Back", "the safe answer to have the focus")
     browser.press(Keys.ESCAPE)
-    browser.until(lambda: browser.focused() == "Cancel: public.flights", "the focus to come back")
+    browser.until(lambda: browser.focused() == "Cancel: public.flights", "the focus to return")
     browser.press(Keys.ENTER)
     browser.until(lambda: browser.focused() == "Back", "the dialog")
     browser.press(Keys.TAB)

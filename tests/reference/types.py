@@ -53,7 +53,7 @@ POSTGRES: dict[str, dict[str, int | str]] = {
     "numeric(50,2)[]": {"type_oid": 1231, "element_oid": 1700, "element_modifier": _numeric(50, 2)},
     "everything else": {"type_oid": 603},
 }
-"""The catalog's description of a column of the type, by name of its fields."""
+"""The catalog's description of a column of the type, keyed by field."""
 
 
 def _mysql(type_: str, full: str | None = None, **more: Any) -> CatalogColumn:
@@ -148,7 +148,7 @@ def _special(arrow: pa.DataType) -> str:
     elif pa.types.is_list(arrow):
         what = "arrays of several dimensions, or that do not begin at 1"
     elif pa.types.is_timestamp(arrow):
-        what = "infinity, moments after the year 294246"
+        what = "infinity, timestamps after the year 294246"
     return f"{what}: `source.special_values`"
 
 

@@ -1,8 +1,8 @@
 """Programs from a Debian package that is not installed: fetched once, unpacked into the cache, run from there.
 
 The package and all that it depends on, down to the C library, are unpacked into the cache, without a change to the host
-and without being root; the demo finds them there as well (`cdcflow.demo.servers.cached`). The packages come from
-the sources configured in the host's own apt; apt checks their signatures as it always does.
+and without being root; the demo finds them there as well (`cdcflow.demo.servers.cached`). The sources are those
+that the host's own apt is configured with; apt checks their signatures as it always does.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _source() -> str:
     listed = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian"], "")
     sources = [line for line in listed.splitlines() if "security" not in line]
     if not sources:
-        raise NotToBeHad("apt knows no Debian archive yet (run apt-get update once)")
+        raise NotToBeHad("apt has no list of a Debian archive yet (run apt-get update once)")
     return sources[0]
 
 

@@ -69,7 +69,7 @@ def pyspark_jars() -> Path:
     """The folder of the jars that pyspark contains."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SourceUnavailable("this needs pyspark, of whose jars it is made")
+        raise SourceUnavailable("this needs pyspark, which contains its jars")
     return Path(spec.origin).parent / "jars"
 
 

@@ -158,7 +158,7 @@ class KafkaCluster:
         deadline = time.monotonic() + PATIENCE_S
         while (leader := self._partition(topic).leader) < 0:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"nobody leads topic {topic}")
+                raise RuntimeError(f"no broker leads topic {topic}")
             time.sleep(0.1)
         return self.broker(leader)
 

@@ -171,7 +171,9 @@ def main() -> int:
     """Find or build the server that the tests start; print which."""
     found = versitygw()
     if found is None:
-        sys.stdout.write("object store: no Go here to build versitygw with (apt install golang-go); tests use moto\n")
+        sys.stdout.write(
+            "object store: Go is missing, which builds versitygw (apt install golang-go); tests use moto\n"
+        )
     else:
         sys.stdout.write(f"object store: {found}\n")
     return 0

@@ -53,7 +53,7 @@ RELEASES = (
         "8.0",
         "nowhere",
         "no suite of Debian, no wheel, no jar and no package of npm has it; name a server in CDCFLOW_MYSQLD. A newer "
-        "server that speaks as 8.0 did stands in for it (tests/servers/older.py)",
+        "server that speaks like 8.0 replaces it (tests/servers/older.py)",
     ),
     Release(
         "mysql", "8.4", "nowhere", "no suite of Debian, no wheel and no jar has it; name a server in CDCFLOW_MYSQLD"

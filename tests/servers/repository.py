@@ -47,7 +47,7 @@ class Repository:
 
         class Handler(http.server.SimpleHTTPRequestHandler):
             def __init__(self, *args: object) -> None:
-                super().__init__(*args, directory=str(outer._folder))  # type: ignore[arg-type]  # as it is called
+                super().__init__(*args, directory=str(outer._folder))  # type: ignore[arg-type]  # the arguments of the server
 
             def send_head(self):  # type: ignore[no-untyped-def]  # what GET and HEAD both ask
                 if not outer._refuses(f"{self.command} {self.path}"):

@@ -232,7 +232,7 @@ class Database:
             self._add(txn, table, values, None)
             self._log(txn, Row(table.id, table.shape, "c", values, full=values), key)
         self.commit(txn)
-        self.counts["keys moved at a bad moment"] += 1
+        self.counts["keys moved at a bad time"] += 1
 
     def insert_one_of(self, table_id: TableId, keys: Sequence[int]) -> None:
         """A whole transaction at a bad time: a row with one of these keys, where none exists."""

@@ -2,7 +2,7 @@
 may.
 
 A crash builds one of the states that the disk may be in (`testing.disks.Recording`), and the next start recovers it.
-Then the model continues at the cut that was found, if that is one of its own and not before what a sync has returned.
+Then the model continues at the cut that was found, if the model wrote it and no sync has returned a later one.
 """
 
 from __future__ import annotations

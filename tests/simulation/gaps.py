@@ -114,7 +114,7 @@ class Gaps:
             if known.gap is not None and known.in_doubt and begun.epoch < known.gap.epoch:
                 self._counts["compared too early"] += 1
         elif touched is not None and (sure := differing - touched) and known.state == "done":
-            self._counts["repaired behind a gap"] += known.in_doubt
+            self._counts["repaired after a gap"] += known.in_doubt
             yield Repair(table, Keys(int(str(key)) for key in sure))
 
     def _touched(self, table: TableId, begun: Comparison) -> set[object] | None:

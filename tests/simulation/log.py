@@ -137,7 +137,7 @@ class ModelLog:
             raise Violation("I2: a transaction is in the log that is not durable at the source")
         for item, clock in zip(run.items, numbered.commit_clock.tolist(), strict=True):
             if clock != max(self._commit_clock + 1, item.lsn):
-                raise Violation(f"I9: {item.lsn} has commit clock {clock} behind {self._commit_clock}")
+                raise Violation(f"I9: {item.lsn} has commit clock {clock}, earlier than {self._commit_clock}")
             self._commit_clock = clock
         self.entries.append(Entry(numbered.first_offset, numbered.first_transaction, run))
 
@@ -154,7 +154,7 @@ class ModelLog:
             raise Violation(f"I3: cut {checkpoint.cut} after {before.checkpoint.cut}")
         if (checkpoint.next_offset, checkpoint.next_transaction) != self._next():
             found = checkpoint.next_offset, checkpoint.next_transaction
-            raise Violation(f"I3: cut {checkpoint.cut} says {found} come next")
+            raise Violation(f"I3: cut {checkpoint.cut} expects offset {found} next")
         entries = self.entries[before.appended :]
         lsn = int(checkpoint.position or 0)
         self._judge_order(before, entries, lsn)
@@ -226,7 +226,7 @@ class ModelLog:
         """I9: the commit clock only goes forward, and without a transaction no further than the source's time. (A
         transaction's time is its place in the source's log.)"""
         if clock < self._commit_clock or self._commit_clock < clock > lsn:
-            raise Violation(f"I9: commit clock {clock} at {lsn}, behind {self._commit_clock}")
+            raise Violation(f"I9: commit clock {clock} at {lsn}, earlier than {self._commit_clock}")
         self.counts["commit clocks moved by heartbeats"] += clock > self._commit_clock
         self._commit_clock = clock
 
@@ -287,7 +287,7 @@ class ModelLog:
         for table in stale - before.stale if has_binlog else ():
             now = progress.get(table)
             if now is not None and now.state == "done" and now.generation == before.generations.get(table):
-                raise Violation(f"I5: {table} counts as done, and nobody reads what a statement filled")
+                raise Violation(f"I5: {table} counts as done, and no plan reads what a statement filled")
         for table, keys in wrong.items():
             wrong[table] = frozenset(keys & folded[table].keys() - truth[table].keys())
         for table in touched - stale - lossy.keys():

@@ -125,7 +125,7 @@ class ReleasesInFront(Windowing):
 
 
 def at_low(*kinds: str) -> Callable[[Window, TableId], int | None]:
-    """A `Window.held_before` that puts chunks of these kinds at low whatever was held."""
+    """A `Window.held_before` that places chunks of these kinds at the low mark, whatever was held."""
     original = Window.held_before
     return lambda window, table: 0 if window.chunks[table].kind in kinds else original(window, table)
 
@@ -197,7 +197,7 @@ _stop, _fitting = Backlog.stop, allowed_commands._fitting
 
 
 class DeletesAtHigh(Windowing):
-    """Puts the deletes of a repair after what was held, where they delete rows that arrived in between."""
+    """Places the deletes of a repair after what was held, where they delete rows that arrived in between."""
 
     def _release_window(self, window: Window) -> None:
         for table, read in window.reads.items():
@@ -212,7 +212,7 @@ class DeletesAtHigh(Windowing):
 
 IN_REPAIRS: dict[str, Faults] = {
     "deletes of a repair at high": Faults(windowing=DeletesAtHigh),
-    "deletes behind the rows that were read": Faults(deletes_behind_rows=True),
+    "deletes after the rows that were read": Faults(deletes_behind_rows=True),
     "deletes of keys that were not looked for": Faults(deletes_keys_left=True),
     "repair without deletes": Faults(deletes_nothing=True),
 }
@@ -239,8 +239,8 @@ def keeps_what_was_not_read(known: TableProgress | None) -> bool:
 IN_GAPS: dict[str, Faults] = {
     "table proven without a comparison": Faults(proves_unseen=True),
     "comparison from before the gap": Faults(patch=(allowed_commands, "_fitting", of_any_epoch)),
-    "table not in doubt after any repair": Faults(patch=(Backlog, "stop", clears_with_any_end)),
-    "tables without a key not read anew": Faults(patch=(reread, "is_kept", keeps_what_was_not_read)),
+    "table verified after any repair": Faults(patch=(Backlog, "stop", clears_with_any_end)),
+    "tables without a key not read again": Faults(patch=(reread, "is_kept", keeps_what_was_not_read)),
 }
 """What can be mistaken for proven after a gap."""
 
@@ -255,13 +255,13 @@ MORE: dict[str, Faults] = {
     "whole chunk placed at low": Faults(patch=(Window, "held_before", at_low("whole"))),
     "key change replayed over a later row": Faults(patch=(Window, "held_before", at_low("range", "keys"))),
     "ids of a window forgotten": Faults(windowing=DeliveredForgottenAtWindow),
-    "table captured anew before the log caught up": Faults(windowing=PlansAtOnce),
-    "table captured anew over running transactions": Faults(runs_over_running=True),
-    "statement that fills rows not told": Faults(fills_unsaid=True),
+    "table captured again before the log caught up": Faults(windowing=PlansAtOnce),
+    "table captured again over running transactions": Faults(runs_over_running=True),
+    "statement that fills rows not reported": Faults(fills_unsaid=True),
     "rows that a statement changed read again before the log caught up": Faults(windowing=ReadsAgainAtOnce),
     "table planned at another row version": Faults(windowing=PlansAtAnyVersion),
     "heartbeat's time taken after its position": Faults(asks_time_late=True),
-    "heartbeat's time told in front of what is held": Faults(windowing=TimeAheadOfHeld),
+    "heartbeat's time reported before held transactions": Faults(windowing=TimeAheadOfHeld),
 }
 """More that the simulation finds."""
 
@@ -297,8 +297,8 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
     "bound of a plan without a fence": (SERVERS["mysql"], Faults(plans_without_fence=True)),
     "bound of a plan without a fence, GTIDs read-only": (SERVERS["mysql-read-only"], Faults(plans_without_fence=True)),
     "bound of a plan without a fence, places": (SERVERS["mariadb-read-only"], Faults(plans_without_fence=True)),
-    "statement that fills rows not told": (SERVERS["mariadb"], MORE["statement that fills rows not told"]),
-    "time asked for behind the end of the log": (SERVERS["mariadb-read-only"], Faults(asks_time_late=True)),
+    "statement that fills rows not reported": (SERVERS["mariadb"], MORE["statement that fills rows not reported"]),
+    "time queried after the end of the log": (SERVERS["mariadb-read-only"], Faults(asks_time_late=True)),
     "row that came in one batch with the statement that took it away": (
         SERVERS["mariadb"],
         Faults(patch=(Interleave, "_rows_changed", sweeps_from_inside_a_batch)),
@@ -308,7 +308,7 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
 
 SUBTLE: dict[str, Faults] = {
     "key changes after the last range forgotten": Faults(patch=(Backlog, "remember_partial", remembers_ranges_only)),
-    "delivered ids forgotten by a newer look": Faults(windowing=ForgetsAtOnce),
+    "delivered ids forgotten by a newer check": Faults(windowing=ForgetsAtOnce),
     "key change replayed over a later row": MORE["key change replayed over a later row"],
     "whole chunk placed at low": MORE["whole chunk placed at low"],
 }

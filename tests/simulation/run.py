@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--server", choices=list(SERVERS), default="postgres", help="what kind of source (postgres)")
     parser.add_argument("--repairs", action="store_true", help="deletes get lost, and rows are repaired")
     parser.add_argument("--gaps", action="store_true", help="the source discards log that is still needed")
-    parser.add_argument("--counts", action="store_true", help="say what the schedules exercised")
+    parser.add_argument("--counts", action="store_true", help="print what the schedules exercised")
     args = parser.parse_args()
     seeds = range(args.first, args.first + args.seeds) if args.seed is None else [args.seed]
     began = time.monotonic()

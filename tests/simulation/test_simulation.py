@@ -15,7 +15,7 @@ SEEDS = int(os.environ.get("CDCFLOW_SEEDS", "500"))
 SEEDS_TO_FIND = 1000
 """How many schedules a planted bug may survive. Most are found in the first ten, one needs 514."""
 
-FOUND_LATE = {"table captured anew over running transactions": pytest.mark.long}
+FOUND_LATE = {"table captured again over running transactions": pytest.mark.long}
 """Needs hundreds of schedules: for `make test-long`."""
 
 SEEDS_TO_FIND_EARLY = 150
@@ -44,7 +44,7 @@ EXERCISED = [
     "executor writes",
     "heartbeats",
     "keys chunks asked",
-    "keys moved at a bad moment",
+    "keys moved at a bad time",
     "looks asked",
     "ordered backfill",
     "ordered cancel",
@@ -86,7 +86,7 @@ EXERCISED_IN_BINLOGS = [
 EXERCISED_IN_REPAIRS = [
     "crashes",
     "deletes lost",
-    "keys moved at a bad moment",
+    "keys moved at a bad time",
     "ordered repair",
     "repair chunks with deletes",
     "repair chunks with keys left",
@@ -98,7 +98,7 @@ EXERCISED_IN_GAPS = [
     "compared too early",
     "crashes",
     "gaps",
-    "repaired behind a gap",
+    "repaired after a gap",
     "repair chunks with deletes",
     "rows in gaps",
     "table in doubt",

@@ -33,7 +33,7 @@ LIMITS = Limits(seconds=6, statements=3000)
 
 
 def run_tests(flavor: Flavor, wanted: Wanted) -> Report:
-    """Run tests in an order that the seed draws, until the time is over."""
+    """Run tests in random order, drawn from the seed, until the time is over."""
     root = tests_of(flavor, RELEASES[flavor])
     files = [file for folder in FOLDERS for file in sorted((root / folder).rglob("*.test"))]
     dice = random.Random(wanted.seed)

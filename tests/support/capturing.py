@@ -24,7 +24,7 @@ SLOT = "cdcflow_c0ffee00"
 
 Row = dict[str, Any]
 
-_MARKS = itertools.count(1)  # of all captures: a capture that reads another one's log again sees that one's marks too
+_MARKS = itertools.count(1)  # of all captures: a capture that reads another capture's log again sees its marks too
 
 
 class MemorySpool:

@@ -38,7 +38,7 @@ class Changing:
         """Have a capture in this process take the file up, and wait until it does."""
         settings = wiring.capture_settings(load(self.bank.config_path), reopened=True)
         number = capture.reload(settings, in_place=False)
-        self.bank.wait_until(lambda: capture.settings_number == number, "the settings to be taken up")
+        self.bank.wait_until(lambda: capture.settings_number == number, "the settings to be applied")
 
     def refusal(self, capture: Capture) -> str:
         """Have a capture apply a file with which it cannot continue, and wait for its reason."""
@@ -49,7 +49,7 @@ class Changing:
             state: Any = capture.status()["settings"]
             return dict(state.get("refused") or {})
 
-        self.bank.wait_until(lambda: refused().get("number") == number, "the settings to be given up")
+        self.bank.wait_until(lambda: refused().get("number") == number, "the settings to be abandoned")
         return str(refused()["reason"])
 
     def table(self, name: str) -> TableProgress:
@@ -82,7 +82,7 @@ def left_out_and_taken_in_again(changing: Changing, out: str) -> None:
         bank.start_writing(seed=11)
         changing.use(*others)
         changing.reload(capture)
-        bank.wait_until(lambda: changing.table(out).state == "forgotten", "the table to be left out")
+        bank.wait_until(lambda: changing.table(out).state == "forgotten", "the table to be excluded")
         status: Any = capture.status()
         assert status["tables"][f"{bank.schema}.{out}"]["state"] == "forgotten"
         assert status["settings"] == {"number": 2, "given": 2}
@@ -90,7 +90,7 @@ def left_out_and_taken_in_again(changing: Changing, out: str) -> None:
         bank.wait_until(lambda: bank.transactions > before + 20, "changes that the log is not to have")
         changing.use(*bank.tables)
         changing.reload(capture)
-        bank.wait_until(lambda: changing.table(out).state == "done", "the table to be read anew")
+        bank.wait_until(lambda: changing.table(out).state == "done", "the table to be read again")
         bank.stop_writing()
         changing.catch_up()
     assert changing.table(out).generation == 2
@@ -113,7 +113,7 @@ def killed_while_a_table_is_taken_in(changing: Changing, taken: str, *point: str
     bank.assert_killed(killed, live=True)
     again = bank.daemon()
     before = bank.transactions
-    bank.wait_until(lambda: bank.transactions > before + 10, "the writer to go on", again)
+    bank.wait_until(lambda: bank.transactions > before + 10, "the writer to continue", again)
     bank.stop_writing()
     bank.catch_up_and_stop(again)
     assert changing.table(taken).state == "done"
@@ -168,12 +168,12 @@ def policy_changed(changing: Changing, odd: Odd) -> None:
                 generation += 1
                 changing.use("odd", **settings)
                 changing.reload(capture)
-                bank.wait_until(is_at(generation), "the table to be read anew")
+                bank.wait_until(is_at(generation), "the table to be read again")
                 assert due().is_valid
         assert due().type == pa.string()
     changing.use("odd", **odd.null)
     with changing.capturing():
-        bank.wait_until(is_at(generation + 1), "the table to be read anew after a restart")
+        bank.wait_until(is_at(generation + 1), "the table to be read again after a restart")
         assert not due().is_valid
     before = changing.reread()
     assert before == [f"{bank.schema}.odd"] * generation

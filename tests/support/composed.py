@@ -76,7 +76,7 @@ class Image:
 
 
 def images(path: Path) -> dict[str, Image]:
-    """The stages of a Dockerfile by name; the last one, which is built by default, also as ""."""
+    """Map the names of a Dockerfile's stages to the stages; the last one, which is built by default, also as ""."""
     made: dict[str, Image] = {}
     for stage in understood(path):
         below = made.get(stage["base"])

@@ -173,7 +173,7 @@ class EdgeTables:
         told = told if wanted.keys() != found.keys() else []
         for key in sorted(wanted.keys() & found.keys(), key=repr):
             (values, *others), (has, *beside) = wanted[key], found[key]
-            told += [f"{key} beside its values: {others} {beside}"] if others != beside else []
+            told += [f"{key} next to its values: {others} {beside}"] if others != beside else []
             told += [
                 f"{key}.{name}: fold {values.get(name)!r}, table {has.get(name)!r}"
                 for name in {**values, **has}

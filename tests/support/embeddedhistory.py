@@ -98,7 +98,7 @@ class EmbeddedHistory:
         assert not many, f"more than one row for a version: {many}"
         start = self._names.start
         older = self.run(f"SELECT 1 FROM t JOIN {made} m ON t.id = m.c0 AND t.{start} = m.c3 WHERE t.{OFFSET} >= m.o")
-        assert not older, "a row that comes is no newer than the one that it replaces"
+        assert not older, "an inserted row is not newer than the one that it replaces"
         self.run(f"DELETE FROM t WHERE (id, {start}) IN (SELECT (c0, c3) FROM {made})")
         listed = ", ".join(f"c{i}" for i in range(len(COLUMNS) + 8))
         self.run(f"INSERT INTO t SELECT {listed}, o, {missing} FROM {made}")

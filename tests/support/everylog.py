@@ -65,7 +65,7 @@ def _own_rows(reader: FolderReader) -> Any:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, str]:
-    """A row as texts, so that NaN is equal to itself; what the two readers return besides values is excluded."""
+    """A row as texts, so that NaN is equal to itself; only values are compared."""
     return {name: repr(value) for name, value in row.items() if name[0] != "_" or name in _OWN}
 
 

@@ -32,7 +32,7 @@ def check_idle_clock(
         status = on.watch.status(at_most_old_s=0.0)
         rows, clocks = int(status["next_offset"]), [int(status["commit_clock"])]
         for _ in range(3):
-            status = on.until(lambda s: s["commit_clock"] > clocks[-1], "the clock to go on")
+            status = on.until(lambda s: s["commit_clock"] > clocks[-1], "the clock to advance")
             assert status["next_offset"] == rows, "the source is not idle"
             clocks.append(int(status["commit_clock"]))
         assert clocks == sorted(clocks)

@@ -151,7 +151,7 @@ def _difference(history: History, live: Live[Any], parties: Parties, *, is_lost:
     is_left_out = history.merged.is_left_out
     expected = _merged_now(history)
     if is_left_out or is_lost or expected.is_left_out:
-        return None if name in live.left_out and name not in live else "it is shown, and should be left out"
+        return None if name in live.left_out and name not in live else "it is shown, and should be skipped"
     if expected.folded is None or expected.folded.shape is None:
         return None if name not in live else "the log has no row of it, and it is shown"
     if name not in live:

@@ -75,7 +75,7 @@ class ObjectLog:
         until = time.monotonic() + 60
         while status(self.layout)["upload_waiting_segments"]:
             assert self.uploads.error is None
-            assert time.monotonic() < until, "segments were not put"
+            assert time.monotonic() < until, "segments were not uploaded"
             time.sleep(0.01)
 
     def let_go(self) -> None:
@@ -115,7 +115,7 @@ def settled(layout: Layout, uploads: Uploads | None) -> None:
     """Wait until the files of all segments were uploaded and dropped; only manifests remain."""
     until = time.monotonic() + 60
     while uploads is not None and uploads.error is None and _with_files(layout):
-        assert time.monotonic() < until, "segments were not put away"
+        assert time.monotonic() < until, "segments were not uploaded"
         uploads.wake()
         time.sleep(0.01)
     assert uploads is not None

@@ -93,7 +93,7 @@ STORIES = {
         ),
     ),
     "marks": Story(
-        "marks, heartbeats, other people's messages, truncate (P17, P58)",
+        "marks, heartbeats, messages of other programs, truncate (P17, P58)",
         ("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)"),
         (
             "INSERT INTO a VALUES (1)",

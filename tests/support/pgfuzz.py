@@ -1,8 +1,8 @@
 """Random bytes as a server would send them, and worse: both decoders must decode them alike.
 
 One seed gives one case: tables of random types, a history of their rows, and the damage that a broken link may do to
-it. The whole output is compared: rows to the last bit, transactions, marks and positions, and, if it ends in an error,
-where, of which kind and with which words.
+it. The whole output is compared: rows to the last bit, transactions, marks and positions, and the place, kind and text
+of an error that ends it.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def _row(branch: Branch, rng: Random) -> dict[str, Any]:
 
 def in_order(branches: list[Branch], after: int = 0, upto: int | None = None) -> list[Logged]:
     """What a reader of these logs has to return after one clock and through another (None: the smallest that all have
-    reached): one transaction after another, by clock and by name. An oracle without columns."""
+    reached): one transaction after another, sorted by clock and log. An oracle without columns."""
     limit = min(branch.clock for branch in branches) if upto is None else upto
     found = sorted((t for branch in branches for t in branch.written), key=lambda t: (t.clock, t.log))
     return [t for t in found if after < t.clock <= limit]

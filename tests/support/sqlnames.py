@@ -50,7 +50,7 @@ def names() -> tuple[str, ...]:
     """All of them that a captured table may have, in one letter case, sorted."""
     root = Path(cdcflow.__file__).parent
     found = {name.lower() for path in root.rglob("*.py") for text in _statements(path) for name in _named(text)}
-    assert {"t", "r", "s", "k", "b", "d", "each_row", "miss"} <= found, "the statements are not found any more"
+    assert {"t", "r", "s", "k", "b", "d", "each_row", "miss"} <= found, "the statements are no longer found"
     return tuple(sorted((found | set(PSEUDO)) - _RESERVED - _OF_FORMATS))
 
 

@@ -32,7 +32,7 @@ from cdcflow.tables.job.reports import MergeReport, TableMergeReport
 from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
 
 MODES: tuple[Mode, ...] = ("current", "current", "soft_delete", "append", "history")
-"""Modes of the tables whose merges are tested, each as often as it is listed."""
+"""Modes of the tables whose merges are tested; one that is listed twice is tested twice as often."""
 
 SEGMENTS = 2
 """Segments of a round: the input of one merge."""
@@ -574,13 +574,13 @@ def _difference(
     merged = history.merged
     if merged.is_left_out:
         is_so = report is not None and report.left_out is not None
-        return None if is_so else "it cannot follow its source, and nobody says so"
+        return None if is_so else "it cannot follow its source, and no message reports it"
     if merged.folded is None or merged.folded.shape is None:
         return None if report is None else "the log has no row of it, and there is a table"
     if report is None or report.left_out is not None:
         return f"left out: {report and report.left_out}"
     if report.edits:
-        return f"what nobody did was seen: {report.edits}"
+        return f"edits were reported that no program made: {report.edits}"
     shape, there = merged.folded.shape, list(rows(merged.folded.shape))
     differ = differences(merged.expected(), merged.folded.actual(shape, there))
     if differ:

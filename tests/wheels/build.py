@@ -1,6 +1,6 @@
 """`make wheels`: a wheel for each CPython that this machine has, installed and tried where there is nothing else.
 
-build     pip wheel, in an environment of its own, with whatever compiler there is
+build     pip wheel, in a separate environment, with whatever compiler there is
 install   into a fresh environment, from wheels only, with no compiler and no Java in reach
 try       cdcflow --version · cdcflow init · a capture from the source in memory (smoke.py)
 """

@@ -1,6 +1,6 @@
 """Run in a fresh environment that has nothing but the wheel and what it needs: a capture from the source in memory.
 
-python smoke.py FOLDER      prints how many rows came into the log, and whether compiled decoders are there
+python smoke.py FOLDER      prints the number of rows in the log, and whether compiled decoders exist
 """
 
 from __future__ import annotations

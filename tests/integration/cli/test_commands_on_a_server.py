@@ -291,7 +291,9 @@ def test_daemon_keeps_commands_from_outside_over_a_kill(
         assert json.loads(page.read())["status"] == "paused"
     assert "the capture is paused" in runner.invoke(app, ["table", "backfill", "public.orders"]).stderr
     shop.execute("INSERT INTO ops.control (operation) VALUES ('resume-capture')")
-    daemon.wait_until(lambda s: s["state"] == "capturing" and s["rows_captured"] == 1, "the change of meanwhile")
+    daemon.wait_until(
+        lambda s: s["state"] == "capturing" and s["rows_captured"] == 1, "the change that was committed in between"
+    )
     assert said("table", "reread", "public.orders", "--key", "7", "--key", "9999") == "public.orders: ordered\n"
     daemon.wait_until(lambda s: s.get("rows_read") == 1, "the row")
     ordered = said("table", "repair", "public.orders", "--key", "7", "--key", "9999", "--known-until", "0/1")

@@ -47,10 +47,10 @@ def test_every_database_of_the_demo_is_loaded_written_to_and_counted(kind: Kind)
         assert source.digest("planes", source.columns("planes")) != before
         assert not source.passed(None if kind != "postgres" else "0/0", source.end())
         assert begin != source.end()
-        assert seed(source.url, None, 2_000) == {}, "what is there whole stays as it is"
+        assert seed(source.url, None, 2_000) == {}, "a complete seed stays unchanged"
         if kind != "postgres":
             source.execute("ALTER TABLE flights COMMENT = ''")
-            assert seed(source.url, None, 2_000) == loaded, "what a seed that was cut off left is made anew"
+            assert seed(source.url, None, 2_000) == loaded, "an interrupted seed is repeated from scratch"
             assert source.digest("airports", source.columns("airports")).hash == AIRPORTS
 
 

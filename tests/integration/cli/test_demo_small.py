@@ -64,7 +64,7 @@ def test_the_demo_without_spark_shows_and_proves_the_same(tmp_path: Path, plante
     assert outcome["orphans_in_first_cut"] == {"flights without their airline": 0, "flights without their plane": 0}
     assert len(outcome["merges"]) == 2  # type: ignore[arg-type]  # JSON
     assert code == int(planted)
-    assert "writer " not in text.replace("the writer ", ""), "a line for each look at the writer"
+    assert "writer " not in text.replace("the writer ", ""), "a line for each poll of the writer"
     if planted:
         assert text.splitlines()[-1] == "demo FAILED: public.planes differs"
         return

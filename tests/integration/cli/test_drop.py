@@ -1,4 +1,4 @@
-"""`cdcflow drop` on real servers: it removes everything of the pipeline from the source, and nothing of another one."""
+"""`cdcflow drop` on real servers: it removes all of the pipeline from the source, and nothing of others."""
 
 from __future__ import annotations
 

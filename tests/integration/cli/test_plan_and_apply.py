@@ -76,7 +76,8 @@ def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database)
     assert any("if you select it again later, it is read again" in w for w in found["warnings"])
     said("apply", "--yes", "--json")
     here.wait_until(
-        lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "forgotten", "orders to be left out"
+        lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "forgotten",
+        "the exclusion of table orders",
     )
     here.write(tables=["public.*", "!public.bare"], special_values="clamp")
     assert planned()["actions"] == {"public.items": "unchanged", "public.orders": "captured again"}

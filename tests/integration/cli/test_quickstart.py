@@ -79,7 +79,7 @@ class Terminal:
         return self.daemon.wait(WAIT_S)
 
     def _own(self, words: list[str]) -> list[str]:
-        """`cdcflow` is this checkout, whichever one is installed, unless the environment is a different one."""
+        """`cdcflow` is this checkout, not an installed version, unless an environment is given."""
         if not self._is_ours:
             return words
         return [sys.executable, "-m", "cdcflow.cli", *words[1:]] if words[0] == "cdcflow" else words

@@ -122,7 +122,7 @@ class Client:
                 self.answers[n] = served.send(*self.request(n))
         except (OSError, http.client.HTTPException):
             return
-        except BaseException as error:  # noqa: BLE001  told by the test
+        except BaseException as error:  # noqa: BLE001  raised by the test
             self.wrong.append(error)
 
 

@@ -96,7 +96,7 @@ def test_http_is_opened_moved_refused_and_closed_while_running(here: Shop) -> No
         here.wait_until(lambda _: bool(here.events("settings not taken up")), "the reason")
     assert here.events("settings not taken up")[0]["remedy"] == "choose another port, or leave service.listen out"
     assert asked(second, "/status", token=CANARY) == 200
-    assert here.ask("status")["settings"] == before, "nothing of the file is taken up"
+    assert here.ask("status")["settings"] == before, "no setting of the file is applied"
     # The remedy, to the letter.
     del here.rest["service"]["listen"]
     here.write()
@@ -174,7 +174,7 @@ def test_a_stop_during_a_pause_is_in_the_log_once_it_is_open_again(here: Shop) -
     assert (here.folder / "log" / "late.json").exists()
     here.start()
     assert here.ask("resume-capture")["durable"]
-    here.wait_until(lambda _: not (here.folder / "log" / "late.json").exists(), "the trace to be in the log")
+    here.wait_until(lambda _: not (here.folder / "log" / "late.json").exists(), "the audit record to be in the log")
     here.end()
     traces = [(one["op"], one["outcomes"]) for one in json.loads(said("log", "commands", "--json"))]
     assert traces == [

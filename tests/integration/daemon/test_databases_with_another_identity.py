@@ -1,4 +1,4 @@
-"""A database that is renamed, or replaced by another one: what stops, and whether the remedy ends it."""
+"""A database that is renamed, or replaced by another database: what stops, and whether the remedy ends it."""
 
 from __future__ import annotations
 

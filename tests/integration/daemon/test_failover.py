@@ -91,4 +91,4 @@ def test_capture_continues_at_the_promoted_standby(
         ends = headers.filter(pc.equal(headers.column("kind"), "source")).column("position").to_pylist()
         assert len(set(ends)) == len(ends), "a transaction came twice"
         read = Progress.from_json(bank.reader.newest_checkpoint().progress).tables.values()
-        assert {t.generation for t in read} == {1}, "a table was read anew"
+        assert {t.generation for t in read} == {1}, "a table was read again"

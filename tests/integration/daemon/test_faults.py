@@ -102,7 +102,7 @@ def test_tables_that_change_places_are_captured_on(bank: Bank, monkeypatch: pyte
         bank.database.execute(
             "UPDATE entries SET note = 'moved' WHERE id % 50 = 1; DELETE FROM entries_old WHERE id < 9"
         )
-        bank.wait_until(lambda: "captured tables changed" in seen, "the look at the tables")
+        bank.wait_until(lambda: "captured tables changed" in seen, "the check of the tables")
         bank.stop_writing()
         fence = bank.fence()
         bank.wait_until(lambda: bank.has_reached(fence), "the log to pass the fence")
@@ -128,7 +128,7 @@ def test_table_taken_out_of_the_publication_is_history_lost(bank: Bank) -> None:
 
 
 def test_publication_set_to_less_and_back_under_a_running_capture_is_history_lost(bank: Bank) -> None:
-    """P11, P61: unless a check falls in between, it looks as before when it is checked; the printed remedy ends with
+    """P11, P61: unless a check falls in between, a check finds it unchanged; the printed remedy ends with
     the source's rows.
     """
 
@@ -198,7 +198,7 @@ def test_full_disk_stops_clean_and_capture_resumes_when_there_is_room(
         bank.wait_until(lambda: "capture interrupted SinkUnavailable" in seen, "the full disk to be noticed")
         full[0] = False
         fence = bank.fence()
-        bank.wait_until(lambda: bank.has_reached(fence), "the log to go on")
+        bank.wait_until(lambda: bank.has_reached(fence), "the log to continue")
     bank.assert_log_equals_source()
 
 
@@ -225,7 +225,7 @@ def test_sealing_that_falls_behind_holds_the_capture_up(bank: Bank, monkeypatch:
         time.sleep(0.5)
         assert not bank.has_reached(fence)
         free.set()
-        bank.wait_until(lambda: bank.has_reached(fence), "the log to go on")
+        bank.wait_until(lambda: bank.has_reached(fence), "the log to continue")
     bank.assert_log_equals_source()
 
 

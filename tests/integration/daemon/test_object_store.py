@@ -30,7 +30,7 @@ def test_bucket_alone_equals_the_source_whichever_process_was_killed(
     if own_object_server.is_real:
         own_object_server.kill()
         problem = "upload_problem"
-        bank.wait_until(lambda: bool(status(Layout(bank.log))[problem]), "the upload to be put off", daemon)
+        bank.wait_until(lambda: bool(status(Layout(bank.log))[problem]), "the upload to be postponed", daemon)
         own_object_server.start()
     bank.stop_writing()
     bank.catch_up_and_stop(daemon)

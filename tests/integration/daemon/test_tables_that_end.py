@@ -192,10 +192,10 @@ def test_tables_that_end_keep_what_they_had(ends: Ends, monkeypatch: pytest.Monk
             with held_back(monkeypatch):
                 ends.end()
                 ends.later()
-                bank.wait_until(lambda: ends.all_found, "the look at the tables")
+                bank.wait_until(lambda: ends.all_found, "the check of the tables")
         elif way == "running":
             ends.end()
-            bank.wait_until(lambda: ends.all_found, "the look at the tables")
+            bank.wait_until(lambda: ends.all_found, "the check of the tables")
             ends.later()
         if way != "stopped":
             wait(bank, "the ends")

@@ -76,7 +76,7 @@ def make(topics: Topics, *made: NewTopic) -> None:
 
 
 def write_on(writer: Writer, first: int, patience_s: float = 20) -> None:
-    """Transaction after transaction: a broker drops a deleted topic a moment after it has answered."""
+    """Transaction after transaction: a broker drops a deleted topic shortly after it has answered."""
     deadline = time.monotonic() + patience_s
     for transaction in itertools.count(first):
         writer.put(orders(transaction))
@@ -345,7 +345,7 @@ def test_topic_that_no_log_can_be_in_is_refused(
 
 
 def test_writer_that_was_replaced_is_refused_by_the_brokers_and_says_by_whom(topics: Topics) -> None:
-    """L10, L11, P75: a suspended daemon wakes up after another one fenced it; nothing that it writes may count."""
+    """L10, L11, P75: a suspended daemon wakes up after another daemon fenced it; nothing that it writes may count."""
     old = opened(topics)
     old.put(orders(1))
     new = opened(topics)

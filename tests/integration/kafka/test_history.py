@@ -80,7 +80,7 @@ def test_what_is_sealed_is_what_the_topic_has(topics: Topics, history: Path) -> 
 
 
 def test_sealing_resumes_where_it_ended(topics: Topics, history: Path) -> None:
-    """Daemon and merge take turns, over restarts of the daemon and cuts without rows."""
+    """Daemon and merge alternate, with restarts of the daemon and cuts without rows."""
     steps = history_of_a_shop()
     for at in range(len(steps)):
         into_topic(topics, steps[at : at + 1], roll=at % 2 == 0)

@@ -45,7 +45,7 @@ def test_killed_daemon_loses_and_doubles_nothing_in_kafka(bank: Bank, point: tup
     bank.assert_killed(killed, live=point[-1] != "start")
     again = bank.daemon()
     before = bank.transactions
-    bank.wait_until(lambda: bank.transactions > before + 30, "the writer to go on", again)
+    bank.wait_until(lambda: bank.transactions > before + 30, "the writer to continue", again)
     bank.stop_writing()
     bank.catch_up_and_stop(again)
     bank.assert_log_equals_source()

@@ -52,9 +52,9 @@ class Led:
     def until_more_is_durable(self, when: str) -> None:
         """The bank's commits since now become readable in the log."""
         written = self.bank.transactions + MORE_TRANSACTIONS
-        self._until(lambda: self.bank.transactions >= written, f"the bank to go on {when}")
+        self._until(lambda: self.bank.transactions >= written, f"the bank to continue {when}")
         fence = self.bank.fence()
-        self._until(lambda: self.bank.has_reached(fence), f"the log to go on {when}")
+        self._until(lambda: self.bank.has_reached(fence), f"the log to continue {when}")
 
     def until_led_by_another(self, than: KafkaBroker) -> None:
         self._until(lambda: self.cluster.leader(self.topic) is not than, f"another broker than {than.node} to lead")
@@ -140,7 +140,7 @@ def test_leader_that_dies_moves_and_is_restarted_costs_the_daemon_nothing(led: L
     coordinator = cluster.leader("__transaction_state")
     for broker in {first.node: first, coordinator.node: coordinator}.values():
         broker.stop()
-        led.until_more_is_durable(f"while broker {broker.node} is away")
+        led.until_more_is_durable(f"while broker {broker.node} is down")
         broker.start()
         led.until_all_have_it()
     led.until_more_is_durable("at the end")

@@ -111,7 +111,7 @@ def test_log_whose_records_have_all_expired_is_not_continued(bank: Bank) -> None
     assert "have removed the rows" in told(bank, "log", "check")
     fence = bank.fence()
     with bank.capturing(accept_history_loss=True):
-        bank.wait_until(lambda: bank.has_reached(fence), "all tables to be read anew")
+        bank.wait_until(lambda: bank.has_reached(fence), "all tables to be read again")
     with bank.capturing():
         fence = bank.fence()
         bank.wait_until(lambda: bank.has_reached(fence), "a start without the word")

@@ -115,7 +115,7 @@ def test_long_way_is_gone_in_turns(topics: Topics, monkeypatch: pytest.MonkeyPat
     while again.ready(40) == 40:
         turns += 1
     assert turns == 39
-    assert len(decoded) == 2, "the first is what later ones lean on, and the one that is wanted"
+    assert len(decoded) == 2, "the first is needed by later ones, the second is the requested one"
     assert told(again, 40, 100)[0] == rows_of(KafkaReader(topics), 40)
 
 

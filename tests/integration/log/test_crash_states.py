@@ -227,7 +227,7 @@ class Recoveries:
             self._found[key] = recovered(tree, self._fresh(), goes_on=goes_on)
         found = self._found[key]
         if found.cut < promise.acknowledged:
-            raise Lost(f"cut {promise.acknowledged} was acknowledged, cut {found.cut} is there")
+            raise Lost(f"cut {promise.acknowledged} was acknowledged, the log ends at cut {found.cut}")
         if found.to_json() not in promise.cuts:
             raise Lost(f"a checkpoint that was never cut: {found.cut}")
 
@@ -254,7 +254,7 @@ def _recovered(root: Path, *, goes_on: bool) -> Checkpoint:
             _whole(root / "log", writer.checkpoint)
             faults = check(root / "log", deep=True).faults
             if faults:
-                raise Lost(f"the log that went on is not whole: {faults}")
+                raise Lost(f"the continued log is not whole: {faults}")
         return found
     finally:
         log._dead = log._dead or SinkUnavailable("left behind")
@@ -265,7 +265,7 @@ def _whole(path: Path, checkpoint: Checkpoint) -> None:
     stretches = [(rows.column(OFFSET).to_numpy(), rows.column("id").to_numpy()) for _, _, rows in read_rows(path)]
     offsets = np.concatenate([o for o, _ in stretches]) if stretches else np.empty(0)
     if not np.array_equal(np.sort(offsets), np.arange(1, checkpoint.next_offset)):
-        raise Lost(f"rows {len(offsets)}, the checkpoint says {checkpoint.next_offset - 1}")
+        raise Lost(f"rows {len(offsets)}, the checkpoint expects {checkpoint.next_offset - 1}")
     if any((o != row).any() for o, row in stretches):
         raise Lost("rows are not what was appended")
 

@@ -104,7 +104,7 @@ def test_second_writer_gets_an_error_that_names_the_first(tmp_path: Path) -> Non
 
 
 def test_lock_of_a_dead_process_means_nothing(tmp_path: Path) -> None:
-    """The file stays, with a pid that may meanwhile belong to another process (hard case L13)."""
+    """The file stays, with a pid that may belong to another process by now (hard case L13)."""
     with process(tmp_path / "log", ONE_MORE_WHEN_TOLD) as child:
         assert [line(child), line(child)] == [["opened", "1"], ["put"]]
         child.send_signal(signal.SIGKILL)
