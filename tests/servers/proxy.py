@@ -16,7 +16,7 @@ class TcpProxy:
 
     `target` may be set later. `cut` ends all connections and refuses new ones; `hold` keeps them and forwards nothing,
     either in both directions or only what the server sends (`replies_only`), which is then lost, as on a half-open
-    link; `mend` restores normal forwarding. `bytes_per_s` (None: no limit) slows what the client sends.
+    link; `mend` restores normal forwarding. `bytes_per_s` (`None`: no limit) slows what the client sends.
     """
 
     def __init__(self, target: int | None = None) -> None:

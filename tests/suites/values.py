@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 Plain = Any
-"""A number, a text, bytes as hexadecimal digits, or a tuple of those; None is NULL."""
+"""A number, a text, bytes as hexadecimal digits, or a tuple of those; NULL is `None`."""
 GEOMETRIES = frozenset(f"{many}{kind}" for many in ("", "multi") for kind in ("point", "linestring", "polygon")) | {
     "geometry",
     "geometrycollection",

@@ -85,9 +85,15 @@ def test_each_phrase_is_counted_where_it_is_found() -> None:
         ("it is no longer open", []),
         ("at a moment", [11]),
         ("the live view", []),
+        ("the reader is 5 s behind; the log 10 rows behind (in its backfill)", []),
+        ("10 rows behind the mark", [2]),
+        ("table public.orders is full", []),
+        ("orders were given", [29]),
+        ("a daemon that is asked to stop", []),
+        ("the source is asked", [8]),
     ],
 )
-def test_phrase_is_told_from_plain_english(words: str, numbers: list[int]) -> None:
+def test_phrase_is_distinguished_from_plain_english(words: str, numbers: list[int]) -> None:
     text = Text("src/x.py", 1, "docstring", words)
     assert sorted(place.phrase.number for place in places(phrases(), [text])) == numbers
 

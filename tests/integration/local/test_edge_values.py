@@ -56,7 +56,7 @@ def test_each_value_is_the_fold_s_bit_for_bit(
 
 
 def test_a_zero_that_changed_its_sign_is_a_difference(hand_log: HandLog) -> None:
-    """The two are equal and not identical: `diff` reported no change, and for a NaN a change."""
+    """The two are equal and not identical: `diff` missed such a change, and reported one for an unchanged NaN."""
     table = make_table("signs", id="int64", ratio="float64")
     hand_log.has_transactions = True
     hand_log.state(table)

@@ -146,7 +146,7 @@ def test_a_merge_that_is_killed_before_any_commit_is_finished_by_the_next(
     assert local.read_cut(warehouse, incomplete=True)["public.orders"].num_rows == 5
 
 
-# ── what is no change of a row ────────────────────────────────────────────────────────────────────────────────
+# ── updates that change no row ────────────────────────────────────────────────────────────────────────────────
 
 
 def ends(found: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:

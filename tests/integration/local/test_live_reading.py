@@ -65,7 +65,7 @@ def test_only_requested_tables_are_read(behind: HandLog, warehouse: Path) -> Non
 
 
 def test_table_that_is_still_read_is_shown_on_request(behind: HandLog, warehouse: Path) -> None:
-    """As in `read_cut`: rows that have not been read yet do not count as missing unless the caller asks for them."""
+    """As in `read_cut`: rows that have not been read yet do not count as missing unless the caller requests them."""
     late = make_table("late", id="int64", note="string")
     behind.state(late, "reading", since=6)
     behind.segment([(late, "r", {"id": 1, "note": "n"})])

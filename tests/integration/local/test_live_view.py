@@ -76,7 +76,7 @@ def test_live_view_follows_the_policies_of_shape(table_format: str, tmp_path: Pa
     made = livehistories.run(Here(table_format), seed, ALONE or HISTORIES, tmp_path, ROUNDS, with_policies=True)
     if is_known:  # others may have too few changes of shape
         assert made.refused, "no change of shape was refused"
-        assert any(history.merged.retyped for history in made.listed), "no column was kept beside one of its new type"
+        assert any(history.merged.retyped for history in made.listed), "no column was kept next to one of its new type"
 
 
 def test_live_view_shows_a_table_without_a_row_as_the_next_merge_will(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def of_nothing(right: Callable[..., str]) -> Callable[..., str]:
 
 BUGS: dict[str, tuple[Callable[[], Any], int]] = {
     "sweep leaves rows": (lambda: patched(live, "_kept", lambda _: lambda _: ""), 44),
-    "newest version, not the cut's": (lambda: patched(LocalPastTable, "as_of", newest), 17),
+    "latest version, not the cut's": (lambda: patched(LocalPastTable, "as_of", newest), 17),
     "least key out of bounds": (lambda: words(">= CAST", "> CAST"), 35),
     "missing columns not renamed": (lambda: patched(live, "_missing", lambda _: lambda _, own: own), 42),
     "values of the table not taken": (
@@ -221,7 +221,7 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
     "no defaults": (lambda: no_act_of("Fill"), 20),
     "dropped columns kept": (lambda: no_act_of("Empty"), 6),
     "touched rows stay": (lambda: words("LEFT ANTI JOIN", "LEFT JOIN"), 6),
-    "copies that stood forgotten": (lambda: words("coalesce(g.stood, 0)", "0"), 6),
+    "existing copies forgotten": (lambda: words("coalesce(g.stood, 0)", "0"), 6),
 }
 """Each with the seed of a history that shows it. Other histories need other seeds: plant it and run hundreds."""
 
@@ -242,7 +242,7 @@ BUGS_OF_MODES: dict[str, tuple[Mode, Callable[[], Any], int]] = {
     "defaults in versions that had ended": ("history", lambda: patched(live, "followed", with_all_filled), 133),
     "open versions stay open": ("history", lambda: words("LEFT ANTI JOIN", "LEFT JOIN"), 101),
     "versions of a dropped table lost": ("history", lambda: last_turn_only(), 155),
-    "changes that stood forgotten": ("append", lambda: patched(live, "folded", of_nothing), 100),
+    "existing changes forgotten": ("append", lambda: patched(live, "folded", of_nothing), 100),
     "unchanged columns not renamed": ("append", lambda: patched(live, "_missing", lambda _: lambda _, own: own), 107),
 }
 """The same of modes that keep more than the rows of now."""

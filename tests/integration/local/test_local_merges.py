@@ -609,5 +609,5 @@ def test_a_merge_opens_the_manifests_of_new_segments_only(
     (warehouse / "public" / "orders").rename(warehouse.parent / "away")
     opened.clear()
     merge(hand_log.root, warehouse)
-    assert len(opened) == 36, "a table that is made anew needs all of them"
+    assert len(opened) == 36, "a rebuilt table needs all of them"
     assert len(rows_of(warehouse, orders)) == 35

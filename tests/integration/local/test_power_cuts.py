@@ -69,5 +69,5 @@ def test_merge_continues_with_the_remains_of_a_power_cut(merge: Merge, hand_log:
     for number in chance.sample(range(len(disk.moments)), min(8, len(disk.moments))):
         disk.moments[number].put_into(warehouse, chance)
         merge(hand_log.root, warehouse)
-        assert rows(warehouse) == {0: 0, 1: 1, 3: 0, 9: 9}, f"seed {seed}, moment {number}"
-        assert rows(warehouse, 1) == dict.fromkeys(range(4), 0), f"seed {seed}, moment {number}"
+        assert rows(warehouse) == {0: 0, 1: 1, 3: 0, 9: 9}, f"seed {seed}, crash {number}"
+        assert rows(warehouse, 1) == dict.fromkeys(range(4), 0), f"seed {seed}, crash {number}"

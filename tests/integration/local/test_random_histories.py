@@ -160,7 +160,7 @@ def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format
     made = run(seed, POLICIES, tmp_path, merge, ROUNDS_MANY, table_format, modes, with_policies=True)
     if is_known:  # others may have too few changes of shape
         assert made.refused, "no change of shape was refused"
-        assert made.versions, "no column was kept beside one of its new type"
+        assert made.versions, "no column was kept next to one of its new type"
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
@@ -477,7 +477,7 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
         lambda: said_otherwise(table_merge, "grouped", lambda right, *given: right(*given)[-1:]),
         13,
     ),
-    "defaults told as sent": (
+    "defaults recorded as sent": (
         "append",
         lambda: said_otherwise(append_mode, "layout_of", with_defaults),
         25,
@@ -488,7 +488,7 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
         9,
     ),
     "defaults in versions that had ended": ("history", lambda: said_otherwise(histories, "_added", lambda *_: {}), 121),
-    "rows of a dropped table go on": (
+    "rows of a dropped table are kept": (
         "history",
         lambda: said_otherwise(histories, "offsets_of", lambda *_: (0, 0)),
         155,
@@ -498,7 +498,7 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
         lambda: said_otherwise(histories, "_ends_of_segments", lambda *_: []),
         102,
     ),
-    "dropped columns live on": (
+    "dropped columns are kept": (
         "history",
         lambda: attribute_of(reduce.Family, "late", property(lambda _: frozenset())),
         1,

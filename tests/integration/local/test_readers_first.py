@@ -37,7 +37,7 @@ def rows_of(warehouse: Path, format_name: str, table: Table) -> list[dict[str, A
 
 
 def captured(log: HandLog, table: Table, state: str = "done", **more: Any) -> None:
-    """A table of which no row was read: its shape is stored next to its progress."""
+    """A table without any row that was read: its shape is stored next to its progress."""
     log.state(table, state, **more)
     log.progress[str(table.id)] |= {"schema": table.id.schema, "name": table.id.name, "shape": table.to_text()}
 

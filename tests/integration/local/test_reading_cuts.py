@@ -140,7 +140,7 @@ def test_no_order_is_seen_before_its_product_during_merges(
         merging.join()
     assert not failed, failed
     assert local.published_cut(warehouse).cut == MERGES + 1
-    assert looked == sorted(looked), "an older moment was shown after a newer one"
+    assert looked == sorted(looked), "an older cut was shown after a newer one"
     assert any(published < cut for published, cut in looked), "no live view was ahead of its cut"
 
 

@@ -53,14 +53,14 @@ def test_a_cut_of_random_logs_shows_each_as_of_its_place_in_it(tmp_path: Path, m
 def test_log_that_makes_no_progress_holds_the_cut_and_is_named(
     tmp_path: Path, merge: Any, branches: tuple[Branch, Branch]
 ) -> None:
-    """Its old rows must not be shown as current. The cut advances with heartbeats, or when an operator says so."""
+    """Its old rows must not be shown as current. The cut advances with heartbeats, or at an operator's command."""
     crm, shop = branches
     warehouse = tmp_path / "warehouse"
     crm.insert(10)
     shop.insert(12)
     for branch in branches:
         branch.seal()
-    assert merge(roots(*branches), warehouse).published is False, "shop's first row is behind where crm has come to"
+    assert merge(roots(*branches), warehouse).published is False, "shop's first row is later than crm's clock"
     assert several_logs.held_text(merge(roots(*branches), warehouse)).startswith(
         "log crm holds the cut: it has come to"
     )
@@ -141,7 +141,7 @@ def test_tables_of_one_name_and_logs_that_are_not_named_are_refused(
     with pytest.raises(ConfigurationError, match=r"it has tables of log .* which is not among shop") as refused:
         merge(roots(shop), warehouse)
     assert "name the settings of that log too (-c)" in str(refused.value.remedy)
-    assert merge(roots(crm, shop), warehouse).published, "a warehouse of one log goes on as one of both"
+    assert merge(roots(crm, shop), warehouse).published, "a warehouse of one log becomes one of both"
     with pytest.raises(ConfigurationError, match="its tables come from another log") as refused:
         local.merge(crm.root, warehouse, table_format=format_name)
     assert "`cdcflow merge` with -c for each of crm, shop" in str(refused.value.remedy)

@@ -32,7 +32,7 @@ def as_the_remedy_says(left_out: str) -> Policies:
     """The settings that a message requests."""
     found = re.search(r"set merge\.tables\.each\.'([^']+)'\.(\w+) to (\w+)", left_out)
     assert found is not None, left_out
-    return Policies(each={found[1]: TablePolicy(**{found[2]: found[3]})})  # type: ignore[arg-type]  # as it says
+    return Policies(each={found[1]: TablePolicy(**{found[2]: found[3]})})  # type: ignore[arg-type]  # the field's type
 
 
 def test_what_add_only_refuses_comes_when_its_remedy_is_followed(
@@ -53,7 +53,7 @@ def test_what_add_only_refuses_comes_when_its_remedy_is_followed(
     assert report.published
     left_out = report.tables[1].left_out or ""
     assert "column qty was renamed to amount" in left_out
-    assert [row["qty"] for row in rows_of(warehouse, format_name, orders)] == [1, 2], "it is as it was"
+    assert [row["qty"] for row in rows_of(warehouse, format_name, orders)] == [1, 2], "the table is unchanged"
 
     assert merge(hand_log.root, warehouse, policies=as_the_remedy_says(left_out)).tables[1].left_out is None
     hand_log.segment([(renamed, "u", {"id": 2, "amount": 20, "note": "two"})])

@@ -99,7 +99,7 @@ def test_column_is_added_next_to_the_one_of_another_type_in_every_mode(
         hand_log.segment(segment)
         if not in_one_go:
             assert merge(hand_log.root, warehouse, policies=policies).tables[0].left_out is None
-    if in_one_go and mode != "soft_delete":  # otherwise it would know only the new table
+    if in_one_go and mode != "soft_delete":  # otherwise it would have rows of the new table only
         hand_log.segment(MADE_AGAIN)
         merge(hand_log.root, warehouse, policies=policies)
     else:

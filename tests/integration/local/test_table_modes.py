@@ -169,7 +169,7 @@ def test_both_remedies_of_a_mode_that_is_not_the_tables_work_to_the_letter(
 
 
 def test_the_remedy_for_a_table_without_a_key_works_to_the_letter(merge: Merge, log: HandLog, warehouse: Path) -> None:
-    """Its deleted rows could not be told apart; no part of the table had been created yet."""
+    """Its deleted rows could not be distinguished; no part of the table had been created yet."""
     bag = make_table("bag", key=(), a="int64")
     log.state(bag)
     log.segment([(bag, "c", {"a": 1}), (bag, "c", {"a": 1}), (bag, "d", {"a": 1})])

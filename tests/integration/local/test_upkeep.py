@@ -394,7 +394,7 @@ def test_turns_come_when_due_and_within_the_budget(
     assert [t.name for t in asked(1).tables] == ["public.orders"]
     state = warehouse.joinpath(*STATE)
     state.write_text("{")
-    assert asked(1) == UpkeepReport(), "what cannot be read is begun anew"
+    assert asked(1) == UpkeepReport(), "an unreadable state is started again"
 
 
 def test_a_turn_comes_after_many_merges(

@@ -264,7 +264,7 @@ def test_table_that_the_catalog_briefly_does_not_list_still_exists(
     again = make_capture(mysql_database)
     absent = 1
     again.prepare(before)
-    for _ in range(2):  # as it was prepared, and in a later check
+    for _ in range(2):  # first as prepared, then in a later check
         absent = 1
         assert [t.id.name for t in again.source.tables()] == ["other", "t"]
     assert absent == 0

@@ -55,7 +55,7 @@ KEYS: dict[str, tuple[str, list[Any]]] = {
     "a moment": ("k datetime(6)", ["1000-01-01 00:00:00.000001", "2024-01-01 00:00:00", "2024-01-01 00:00:00.5"]),
     "a timestamp": ("k timestamp(3)", ["1971-01-01 00:00:00.001", "2024-01-01 00:00:00", "2037-01-01 00:00:00.5"]),
     "a date in no calendar": ("k date", ["0000-00-00", "0000-01-01", "2024-00-10", "2024-02-31", "2024-03-01"]),
-    "a moment in no calendar": (
+    "a timestamp in no calendar": (
         "k datetime(3)",
         ["0000-00-00 00:00:00", "0000-00-01 00:00:01.5", "2024-04-00 23:00:00", "2024-04-31 00:00:00.001"],
     ),
@@ -66,7 +66,7 @@ KEYS: dict[str, tuple[str, list[Any]]] = {
 }
 
 
-NO_DATES = ("a date in no calendar", "a moment in no calendar", "no timestamp")
+NO_DATES = ("a date in no calendar", "a timestamp in no calendar", "no timestamp")
 """What the servers store as dates anyway, in sessions that allow it."""
 
 

@@ -54,7 +54,7 @@ def test_rows_that_a_session_changes_without_logging_are_found(
         mysql_database.execute("UPDATE t SET v = 5 WHERE id = 2")
         on.until(lambda s: s["counts"]["rows_captured"] >= 1, "the change")
         settled = sampled._turn + 3
-        on.until(lambda _: sampled._turn > settled, "samples behind the change")
+        on.until(lambda _: sampled._turn > settled, "samples after the change")
         mysql_database.execute("SET SESSION sql_log_bin = 0", unlogged)
         found = on.until_fresh(f"{name}.t", "not proven")
         assert found["freshness_reason"].startswith("its rows changed at the source, but no change arrived")
@@ -81,7 +81,7 @@ def reasons(capture: MySQLCapture, *tables: str) -> dict[TableId, str]:
 def test_a_table_that_is_gone_or_changed_unlogged_is_not_covered(
     flavor: Flavor, mysql_database: MySQLDatabase, capture: MySQLCapture
 ) -> None:
-    """Its silence would look as if nothing had changed."""
+    """Its silence would suggest that nothing had changed."""
     mysql_database.execute(
         "CREATE TABLE t (id int PRIMARY KEY)",
         "CREATE TABLE parent (id int PRIMARY KEY)",

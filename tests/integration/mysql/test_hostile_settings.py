@@ -17,13 +17,13 @@ from cdcflow.model.position import Checkpoint, Epoch
 pytestmark = pytest.mark.mysql
 
 LEFT_ALONE: Mapping[str, str] = {
-    "binlog_": "what the log has of rows: tests of their own, and doctor",
+    "binlog_": "the content of row events: separate tests, and doctor",
     "debug": "not for use",
     "gtid_domain_id": "which server it is",
     "server_id": "which server it is",
     "wsrep_": "Galera's",
-    "max_session_mem_used": "no session would live",
-    "max_tmp_session_space_usage": "no session would live",
+    "max_session_mem_used": "no session would survive",
+    "max_tmp_session_space_usage": "no session would survive",
     "max_user_connections": "no session would begin",
     "max_recursive_iterations": "the server's own views",
     "max_rowid_filter_size": "only a plan",

@@ -26,7 +26,7 @@ def test_skipped_tables_are_those_of_the_latest_check(
     capture.source.tables()
     assert capture.source.left_out() == (capture.named("bare_too"),)
     stopped = make_capture(mysql_database)
-    assert stopped.source.left_out(prepared) == (capture.named("bare_too"),), "what the next start would leave out"
+    assert stopped.source.left_out(prepared) == (capture.named("bare_too"),), "what the next start would skip"
 
 
 def test_a_column_s_setting_is_for_the_rows_of_its_time(

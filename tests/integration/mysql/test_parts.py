@@ -223,7 +223,7 @@ def test_rows_that_appear_in_a_middle_part_are_in_it(
 def test_chunk_for_one_connection_is_read_through_one(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
-    """With live traffic the server's processors are needed elsewhere."""
+    """With traffic the server's processors are needed elsewhere."""
     capture, planned = in_four_parts(mysql_database, make_capture)
     assert len(capture.read(planned, None, 40).visibilities) == 4
     single = capture.read(planned, None, 40, single_connection=True)

@@ -179,7 +179,7 @@ def caught_up(replica: MySQLServer, database: MySQLDatabase, rows: int) -> MySQL
         try:
             if there.execute("SELECT count(*) FROM t")[0][0] == rows:
                 return there
-        except Exception as error:  # noqa: BLE001  not there yet
+        except Exception as error:  # noqa: BLE001  the server is not up yet
             last = error
         assert time.monotonic() < deadline, f"the replica does not follow: {last}"
         time.sleep(0.1)

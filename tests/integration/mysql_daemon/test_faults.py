@@ -54,7 +54,7 @@ def test_full_disk_stops_clean_and_capture_resumes_when_there_is_room(
         bank.wait_until(lambda: "capture interrupted SinkUnavailable" in seen, "the full disk to be noticed")
         full[0] = False
         fence = bank.fence()
-        bank.wait_until(lambda: bank.has_reached(fence), "the log to go on")
+        bank.wait_until(lambda: bank.has_reached(fence), "the log to continue")
     bank.assert_log_equals_source()
 
 

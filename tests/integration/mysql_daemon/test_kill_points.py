@@ -53,7 +53,7 @@ def killed_and_started_again(bank: MySQLBank, *point: str) -> None:
     bank.assert_killed(killed, live=point[-1] != "start")
     again = bank.daemon()
     before = bank.transactions
-    bank.wait_until(lambda: bank.transactions > before + 30, "the writer to go on", again)
+    bank.wait_until(lambda: bank.transactions > before + 30, "the writer to continue", again)
     bank.stop_writing()
     if point[:2] in ALSO_VERIFIED:
         bank.assert_verified(again)

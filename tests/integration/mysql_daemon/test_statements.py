@@ -250,7 +250,7 @@ STOPS: Sequence[tuple[str, Sequence[str], Sequence[str]]] = [
         ["ALTER TABLE t ADD PRIMARY KEY (id)"],
     ),
 ]
-"""The message's text, what brings it about, and what its remedy asks to repair."""
+"""The message's text, the statements that cause it, and those that undo their cause, as the remedy requires."""
 
 
 def test_stop_in_the_log_is_left_by_its_remedy(small: MySQLBank, flavor: Flavor) -> None:

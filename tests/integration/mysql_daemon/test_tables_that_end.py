@@ -173,7 +173,7 @@ def test_tables_that_end_while_the_stream_lags(lives: Lives, monkeypatch: pytest
         bank.wait_until(upto(bank), "the backfill")
         with held_back(monkeypatch):
             lives.end()
-            bank.wait_until(lambda: len(set(starts)) > 1, "the look at the tables")
+            bank.wait_until(lambda: len(set(starts)) > 1, "the check of the tables")
         bank.wait_until(upto(bank), "the ends")
     lives.check()
     with bank.capturing():
@@ -267,5 +267,5 @@ def test_new_table_that_the_settings_do_not_fit_is_skipped(mysql_database: MySQL
     bank.configure(bad_text="replace", columns={f"{words}.k": "stop"})
     bank.tables = ("t", "words")
     with bank.capturing():
-        bank.wait_until(lambda: len(folded(bank.reader).get(words, {})) == 1, "the table that was left out")
+        bank.wait_until(lambda: len(folded(bank.reader).get(words, {})) == 1, "the table that was skipped")
     bank.assert_log_equals_source()

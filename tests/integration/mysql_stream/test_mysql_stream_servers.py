@@ -37,7 +37,7 @@ class PlainConnector(Connector):
 
     def __init__(self, server: MySQLServer, **options: Any) -> None:
         self.server, self.options = server, options
-        self.address = "test"  # type: ignore[assignment]  # only its text is asked for
+        self.address = "test"  # type: ignore[assignment]  # only its text is used
         self.account = ""
 
     def connect(self, purpose: str, *, read_timeout_s: float = 30) -> pymysql.Connection:

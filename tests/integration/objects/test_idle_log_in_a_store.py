@@ -43,7 +43,7 @@ def test_heartbeats_reach_who_has_only_the_store(log: ObjectLog) -> None:
     time.sleep(0.3)
     assert newest_checkpoint(log.alone) == sealed
     opened.sync()
-    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "the store was not told")
+    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "no checkpoint was uploaded")
     assert sealed_clock(log.alone) == sealed.commit_clock + LATER_US
     beat(writer)
     opened.sync()
@@ -52,7 +52,7 @@ def test_heartbeats_reach_who_has_only_the_store(log: ObjectLog) -> None:
     opened = log.open()
     beat(again := Writer.of(opened))
     opened.sync()
-    until(lambda: newest_checkpoint(log.alone) == again.checkpoint, "the store was not told by the next daemon")
+    until(lambda: newest_checkpoint(log.alone) == again.checkpoint, "the next daemon uploaded no checkpoint")
     opened.close()
 
 
@@ -64,7 +64,7 @@ def test_heartbeats_after_a_row_wait_for_it(log: ObjectLog) -> None:
     writer = Writer.of(opened)
     beat(writer)
     opened.sync()
-    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "the store was not told")
+    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "no checkpoint was uploaded")
     told = writer.checkpoint
     writer.put(orders(2))
     beat(writer)
@@ -77,7 +77,7 @@ def test_heartbeats_after_a_row_wait_for_it(log: ObjectLog) -> None:
     assert newest_checkpoint(log.alone) == writer.checkpoint  # of the segment: what was reported before is older
     beat(writer)
     opened.sync()
-    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "the store was not told")
+    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "no checkpoint was uploaded")
     opened.close()
 
 

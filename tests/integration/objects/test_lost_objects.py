@@ -77,7 +77,7 @@ def test_start_uploads_again_what_the_bucket_lost(log: ObjectLog, tmp_path: Path
     put(log, 1, 2)
     log.bucket.delete([*objects_of(log, 1, 2), "log.json", "schemas.json"])
     opened = log.open()
-    until(lambda: len(objects_of(log, 1, 2)) == 4, "nothing was put again")
+    until(lambda: len(objects_of(log, 1, 2)) == 4, "nothing was uploaded again")
     opened.close()
     assert_whole(log, [[1], [2]], tmp_path / "copy")
     assert status(log.layout)["store_lost"] == []
@@ -91,7 +91,7 @@ def test_start_uploads_again_from_the_cache(log: ObjectLog, tmp_path: Path) -> N
     log.bucket.delete(objects_of(log, 1, 2))
     assert [fault.text for fault in check(log.layout).faults if "is missing: offsets 1 to 2" in fault.text]
     opened = log.open()
-    until(lambda: len(objects_of(log, 1, 2)) == 4, "nothing was put again")
+    until(lambda: len(objects_of(log, 1, 2)) == 4, "nothing was uploaded again")
     opened.close()
     assert_whole(log, [[1], [2]], tmp_path / "copy")
 

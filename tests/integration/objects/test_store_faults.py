@@ -35,7 +35,7 @@ def refused(found: ObjectLog) -> CdcflowError:
 
 def ended(opened: FileLog, found: ObjectLog) -> CdcflowError:
     """The error with which the upload ended; the log reports it, too."""
-    until(lambda: found.uploads is not None and found.uploads.error is not None, "the upload goes on")
+    until(lambda: found.uploads is not None and found.uploads.error is not None, "no upload failed")
     with pytest.raises(CdcflowError) as heard:
         Writer.of(opened).put(orders(99))
     opened.close()

@@ -97,7 +97,7 @@ def test_a_bundle_holds_no_secret_and_no_value_of_a_row(settings: Path, shop: Da
     parts: dict[str, Any] = {n: json.loads(c) for n, c in files.items() if n.endswith(".json")}
     assert set(files) == {"contents.txt", "events.txt", *parts}
     assert all(name in done.output and name in files["contents.txt"].decode() for name in set(files) - {"contents.txt"})
-    assert not [name for name, part in parts.items() if "error" in part], "each part could be had"
+    assert not [name for name, part in parts.items() if "error" in part], "a part of the bundle has an error"
     assert parts["settings.json"]["source"]["password"] == "${env:SHOP_PASSWORD}"  # noqa: S105  the reference
     assert parts["settings.json"]["service"]["notify"][0]["webhook"] == "${env:SHOP_HOOK}"
     assert parts["settings.json"]["merge"]["spark"]["spark.master"] == "local[2]"

@@ -345,7 +345,7 @@ def test_dropped_publication_stops_the_capture(items: Database, make_capture: Ma
 def test_table_removed_from_the_publication_and_added_again_is_detected(
     items: Database, make_capture: MakeCapture
 ) -> None:
-    """P61: its changes in between are lost though everything looks as before."""
+    """P61: its changes in between are lost though everything appears unchanged."""
     before = make_capture(items).prepare()
     items.execute(f"ALTER PUBLICATION {SLOT} DROP TABLE items")
     with pytest.raises(HistoryLost, match=r"table public\.items was taken out"):
@@ -689,7 +689,7 @@ def test_publication_that_temporarily_excluded_operations_is_detected(
 
 @pytest.fixture
 def set_back(items: Database) -> Callable[[], None]:
-    """Let the publication exclude changes for a while, so that it looks as before afterwards."""
+    """Let the publication exclude changes for a while, so that it appears unchanged afterwards."""
 
     def leave_out_for_a_while() -> None:
         items.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')")
@@ -702,7 +702,7 @@ def set_back(items: Database) -> Callable[[], None]:
 def test_publication_that_left_things_out_for_a_while_is_found_out(
     items: Database, make_capture: MakeCapture, set_back: Callable[[], None]
 ) -> None:
-    """P11, P61: it looks as before, and the changes between are in no stream; its row in the catalog is a new one."""
+    """P11, P61: it appears unchanged, and the changes between are in no stream; its row in the catalog is a new one."""
     items.execute("INSERT INTO items VALUES (1, 'a')")
     before = make_capture(items).prepare()
     set_back()
@@ -775,7 +775,7 @@ def test_nothing_is_connected_before_the_first_query(make_capture: MakeCapture, 
 def test_active_slot_is_waited_for_and_named(
     items: Database, make_capture: MakeCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P46: after a crash the server holds the slot for the dead daemon; cdcflow never replaces it by another one."""
+    """P46: after a crash the server holds the slot for the dead daemon; cdcflow never replaces it."""
     monkeypatch.setattr("cdcflow.sources.postgres.stream.ACTIVE_WAIT_S", 0.3)
     first = make_capture(items)
     checkpoint = first.prepare()

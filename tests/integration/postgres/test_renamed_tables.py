@@ -24,8 +24,8 @@ pytestmark = pytest.mark.postgres
 def test_changes_of_a_table_under_another_name_are_still_its_own(
     database: Database, make_capture: MakeCapture, away: str, back: str, meanwhile: str, running: bool
 ) -> None:
-    """A Relation message has the table's name of that time. A table is identified by its OID, and named as it is
-    captured.
+    """A Relation message has the table's name of that time. A table is identified by its OID, and has the name
+    under which it is captured.
     """
     database.execute("CREATE SCHEMA aside; CREATE TABLE items (id int PRIMARY KEY)")
     capture = make_capture(database, tables=["*.*"])

@@ -478,13 +478,13 @@ def test_only_acknowledged_positions_are_confirmed_to_the_server(
     def replied(times: int) -> None:
         for _ in range(times):
             before = heard()
-            until(partial(lambda then: heard() != then, before), "the server heard us again")
+            until(partial(lambda then: heard() != then, before), "the server got another message")
 
     replied(3)
     assert confirmed(database) == begin
     stream.acknowledge(position_of(end))
     replied(2)
-    until(lambda: confirmed(database) == end, "the last word heard")
+    until(lambda: confirmed(database) == end, "the last acknowledgement arrived")
     stream.acknowledge(position_of(begin))
     replied(2)
     said = "SELECT flush_lsn::text FROM pg_stat_replication WHERE application_name = 'cdcflow stream'"
@@ -552,7 +552,7 @@ def poll_until_it_ends(capture: Capture) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         capture.stream.poll()
-    pytest.fail("the stream went on")
+    pytest.fail("the stream continued")
 
 
 def test_server_that_stops_in_order_waits_only_for_what_we_acknowledge(
@@ -621,7 +621,7 @@ def test_slot_dropped_by_another_session_is_history_lost(database: Database, mak
         connection.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (SLOT,)
         )
-        until(lambda: not database.execute("SELECT 1 FROM pg_replication_slots WHERE active"), "the slot was let go")
+        until(lambda: not database.execute("SELECT 1 FROM pg_replication_slots WHERE active"), "the slot is released")
         connection.execute("SELECT pg_drop_replication_slot(%s)", (SLOT,))
     with pytest.raises(SourceUnavailable):
         poll_until_it_ends(capture)

@@ -259,7 +259,7 @@ def test_the_origin_of_one_transaction_is_not_the_next_ones(lab: Lab) -> None:
     assert isinstance(event, Committed)
     assert isinstance(event.run, Run)
     assert event.run.origin is not None
-    # The server no longer knows the name of a dropped origin, but says that there was one when it does.
+    # The server no longer knows the name of a dropped origin, but reports that the transaction has one.
     assert event.run.origin.to_pylist()[1] is None
 
 

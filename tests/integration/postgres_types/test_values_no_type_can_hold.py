@@ -18,7 +18,7 @@ pytestmark = pytest.mark.postgres
 
 GREATEST, LEAST = 2**63 - 1, -(2**63)
 BIG, SMALL = 2**31 - 1, -(2**31)
-NAMED = ("NaN", "infinity", "-infinity")  # what an error may contain, because it is no row's secret
+NAMED = ("NaN", "infinity", "-infinity")  # an error may contain these: they reveal nothing about a row
 END = {"months": BIG, "days": BIG, "microseconds": GREATEST}
 START = {"months": SMALL, "days": SMALL, "microseconds": LEAST}
 

@@ -93,7 +93,7 @@ SCHEMA = r"Odd name \d+\.schema\.fields\.(before|after)\.fields"
 KNOWN = {
     "an enum's labels are not in the log": rf"{SCHEMA}\.e\.(name|version|parameters) only theirs",
     "a column's default is not in the log": rf"{SCHEMA}\.def\.default only theirs",
-    "types that Debezium leaves out are texts here": rf"({SCHEMA}|Odd name \d+\.payload\.after)\.(bx|lsn|mr) only ours",
+    "types that Debezium skips are texts here": rf"({SCHEMA}|Odd name \d+\.payload\.after)\.(bx|lsn|mr) only ours",
     "Debezium's pgoutput has no values of type name": r"Odd name 0\.payload\.after\.nm: nm for None",
     "a number without precision keeps its zeros": r"v 4\.payload\.after\.nn\..*: (3 for 1|Bdw= for Dw==)",
 }

@@ -68,7 +68,7 @@ def test_publishing_begins_moves_is_refused_and_ends_while_the_daemon_runs(here:
     here.rest["publish"]["kafka"]["topic_prefix"] = "taken"
     here.write()
     assert "its topics hold the changes of another log" in said("apply", "--yes", code=78)
-    assert begun(here) == ["one", "two"], "it goes on as before"
+    assert begun(here) == ["one", "two"], "it continues as before"
     # The remedy, to the letter: another prefix. Then none at all.
     here.rest["publish"]["kafka"]["topic_prefix"] = "three"
     here.write()

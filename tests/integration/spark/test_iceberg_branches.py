@@ -177,7 +177,7 @@ def test_a_fold_that_dies_on_its_branch_has_changed_nothing(
     assert orders.frame().count() == 199
     kept = Kept(since=0.0, oldest=1, versions={})
     orders.there.let_go(kept)
-    assert orders.branches() == [left], "somebody may work on it still"
+    assert orders.branches() == [left], "another merge may still be using it"
     monkeypatch.setattr(iceberg, "BRANCH_S", -60.0)
     orders.there.let_go(kept)
     assert orders.branches() == []

@@ -116,7 +116,7 @@ def test_only_the_configured_repository_is_queried_and_its_answer_is_reported(re
     told = done.stderr.splitlines()[-2]
     assert f"io.delta:delta-storage:{version} was not found; {answering.url[:-1]} said 404 File not found" in told
     assert "no address of" not in done.stderr
-    assert "download failed" not in done.stderr, "what is not there is not asked for again"
+    assert "download failed" not in done.stderr, "a missing file is not requested again"
 
 
 def test_fetch_of_jars_for_tests_by_ivy_is_repeated(

@@ -113,7 +113,7 @@ def test_live_view_follows_shapes_moved_keys_truncates_and_copies(
     local.merge(hand_log.root, warehouse, table_format=table_format)
     write_round(world, hand_log, 1)
     write_round(world, hand_log, 2)
-    check("two rounds behind the cut")
+    check("two rounds after the cut")
 
 
 ORDERS = mergehistories.make_table("orders", id="int64", doc="string", note="string")
@@ -178,7 +178,7 @@ def test_rows_of_a_live_view_stay_what_they_were_at_the_call(
 def test_log_that_is_compacted_under_the_reader_is_read_again_by_spark(
     spark: Any, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark lists files when a plan is made, and its own error reports a missing file."""
+    """Spark lists files when it plans a query, and its own error reports a missing file."""
     for number in range(3):
         hand_log.segment([(ORDERS, "c", {"id": number, "doc": "d", "note": "n"})])
     right, listed = segments.sealed, list[int]()

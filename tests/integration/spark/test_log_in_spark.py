@@ -1,4 +1,4 @@
-"""The log by Spark, as a data source and as a plan, against its rows as they are read without Spark.
+"""The log by Spark, as a data source and as a plan, against the rows that a reader without Spark returns.
 
 Each history has its own seed: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs one alone.
 """
@@ -605,7 +605,7 @@ def test_stream_of_a_feed_continues_after_a_truncate(spark: Any, hand_log: HandL
 
 @pytest.mark.long
 def test_stream_continues_in_new_columns_with_its_checkpoint(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
-    """The error asks to load it again, with the same checkpoint. A query keeps the columns with which it began."""
+    """The remedy is to load it again, with the same checkpoint. A query keeps the columns with which it began."""
     old, new = make_table("orders", id="int64"), make_table("orders", id="int64", note="string")
     hand_log.segment([(old, "c", {"id": 1})])
     found: list[dict[str, Any]] = []

@@ -90,7 +90,7 @@ def test_merge_from_the_bucket_gives_the_tables_that_files_give(
     assert rows_of(spark, tmp_path / "warehouse", _HIDDEN) == [(n, "h") for n in (1, 2, 3)]
     for place in (log.alone, log.layout):
         assert place.store is not None
-        assert list(place.store.room.iterdir()) == [], "what was fetched for a merge stays behind"
+        assert list(place.store.room.iterdir()) == [], "files that were fetched for a merge remain"
 
 
 @pytest.mark.long
@@ -102,7 +102,7 @@ def test_more_than_the_disk_may_hold_is_merged_cut_by_cut(spark: SparkSession, l
     assert not local.merge(log.alone, warehouse, ["shop.orders"]).published
     place = log.alone
     assert place.store is not None
-    place.store._bytes_max = 1  # type: ignore[attr-defined]  # a step a segment
+    place.store._bytes_max = 1  # type: ignore[attr-defined]  # each step takes one segment
     assert local.merge(place, warehouse).published
     assert cuts_of(spark, warehouse) == [2]
     put(log, 3, 4)

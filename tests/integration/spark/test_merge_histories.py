@@ -86,7 +86,7 @@ def test_a_backfill_that_is_done_removes_what_it_did_not_find(
     merge(hand_log.root, warehouse)
     world.apply("keyed", list(hand_log.written))
     assert not differences(world.expected("keyed"), state_of(table, rows_of_cut(spark, warehouse)(table)))
-    assert str(table.id) not in read_cut(spark, warehouse), "its backfill is not done: left out unless asked for"
+    assert str(table.id) not in read_cut(spark, warehouse), "its backfill is not done: skipped unless requested"
 
     hand_log.state(table, "done", 2, since)
     hand_log.segment([(table, "d", {"h": 0, "id": 1})])

@@ -438,7 +438,7 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
     with meanwhile(lambda: compact(other, sql), monkeypatch, merged_by) as asked, pytest.MonkeyPatch.context() as patch:
         patch.setattr(warehouse_job, "CONFLICTS_MAX", 3)
         report = merge(hand_log.root, warehouse)
-    assert asked, "nothing was optimized meanwhile"
+    assert asked, "no merge ran at the same time as an OPTIMIZE"
     assert report.published
     found = read_cut(spark, warehouse)
     assert rows_of(found["public.orders"]) == [(1, 1), (2, 0)]

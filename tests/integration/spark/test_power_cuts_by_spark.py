@@ -70,7 +70,7 @@ def test_spark_continues_with_the_remains_of_a_power_cut(
     for number in (0, *chance.sample(range(len(disk.moments)), 3)):
         disk.moments[number].put_into(warehouse, chance)
         restarted(spark)
-        told = f"seed {seed}, moment {number}"
+        told = f"seed {seed}, crash {number}"
         why = ""
         try:
             report = job.merge(spark, hand_log.root, warehouse)

@@ -1,4 +1,4 @@
-"""Delta tables by name in a Hive metastore: readers that use only SQL find them there, and commits still go by path."""
+"""Delta tables in a Hive metastore: readers that use only SQL find them by their names; commits use the path."""
 
 from __future__ import annotations
 

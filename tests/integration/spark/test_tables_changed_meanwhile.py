@@ -1,5 +1,5 @@
-"""A merge that was halted between its check of a table and its statement, while another one ran: where several drivers
-may merge, it does not execute what it had computed before.
+"""A merge that was halted between its check of a table and its statement, while another merge ran: where several
+drivers may merge, it does not execute what it had computed before.
 
 The first driver's session stops in the middle of a merge, the second one's merges, the first continues.
 """
@@ -144,7 +144,7 @@ FEW = make_table("few", id="int64", a="int32")
 
 
 def come_and_gone(drivers: Drivers, hand_log: HandLog) -> tuple[Layout, Layout]:
-    """A log of three cuts, of which the first is merged: a row is inserted in the second and deleted in the third.
+    """A log of three cuts whose first is merged: a row is inserted in the second and deleted in the third.
     Returns the log at the second cut, and at the third.
     """
     hand_log.segment(rows_of(FEW, ("c", 1, 1)))

@@ -168,7 +168,7 @@ def test_a_store_that_overwrites_what_it_must_leave_alone_is_refused(
             job.merge(spark, hand_log.root, place)
         assert not list((server.directory / "buckets" / "careless").rglob("_delta_log"))
         left = [p.name for p in (server.directory / "buckets" / "careless").rglob("*") if p.is_file()]
-        assert left == [], "what it was asked with stays behind"
+        assert left == [], "files of the check remain"
 
 
 def test_a_session_that_would_lose_commits_or_cannot_reach_a_store_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Manifests, paths and jars: what is decided before a Spark session is used (none is started here)."""
+"""Manifests, paths and jars: what is decided before a Spark session is used (no test here starts one)."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_url_that_became_a_path_is_refused_and_nothing_is_created(
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ConfigurationError, match=r"name it as text: s3a://bucket/path"):
-        job.merge(None, hand_log.root, warehouse)  # type: ignore[arg-type]  # no session is needed to say so
+        job.merge(None, hand_log.root, warehouse)  # type: ignore[arg-type]  # the check needs no session
     assert sorted(tmp_path.iterdir()) == before
 
 

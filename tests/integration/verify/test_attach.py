@@ -197,7 +197,7 @@ def with_another_column(taken: Taken) -> None:
 
 
 def test_parquet_that_agrees_with_postgres_is_adopted_without_reading_a_row(postgres: Taken) -> None:
-    """No user wants to read a terabyte twice."""
+    """Reading a terabyte twice would be too expensive."""
     with_another_column(postgres)
     agrees(postgres, "delta")
 

@@ -65,7 +65,7 @@ def mended(shop: ComparedShop) -> None:
     assert found["gap"]["proven"] is None
     assert (found["freshness"], "cdcflow repair" in found["freshness_reason"]) == ("not proven", True)
     assert f"cdcflow repair {name}" in " ".join(shop.said("status", code=None).split())
-    assert entry(shop, "notes")["generation"] == 2, "without a key it is read anew"
+    assert entry(shop, "notes")["generation"] == 2, "without a key it is read again"
     assert local.read_cut(shop.folder / "warehouse").keys() == {f"{shop.schema}.notes"}
     seen = shop.verify("--against", "both", code=1)
     assert (seen["items/log"]["different"], seen["items/tables"]["different"]) == (DIFFERENT, DIFFERENT)

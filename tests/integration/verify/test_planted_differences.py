@@ -1,6 +1,6 @@
 """Errors that a copy can have, planted in rows of a merged table: each is found and named, and nothing else is.
 
-A merge publishes the planted errors with the next change of the source, as it would a fault of its own.
+A merge publishes the planted errors with the next change of the source, as it would publish its own fault.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def compare(shop: ComparedShop) -> None:
 
 
 def test_differences_planted_in_tables_of_postgres_are_found_and_named(postgres_shop: ComparedShop) -> None:
-    """None is missed, and no other row is reported."""
+    """Each of them is found, and no other row is reported."""
     made(postgres_shop, "text")
     compare(postgres_shop)
 

@@ -141,7 +141,7 @@ def test_duplicate_row_in_a_table_is_not_called_repaired(one_shop: ComparedShop)
 
 @pytest.mark.parametrize("mode", ["soft_delete", "history"])
 def test_rows_of_other_modes_are_compared(one_shop: ComparedShop, mode: str) -> None:
-    """The source's current rows: of rows that stay those that are not deleted, of versions the open ones."""
+    """The source's current rows: without soft-deleted rows, and only the open versions."""
     shop = one_shop
     shop.settings["merge"]["tables"] = {"mode": mode}
     shop.write()

@@ -16,7 +16,7 @@ def test_keys_may_come_in_any_order() -> None:
 
 @pytest.mark.parametrize("found", [[1, 2], [1, 2, 2], [1, 2, 3, 3], [0, 1, 2], [1, 2, 3, 4], []])
 def test_topic_without_a_row_or_with_one_twice_fails_the_run(found: list[int]) -> None:
-    """A system that is quick because it loses rows must not look quick."""
+    """A system that is quick because it loses rows must not appear quick."""
     with pytest.raises(Failed, match="not the keys 1 to 3"):
         check(np.array(found, np.int64), "orders", 3)
 

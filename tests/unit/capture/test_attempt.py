@@ -172,7 +172,7 @@ class Tape:
         raise AssertionError("no table is read in these tests")
 
     def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        raise AssertionError("nobody asks for rows in these tests")
+        raise AssertionError("these tests request no rows")
 
     def snapshot(self) -> Visibility:
         return XidSnapshot(1, 1)
@@ -185,8 +185,8 @@ class Tape:
 
 
 class Stage:
-    """An attempt over a tape, whose threads advance one step at a time when the test says so. `play` runs a script: at
-    each `yield` the loop turns once."""
+    """An attempt over a tape, whose threads advance one step at a time when the test lets them. `play` runs a script:
+    at each `yield` the loop turns once."""
 
     def __init__(self) -> None:
         self.steps = Steps()

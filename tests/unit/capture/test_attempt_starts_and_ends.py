@@ -109,7 +109,7 @@ def by_itself() -> Callable[[], bool]:
 
 
 def test_a_first_place_is_durable_before_anything_is_read_from_there(stage: Stage) -> None:
-    """A crash right after it must find this position again, not create another one after what happened in between."""
+    """A crash right after it must find this position again, not create a new one after what happened in between."""
     source = Small()
 
     def durable_already() -> None:

@@ -137,7 +137,7 @@ def test_a_right_that_was_taken_away_is_waited_for() -> None:
 
 @pytest.mark.parametrize("error", [ConfigurationError("no such table"), InvariantViolated("two cuts at once")])
 def test_what_trying_again_would_not_change_ends_the_capture(error: Exception) -> None:
-    """It ends at once, with the error as it was raised."""
+    """It ends at once, with the error that was raised."""
     stage = Stage(error, Small())
     with pytest.raises(type(error), match=str(error)):
         stage.capture.run()

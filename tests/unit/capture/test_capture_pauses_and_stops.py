@@ -168,7 +168,7 @@ def test_a_stop_ends_the_pause_before_the_next_try() -> None:
         ended.set()
 
     waiting = beside(waits)
-    assert not ended.wait(0.05), "it waits as long as it was told"
+    assert not ended.wait(0.05), "it waits for the whole pause"
     capture.stop()
     waiting.join(30)
     assert ended.is_set()

@@ -204,7 +204,7 @@ def test_stop_by_a_command_leaves_its_audit_record(stage: Callable[..., Stage]) 
     assert (found["capture"], found["durable"]) == ({"outcome": "stopping"}, True)
     on.thread.join(30)
     assert on.commands() == [("ann", "stop", {})]
-    assert on.capture.request("stop")["capture"] == {"outcome": "stopping"}, "nobody runs, and nobody is to"
+    assert on.capture.request("stop")["capture"] == {"outcome": "stopping"}, "no attempt runs, or is to"
 
 
 # ── reading rows again ──────────────────────────────────────────────────────────────────────────────────────

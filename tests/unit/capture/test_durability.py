@@ -55,7 +55,7 @@ def synced_beside(durable: Durability) -> None:
 
 
 def test_quick_disk_is_synced_by_the_loop(disk: Disk, durable: Durability) -> None:
-    assert not durable.sync_now(), "nobody knows yet how quick it is"
+    assert not durable.sync_now(), "the disk's speed is still unknown"
     synced_beside(durable)
     assert durable.sync_now()
     assert disk.by[1] is threading.current_thread()

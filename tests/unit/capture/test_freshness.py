@@ -237,7 +237,7 @@ def test_rows_that_change_without_a_change_in_the_stream_are_found() -> None:
     assert [on.fly(), on.fly()] == [REASON, REASON]
     assert on.of(progress=ONLY)[0] == "not proven"
     on.progress = Progress({ORDERS.id: replace(ONLY.tables[ORDERS.id], generation=2)})
-    assert [on.fly(), on.fly()] == [None, None], "it was read anew"
+    assert [on.fly(), on.fly()] == [None, None], "it was read again"
 
 
 def test_rows_that_change_as_the_stream_says_are_no_find() -> None:

@@ -117,7 +117,7 @@ def test_a_limit_for_each_table_makes_the_largest_last_longer() -> None:
 
 
 def test_unknown_row_count_is_reported_as_unknown() -> None:
-    """A table that was never analyzed has no row count, and none is invented."""
+    """A table that was never analyzed has no row count, and cdcflow invents no number."""
     found = cost([reading(1000, 5), reading(None, None)], Rates(100.0, log_bytes_per_second=5.0))
     assert (found.rows, found.bytes, found.seconds, found.log_bytes) == (None, None, None, None)
     assert (found.rows_at_least, found.bytes_at_least) == (1000, 5)

@@ -53,7 +53,7 @@ COLUMNS = {"id": INTEGER, "name": TEXT, "price": ColumnType("double precision", 
 
 
 class Tasks:
-    """Runs its tasks when the test says so."""
+    """Runs its tasks when the test lets it."""
 
     def __init__(self) -> None:
         self.given: list[Callable[[], Input | None]] = []
@@ -844,7 +844,7 @@ def test_a_difference_of_the_second_opinion_is_reported_like_any_other(on: Stage
 
 
 def test_row_events_are_compared_one_each_interval_while_it_is_on(on: Stage, doubted: Doubted) -> None:
-    """Not one per loop; and a source that keeps none is queried again later."""
+    """Not one per loop; and a source that keeps no events is queried again later."""
     doubted.found = [None, EQUAL]
     for _ in range(3):
         on.look(4.0)

@@ -51,7 +51,7 @@ class Recording:
         self.done.append("heartbeat")
 
     def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        raise AssertionError("nobody asks for rows in these tests")
+        raise AssertionError("these tests request no rows")
 
     def snapshot(self) -> Visibility:
         return XidSnapshot(1, 1)

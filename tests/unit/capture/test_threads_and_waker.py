@@ -50,7 +50,7 @@ def test_requests_during_the_work_give_one_more_turn_whatever_their_number(worke
     worker.ask()
     assert worker.behind == 3
     held.may_go.release()
-    assert held.begun.acquire(timeout=30), "it begins anew by itself"
+    assert held.begun.acquire(timeout=30), "it starts the next turn by itself"
     assert (worker.idle, worker.behind) == (False, 2)
     held.may_go.release()
     assert worker.settle(30)
@@ -59,7 +59,7 @@ def test_requests_during_the_work_give_one_more_turn_whatever_their_number(worke
 
 def test_settling_waits_for_the_requests_and_reports_when_it_took_too_long(worker: Worker, held: Held) -> None:
     """False: what was cut may not be durable."""
-    assert worker.settle(0), "nothing was asked for"
+    assert worker.settle(0), "nothing was requested"
     worker.ask()
     assert not worker.settle(0.01)
     held.may_go.release()
@@ -80,7 +80,7 @@ def test_error_ends_the_thread_and_waits_for_the_next_caller() -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="no room"):
             worker.check()
-    assert not worker.settle(3600), "nothing is done any more"
+    assert not worker.settle(3600), "the thread has ended"
     worker.stop()
 
 
@@ -154,7 +154,7 @@ def test_a_wake_ends_the_wait_that_runs_or_the_next_one_and_no_other(waker: Wake
     waker.wake()
     waker.wake()
     waker.wait(None, HOUR_S)
-    assert waits_for_a_wake(waker), "both wakes were heard already"
+    assert waits_for_a_wake(waker), "both wakes were consumed already"
 
 
 def test_the_stream_s_socket_ends_the_wait_as_long_as_it_is_the_stream_s(waker: Waker) -> None:

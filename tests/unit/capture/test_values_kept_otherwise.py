@@ -38,8 +38,8 @@ class Stage:
         self.told: list[str] = []
 
     def run(self, turns: int | None, *, noted: bool = True) -> Progress:
-        """An attempt of this many turns (None: it dies before the first), on a source that has both tables read
-        again."""
+        """An attempt of this many turns, or one that dies before the first (`None`), on a source that has both tables
+        read again."""
         source: Any = Small(ORDERS)
         if noted:
             source.prepared = lambda c: replace(c, source={**c.source, "reread": BOTH})

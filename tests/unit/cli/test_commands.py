@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def daemon(folder: Path) -> Iterator[list[Mapping[str, Any]]]:
-    """A stand-in for a running daemon that reads a table while its status is polled three times; yields the requests
+    """A fake daemon that reads a table while its status is polled three times; yields the requests
     that it got."""
     asked: list[Mapping[str, Any]] = []
     generation = 1

@@ -53,7 +53,7 @@ def test_no_summary_is_cut_at_80_columns(path: tuple[str, ...]) -> None:
 
 
 def test_each_lazily_imported_command_has_help() -> None:
-    """A stand-in with a wrong path would fail only when a user calls it."""
+    """A command with a wrong module path would fail only when a user calls it."""
     for name in COMMANDS:
         told = CliRunner().invoke(app, [name, "--help"])
         assert told.exit_code == 0, name

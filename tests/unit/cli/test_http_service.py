@@ -79,7 +79,7 @@ def test_health_is_ok_while_positions_move(server: HttpServer) -> None:
 
 
 def test_health_fails_when_nothing_flows() -> None:
-    """O14: a connection that is open while no position moves looks healthy everywhere but here."""
+    """O14: a connection that is open while no position moves appears healthy everywhere but here."""
     code, text = health({**STATUS, "heartbeat_age_seconds": 31})
     assert (code, text["status"]) == (503, "stalled")
 
@@ -331,7 +331,7 @@ def test_probes_are_answered_while_others_wait_for_slow_answers() -> None:
 # ── one server after another ────────────────────────────────────────────────────────────────────────────────
 
 TOKENS = [AccessToken.model_validate({"name": "ops", "token": "${env:OPS}"})]
-EVERYWHERE = "0.0.0.0"  # noqa: S104  for the moment of a test
+EVERYWHERE = "0.0.0.0"  # noqa: S104  for the duration of a test
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", EVERYWHERE])

@@ -88,7 +88,7 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
 
 
 def samples(status: dict[str, Any]) -> dict[str, float]:
-    """The page's samples by name and labels, as Prometheus' own parser reads them."""
+    """The page's samples keyed by metric and labels, as Prometheus' own parser reads them."""
     found = {}
     for family in text_string_to_metric_families(exposition(status)):
         for sample in family.samples:
@@ -137,7 +137,7 @@ def test_values_are_those_of_the_status() -> None:
     assert found["cdcflow_durable_offset"] == 1234
     assert found["cdcflow_rows_captured_total"] == 1000
     assert found["cdcflow_errors_total{kind=ChunkFailed}"] == 2
-    assert found["cdcflow_source_safe_bytes"] == 123456, "a source says it as text"
+    assert found["cdcflow_source_safe_bytes"] == 123456, "a source reports it as text"
     assert found["cdcflow_state{state=capturing}"] == 1
     assert found["cdcflow_state{state=halted}"] == 0
     assert found["cdcflow_tables{state=reading}"] == 1

@@ -76,7 +76,7 @@ def test_each_successful_backfill_is_notified_once() -> None:
         [],
     ]
     assert events(noticing, reading("done", 2), reading("done", 3), reading("failed", 4)) == [[], done, []]
-    assert events(Noticing(300, 0.25, {}), reading("done")) == [done], "a small table, read before the first look"
+    assert events(Noticing(300, 0.25, {}), reading("done")) == [done], "a small table, read before the first check"
 
 
 def test_end_is_notified_with_its_reason_and_what_to_do() -> None:
@@ -264,7 +264,7 @@ def test_daemon_that_ends_permanently_reports_why(hook: Hook, tmp_path: Path) ->
     ],
 )
 def test_a_mistake_in_the_settings_is_named(tmp_path: Path, setting: str, complaint: str) -> None:
-    """With a receiver that is never notified, the system looks as if nothing happened."""
+    """With a receiver that is never notified, nothing seems to have happened."""
     path = tmp_path / "cdcflow.yaml"
     path.write_text(
         "source: {kind: postgres, url: 'postgresql://me@db/shop'}\nlog: {path: log}\n"

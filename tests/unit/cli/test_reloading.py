@@ -66,14 +66,14 @@ def test_components_keep_new_settings_when_the_capture_returns_to_its_old_ones(s
     (used,) = stage.used
     assert (used.service.listen, used.database.heartbeat) == ("127.0.0.1:1", 10.0)
     assert [in_place for _, in_place in stage.given] == [False]
-    assert stage.left() == ["source.heartbeat"], "the capture has not taken it up, and perhaps it never does"
+    assert stage.left() == ["source.heartbeat"], "the capture has not applied it, and perhaps it never does"
     assert stage.reloading.in_use.service.listen == "127.0.0.1:1"
     stage.settings_number = 2
     assert stage.left() == []
 
 
 def test_what_depends_on_the_source_follows_once_the_capture_has_it(stage: Stage) -> None:
-    """The control table of the old server was still read after the capture had moved to another one."""
+    """The control table of the old server was still read after the capture had moved to another server."""
     stage.begin()
     stage.write(source={"url": "postgresql://cdc@other/shop"})
     stage.reloading.reload()

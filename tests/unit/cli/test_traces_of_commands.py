@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for _ in range(3):
         log = wiring.open_log(config, SourceIdentity("postgres", "1", "shop"))
         writer = Writer.of(log)
-        for number in range(number + 1, number + SEGMENT + 1):  # noqa: B020  it goes on where it was
+        for number in range(number + 1, number + SEGMENT + 1):  # noqa: B020  it continues at the last number
             record = CommandRecord(number, 1_700_000_000_000_000, "ann", "pause", {"a.b": "paused"}, {"priority": 3})
             repair = RepairRecord(number, TableId("a", "b"), Offset(7), Offset(9), 3, 1, 0, None, "0/9")
             progress = progress.with_command(record).with_repair(repair)

@@ -139,7 +139,7 @@ def test_merge_that_may_not_write_its_note_continues(config: Config, tmp_path: P
 def test_status_reports_that_the_last_daemon_was_halted(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the process has ended, `stopped` would look as if it only needed a restart."""
+    """After the process has ended, `stopped` would suggest that it only needs a restart."""
     state_files.write_halt(tmp_path, HistoryLost("slot gone", remedy="run it with --accept-history-loss"))
     settings = tmp_path / "cdcflow.yaml"
     settings.write_text(

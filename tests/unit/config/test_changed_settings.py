@@ -136,4 +136,4 @@ def test_rules_come_before_those_that_would_hide_them() -> None:
     """The first rule whose name is a prefix of the setting's counts: a general one above it would hide it."""
     for rule in RULES:
         assert rule_for(rule.name) is rule
-    assert rule_for("logs.path").taken == "restart", "a name that only begins alike is another one"
+    assert rule_for("logs.path").taken == "restart", "a name that only begins alike is a different setting"

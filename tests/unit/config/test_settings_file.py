@@ -300,7 +300,7 @@ def test_plain_word_off_is_taken_for_the_mode(tmp_path: Path) -> None:
 
 
 def test_every_mistake_gets_a_separate_line(tmp_path: Path) -> None:
-    """No user wants to fix a file one error per run."""
+    """Fixing a file one error per run is slow."""
     text = WHOLE.replace("tables:", "tabels:").replace("merge:", "mrge:")
     lines = complaint(tmp_path, text).splitlines()
     assert len(lines) == 2

@@ -26,7 +26,7 @@ class Rows:
         self.closed = False
 
     def check(self) -> None:
-        raise AssertionError("doctor asks for it")
+        raise AssertionError("doctor requests it")
 
     def waiting(self) -> Sequence[ControlRow]:
         return [row for row in self.rows if self.states[row.number] == "new"]
@@ -149,7 +149,7 @@ def test_rows_that_a_dead_process_left_claimed_are_reported_and_not_executed() -
 def test_missing_control_table_is_reported_once_and_checked_again() -> None:
     """The capture continues, and the statement that creates it is in the log."""
     rows, asked = Rows(("status", None)), Asked()
-    waiting, missing = rows.waiting, [ConfigurationError("it is not there", remedy="run CREATE TABLE"), None]
+    waiting, missing = rows.waiting, [ConfigurationError("the table does not exist", remedy="run CREATE TABLE"), None]
 
     def looked_for() -> Sequence[ControlRow]:
         if (error := missing.pop(0) if missing else None) is not None:
@@ -163,7 +163,7 @@ def test_missing_control_table_is_reported_once_and_checked_again() -> None:
     while rows.states[1] != "done":
         pass
     opened.close()
-    fields = {"kind": "ConfigurationError", "reason": "it is not there", "remedy": "run CREATE TABLE"}
+    fields = {"kind": "ConfigurationError", "reason": "the table does not exist", "remedy": "run CREATE TABLE"}
     assert asked.told == [("control table not read", fields)]
     assert rows.closed
 

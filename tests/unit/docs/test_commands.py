@@ -21,14 +21,14 @@ ELSEWHERE = {
     "export": "sets a variable; test_quickstart.py runs it",
     "make": "`test_every_target_of_make_on_a_page_exists` looks for the target",
     "docker": "needs Docker; tests/integration/docker reads the files with Docker's own parsers",
-    "curl": "asks the stack of docker/, which tests/integration/docker starts",
+    "curl": "queries the stack of docker/, which tests/integration/docker starts",
     "open": "opens a browser",
     "useradd": "makes an account; docs/systemd.md, whose unit tests/unit/cli/test_systemd.py has verified",
     "install": "makes the service's folder, as above",
     "systemctl": "needs a machine that systemd runs",
     "journalctl": "needs a machine that systemd runs",
     "spark-submit": "tests/cluster and tests/integration/spark run the same way",
-    "jars=$(python": "part of the spark-submit beside it",
+    "jars=$(python": "part of the spark-submit next to it",
     "python": "test_quickstart.py runs the quickstart's; the others fetch jars, as `make setup` does",
 }
 """The first word of commands that are not cdcflow's, and why they are not parsed here."""
@@ -63,7 +63,7 @@ def cdcflow_commands() -> Iterator[tuple[str, list[str]]]:
 
 
 def spelled_out(span: str) -> list[str]:
-    r"""A command as pages write it (`a\|b TABLE… [--opt 3]`), as the commands that it stands for."""
+    r"""A command as pages write it (`a\|b TABLE… [--opt 3]`), as the commands that it abbreviates."""
     text = re.sub(r"[\[\]…]", "", span).replace("\\|", "|").split("&&")[0]
     if " | --" in text:  # either these options or those
         first, *others = text.split(" | ")

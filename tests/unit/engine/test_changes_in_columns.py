@@ -122,7 +122,7 @@ def test_a_key_change_is_a_delete_and_directly_after_it_an_insert() -> None:
     assert bytes(split.op.tolist()) == b"udcudc"
     assert split.value.tolist() == [10, 1, 11, 12, 3, 13]
     assert split.before.tolist() == [-1, -1, 1, 2, -1, 3]
-    assert split.last.tolist() == [0, 2, 3, 5], "where each row's last change stands"
+    assert split.last.tolist() == [0, 2, 3, 5], "the index of each row's last change"
 
 
 def test_rows_that_keep_their_keys_stay_one_change_each() -> None:
@@ -140,7 +140,7 @@ BUFFER = with_padding([b"abcdXbcdabcd"])
 
 
 def cells(*at: tuple[int, int] | None) -> Cells:
-    """Values by position and size; None is NULL, with a meaningless position and size."""
+    """Values by position and size; NULL is `None`, with a meaningless position and size."""
     found = [(2, 3) if a is None else a for a in at]
     start, size = (np.array([a[i] for a in found], np.int64) for i in (0, 1))
     return Cells(BUFFER, start, size, np.array([a is not None for a in at]) if None in at else None)

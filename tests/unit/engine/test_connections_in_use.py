@@ -216,7 +216,7 @@ def test_library_without_a_connection_state_leaves_no_connection_open_after_an_e
     assert connector.made[0].dropped
     with pytest.raises(KeyError, match="ours"):
         pool.run("asking", lambda _: (_ for _ in ()).throw(KeyError("ours")))
-    assert connector.made[1].dropped, "an answer may be half read, whoever's error it was"
+    assert connector.made[1].dropped, "an answer may be half read, whatever raised the error"
 
 
 def test_a_session_keeps_its_connection_until_it_is_closed(connector: Connector) -> None:

@@ -57,7 +57,7 @@ def taken(ahead: DecodeAhead[int], found: list[int] | None = None) -> list[int]:
     found = [] if found is None else found
     while ahead.active:
         if not ahead.ready:
-            assert is_readable(ahead, 5), "nobody said that something is there, or that nothing more comes"
+            assert is_readable(ahead, 5), "no wake: neither an answer nor the end was announced"
         if (answer := ahead.take()) is not None:
             found.append(answer)
     return found

@@ -77,7 +77,7 @@ def test_last_changes_are_read_latest_first_from_journal_and_segments(explorer: 
 
 
 def test_search_continues_where_the_answer_specifies(explorer: Explorer) -> None:
-    """Page after page: no change appears twice, none is missing."""
+    """Page after page: no change appears twice, or is missing."""
     seen: list[int] = []
     before: int | None = None
     for _ in range(10):

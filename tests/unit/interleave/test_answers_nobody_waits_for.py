@@ -181,7 +181,7 @@ def test_a_version_that_is_known_holds_no_plan_up_a_second_time() -> None:
     assert not reading.keep_version(version)
     assert reading.keep_version(replace(version, now="c")) is True
     plan(reading)
-    assert not reading.keep_version(replace(version, now="d")), "the plan under way has a version of its own"
+    assert not reading.keep_version(replace(version, now="d")), "the plan under way has its own version"
 
 
 def test_keys_of_a_table_that_is_not_planned_yet_are_not_remembered() -> None:
@@ -191,7 +191,7 @@ def test_keys_of_a_table_that_is_not_planned_yet_are_not_remembered() -> None:
     assert reading.too_many_keys() == []
     plan(reading)
     reading.read_keys(ORDERS, Keys((1, 2, 3)), Offset(5))
-    assert reading.too_many_keys() == [ORDERS], "from the plan on they may have been read already"
+    assert reading.too_many_keys() == [ORDERS], "they may have been read since the plan"
 
 
 def test_keys_that_arrive_while_a_table_is_paused_are_kept_by_the_log() -> None:

@@ -101,7 +101,7 @@ def test_what_was_whole_once_stays_whole_while_it_is_read_again() -> None:
     assert whole_since(taken_up(known)) == 10
     assert whole_since(taken_up(known, captured=False)) == 10, "forgotten, and what it was is known"
     forgotten = taken_up(known, captured=False).progress.tables[ORDERS]
-    assert whole_since(taken_up(forgotten)) is None, "nobody captured it for a while"
+    assert whole_since(taken_up(forgotten)) is None, "it was not captured for a while"
     assert whole_since(taken_up(known, incarnation=8)) is None, "another table of the same name"
 
 
@@ -128,7 +128,7 @@ def test_only_a_later_generation_ends_the_doubt() -> None:
     backlog.begin_generation(ORDERS, Offset(50))
     assert backlog.progress.tables[ORDERS].in_doubt
     backlog.stop(ORDERS, "cancelled")
-    assert backlog.progress.tables[ORDERS].in_doubt, "it was given up"
+    assert backlog.progress.tables[ORDERS].in_doubt, "it was cancelled"
     backlog.begin_generation(ORDERS, Offset(60))
     backlog.stop(ORDERS, "done")
     assert backlog.progress.tables[ORDERS].gap is None
@@ -282,7 +282,7 @@ def test_a_base_survives_its_json_and_goes_with_its_table() -> None:
     assert taken_up(ATTACHED).progress.tables[ORDERS].gap == BASE
     assert taken_up(ATTACHED, incarnation=8).progress.tables[ORDERS].gap is None
     forgotten = taken_up(ATTACHED, captured=False).progress.tables[ORDERS]
-    assert taken_up(forgotten).progress.tables[ORDERS].gap is None, "nobody captured it for a while"
+    assert taken_up(forgotten).progress.tables[ORDERS].gap is None, "it was not captured for a while"
 
 
 def test_only_a_comparison_with_the_current_base_proves_a_table() -> None:

@@ -34,7 +34,7 @@ ORDERS = Table(TableId("public", "orders"), 16400, (Column("id", 1, INT), Column
 OTHER = Table(TableId("public", "other"), 16500, (Column("id", 1, INT), Column("wide", 2, TEXT)), ("id",))
 
 Change = tuple[Table, str, int, str | None]
-"""Table, op, key, and the wide value: None when it was not sent."""
+"""Table, op, key, and the wide value, or None if it was not sent."""
 
 
 def run_of(*transactions: tuple[int, list[Change]]) -> Run:

@@ -47,5 +47,5 @@ def test_late_plan_of_an_earlier_generation_does_not_lift_the_fence_of_the_next(
     assert PlanTable(ORDERS, 1) in machine.step(Tick(0))
     machine.step(Committed(Plain((Transaction(7, 1, (Row(ORDERS, SHAPE, "c", {"id": 9, "a": 1}),)),))))
     assert PlanTable(ORDERS, 2) in machine.step(Backfill((ORDERS,)))
-    assert told(machine.step(planned(1))) == [], "nobody waits for it any more"
+    assert told(machine.step(planned(1))) == [], "no table waits for it now"
     assert told(machine.step(planned(2))) == ["plan given up"]

@@ -151,7 +151,7 @@ def test_versions_are_read_one_by_one_where_no_checkpoint_can_be_written(
 
 
 def vector_in_file(folder: Path, content: bytes, crc: int | None = None) -> dict[str, Any]:
-    """A deletion vector in a file, after another one."""
+    """A deletion vector in a file, after another vector."""
     body = struct.pack(">I", len(content)) + content
     body += struct.pack(">I", zlib.crc32(content) if crc is None else crc)
     (folder / "deletion_vector_00000000-0000-0000-0000-000000000000.bin").write_bytes(b"\1" + body)
@@ -228,8 +228,8 @@ def test_tables_that_only_spark_can_write_are_delegated_to_it(
 
 
 def test_log_with_an_unsupported_beginning_is_delegated_to_spark(tmp_path: Path) -> None:
-    """Nothing is guessed where versions are missing, or a checkpoint is in several files; the error about cuts says
-    what to do. Only a version that is missing without such a checkpoint is called missing."""
+    """Nothing is guessed where versions are missing, or a checkpoint is in several files; the error about cuts names
+    the remedy. Only a version that is missing without such a checkpoint is called missing."""
     folder = tmp_path / "_cdcflow_cuts"
     table = made(folder)
     table.append(rows(1), {"cut": 2}, "", 0, 1)

@@ -27,7 +27,7 @@ merge: {merge}
 """
 
 LARGE: Any = SimpleNamespace(shape=make_table("orders"), file=SimpleNamespace(rows=local.CHANGES_MAX + 1))
-"""A file of a log, as far as an engine looks at it before it reads it."""
+"""The part of a log's file that an engine inspects before it reads it."""
 
 
 def engines(folder: Path, merge: str, log: str = "{path: ./log}") -> Any:

@@ -1,4 +1,4 @@
-"""Files of which only a few columns are read first: which rows are found, and what is read for that."""
+"""Files whose first reading takes only a few columns: which rows are found, and what is read for that."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_neighbours_in_the_middle_take_the_place_of_all_of_them(layout: Layout) 
 
 
 def test_segments_of_a_backfill_have_no_bounds_of_transactions(layout: Layout) -> None:
-    """None is not 0: with 0, an id would be searched for in them."""
+    """`None` differs from 0: with 0, an id would be searched for in them."""
     alone, _ = compacted(layout, manifests(layout, 2, 3))
     assert (alone.xid_min, alone.xid_max) == (None, None)
     both, _ = compacted(layout, manifests(layout, 2, 4))
@@ -134,7 +134,7 @@ def test_file_with_other_rows_than_in_its_manifest_ends_the_compaction(layout: L
     assert made[path].closed
     content = made[path].content
     assert content is not None
-    assert not content.endswith(b"PAR1"), "it is no whole file"
+    assert not content.endswith(b"PAR1"), "the file is complete"
 
 
 def test_two_shapes_under_one_name_end_it(layout: Layout) -> None:

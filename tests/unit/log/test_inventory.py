@@ -59,7 +59,7 @@ def test_what_counts_is_found_and_what_was_sealed_is_left(layout: Layout) -> Non
     assert seen.last_manifest
     assert len(seen.history) == 2
     assert seen.history.number(ORDERS) == seen.history.number(PRODUCTS) == 1
-    assert seen.schemas_saved == 1, "the newest shape is in a journal only"
+    assert seen.schemas_saved == 1, "the latest shape is in a journal only"
 
 
 def test_log_that_was_just_made_has_nothing_and_is_whole(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_rows_that_lz4_cannot_compress_are_written_plain_until_it_can_again() ->
         before = encoding.bytes
         encoding.rows(batch, 1)
         sizes.append(encoding.bytes - before)
-    assert sizes[1] > 0.99 * digests.rows.nbytes, "the second one is as it is"
+    assert sizes[1] > 0.99 * digests.rows.nbytes, "the second one is not compressed"
     assert sizes[2] > 0.99 * blanks.rows.nbytes, "so are the next ones, whatever they are"
     assert max(sizes[PLAIN_MESSAGES + 2 :]) < blanks.rows.nbytes / 10
     found = [r.rows for r in written(head, encoding) if isinstance(r, ShapeRows)]

@@ -123,7 +123,7 @@ def test_ranges_that_are_read_in_turn_are_told_apart(ranges: int, seed: int) -> 
     assert found is not None, f"seed {seed}"
     told = [(int(a), int(b)) for a, b in found]
     for number in range(ranges - 1):
-        assert not any(a < number * 10**6 + 10**5 < b for a, b in told), "between two ranges lies nothing"
+        assert not any(a < number * 10**6 + 10**5 < b for a, b in told), "a run spans the gap between two ranges"
 
 
 def test_key_that_arrives_late_is_taken_where_it_was_missing() -> None:

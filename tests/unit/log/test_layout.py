@@ -63,7 +63,7 @@ def test_missing_local_file_is_fetched_from_the_store(tmp_path: Path) -> None:
 def test_log_whose_files_went_to_a_store_records_it_where_the_settings_do_not(tmp_path: Path) -> None:
     """Otherwise a file would seem lost that is only elsewhere."""
     layout = Layout(tmp_path)
-    assert layout.file(SEGMENT, FILE) == layout.segment(1, 9) / FILE.path, "whoever opens it hears that it is missing"
+    assert layout.file(SEGMENT, FILE) == layout.segment(1, 9) / FILE.path, "its reader gets an error that it is missing"
     (tmp_path / UPLOADS).touch()
     with pytest.raises(ConfigurationError, match=r"have moved to an object store.*\n?.*log\.objects"):
         layout.file(SEGMENT, FILE)

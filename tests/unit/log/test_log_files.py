@@ -122,7 +122,7 @@ def test_journals_are_listed_by_their_whole_names(tmp_path: Path) -> None:
 
 
 def test_a_segment_s_name_says_its_offsets_and_nothing_else_is_one() -> None:
-    """Most segments are known only from a listing."""
+    """Most segments are only listed, and never opened."""
     name = segment_name((7, 12345))
     assert segment_bounds(name) == (7, 12345)
     digits = "0" * 20

@@ -24,7 +24,7 @@ from cdcflow.testing.sinks import ORDERS, orders
 
 LIES = [
     "rows begin before their run",
-    "rows reach behind their run",
+    "rows extend past their run",
     "rows of an offset come twice",
     "a row is missing",
     "a row too many",
@@ -32,9 +32,9 @@ LIES = [
     "a run has another transaction number",
     "a run announces more rows",
     "a spool begins elsewhere",
-    "a cut stands at another offset",
-    "a cut stands at another transaction",
-    "a cut has a number that was there",
+    "a cut is at another offset",
+    "a cut is at another transaction",
+    "a cut repeats a number",
 ]
 
 
@@ -68,7 +68,7 @@ def given(lie: str, batch: ChangeBatch) -> Iterator[tuple[ChangeBatch, int]]:
     match lie:
         case "rows begin before their run":
             yield batch, 3
-        case "rows reach behind their run":
+        case "rows extend past their run":
             yield batch, 5
         case "rows of an offset come twice":
             yield ChangeBatch(batch.table, np.array([0, 2]), batch.rows.slice(0, 2)), 4

@@ -241,7 +241,7 @@ def test_keys_are_deduplicated_on_arrival_and_too_many_are_refused(monkeypatch: 
 
     monkeypatch.setattr(KeySet, "distinct", counted)
     assert listed(gather_keys(ORDERS.id, [keys(1, 1, 1)] * 4)) == [1]
-    assert most == [6, 7, 1], "when more than the most have come, and when more than the most have come since then"
+    assert most == [6, 7, 1], "the limit is exceeded at first, and again by the keys added since then"
     with pytest.raises(KeysUnknown, match="more than 4"):
         gather_keys(ORDERS.id, [keys(1, 2), keys(3, 4), keys(5)] * 2)
 

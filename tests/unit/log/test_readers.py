@@ -299,7 +299,7 @@ def test_damaged_file_is_reported_with_its_log_and_offset(copy: Layout, damage: 
     with pytest.raises(InvariantViolated, match=r"copy at offset 1: a file is damaged \((Arrow|OS)") as told:
         list(read(copy.root, 1, 3))
     assert told.value.remedy == "run `cdcflow log check`, and restore the segment from a copy"
-    assert sorted(ids(copy.root, 4, 9)) == [4, 5, 6, 7, 8, 9], "the others are as they were"
+    assert sorted(ids(copy.root, 4, 9)) == [4, 5, 6, 7, 8, 9], "the other segments are unchanged"
 
 
 def test_bounds_of_row_groups_only_save_reading_them(copy: Layout) -> None:

@@ -182,7 +182,7 @@ def test_a_gap_is_refused_wherever_it_is() -> None:
 
 @pytest.mark.parametrize("bytes_max", [1, 7, 100, 1 << 20])
 def test_frames_larger_than_a_record_are_read_back_whole(bytes_max: int) -> None:
-    """No record is larger than the topic accepts, and none is empty."""
+    """No record is larger than the topic accepts, or empty."""
     topic = Topic(bytes_max=bytes_max).topic_range(2)
     assert all(0 < len(m.value) <= max(bytes_max, 1) for m in topic.messages)
     decoder = RangeDecoder("t")

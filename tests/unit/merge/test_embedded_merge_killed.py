@@ -45,7 +45,7 @@ SHOWN = {
 
 
 def after_a_death(commit: int, written: list[Written], shape: Table) -> State | None:
-    """The table after the run that follows a merge which died at this commit; None: it did not die."""
+    """The table after the run that follows a merge which died at this commit, or did not die (`None`)."""
     warehouse = EmbeddedWarehouse()
     warehouse.merge("orders", FIRST, at=0)
     warehouse.commits_left = commit

@@ -170,7 +170,7 @@ def test_recreated_table_adopts_columns_of_the_same_name_and_nothing_else() -> N
     found = follow(FIRST, shape(("note", 1, TEXT), ("id", 2, INT), incarnation=2))
     assert found.fresh
     assert found.steps == ()
-    assert list(found.acts()) == [Describe(found.target)], "it says of itself what it is now"
+    assert list(found.acts()) == [Describe(found.target)], "its description is the current one"
     assert {c.name: c.number for c in found.target.columns} == {"id": 2, "note": 1}
 
 
@@ -357,7 +357,7 @@ def test_column_that_an_older_cdcflow_added_before_it_died_is_adopted() -> None:
     (announced, *_) = found.acts()
     assert isinstance(announced, Describe)
     again = evolve(seen(Target.from_json(announced.target.to_json()), columns, more.id, [more]), [more])
-    assert again.steps == found.steps, "and the same when the run that took it over dies"
+    assert again.steps == found.steps, "and the same when the run that adopted it dies"
 
 
 def test_column_that_a_user_added_or_removed_in_the_table_is_distinguished_from_cdcflow_s() -> None:

@@ -204,7 +204,7 @@ class ModelTable:
         return ModelTable(dict(self.columns), rows, self.described, set(self.transactions), self.cut)
 
     def merge(self, changes: Sequence[Change], cut: int, commits: int | None = None) -> int:
-        """Merge a range, and die before commit `commits` (None: no death). Return the number of commits."""
+        """Merge a range, and die before commit `commits` (`None`: no death). Return the number of commits."""
         shapes = list(dict.fromkeys(c.shape for c in changes))
         target = None
         if self.described:
@@ -337,7 +337,7 @@ def kills(first: str, second: str) -> int:
     later = [*one, *two] if second else one
     alive = start.copy()
     alive.merge(later, 3)
-    check(alive, alive, [*zero, *later], f"{first}, {second}: nobody died")
+    check(alive, alive, [*zero, *later], f"{first}, {second}: no run died")
     for death, table in killed(start, one, 2):
         if table.cut == 2:
             continue

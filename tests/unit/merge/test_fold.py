@@ -154,7 +154,7 @@ def test_delete_of_an_unknown_row_leaves_its_key() -> None:
 
 
 def test_truncate_deletes_the_live_rows_and_no_others() -> None:
-    """A row that was deleted before has the offset of its own delete."""
+    """A row that was deleted before has the offset of the delete that removed it."""
     there: Rows = {(1,): row(1, id=1, a=1, doc="D"), (2,): dead(row(2, id=2, a=2, doc="E"))}
     found = softly(there, change(3, "c", id=3, a=3, doc="F"), change(4, "t"), change(5, "c", id=4, a=4, doc="G"))
     assert found == {

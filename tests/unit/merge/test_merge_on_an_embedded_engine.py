@@ -270,7 +270,7 @@ BREACHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _replaced(statement, "merge", "THEN s.c2 ", "THEN coalesce(s.c2, t.`a`) "),
         _replaced(removed_and_added, "coming", "THEN s.c2 ELSE g.v2", "THEN coalesce(s.c2, g.v2) ELSE g.v2"),
     ),
-    "the newest value that is not NULL wins": _replaced(
+    "the latest value that is not NULL wins": _replaced(
         reduction,
         "reduction",
         "max_by(struct(c2), o) FILTER (WHERE ",

@@ -225,7 +225,7 @@ def test_a_run_that_dies_anywhere_gives_the_same_versions() -> None:
 
 
 def test_recreated_table_finds_its_versions() -> None:
-    """By name, as it finds its columns; otherwise each time the source recreates it, it would get a further version."""
+    """It uses names, as for its columns; otherwise it would get a further version each time it is recreated."""
     versioned = allowed(KEEPING, RETYPED).target
     again = shape(("note", 5, TEXT), ("amount", 6, TEXT), incarnation=2)
     after = allowed(KEEPING, again, target=versioned).target

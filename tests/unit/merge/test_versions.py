@@ -164,10 +164,12 @@ BUGS: dict[str, Callable[..., str]] = {
     "the sweep ends rows that were confirmed": _instead("(zo IS NULL AND lo < ", "(zo IS NULL AND f < "),
     "the sweep ends nothing": _instead("(zo IS NULL AND lo < ", "(false AND lo < "),
     "what was gone ends with the insert": _instead("(zfo = 'c' AND", "(zfo = '?' AND"),
-    "what was made and changed was there before": _instead("(zfo = 'c' AND", "(zop = 'c' AND"),
+    "an inserted and changed row existed before": _instead("(zfo = 'c' AND", "(zop = 'c' AND"),
     "a window goes over the end of a segment": _one_segment,
     "truncates end nothing": _instead("(tr IS NOT NULL AND", "(false AND"),
-    "rows that are read again begin anew": _instead("NOT (op = 'r' AND s IS NOT NULL", "NOT (false AND s IS NOT NULL"),
+    "rows that are read again begin a version": _instead(
+        "NOT (op = 'r' AND s IS NOT NULL", "NOT (false AND s IS NOT NULL"
+    ),
     "a read's end is exact": _instead("zop NOT IN ('r', 'x')", "true"),
     "a repair's end is exact": _instead("zop NOT IN ('r', 'x')", "zop <> 'r'"),
     "a repair's delete is the source's": _instead("AND x.k THEN 'x'", "AND x.k THEN 'd'"),

@@ -44,7 +44,7 @@ WIDER = table("orders", "added")
 IDS = ORDERS.id, OTHER.id, THIRD.id
 
 Row = tuple[Table, str, int, str | None]
-"""Table, op, key, and the wide value: None when it was not sent."""
+"""Table, op, key, and the wide value, or None if it was not sent."""
 
 
 def row_of(row: Row) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def test_a_part_of_a_batch_is_counted_from_the_part_s_first_row() -> None:
     assert part is not None
     assert (part.index.tolist(), part.rows.column("id").to_pylist()) == ([0], [3])
     assert part.table is batch.table
-    assert batch.between(3, 4) is None, "no row of this table lies there"
+    assert batch.between(3, 4) is None, "no row of this table is in that range"
     both = batch.between(1, 5)
     assert both is not None
     assert (both.index.tolist(), both.rows.column("id").to_pylist()) == ([1, 3], [3, 5])

@@ -318,7 +318,7 @@ def test_buffer_without_padding_is_read_all_the_same(way: Any) -> None:
 
 
 def test_truncation_contains_no_values() -> None:
-    """M40: all columns are NULL, and none is unchanged."""
+    """M40: all columns are NULL, and no column is unchanged."""
     found = truncation(ORDERS.table)
     assert found.schema.equals(ORDERS.table.change_schema)
     assert [tuple(r.values()) for r in found.to_pylist()] == [(None, None, None, "t", None, None)]

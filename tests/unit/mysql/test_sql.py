@@ -152,7 +152,7 @@ def test_a_backslash_is_what_the_session_s_mode_says(text: str, sql_mode: int, f
     ],
 )
 def test_a_table_is_named_with_its_schema_or_without(text: str, at: int, table: TableId | None, behind: int) -> None:
-    """Text that is not a name gives no table and consumes no token; nor is there a table after the end of the text."""
+    """Text that is not a name gives no table and consumes no token; the end of the text gives no table either."""
     assert table_at(tokens(text), at, "shop") == (table, behind)
 
 

@@ -40,7 +40,7 @@ def test_statement_reported_before_a_restart_is_not_reported_after_it(said: list
     assert any(isinstance(e, RowsFilled) for e in first.events) is filled
     assert [row[1] for row in rows_of(first)][1:] in (["c"], ["t", "c"])
     position = transactions(first.events, first.spools)[-1][1]
-    assert BinlogPosition.parse(position).xa is not None, "it reads from there on again"
+    assert BinlogPosition.parse(position).xa is not None, "it resumes at the XA transaction and reads it again"
     one(log, 3)
     again = decoded(log, position)
     assert not any(isinstance(e, RowsFilled) for e in again.events)

@@ -61,7 +61,7 @@ def test_time_is_reported_once_the_log_is_where_it_ended_at_that_time_and_never_
     assert [*progress.advance(302, "0-1-5", "", known=True, commit_ts=10)] == [
         Advanced(at(302), 9),
         Advanced(at(302), 10),
-    ], "the transaction that ends there has a time of its own"
+    ], "the transaction that ends there has its own time"
 
 
 def test_stream_begins_where_the_held_transactions_do_and_skips_what_was_delivered() -> None:
@@ -85,7 +85,7 @@ def test_nothing_is_reported_about_bytes_before_the_first_known_one_when_gtids_g
     assert progress.pos == 20
     assert not progress.due
     assert [*progress.advance(20, "0-1-5", "", known=True)] == [MarkSeen(LOW, at(20), 0), Advanced(at(20))]
-    assert [*progress.advance(21, "0-1-5", "", known=False)] == [Advanced(at(21))], "from there on all are known"
+    assert [*progress.advance(21, "0-1-5", "", known=False)] == [Advanced(at(21))], "all are known after that position"
 
 
 def test_a_transaction_that_was_delivered_ends_the_silence() -> None:

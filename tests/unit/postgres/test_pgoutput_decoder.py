@@ -224,7 +224,7 @@ def test_random_histories_come_out_as_they_happened(
         patch.setattr(pgoutput, "APART_BYTES_MIN", apart)
         for i in range(0, len(messages), size):
             events += decoder.decode(messages[i : i + size])
-            assert not (decoder.idle and decoder.gathering), "nobody waits for the end of what is not there"
+            assert not (decoder.idle and decoder.gathering), "an idle decoder must not wait for a transaction's end"
     assert transactions(events, spools) == history.expected
     assert marks(events) == history.marked
     assert decoder.idle

@@ -321,7 +321,7 @@ def test_wait_for_older_transactions_checks_until_its_time_is_over(monkeypatch: 
     given: Any = Running(pg_stat_activity=[("pid 7",)])
     with pytest.raises(SourceUnavailable, match="adding: waiting for older transactions to end; the oldest is pid 7"):
         publication.wait_for_older(given, 2.0, "adding")
-    assert len(naps) == 3, "up to and including the last moment"
+    assert len(naps) == 3, "up to and including the deadline"
     assert all(0 < nap < 1 for nap in naps)
 
 

@@ -174,12 +174,12 @@ def test_what_was_compared_is_what_the_stream_is_compared_with() -> None:
     on.rewrite()
     now = found(on.server, 10)[10].to_json()
     assert on.versions.changed_version(10, 0) == RowVersion(T, t, now, True)
-    assert on.versions.changed_version(10, 0) is None, "it is said once"
+    assert on.versions.changed_version(10, 0) is None, "it is reported once"
     assert on.catalog.asked[1:] == ["comparing the version of public.t"]
     on.versions.compare({T: now})
     assert on.versions.changed_version(10, 0) is None, "the same"
     on.versions.compare({T: t})
-    assert on.versions.changed_version(10, 0) is None, "told by the comparison already"
+    assert on.versions.changed_version(10, 0) is None, "reported by the comparison already"
     on.server.files[0] = (10, 10, 103, 8, False)
     assert on.versions.changed_version(10, 0) is None, "nor is the next statement: all of it is still to be read"
 
@@ -206,7 +206,7 @@ def test_a_column_that_is_dropped_is_remembered_for_messages_from_before() -> No
     assert told is not None
     assert not told.changed
     assert on.catalog.columns_before(10) == (("17", "", "-19"), ("17", "", ""))
-    assert on.versions.changed_version(10, 0) is None, "it is said once"
+    assert on.versions.changed_version(10, 0) is None, "it is reported once"
     assert on.versions.compare({T: told.now}).found == ()
     again = Stage()
     again.server.columns[2] = (10, 0, True)
@@ -230,13 +230,13 @@ def test_message_with_unknown_columns_has_the_table_read_again() -> None:
     on = Stage()
     before = on.take(10, T)
     on.catalog.uncertain.add(10)
-    assert on.versions.changed_version(10, 10) is None, "of a partition nothing was asked"
+    assert on.versions.changed_version(10, 10) is None, "the partition was not queried"
     found = on.versions.changed_version(10, 0)
     assert found is not None
     assert (found.known, found.changed) == (before, True)
     assert on.versions.changed_version(10, 0) is None
     on.catalog.uncertain.add(30)
-    assert on.versions.changed_version(30, 0) is None, "of a table that nobody reads it says nothing"
+    assert on.versions.changed_version(30, 0) is None, "a table that is not read is not reported"
     assert not on.catalog.uncertain
 
 
@@ -311,7 +311,7 @@ def test_changed_key_is_a_reason_once_a_message_does_not_describe_its_columns() 
     assert told is not None
     assert not told.changed
     assert CatalogVersion.from_json(told.now).keys_were == (PrimaryKey(900, 901, (1, 3)),)
-    assert on.versions.changed_version(10, 0) is None, "it is said once"
+    assert on.versions.changed_version(10, 0) is None, "it is reported once"
     on.catalog.untold.add(10)
     found = on.versions.changed_version(10, 0)
     assert found is not None

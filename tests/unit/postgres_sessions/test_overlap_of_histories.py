@@ -129,7 +129,7 @@ BOTH = ((7, 0x200), (8, 0x300), (9, 0x400))
 def test_the_same_transactions_are_one_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever precedes the slot or follows cdcflow's position: only one of the two can know it."""
     enough = compared(monkeypatch, headers(*BOTH), headers(*BOTH, counts=True))
-    assert enough == [True, True, False], "our log is read back to where the slot stands"
+    assert enough == [True, True, False], "cdcflow's log is read back to the slot's position"
     compared(monkeypatch, headers((6, 0x100), *BOTH), headers(*BOTH, (10, 0x401), counts=True))
     compared(monkeypatch, headers(*BOTH), headers((5, 0x50), (6, 0x100), *BOTH, counts=True))
     compared(monkeypatch, headers(*reversed(BOTH)), headers(*BOTH, counts=True))
@@ -186,7 +186,7 @@ class Stream:
         self.made.append(self)
 
     def poll(self) -> list[StreamEvent]:
-        assert self.left, "everything that was asked for is here"
+        assert self.left, "more was read than the script has"
         if self.fails:
             raise SourceUnavailable("gone")
         return self.left.pop(0)

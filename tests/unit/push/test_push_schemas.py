@@ -95,7 +95,7 @@ def test_schema_that_cannot_be_kept_is_refused(given: Mapping[str, Any], said: s
 
 
 def test_new_optional_property_is_a_new_column_with_a_new_number() -> None:
-    """Wherever it is in the schema: columns keep their numbers by name."""
+    """Wherever it is in the schema: a column of the same name keeps its number."""
     wider = schema(early={"type": "boolean"}, **SCHEMA["properties"])
     found = continue_numbers(compile_schema("orders", ["id"], wider), [ORDERS.table]).table
     assert [(c.name, c.number) for c in found.columns][-2:] == [("tags", 5), ("early", 6)]

@@ -230,7 +230,7 @@ def test_tables_are_whole_from_the_beginning(pushed: Pushed) -> None:
 
 
 def test_failed_sync_answers_no_request_and_ends_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer promises durability: without it none is sent, and no further request is accepted."""
+    """An answer promises durability: without it no answer is sent, and no further request is accepted."""
     pushed = Pushed(tmp_path / "log")
 
     def fail(log: FileLog) -> object:

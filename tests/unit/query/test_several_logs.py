@@ -274,7 +274,7 @@ def test_history_that_one_log_has_lost_is_named_and_the_remedy_works(made: Any) 
 
 
 def test_bug_order_by_the_sources_commit_times_is_found(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle can fail: a clock that was set back orders a transaction before earlier ones."""
+    """The oracle can fail: a clock that was set back places a transaction before earlier ones."""
     crm, shop = made("crm"), made("shop")
     for ts in (30, 10):
         crm.insert(ts)

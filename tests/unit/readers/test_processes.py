@@ -116,7 +116,7 @@ def test_rewritten_table_is_reported_as_one(processes: Processes) -> None:
     begin(processes, Numbers())
     with pytest.raises(Gone):
         read(processes, "rewritten")
-    assert read(processes, 2).rows.rows == 2, "and the process goes on"
+    assert read(processes, 2).rows.rows == 2, "and the process continues"
 
 
 def test_an_error_of_a_source_keeps_its_kind_and_remedy(processes: Processes) -> None:

@@ -45,7 +45,7 @@ def test_spark_s_own_answer_to_interrupts_stays() -> None:
 
 
 def test_session_may_be_started_in_any_thread() -> None:
-    """Only the main thread may set a signal handler; the demo starts Spark in another one."""
+    """Only the main thread may set a signal handler; the demo starts Spark in another thread."""
     done = []
 
     def start() -> None:
