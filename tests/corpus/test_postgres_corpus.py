@@ -23,7 +23,7 @@ def test_recorded_messages_mean_what_they_meant(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_text_binary_and_streamed_recordings_tell_the_same(path: Path) -> None:
+def test_text_binary_and_streamed_recordings_decode_to_the_same_events(path: Path) -> None:
     """The format that the server was asked for must not show in the log (T38)."""
     ways = list(read(path.read_text()).told.values())
     plain = [[line.replace(" from a spool", "") for line in way] for way in ways]

@@ -37,7 +37,7 @@ def test_the_compiled_decoders_were_built_where_there_is_a_compiler() -> None:
 
 @pytest.mark.parametrize("special", get_args(Special))
 @pytest.mark.parametrize("way", WAYS, ids=[f"{n}-type-{way.oid}" for n, way in enumerate(WAYS)])
-def test_both_decoders_make_the_same_of_every_odd_value(way: Way, special: Special) -> None:
+def test_both_decoders_decode_every_odd_value_to_the_same_result(way: Way, special: Special) -> None:
     """Cases rare in a stream are rare at random too: the last day of a year, the least number, a wrong length."""
     pick = Pick(1)
     pick.odd = False
@@ -49,7 +49,7 @@ def test_both_decoders_make_the_same_of_every_odd_value(way: Way, special: Speci
 
 
 @pytest.mark.parametrize("way", WAYS, ids=[f"{n}-type-{way.oid}" for n, way in enumerate(WAYS)])
-def test_usual_values_are_not_left_to_the_plain_decoders(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_decoders_decode_usual_values_themselves(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain decoders would give the same, so a compiled one that refuses everything would show nowhere else."""
     if COMPILED is None:
         return  # the first test here checks whether that is allowed
@@ -71,14 +71,14 @@ def test_usual_values_are_not_left_to_the_plain_decoders(way: Way, monkeypatch: 
 
 @given(st.integers(0, 2**60))
 @EXAMPLES
-def test_both_decoders_make_the_same_of_any_stream(number: int) -> None:
+def test_both_decoders_decode_any_stream_to_the_same_events(number: int) -> None:
     """An installation without a compiler must get the same log, and the same words when something is wrong (O10)."""
     assert not differs(case_of(number))
 
 
 @given(st.integers(0, 2**60))
 @EXAMPLES
-def test_both_decoders_make_the_same_of_any_copy(number: int) -> None:
+def test_both_decoders_decode_any_copy_to_the_same_rows(number: int) -> None:
     """A chunk's rows must not depend on where cdcflow was built."""
     _, _, difference = copy_differs(number)
     assert not difference

@@ -77,7 +77,7 @@ def test_packets_are_cut_into_the_same_events(number: int) -> None:
     assert not split_differs(number)[1]
 
 
-def test_usual_values_are_not_left_to_the_plain_decoders() -> None:
+def test_compiled_decoders_decode_usual_values_themselves() -> None:
     """The plain decoders would give the same, so a compiled one that leaves all rows to them would show only here."""
     if COMPILED is None:
         return  # then there is nothing that could leave anything

@@ -197,7 +197,7 @@ def test_finding_has_the_operation_that_repairs_it(browser: Browser, operated: S
     browser.until(lambda: browser.text("#said") == "public.planes: resumed", "the word that it was")
 
 
-def test_everything_goes_with_the_keyboard(browser: Browser, operated: Shop) -> None:
+def test_everything_works_with_the_keyboard(browser: Browser, operated: Shop) -> None:
     """From a button by Enter into the dialog, whose safe answer has the focus, and back by Escape to where one was."""
     browser.run("arguments[0].focus()", named(browser, "Cancel: public.flights"))
     browser.press(Keys.ENTER)
@@ -212,7 +212,7 @@ def test_everything_goes_with_the_keyboard(browser: Browser, operated: Shop) -> 
     browser.until(lambda: operated.asked, "the order")
 
 
-def test_without_tokens_there_is_nothing_to_press_and_a_word_why(browser: Browser, shop: Shop) -> None:
+def test_page_without_tokens_has_no_buttons_and_explains_why(browser: Browser, shop: Shop) -> None:
     """A button that is always refused is worse than none."""
     browser.open(shop.url)
     assert browser.all("#tables button, #capture button, #findings button") == []
@@ -271,7 +271,7 @@ def test_history_of_a_key_and_its_transaction_are_found(browser: Browser, shop: 
     assert len(browser.all("#changes tbody tr")) == 2
 
 
-def test_values_are_shown_only_where_asked_for_and_as_text(browser: Browser, shop: Shop) -> None:
+def test_values_are_shown_only_on_request_and_as_text(browser: Browser, shop: Shop) -> None:
     """S03, and a row that holds a script is a text like any other."""
     browser.open(shop.url)
     assert "back door" not in "".join(search(browser, "shop.orders"))
@@ -284,7 +284,7 @@ def test_values_are_shown_only_where_asked_for_and_as_text(browser: Browser, sho
     assert browser.driver.title == "cdcflow"
 
 
-def test_question_that_makes_no_sense_is_answered(browser: Browser, shop: Shop) -> None:
+def test_malformed_query_is_answered_with_the_remedy(browser: Browser, shop: Shop) -> None:
     """The page shows what the API says, with the remedy."""
     browser.open(shop.url)
     search(browser, "shop.orders", "1, 2")

@@ -151,7 +151,7 @@ def test_schedules_of_a_binary_log_keep_the_invariants(server: str) -> None:
 
 
 @pytest.mark.parametrize("server", ["postgres", "mysql-read-only"])
-def test_repairs_make_whole_what_the_log_lost(server: str) -> None:
+def test_repairs_restore_rows_that_the_log_lost(server: str) -> None:
     """A row whose delete the log never got stays indefinitely, unless a repair finds it. Repairs of rows that are
     right, of keys that no row has, and of rows that change just then do no harm at any cut, over crashes of both
     sides."""
@@ -210,7 +210,7 @@ def test_planted_bug_is_found(bug: str) -> None:
 
 
 @pytest.mark.parametrize("bug", EARLY)
-def test_early_word_to_the_source_is_found_soon(bug: str) -> None:
+def test_early_acknowledgement_is_found_soon(bug: str) -> None:
     """Invariant 2: the source forgets what is acknowledged; acknowledged before the sync, it is lost in a power cut."""
     assert any(run(seed, EARLY[bug]).violation is not None for seed in range(SEEDS_TO_FIND_EARLY))
 

@@ -70,7 +70,7 @@ def test_committed_cases_mean_what_they_describe(server: Server) -> None:
         assert used >= wanted - 1, f"{case.title}: {used} of {wanted} steps mean something"
 
 
-def test_step_taken_away_leaves_the_others_meaningful() -> None:
+def test_removed_step_leaves_the_others_meaningful() -> None:
     """That makes cases shrinkable: a step whose table is gone is skipped, not an error."""
     model = Model("postgres")
     assert acted(model, Step("update", ("public.t0", "c1", "1", "0", "5"))) is None
@@ -286,7 +286,7 @@ def test_name_that_no_daemon_has_read_need_not_be_in_the_log() -> None:
 
 
 @pytest.mark.parametrize("why", ["not read", "altered", "stopped", "rolled back", "back again"])
-def test_nothing_is_expected_of_a_table_that_the_log_may_have_otherwise(why: str) -> None:
+def test_oracle_expects_nothing_of_a_table_whose_rows_are_uncertain(why: str) -> None:
     """One that is gone cannot be read again."""
     database = OneTable()
     kept = kept_of(database, *(["public.t"] if why != "not read" else []))

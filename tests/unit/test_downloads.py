@@ -54,7 +54,7 @@ def test_pip_in_make_setup_is_run_again(tmp_path: Path) -> None:
     assert (tmp_path / "made" / "tiny.py").exists()
 
 
-def test_make_installs_by_nothing_else() -> None:
+def test_makefile_installs_only_through_the_retrying_script() -> None:
     """A `pip install` that is added to the Makefile later must be retried, too."""
     makefile = (RETRY.parents[2] / "Makefile").read_text()
     assert makefile.count("$(PIP) install") >= 4

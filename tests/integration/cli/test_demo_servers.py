@@ -117,7 +117,7 @@ def installation(reachable: Path) -> Callable[[Flavor], Path]:
 
 @pytest.mark.mysql
 @pytest.mark.parametrize("how", ["on PATH", "named"])
-def test_installed_server_is_found_as_the_line_says(
+def test_installed_server_is_found_by_the_printed_remedies(
     flavor: Flavor,
     how: str,
     installation: Callable[[Flavor], Path],
@@ -167,7 +167,7 @@ def _recipe(choice: str, module: str) -> None:
 
 
 @pytest.mark.kafka
-def test_kafka_is_found_as_the_line_says(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_is_found_by_the_printed_remedies(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both remedies: a folder that Kafka was unpacked into, and the make target, which installs it where the demo
     searches.
     """
@@ -185,7 +185,7 @@ def test_kafka_is_found_as_the_line_says(reachable: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.postgres
-def test_named_postgres_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_postgres_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the wheel is installed."""
     directory = postgres.installed()
     monkeypatch.setenv("CDCFLOW_POSTGRES", str(directory.parent))

@@ -178,7 +178,7 @@ def test_mysql_has_nothing_of_a_dropped_pipeline_and_all_of_another(
 
 
 @pytest.mark.mysql
-def test_an_account_that_may_not_delete_is_given_the_sql_and_the_sql_removes_it(
+def test_account_without_a_delete_right_gets_sql_that_removes_the_rows(
     mysql_database: MySQLDatabase, tmp_path: Path
 ) -> None:
     """The least-privilege account of the docs may write marks, and no more: an administrator ends it."""

@@ -204,7 +204,7 @@ def test_log_of_a_capture_is_refused_and_stays_unchanged(folder: Path) -> None:
     pushing(load(folder / "cdcflow.yaml"), lambda event, fields: None).writer.stop()
 
 
-def test_changed_schema_is_taken_or_refused_at_the_start(folder: Path) -> None:
+def test_changed_schema_is_accepted_or_refused_at_the_start(folder: Path) -> None:
     """A new optional property is a new column of the same table; another type is refused before the log is opened."""
     settings = folder / "cdcflow.yaml"
 

@@ -34,7 +34,7 @@ def test_table_is_excluded_and_included_again_while_running(changing: Changing) 
 
 
 @pytest.mark.parametrize("point", [("after:plan", "1"), ("before:release", "2")])
-def test_daemon_killed_while_a_table_is_taken_in_loses_and_doubles_nothing(
+def test_daemon_killed_while_a_table_is_included_loses_and_doubles_nothing(
     changing: Changing, point: tuple[str, str]
 ) -> None:
     """The command to read it is in the same cut as the list that contains it."""

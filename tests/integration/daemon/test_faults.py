@@ -110,7 +110,7 @@ def test_tables_that_change_places_are_captured_on(bank: Bank, monkeypatch: pyte
     bank.assert_log_equals_source()
 
 
-def test_table_taken_out_of_the_publication_is_history_lost(bank: Bank) -> None:
+def test_table_removed_from_the_publication_is_history_lost(bank: Bank) -> None:
     """P61: unpublished changes are not in the stream, and would never be noticed; so the capture stops, with an error
     that names the table.
     """
@@ -161,7 +161,7 @@ def test_second_daemon_on_the_same_log_is_refused(bank: Bank) -> None:
     bank.assert_log_equals_source()
 
 
-def test_two_logs_of_one_database_do_not_take_each_others_marks(bank: Bank, tmp_path: Path) -> None:
+def test_two_logs_of_one_database_ignore_each_others_marks(bank: Bank, tmp_path: Path) -> None:
     """Both count epochs and windows from 1: a mark of the other one would open and close the wrong window."""
     (tmp_path / "other").mkdir()
     other = Bank(bank.database, tmp_path / "other", create=False)
@@ -202,7 +202,7 @@ def test_full_disk_stops_clean_and_capture_resumes_when_there_is_room(
     bank.assert_log_equals_source()
 
 
-def test_sealing_that_falls_behind_holds_the_capture_up(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_sealing_holds_the_capture_up(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """A merge sees only what is sealed, and a stopping daemon seals the rest first: the wait ends."""
     free = threading.Event()
     free.set()

@@ -223,7 +223,9 @@ def test_keys_that_a_statement_changes_during_a_backfill_do_not_stay(database: D
     assert ledger.differing() == {}
 
 
-def test_the_only_table_may_come_and_go(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_table_may_be_created_and_dropped(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A daemon that begins before the migrations waits for tables, and continues when the last one is dropped."""
     monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.5))
     ledger = Ledger(database, tmp_path, ("made",))

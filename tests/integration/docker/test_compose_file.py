@@ -196,7 +196,7 @@ def test_what_is_verified_is_what_is_captured_and_merged(services: Mapping[str, 
     assert mounts["/warehouse"].get("read_only") is True
 
 
-def test_first_scripts_are_run_the_way_they_are_written() -> None:
+def test_init_scripts_are_run_as_intended() -> None:
     """MySQL's image sources a script that cannot be executed, and only then is its function for SQL there."""
     [script] = (COMPOSE.parent / "mysql").iterdir()
     assert script.suffix == ".sh"

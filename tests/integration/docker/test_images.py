@@ -41,7 +41,7 @@ def test_daemon_carries_neither_java_nor_a_compiler() -> None:
     assert images(DOCKERFILES[0])[""] == images(DOCKERFILES[0])["daemon"], "what is built when no stage is named"
 
 
-def test_context_holds_what_is_copied_and_nothing_else() -> None:
+def test_build_context_contains_only_files_that_are_copied() -> None:
     """A build must not fail for a file that `.dockerignore` excludes, nor send any other files in the folder."""
     ignored, *rest = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
     assert ignored == "*"

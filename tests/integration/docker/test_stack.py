@@ -128,7 +128,7 @@ def test_every_service_waits_for_its_dependencies_in_the_compose_file(ran: Ran) 
     assert [what for came_at, started_at, what in waits if came_at > started_at] == []
 
 
-def test_every_health_check_came_true(ran: Ran) -> None:
+def test_every_health_check_passed(ran: Ran) -> None:
     """A check with a wrong path or port would block everything that waits for it, indefinitely."""
     checked = {name for name, service in ran.services.items() if "healthcheck" in service}
     assert {name for what, name in ran.events if what == "healthy"} == checked
@@ -164,7 +164,7 @@ def test_verify_reports_that_source_and_tables_agree(ran: Ran, database: str, sc
     assert ran.verified[database] == {f"{schema}.{table}" for table in flights.TABLES}
 
 
-def test_each_log_went_the_way_that_the_stack_is_to_show(ran: Ran) -> None:
+def test_each_log_was_stored_where_the_stack_promises(ran: Ran) -> None:
     """Tables would also be right if read from a local folder: then neither Kafka nor the object store would have been
     tested.
     """

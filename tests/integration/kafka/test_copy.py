@@ -47,7 +47,7 @@ def topics(broker: KafkaBroker) -> Topics:
 
 
 @pytest.mark.parametrize("spooled_rows", [copies.SPOOLED_ROWS, 100])
-def test_a_folder_goes_into_a_topic_and_back(
+def test_folder_is_copied_into_a_topic_and_back(
     topics: Topics, tmp_path: Path, spooled_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, transactions, shapes and the latest checkpoint are the same in all three; large transactions too."""

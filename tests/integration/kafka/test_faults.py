@@ -101,7 +101,7 @@ def reopened(topics: Topics, patience_s: float = 60) -> Writer:
 # ── brokers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_broker_killed_in_a_transaction_loses_it_and_nothing_else(
+def test_broker_killed_in_a_transaction_loses_only_that_transaction(
     far: tuple[KafkaBroker, TcpProxy, Topics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L02, O07: records of a transaction that was never committed stay in the topic, and no reader may see them."""
@@ -271,7 +271,7 @@ def test_slow_broker_holds_the_writer_up_and_fills_no_memory(
 # ── records and topics ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_value_of_a_hundred_megabytes_goes_in_pieces(topics: Topics) -> None:
+def test_value_of_a_hundred_megabytes_is_written_in_pieces(topics: Topics) -> None:
     """L23: a broker takes a megabyte at a time, and a database stores a gigabyte in one value."""
     writer = opened(topics)
     huge = np.random.default_rng(2).bytes(50_000_000).hex()
@@ -283,7 +283,7 @@ def test_value_of_a_hundred_megabytes_goes_in_pieces(topics: Topics) -> None:
     assert found[0]["note"] == huge
 
 
-def test_record_that_the_topic_does_not_take_is_named(topics: Topics) -> None:
+def test_record_that_the_topic_rejects_is_named(topics: Topics) -> None:
     """Found at the start where it can be; the setting is named, and its value."""
     small = NewTopic(topics.name, 1, 1, config={"max.message.bytes": "50000"})
     make(topics, small, NewTopic(topics.state, 1, 1, config={"cleanup.policy": "compact"}))
@@ -344,7 +344,7 @@ def test_topic_that_no_log_can_be_in_is_refused(
 # ── writers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_writer_that_was_replaced_is_refused_by_the_brokers_and_says_by_whom(topics: Topics) -> None:
+def test_replaced_writer_is_refused_by_the_brokers_and_names_its_successor(topics: Topics) -> None:
     """L10, L11, P75: a suspended daemon wakes up after another daemon fenced it; nothing that it writes may count."""
     old = opened(topics)
     old.put(orders(1))
@@ -358,7 +358,7 @@ def test_writer_that_was_replaced_is_refused_by_the_brokers_and_says_by_whom(top
     assert ids(topics) == [1, 2, 4]
 
 
-def test_transaction_that_takes_too_long_is_not_taken_for_a_second_writer(
+def test_timed_out_transaction_is_not_mistaken_for_a_second_writer(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The brokers refuse both with the same error; the one must be retried, the other must stop."""

@@ -254,7 +254,7 @@ def diverged(topics: Topics, history: Path) -> None:
         (diverged, InvariantViolated, "not in it in the same form"),
     ],
 )
-def test_a_history_of_something_else_is_refused(
+def test_history_of_another_log_is_refused(
     topics: Topics,
     history: Path,
     spoil: Callable[[Topics, Path], None],

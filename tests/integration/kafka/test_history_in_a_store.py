@@ -125,7 +125,7 @@ def test_what_is_sealed_is_what_the_topic_has(machine: Machine, other: Machine) 
     other.check()
 
 
-def test_a_reader_takes_the_rest_from_the_brokers(machine: Machine) -> None:
+def test_reader_reads_the_rest_from_the_brokers(machine: Machine) -> None:
     """Without a history yet, and with one that the log has outgrown: one log."""
     reader = TieredReader(machine.topics, machine.layout)
     steps = history_of_a_shop()
@@ -366,7 +366,7 @@ def test_wrong_setting_is_reported_under_its_name_in_the_file(
     assert "not-the-secret" not in str(caught.value) + str(findings)
 
 
-def test_what_goes_to_an_executor_shows_no_secret(machine: Machine) -> None:
+def test_objects_sent_to_an_executor_show_no_secret(machine: Machine) -> None:
     """Spark shows functions by their names, and users print them."""
     into_topic(machine.topics, history_of_a_shop()[:1])
     with machine.tier().opened() as opened:

@@ -108,7 +108,7 @@ def led(kafka_server: PostgresServer, cluster: KafkaCluster, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_topic_that_was_just_made_is_not_taken_for_one_that_is_gone(cluster: KafkaCluster) -> None:
+def test_new_topic_is_not_mistaken_for_a_deleted_one(cluster: KafkaCluster) -> None:
     """L05: brokers learn of a topic one after another; a reader during a daemon's first start must not stop there."""
     for number in range(40):
         topics = Topics(cluster.address, f"made{number}", replicas=3)

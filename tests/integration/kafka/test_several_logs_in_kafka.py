@@ -29,7 +29,7 @@ def come_to(logs: Logs, clock: int) -> Common:
 
 @pytest.mark.postgres
 @pytest.mark.kafka
-def test_changes_of_a_topic_and_a_folder_come_in_one_order(bank: Bank, tmp_path: Path) -> None:
+def test_changes_of_a_topic_and_a_folder_are_returned_in_one_order(bank: Bank, tmp_path: Path) -> None:
     """Up to a time that both have reached, and an idle topic's clock advances by its heartbeats."""
     (tmp_path / "other").mkdir()
     other = Bank(bank.database, tmp_path / "other", create=False)

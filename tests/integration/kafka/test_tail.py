@@ -88,7 +88,7 @@ def test_tail_begins_in_the_middle_and_may_go_back(topics: Topics) -> None:
     assert told(tail, 2, 2)[0] == rows_of(log, 2)
 
 
-def test_long_way_is_gone_in_turns(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_distance_to_the_start_is_read_in_turns(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     """28 thousand small transactions were read before the first of them was returned, and SIGTERM was ignored. And
     records before the starting position are skipped, not decoded.
     """

@@ -255,7 +255,7 @@ def test_reader_that_commits_what_it_has_processed_misses_nothing(number: int, t
 
 
 @pytest.mark.parametrize("number", NUMBERS[:1])
-def test_changes_of_tables_whose_shapes_change_come_in_the_logs_order(number: int, tmp_path: Path) -> None:
+def test_changes_of_tables_whose_shapes_change_are_returned_in_the_logs_order(number: int, tmp_path: Path) -> None:
     """Renamed and retyped columns, removed keys, recreated tables: a batch has one shape, and nothing is missing."""
     seed = SEEDS[number]
     print(f"CDCFLOW_CONSUMER_SEED={seed}")

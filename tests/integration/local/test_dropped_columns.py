@@ -85,7 +85,7 @@ def test_a_column_that_is_missed_and_dropped_is_missed_no_longer(
 
 @pytest.mark.parametrize("often", [True, False])
 @pytest.mark.parametrize("mode", ["current", "soft_delete"])
-def test_a_row_inserted_after_a_column_was_dropped_has_nothing_there(
+def test_row_inserted_after_a_column_was_dropped_has_null_in_it(
     hand_log: HandLog, merged: Callable[..., list[Any]], mode: Mode, often: bool
 ) -> None:
     """A column that is added with a default and dropped in one range gave it to rows that were inserted later."""

@@ -198,7 +198,7 @@ def test_what_an_empty_backfill_ends_has_a_position_and_a_time(
     assert sorted(shown, key=lambda r: r["id"]) == sorted(found, key=lambda r: r["id"])
 
 
-def test_a_column_that_comes_gives_its_default_to_what_is_open(
+def test_added_column_gives_its_default_to_open_versions(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
     """The source did so without a change. Versions that had ended did not get it, however merges cut the log."""

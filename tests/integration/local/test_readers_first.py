@@ -84,7 +84,7 @@ def test_empty_table_exists_and_stays_right_when_rows_arrive_and_older_segments_
     assert rows_of(warehouse, format_name, orders) == [{"id": 1, "v": "a", "w": 7}, {"id": 2, "v": "b", "w": 2}]
 
 
-def test_a_table_whose_rows_have_expired_is_not_taken_for_an_empty_one(
+def test_table_whose_rows_have_expired_is_not_mistaken_for_an_empty_one(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """It would be shown whole, and without its rows. It returns with the backfill that the message requests."""

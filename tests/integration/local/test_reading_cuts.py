@@ -238,7 +238,7 @@ def test_each_kind_of_position_finds_its_cut(sold: Shop, warehouse: Path) -> Non
         local.read_cut(warehouse, 7)
 
 
-def test_a_cut_that_was_published_again_shows_what_it_came_to(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
+def test_cut_that_was_published_again_shows_its_latest_state(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
     """A backfill that was found to be done later, with no row between: the older row of the same cut no longer
     counts.
     """
@@ -256,7 +256,7 @@ def test_a_cut_that_was_published_again_shows_what_it_came_to(merge: Merge, hand
     assert at_versions(warehouse, latest_sql(warehouse))["public.orders"].num_rows == 1
 
 
-def test_sql_that_a_dead_merge_did_not_write_comes_with_the_next(merge: Merge, sold: Shop, warehouse: Path) -> None:
+def test_sql_that_a_dead_merge_did_not_write_is_written_by_the_next(merge: Merge, sold: Shop, warehouse: Path) -> None:
     """Otherwise readers without cdcflow would read an older point in time until something changes."""
     right = latest_sql(warehouse)
     for left in ("-- cut 2: of before", None):

@@ -35,7 +35,7 @@ def as_the_remedy_says(left_out: str) -> Policies:
     return Policies(each={found[1]: TablePolicy(**{found[2]: found[3]})})  # type: ignore[arg-type]  # the field's type
 
 
-def test_what_add_only_refuses_comes_when_its_remedy_is_followed(
+def test_change_that_add_only_refuses_is_applied_when_its_remedy_is_followed(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """The other tables are merged in the meantime, and afterwards the policy may be set back."""

@@ -133,7 +133,7 @@ def test_existing_rows_keep_their_columns_where_a_new_table_s_names_return(
     assert found == [(1, "A", "B"), (2, "A", "B"), (3, "B", "A"), (4, "A", "B")]
 
 
-def test_a_table_keeps_its_mode_where_the_settings_say_none(merge: Merge, log: HandLog, warehouse: Path) -> None:
+def test_table_keeps_its_mode_where_the_settings_have_none(merge: Merge, log: HandLog, warehouse: Path) -> None:
     """What a table's rows are does not change because a line went from a file."""
     merge(log.root, warehouse, policies=Policies(each={"public.orders": TablePolicy("append")}))
     log.segment([(ORDERS, "u", {"id": 1, "v": "newer"}), (BESIDE, "d", {"id": 1})])

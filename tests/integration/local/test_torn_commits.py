@@ -52,7 +52,7 @@ def test_a_range_whose_commit_was_torn_is_merged_again(
     assert local.published_cut(warehouse).cut == 3
 
 
-def test_a_reader_takes_a_torn_commit_for_none_and_leaves_it(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
+def test_reader_ignores_a_torn_commit_and_does_not_touch_it(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
     """A reader has no lease: only the merge sets such a file aside."""
     hand_log.state(ORDERS)
     for n in range(2):
@@ -65,7 +65,7 @@ def test_a_reader_takes_a_torn_commit_for_none_and_leaves_it(merge: Merge, hand_
     assert file.read_bytes() == b""
 
 
-def test_a_torn_commit_under_later_ones_leaves_the_table_out_and_its_remedy_works(
+def test_table_with_a_torn_commit_under_later_ones_is_skipped_and_its_remedy_works(
     merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
     """An earlier cdcflow merged on top of it: later commits were computed without the range."""
@@ -99,7 +99,7 @@ def test_lines_are_those_of_json_whatever_their_texts_hold(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("left", [b"", b'{"format-version": 2, "table-u'])
-def test_torn_metadata_of_an_iceberg_table_never_came(hand_log: HandLog, warehouse: Path, left: bytes) -> None:
+def test_torn_metadata_of_an_iceberg_table_is_never_committed(hand_log: HandLog, warehouse: Path, left: bytes) -> None:
     """SQLite was durable, and the file that it names was not: nothing could read table or cuts."""
     hand_log.state(ORDERS)
     for n in range(2):

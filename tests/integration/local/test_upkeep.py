@@ -267,7 +267,7 @@ def test_maintenance_that_dies_at_any_step_is_finished_by_the_next(
 
 
 @pytest.mark.parametrize("way", ["small files, some at a time", "worn files, one at a time"])
-def test_what_the_budget_leaves_no_time_for_is_written_again_the_next_time(
+def test_files_beyond_the_time_budget_are_rewritten_the_next_time(
     history: HandLog, warehouse: Path, format_name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large table takes as many maintenance runs as it needs; each commits what it has done, and cuts do not
@@ -367,7 +367,7 @@ def test_commit_that_arrives_first_postpones_the_maintenance_of_a_table(
     assert read(warehouse) == before
 
 
-def test_turns_come_when_due_and_within_the_budget(
+def test_maintenance_runs_when_due_and_within_the_budget(
     history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a merge every half minute, maintenance must not process everything each time, and a hundred tables must not
@@ -397,7 +397,7 @@ def test_turns_come_when_due_and_within_the_budget(
     assert asked(1) == UpkeepReport(), "an unreadable state is started again"
 
 
-def test_a_turn_comes_after_many_merges(
+def test_maintenance_is_due_after_many_merges(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table that is merged every few seconds would have a thousand small files after its hour, which each merge

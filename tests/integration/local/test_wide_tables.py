@@ -111,7 +111,7 @@ def protocol(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_wide_delta_table_is_mapped_when_a_rename_comes_and_not_before(hand_log: HandLog, warehouse: Path) -> None:
+def test_wide_delta_table_is_mapped_at_a_rename_and_not_before(hand_log: HandLog, warehouse: Path) -> None:
     """Its old files keep their names, and columns that were added before it are still told apart."""
     orders = written(hand_log, warehouse, local.merge, WIDE)
     folder = warehouse.joinpath(*table_path(orders.id))
@@ -133,7 +133,7 @@ def test_a_wide_delta_table_is_mapped_when_a_rename_comes_and_not_before(hand_lo
     assert (rows[1], rows[3]) == (("one", 1), ("three", 3))
 
 
-def test_a_name_that_no_plain_delta_table_has_makes_a_mapped_one(hand_log: HandLog, warehouse: Path) -> None:
+def test_name_that_plain_delta_refuses_creates_a_mapped_table(hand_log: HandLog, warehouse: Path) -> None:
     """Delta refuses it otherwise; the rows are the same."""
     strange = make_table("strange", **STRANGE)
     plain = make_table("plain", id="int64")

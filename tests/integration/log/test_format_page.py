@@ -87,7 +87,7 @@ KEPT_BY = ("reading", "done", "cancelled")
 
 
 @pytest.mark.parametrize("state", KEPT_BY)
-def test_what_a_second_backfill_does_not_find_goes_once_it_is_done(tmp_path: Path, state: str) -> None:
+def test_rows_that_a_second_backfill_does_not_find_are_removed_once_it_is_done(tmp_path: Path, state: str) -> None:
     """Row 2 was deleted unseen. A reader that took it away while the table is read again would lose row 3, too."""
     items = make_table("items", id="int64", a="string", b="string")
     log = HandLog(tmp_path / "log", has_transactions=True)

@@ -405,7 +405,7 @@ def test_seal_is_due_by_bytes_or_by_age_and_only_at_a_cut(tmp_path: Path) -> Non
     assert [s.last_offset for s in list_segments(tmp_path / "log")] == [1, 401]
 
 
-def test_rows_of_a_killed_run_are_sealed_though_nothing_new_comes(tmp_path: Path) -> None:
+def test_rows_of_a_killed_run_are_sealed_without_new_changes(tmp_path: Path) -> None:
     """If the source is quiet afterwards, no merge would ever see them."""
     writer = opened(tmp_path / "log")
     writer.put(orders(1))
@@ -515,7 +515,7 @@ def test_who_appends_more_than_is_synced_writes_it_out(tmp_path: Path, monkeypat
     assert offsets(tmp_path / "log") == list(range(1, 201))
 
 
-def test_write_that_failed_makes_nothing_durable(tmp_path: Path) -> None:
+def test_failed_write_makes_nothing_durable(tmp_path: Path) -> None:
     """The frames that were taken from the queue are in no file: no later sync may call their cut safe."""
     full = [False]
     disk = Failing(

@@ -133,7 +133,7 @@ def test_files_of_a_shape_in_a_segment_follow_each_other(tmp_path: Path) -> None
     assert all(last < first for (_, last), (first, _) in pairwise(bounds))
 
 
-def test_compaction_makes_one_file_of_a_shape_again(tmp_path: Path) -> None:
+def test_compaction_writes_one_file_for_each_shape(tmp_path: Path) -> None:
     """Otherwise a segment of a day's chunks has as many files as there were chunks."""
     log = opened(tmp_path / "log")
     writer = Writer.of(log)
@@ -229,7 +229,7 @@ def deaths(path: Path) -> Iterator[tuple[Path, list[Checkpoint]]]:
     raise AssertionError("the story is longer")
 
 
-def test_a_process_that_is_killed_at_any_act_leaves_a_whole_log(tmp_path: Path) -> None:
+def test_process_that_is_killed_at_any_step_leaves_a_whole_log(tmp_path: Path) -> None:
     """L17: around the file, its name, the frame that names it, the sync, the link into the segment, the removal."""
     for place, durable in deaths(tmp_path):
         found = newest_checkpoint(place)

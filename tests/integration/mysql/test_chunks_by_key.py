@@ -348,7 +348,7 @@ def test_chunk_of_large_rows_by_key_ends_early_and_leaves_the_rest(
     assert all(run.bytes < (2 << 20) or run.rows <= 1 for run in runs_of(reads))
 
 
-def test_rows_by_key_that_are_all_there_at_once_are_bounded_as_well(
+def test_rows_by_key_that_arrive_all_at_once_are_bounded_as_well(
     mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer whose end arrived with its rows was taken, however large it was."""

@@ -32,7 +32,7 @@ def test_killed_server_restarts_with_all_committed_rows(own_mysql: MySQLServer) 
 
 
 @pytest.mark.mysql
-def test_databases_are_apart(mysql_database: MySQLDatabase) -> None:
+def test_databases_are_separate(mysql_database: MySQLDatabase) -> None:
     """Each test has its own tables."""
     assert mysql_database.execute("SHOW TABLES") == []
     assert (

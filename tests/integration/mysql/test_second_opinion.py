@@ -91,7 +91,9 @@ def plain(name: str, value: Any) -> Any:
     return value
 
 
-def test_both_tell_the_same_history(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+def test_decoder_and_library_report_the_same_history(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
     """N06, N17, N22, M43: ordinary types, and every kind of change, in the same order."""
     dice = random.Random(11)
     mysql_database.execute(TABLE)
@@ -134,7 +136,7 @@ def statements(number: int, dice: random.Random) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "literal", "expected"), KNOWN_FAULTS, ids=[kind for kind, _, _ in KNOWN_FAULTS])
-def test_what_the_library_gets_wrong_is_right_here(
+def test_values_that_the_library_misreads_are_right(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, kind: str, literal: str, expected: object
 ) -> None:
     """N04, N05, N10, N11: the reason why the decoder is our own."""

@@ -76,7 +76,7 @@ def secured(own_mysql: MySQLServer, authority: Authority) -> MySQLServer:
 
 
 @pytest.mark.parametrize("mode", ["verify", "verify-ca"])
-def test_whole_capture_goes_through_a_verified_link(
+def test_whole_capture_uses_a_verified_link(
     secured: MySQLServer, authority: Authority, make_capture: MakeMySQLCapture, mode: str
 ) -> None:
     """S02, M58: catalog, chunks, marks and the stream itself; only TLS sees the bytes in plain text."""

@@ -62,7 +62,7 @@ def test_executors_are_refused_before_anything_is_begun(database: MySQLDatabase,
         source.close()
 
 
-def test_same_place_gives_the_same_changes_again(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+def test_same_position_returns_the_same_changes_again(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
     """M11: what was read and never acknowledged is read again, whole and once."""
     capture = make_capture(database)
     before = capture.prepare()

@@ -58,7 +58,7 @@ def test_full_disk_stops_clean_and_capture_resumes_when_there_is_room(
     bank.assert_log_equals_source()
 
 
-def test_column_that_comes_in_the_middle_of_a_backfill(bank: MySQLBank) -> None:
+def test_column_that_is_added_in_the_middle_of_a_backfill(bank: MySQLBank) -> None:
     """W15, M34: chunks before and after it have other shapes, and so have the rows of the log; all fold to one."""
     bank.configure(backfill={"chunk_time_target_ms": 5, "rows_per_second_max": 6000})
     seen: list[str] = []
@@ -73,7 +73,7 @@ def test_column_that_comes_in_the_middle_of_a_backfill(bank: MySQLBank) -> None:
     bank.assert_log_equals_source()
 
 
-def test_values_that_a_statement_gives_old_rows_are_read(bank: MySQLBank) -> None:
+def test_values_that_a_statement_writes_into_old_rows_are_read(bank: MySQLBank) -> None:
     """P18, M34, M37: the log contains none of them: a default, a renamed column, a tool's copy."""
     seen: list[str] = []
     with bank.capturing(on_event=lambda event, _fields: seen.append(event)):

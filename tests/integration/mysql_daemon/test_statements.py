@@ -73,7 +73,7 @@ def test_columns_that_change_their_character_set_are_decoded_in_the_new_one(smal
     assert set(seen) == {"t", "u"}
 
 
-def test_values_that_the_log_does_not_tell_are_read(small: MySQLBank) -> None:
+def test_values_that_the_log_does_not_contain_are_read(small: MySQLBank) -> None:
     """P18: dropped and added in one statement or in two, shortened, relabelled, filled by an old TIMESTAMP."""
     kinds = ("together", "apart", "short", "labels", "moment", "swapped", "wider", "parts", "signs")
     small.tables = kinds

@@ -327,9 +327,7 @@ def test_stream_over_tls(mysql_database: MySQLDatabase, follow: Callable[..., Fo
     assert isinstance(follower.stream._socket, ssl.SSLSocket) == bool(has_tls)
 
 
-def test_huge_transaction_goes_through_a_spool_in_pieces(
-    mysql_database: MySQLDatabase, follow: Callable[..., Follower]
-) -> None:
+def test_huge_transaction_is_spooled_in_pieces(mysql_database: MySQLDatabase, follow: Callable[..., Follower]) -> None:
     """M44: what is in memory does not depend on it."""
     mysql_database.execute(DDL, "INSERT INTO t (id, v) VALUES (0, repeat('a', 100))")
     for doubled in range(16):

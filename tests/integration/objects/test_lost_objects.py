@@ -46,7 +46,7 @@ def objects_of(log: ObjectLog, first: int, last: int) -> list[str]:
 
 
 @pytest.mark.parametrize("lost", ["everything", "one file", "a manifest", "content"])
-def test_files_here_go_only_when_the_bucket_has_them(log: ObjectLog, tmp_path: Path, lost: str) -> None:
+def test_local_files_are_deleted_only_when_the_bucket_has_them(log: ObjectLog, tmp_path: Path, lost: str) -> None:
     """The daemon deletes the last good copy: not on the word of an upload that was ten minutes ago."""
     opened = log.open()
     write(opened, [1])

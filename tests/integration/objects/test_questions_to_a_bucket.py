@@ -48,7 +48,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_row_takes_few_requests_and_new_segments_are_seen(
+def test_row_lookup_needs_few_requests_and_sees_new_segments(
     objects: Objects, tmp_path: Path, requests: list[str]
 ) -> None:
     """With the index on this machine: one look for new segments, and the file that has the row."""

@@ -127,7 +127,7 @@ def pass_a_window(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_windows_give_what_the_stream_gives(database: Database, make_capture: MakeCapture, seed: int) -> None:
+def test_windows_deliver_the_same_as_the_stream(database: Database, make_capture: MakeCapture, seed: int) -> None:
     """P40, L15: every transaction once, whole, in commit order, and the change-over to the stream is no seam."""
     database.execute(SCHEMA)
     one = make_capture(database, tables=CAPTURED, windows=SMALL)
@@ -343,7 +343,7 @@ def test_slot_that_another_process_moved_is_found_when_it_is_copied_again(
         followed(capture, Token("1/9/low"))
 
 
-def test_huge_transaction_in_a_window_goes_to_a_spool(database: Database, make_capture: MakeCapture) -> None:
+def test_huge_transaction_in_a_window_is_spooled(database: Database, make_capture: MakeCapture) -> None:
     """P30: memory does not depend on its size here either."""
     database.execute(SCHEMA)
     capture = make_capture(database, tables=CAPTURED, windows=SMALL, spool_bytes_max=100_000)
@@ -391,7 +391,7 @@ def test_position_moves_while_only_other_tables_change(database: Database, make_
     assert windows_of(stream) >= 1
 
 
-def test_without_compiled_code_windows_and_stream_give_the_same(
+def test_windows_and_stream_deliver_the_same_without_compiled_code(
     database: Database, make_capture: MakeCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O10: an install without a compiler reads through psycopg, in windows and from the stream."""
@@ -420,7 +420,7 @@ def messages_of(found: Joined) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", ["rows", "window"])
-def test_both_ways_of_taking_what_arrives_give_the_same(database: Database, kind: Kind) -> None:
+def test_compiled_reader_and_psycopg_receive_the_same(database: Database, kind: Kind) -> None:
     """O10: the compiled way, and the one through psycopg that serves where nothing was built."""
     database.execute(
         "CREATE TABLE m AS SELECT decode(repeat(md5(i::text), i % 40), 'hex') AS b FROM generate_series(1, 5000) i"

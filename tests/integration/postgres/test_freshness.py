@@ -129,7 +129,7 @@ def test_metrics_stay_and_the_lag_grows_while_the_server_is_unavailable(
         on.until_fresh("public.orders", "quiet", "fresh")
 
 
-def test_a_daemon_that_starts_in_an_outage_knows_where_its_log_is(
+def test_daemon_that_starts_in_an_outage_reports_its_log_s_position(
     own_postgres: PostgresServer, shop: Database, tmp_path: Path
 ) -> None:
     """It never captured anything, and its metrics must not start at nothing."""
@@ -147,7 +147,7 @@ def test_a_daemon_that_starts_in_an_outage_knows_where_its_log_is(
         own_postgres.start()
 
 
-def test_rows_that_leave_with_their_partition_are_found(shop: Database, tmp_path: Path) -> None:
+def test_rows_removed_with_their_partition_are_found(shop: Database, tmp_path: Path) -> None:
     """DETACH PARTITION removes rows, and the stream has no record of it. A backfill repairs it."""
     shop.execute("CREATE TABLE days (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     shop.execute("CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM (0) TO (100)")

@@ -79,7 +79,7 @@ def test_doctor_names_a_transaction_that_new_tables_wait_for(
     assert f"pid {pid} of " in found["transactions"]
 
 
-def test_a_first_start_leaves_a_locked_table_for_later(items: Database, make_capture: MakeCapture) -> None:
+def test_first_start_postpones_a_locked_table(items: Database, make_capture: MakeCapture) -> None:
     """Also where it is the only one: the daemon waits for it, not at it."""
     capture = make_capture(items)
     with locked(items, "LOCK TABLE items IN SHARE MODE"):

@@ -82,7 +82,7 @@ def test_member_of_rds_replication_may_replicate(
     assert (role.level, role.text) == ("ok", "capture may replicate, as a member of rds_replication")
 
 
-def test_roles_that_a_dump_brought_along_make_no_service(server: PostgresServer, make_capture: MakeCapture) -> None:
+def test_roles_from_a_dump_do_not_identify_a_managed_service(server: PostgresServer, make_capture: MakeCapture) -> None:
     """A self-managed server that was loaded from an RDS dump has RDS's roles, and still needs ALTER SYSTEM."""
     server.execute("GRANT rds_replication TO capture")
     with server.connect() as connection:
@@ -93,7 +93,7 @@ def test_roles_that_a_dump_brought_along_make_no_service(server: PostgresServer,
     server.execute("REVOKE rds_replication FROM capture")
 
 
-def test_script_of_doctor_makes_everything_right(own_postgres: PostgresServer, make_capture: MakeCapture) -> None:
+def test_script_of_doctor_fixes_everything(own_postgres: PostgresServer, make_capture: MakeCapture) -> None:
     """A remedy is a promise: the test runs the output of `doctor --sql` unchanged, and then the restart that it
     names.
     """

@@ -82,7 +82,7 @@ def test_table_that_a_publication_excepts_is_refused_and_the_remedy_works(
         make_capture(shop, **settings).prepare(before)
 
 
-def test_repack_gives_new_files_and_no_change(shop: Database, make_capture: MakeCapture) -> None:
+def test_repack_writes_new_files_and_causes_no_change(shop: Database, make_capture: MakeCapture) -> None:
     """As VACUUM FULL and CLUSTER: nothing is read again, and what follows is in the stream."""
     shop.execute("INSERT INTO items SELECT i, 'x' FROM generate_series(1, 50) i")
     capture = make_capture(shop, tables=["public.items"])

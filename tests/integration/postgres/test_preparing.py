@@ -37,7 +37,7 @@ def published(database: Database) -> list[str]:
     return [t for (t,) in database.execute("SELECT tablename FROM pg_publication_tables ORDER BY 1")]
 
 
-def test_first_start_makes_publication_and_slot_under_the_logs_name(items: Database, capture: Capture) -> None:
+def test_first_start_creates_publication_and_slot_under_the_logs_name(items: Database, capture: Capture) -> None:
     """P60: the publication must exist before the slot's first position in the log."""
     checkpoint = capture.prepare()
     assert checkpoint.position is not None
@@ -195,7 +195,7 @@ def test_accepted_loss_creates_a_new_position_and_requests_a_new_backfill(
     assert [r["id"] for r in capture.changes()] == [2]
 
 
-def test_accepted_loss_makes_a_new_place_also_where_nothing_was_lost(
+def test_accepted_loss_creates_a_new_position_even_where_nothing_was_lost(
     items: Database, make_capture: MakeCapture
 ) -> None:
     """What stopped the stream may be right after the old position; continuing there would meet it every time."""
@@ -507,7 +507,7 @@ def test_table_whose_old_rows_have_no_identity_is_refused_with_an_error_that_nam
     assert database.execute("SELECT 1 FROM pg_publication") == []
 
 
-def test_a_generated_column_in_the_key_is_refused_until_an_index_takes_its_place(
+def test_generated_column_in_the_key_is_refused_until_an_index_replaces_it(
     postgres_server: PostgresServer, database: Database, make_capture: MakeCapture
 ) -> None:
     """Before PostgreSQL 18 the server does not send it. The remedy was a statement with a placeholder in it."""
@@ -524,7 +524,7 @@ def test_a_generated_column_in_the_key_is_refused_until_an_index_takes_its_place
     assert [changed[0], *changed[2:], changed[1][0]] == [("c", 1), ("c", 3), "d"]
 
 
-def test_a_table_that_a_statement_makes_uncapturable_is_read_again_by_its_remedy(
+def test_table_that_became_uncapturable_is_read_again_by_its_remedy(
     database: Database, make_capture: MakeCapture
 ) -> None:
     """Its backfill fails, and stays so after the statement that helps: no change of rows reaches the daemon. The remedy
@@ -699,7 +699,7 @@ def set_back(items: Database) -> Callable[[], None]:
     return leave_out_for_a_while
 
 
-def test_publication_that_left_things_out_for_a_while_is_found_out(
+def test_publication_that_excluded_operations_between_checks_is_detected(
     items: Database, make_capture: MakeCapture, set_back: Callable[[], None]
 ) -> None:
     """P11, P61: it appears unchanged, and the changes between are in no stream; its row in the catalog is a new one."""
@@ -714,7 +714,7 @@ def test_publication_that_left_things_out_for_a_while_is_found_out(
     assert make_capture(items).prepare(after) == after
 
 
-def test_heartbeat_notices_a_publication_that_left_things_out_for_a_while(
+def test_heartbeat_notices_a_publication_that_excluded_operations_between_checks(
     items: Database, capture: Capture, set_back: Callable[[], None]
 ) -> None:
     """P61: between two checks it may change and change back."""

@@ -84,7 +84,7 @@ def test_invalidated_slot_is_history_lost_with_the_gap(shop: Database, make_capt
     assert capture.prepare(accepted).source["history"] == "lost"
 
 
-def test_copied_data_directory_that_went_its_own_way_is_found_out(shop: Database, make_capture: MakeCapture) -> None:
+def test_copied_data_directory_on_another_timeline_is_detected(shop: Database, make_capture: MakeCapture) -> None:
     """P43: a promoted copy has the same identity and names, and another timeline."""
     before = make_capture(shop).prepare()
     shop.server.stop()
@@ -165,7 +165,7 @@ def test_login_without_a_password_is_answered_with_the_missing_setting(
     make_capture(guarded, url=guarded.url_as("cdc"), secret=lambda: secret("${env:SHOP_PASSWORD}")).prepare()
 
 
-def test_host_that_is_not_let_in_is_named(guarded: Database, make_capture: MakeCapture) -> None:
+def test_rejected_host_is_named(guarded: Database, make_capture: MakeCapture) -> None:
     """P65: pg_hba.conf often has a line for databases and none for replication."""
     guarded.server.write_hba("host replication all 127.0.0.1/32 reject", "host all all 127.0.0.1/32 trust")
     found = make_capture(guarded).source.doctor()

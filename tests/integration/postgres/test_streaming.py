@@ -215,7 +215,7 @@ def test_identity_changed_on_the_way_counts_from_the_next_row(database: Database
 
 
 @pytest.mark.parametrize("remedy", ["ADD PRIMARY KEY (id)", "REPLICA IDENTITY FULL"])
-def test_table_that_lost_its_key_is_captured_on_as_the_error_says(
+def test_table_that_lost_its_key_is_captured_further_by_the_error_s_remedy(
     database: Database, make_capture: MakeCapture, remedy: str
 ) -> None:
     """The row that came without a key stays in the server's log, so the next start meets it again."""
@@ -405,7 +405,7 @@ def small_decoding_memory(database: Database) -> Iterator[Database]:
     database.server.reload(logical_decoding_work_mem="")
 
 
-def test_large_transaction_goes_to_a_spool_without_what_was_rolled_back(
+def test_large_transaction_is_spooled_without_the_rows_that_were_rolled_back(
     small_decoding_memory: Database, capture: Capture
 ) -> None:
     """P29, P31, P33: it arrives before its commit, in blocks, and memory holds none of it."""
@@ -435,7 +435,7 @@ def test_large_transaction_goes_to_a_spool_without_what_was_rolled_back(
     assert sorted(kept) == [*range(1, 3001), *range(6001, 7001)]
 
 
-def test_many_small_transactions_come_whole_and_in_order(database: Database, capture: Capture) -> None:
+def test_many_small_transactions_are_delivered_whole_and_in_order(database: Database, capture: Capture) -> None:
     """I1, I3, I4 over a backlog of several polls."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture.prepare()

@@ -120,7 +120,7 @@ def test_text_of_another_encoding_is_read(lab: Lab) -> None:
     assert there(lab, described, buckets_of(described.table, "n"), is_utf8=False) == {}
 
 
-def test_a_type_that_the_copy_holds_otherwise_is_read(lab: Lab) -> None:
+def test_column_whose_type_differs_in_the_copy_is_read(lab: Lab) -> None:
     lab.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     described = lab.described("t")
     there(lab, described, Buckets((("id", "int"), ("v", "bigint")), ("id",), 16))

@@ -129,7 +129,7 @@ def test_identity_index_other_than_the_key_is_refused_with_an_error_that_names_i
         decoder.decode(lab.peek())
 
 
-def test_marks_come_in_their_place_and_parts_of_runs_around_them(lab: Lab) -> None:
+def test_marks_are_delivered_between_the_parts_of_runs_around_them(lab: Lab) -> None:
     """A mark shows between which transactions a chunk's rows belong; heartbeats and other messages are no marks
     (P58).
     """
@@ -164,7 +164,7 @@ def test_marks_come_in_their_place_and_parts_of_runs_around_them(lab: Lab) -> No
     assert end
 
 
-def test_any_way_of_cutting_the_messages_gives_the_same_transactions(lab: Lab) -> None:
+def test_messages_split_anywhere_decode_to_the_same_transactions(lab: Lab) -> None:
     """The socket splits messages arbitrarily; a transaction may arrive in many polls, or go to a spool."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
     lab.slot()
@@ -363,7 +363,7 @@ def test_streamed_transaction_reports_its_partial_keys_and_truncates(lab: Lab) -
     assert committed.partial[a].keys.to_pydict() == {"id": [20]}
 
 
-def test_a_streamed_transaction_that_rolls_back_leaves_nothing(lab: Lab) -> None:
+def test_streamed_transaction_that_rolls_back_leaves_no_rows_or_shapes(lab: Lab) -> None:
     """Neither rows nor the schema that it changed (P22, P31)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
     first = lab.described("a")

@@ -97,7 +97,7 @@ def killed_at(shop: Shop, point: str, count: int) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-def test_killed_at_every_step_nothing_is_lost_and_nothing_comes_twice(shop: Shop) -> None:
+def test_publisher_killed_at_every_step_loses_and_doubles_nothing(shop: Shop) -> None:
     """A machine may go down at any step; a consumer of committed messages must see each change once."""
     shop.sell(150)
     for point in publishkillable.POINTS:

@@ -71,7 +71,7 @@ def _as_connect_reads(value: Any) -> Any:
             return value
 
 
-def test_avro_reads_as_what_json_says(log: Log, broker: KafkaBroker, registry: SchemaRegistry) -> None:
+def test_avro_has_the_same_values_as_json(log: Log, broker: KafkaBroker, registry: SchemaRegistry) -> None:
     """Confluent's deserializer, with nothing but the registry's address, must find the same values."""
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -92,7 +92,7 @@ def test_avro_reads_as_what_json_says(log: Log, broker: KafkaBroker, registry: S
                 _same(read(message.value, value), same.value and _plain(parsed(same.value)), topic)
 
 
-def test_protobuf_reads_as_what_json_says(
+def test_protobuf_has_the_same_values_as_json(
     log: Log, broker: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
 ) -> None:
     """Confluent's deserializer with classes that protoc built from the registry's schema must find the same values."""

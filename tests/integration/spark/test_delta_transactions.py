@@ -76,7 +76,7 @@ def test_values_that_changes_leave_unchanged_are_copied_from_the_old_rows(orders
     assert orders.frame().count() == 200
 
 
-def test_a_row_that_is_newer_than_its_change_is_left_alone(orders: Orders) -> None:
+def test_row_that_is_newer_than_its_change_is_not_touched(orders: Orders) -> None:
     """G08: only an edit by hand makes such a row; a MERGE, which runs in that case, compares row by row."""
     orders.sql("UPDATE orders SET a = 77, _offset = 100000 WHERE id = 3")
     orders.change(("u", {"id": 3, "a": 1, "doc": "old"}), ("u", {"id": 4, "a": 44, "doc": "four"}))

@@ -208,7 +208,7 @@ def test_keys_are_checked_where_manifests_do_not_describe_them(
     assert rows_in(table) == keyed(keys)
 
 
-def test_of_a_file_only_the_rows_of_the_range_may_be_taken(
+def test_only_a_file_s_rows_in_the_range_are_read(
     hand_log: HandLog,
     warehouse: Path,
     merge: Merge,

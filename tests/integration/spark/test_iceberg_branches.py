@@ -68,7 +68,9 @@ ON_A_BRANCH = ["append", "delete"]
 """The latest two snapshots after a fold on a branch; a MERGE creates one, an overwrite."""
 
 
-def test_rows_go_and_come_in_two_commits_that_show_at_once(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletes_and_inserts_are_two_commits_that_appear_together(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whole rows: nothing of the table is read but its keys, which stay where they are."""
     plans: list[str] = []
     right = IcebergTable._say
@@ -109,7 +111,7 @@ def test_values_that_changes_leave_unchanged_are_copied_from_the_old_rows(orders
 
 
 @pytest.mark.parametrize("rows", [{"doc": "old"}, {"_unchanged": ["doc"]}], ids=["whole rows", "partial rows"])
-def test_a_row_that_is_newer_than_its_change_is_left_alone(orders: Orders, rows: dict[str, Any]) -> None:
+def test_row_that_is_newer_than_its_change_is_not_touched(orders: Orders, rows: dict[str, Any]) -> None:
     """G08: only an edit by hand makes such a row; a MERGE, which runs in that case, compares row by row."""
     orders.spark.sql(f"UPDATE {orders.there.sql} SET a = 77, _offset = 100000 WHERE id = 3")
     orders.change(("u", {"id": 3, "a": 1, **rows}), ("u", {"id": 4, "a": 44, "doc": "four"}))

@@ -67,7 +67,9 @@ def test_first_session_fetches_its_jars_and_reports_it_in_one_line(repository: s
 
 
 @pytest.mark.long
-def test_where_they_cannot_be_fetched_one_error_says_why_and_its_remedy_works(repository: str, tmp_path: Path) -> None:
+def test_error_about_jars_that_cannot_be_fetched_explains_why_and_its_remedy_works(
+    repository: str, tmp_path: Path
+) -> None:
     """A firewall is the usual case: the remedy's command is then run once, where there is a way."""
     given = {
         "CDCFLOW_JARS": str(tmp_path / "jars" / "delta"),

@@ -181,21 +181,21 @@ def check_histories(read: Read, seed: int, count: int, rounds: int, folder: Path
 # ── tests ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_log_of_histories_is_what_a_plain_read_gives(read: Read, tmp_path: Path) -> None:
+def test_log_of_histories_equals_a_plain_read(read: Read, tmp_path: Path) -> None:
     """Renamed, dropped, added and widened columns, recreated tables, compaction; where a range has no common columns
     the test follows the error's remedy to the letter.
     """
     check_histories(read, SEED, ALONE or 4, 3, tmp_path)
 
 
-def test_log_of_a_history_through_spark_is_what_a_plain_read_gives(spark: Any, tmp_path: Path) -> None:
+def test_log_of_a_history_through_spark_equals_a_plain_read(spark: Any, tmp_path: Path) -> None:
     """The same by the data source, in Spark's own processes."""
     check_histories(lambda *of, **ends: in_order(by_source(spark, *of, **ends)), SEED, 1, 2, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(8))
-def test_log_of_many_histories_is_what_a_plain_read_gives(read: Read, part: int, tmp_path: Path) -> None:
+def test_log_of_many_histories_equals_a_plain_read(read: Read, part: int, tmp_path: Path) -> None:
     """The same, many of them."""
     check_histories(read, SEED + 1000 * part, 12, 4, tmp_path)
 
@@ -228,7 +228,7 @@ def check_feed(read: Read, log: HandLog) -> None:
     assert shown == expected, f"CDCFLOW_HISTORY_SEED={SEED}"
 
 
-def test_feed_stops_at_what_it_cannot_say_and_the_remedies_work(read: Read, hand_log: HandLog) -> None:
+def test_feed_stops_at_changes_that_it_cannot_represent_and_the_remedies_work(read: Read, hand_log: HandLog) -> None:
     """A NULL that means nothing, and rows that were removed without being logged, would be wrong in every copy."""
     table = make_table("orders", id="int64", a="int64", b="int64")
     hand_log.segment([(table, "c", {"id": 1, "a": 1, "b": 1}), (table, "u", {"id": 1, "a": 2, "_unchanged": ["b"]})])
@@ -283,7 +283,7 @@ def test_names_that_a_reader_cannot_have_twice_are_refused(read: Read, hand_log:
         read(hand_log.root, "public.cases")
 
 
-def test_every_type_has_the_values_that_the_merge_gives_it(spark: Any, hand_log: HandLog) -> None:
+def test_every_type_has_the_same_values_as_in_a_merge(spark: Any, hand_log: HandLog) -> None:
     """The data source converts in Arrow, the plan in SQL by the merge's rules."""
     types: dict[str, Any] = {
         "id": pa.int64(),

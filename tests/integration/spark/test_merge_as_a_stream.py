@@ -147,7 +147,7 @@ def test_what_is_sealed_later_is_merged_later(
             assert not thread.is_alive(), "it answers a query that has ended"
 
 
-def test_a_batch_that_comes_again_changes_nothing(
+def test_repeated_batch_changes_nothing(
     spark: Any, stream: Callable[..., Any], grows: Grows, warehouse: Path, tmp_path: Path
 ) -> None:
     """The query dies when the batch is merged, and Spark does not know that yet."""
@@ -190,7 +190,7 @@ def test_running_merge_is_waited_for_but_not_indefinitely(
     assert len(reports) == 1
 
 
-def test_a_log_in_a_bucket_is_merged_and_its_keys_stay_here(
+def test_log_in_a_bucket_is_merged_and_its_keys_stay_in_the_driver(
     spark: Any, stream: Callable[..., Any], objects: Objects, tmp_path: Path
 ) -> None:
     """The keys are in an environment that Spark's own processes may not have. They must not appear where others can

@@ -77,7 +77,7 @@ def by_files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 @pytest.mark.long
-def test_the_tables_are_those_that_come_of_files(
+def test_tables_equal_those_merged_from_files(
     spark: Any, topics: Topics, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
 ) -> None:
     """Where the log is stored is a matter of operation and does not show in the warehouse. In two halves, so that the
@@ -161,7 +161,7 @@ def test_a_merge_that_dies_anywhere_is_finished_by_the_next(
 
 
 @pytest.mark.long
-def test_a_stream_makes_the_same_tables(
+def test_stream_produces_the_same_tables(
     spark: Any, topics: Topics, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
 ) -> None:
     """Structured Streaming drives the merge; a batch that comes again, or a lost checkpoint, changes nothing."""
@@ -288,7 +288,7 @@ def test_a_topic_and_a_folder_are_merged_into_one_cut(spark: Any, topics: Topics
         branch.log.close()
 
 
-def test_what_a_task_finds_wrong_comes_out_as_what_it_is(spark: Any, topics: Topics, tmp_path: Path) -> None:
+def test_fault_that_a_task_finds_keeps_its_kind(spark: Any, topics: Topics, tmp_path: Path) -> None:
     """A damaged topic found in another process must not look like an unavailable broker, which would be retried
     indefinitely.
     """

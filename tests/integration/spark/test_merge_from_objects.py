@@ -75,7 +75,7 @@ def cuts_of(spark: SparkSession, warehouse: Path) -> list[int]:
     return [cut for cut in range(9) if cuts.numbered(cut) is not None]
 
 
-def test_merge_from_the_bucket_gives_the_tables_that_files_give(
+def test_merge_from_the_bucket_produces_the_same_tables_as_from_files(
     spark: SparkSession, log: ObjectLog, tmp_path: Path
 ) -> None:
     """From the bucket alone, then with the log's directory: it is one log, wherever its files are."""
@@ -126,7 +126,7 @@ def test_merge_resumes_at_a_cut_inside_a_compacted_segment(spark: SparkSession, 
     assert rows_of(spark, warehouse, _HIDDEN) == [(n, "h") for n in range(1, 6)]
 
 
-def test_a_file_that_is_neither_here_nor_in_the_bucket_is_named(log: ObjectLog, tmp_path: Path) -> None:
+def test_file_that_is_missing_locally_and_in_the_bucket_is_named(log: ObjectLog, tmp_path: Path) -> None:
     """An operator deleted objects in the bucket, or the segment expired a moment ago: the message names the file and
     the remedy.
     """

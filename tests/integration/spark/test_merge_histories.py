@@ -164,7 +164,7 @@ def small_world(hand_log_at: Callable[..., Any]) -> tuple[World, Any]:
     return world, log
 
 
-def test_the_reduction_alone_gives_what_the_fold_gives(spark: Any, small_world: tuple[World, Any]) -> None:
+def test_reduction_alone_equals_the_fold(spark: Any, small_world: tuple[World, Any]) -> None:
     """The planted bugs below mean something only if without them nothing differs."""
     world, log = small_world
     assert not differences(world.expected("keyed"), reduced(spark, log, world.tables["keyed"]))

@@ -43,7 +43,7 @@ def sealed(*branches: Branch) -> dict[str, Path]:
     return {branch.name: branch.root for branch in branches}
 
 
-def test_changes_come_in_the_one_order_up_to_the_common_clock(spark: Any, branches: tuple[Branch, Branch]) -> None:
+def test_changes_are_returned_in_one_order_up_to_the_common_clock(spark: Any, branches: tuple[Branch, Branch]) -> None:
     """G34: random logs with clocks that go back and forth; what Python gives is what Spark gives, and what was
     written. One of them is idle, and its heartbeats are not sealed yet."""
     rng = Random(5)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("format_name", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
-def test_engines_take_turns_with_cuts_of_several_logs(spark: Any, tmp_path: Path, format_name: str) -> None:
+def test_engines_alternate_with_cuts_of_several_logs(spark: Any, tmp_path: Path, format_name: str) -> None:
     """G34: `merge.engine` may be changed at any time; a reader of a cut need not know which engine wrote it."""
     crm, shop = branches = pair(tmp_path)
     warehouse, logs = tmp_path / "warehouse", roots(*branches)

@@ -123,7 +123,7 @@ def test_name_exists_as_soon_as_the_table_does(other: OtherSpark, hand_log: Hand
 
 
 @pytest.mark.long
-def test_name_of_another_table_is_left_alone(
+def test_name_of_another_table_is_not_changed(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse, metastore: HiveMetastore, tmp_path: Path
 ) -> None:
     """A reader of that name keeps reading the table that had it first; cdcflow's table is excluded from the cuts until

@@ -175,7 +175,7 @@ def test_older_range_that_is_committed_last_is_merged_over(
 
 
 @pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
-def test_cut_shows_no_older_range_that_came_in_between(
+def test_cut_shows_no_older_range_that_was_committed_in_between(
     drivers: Drivers, hand_log: HandLog, lake: Warehouse, spark: Any, monkeypatch: Any
 ) -> None:
     """It is committed after the later one, which then checks what to publish. Delta refuses it, as above."""

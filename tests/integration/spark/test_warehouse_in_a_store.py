@@ -154,9 +154,7 @@ def test_one_merge_at_a_time_in_a_store_and_a_dead_one_is_forgotten(
     assert job.merge(spark, hand_log.root, lake).published
 
 
-def test_a_store_that_overwrites_what_it_must_leave_alone_is_refused(
-    spark: Any, hand_log: HandLog, tmp_path: Path
-) -> None:
+def test_store_that_overwrites_existing_objects_is_refused(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
     """Two drivers would overwrite one another's commits there without noticing."""
     orders = make_table("orders", id="int64")
     hand_log.segment([(orders, "c", {"id": 1})])

@@ -70,7 +70,7 @@ def test_shape_that_reappears_is_the_latest(make_table: Callable[..., Table], ha
     assert shapes_of(sealed(hand_log.root).files(narrow.id, 0)) == [wide, narrow]
 
 
-def test_no_file_has_a_name_that_spark_takes_for_hidden(make_table: Callable[..., Table], hand_log: Any) -> None:
+def test_no_file_has_a_name_that_spark_treats_as_hidden(make_table: Callable[..., Table], hand_log: Any) -> None:
     """A schema may be called _x; Spark silently reads no row of a file whose name begins like that."""
     table = make_table(schema="_x")
     hand_log.segment([(table, "c", {"id": 1})])
@@ -78,7 +78,7 @@ def test_no_file_has_a_name_that_spark_takes_for_hidden(make_table: Callable[...
     assert Path(file.path).name == "%5Fx.orders.1.parquet"
 
 
-def test_an_older_file_that_spark_would_take_for_hidden_gets_a_name_it_reads(
+def test_older_file_that_spark_would_treat_as_hidden_gets_a_name_it_reads(
     make_table: Callable[..., Table], hand_log: Any, tmp_path: Path
 ) -> None:
     """An older cdcflow wrote file names that begin with an underscore."""
@@ -97,7 +97,7 @@ def test_an_older_file_that_spark_would_take_for_hidden_gets_a_name_it_reads(
     assert visible(older, tmp_path).path == str(seen)
 
 
-def test_no_name_leaves_the_warehouse_or_meets_another() -> None:
+def test_no_name_escapes_the_warehouse_or_collides_with_another() -> None:
     """S11: names are the source's, paths are cdcflow's."""
     names = ["..", ".", "a/b", "a", "_a", "a%2Fb", "a~2Fb", "~", "_cdcflow_cuts", "Ä"]
     paths = [table_path(TableId(schema, name)) for schema in names for name in names]

@@ -17,7 +17,7 @@ from cdcflow.tables.merge.policy import Policies, TablePolicy
 from cdcflow.tables.paths import table_path
 
 
-def test_engines_take_turns_at_a_wide_table_before_and_after_it_is_mapped(
+def test_engines_alternate_at_a_wide_table_before_and_after_it_is_mapped(
     spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path
 ) -> None:
     """Spark gives columns ids when it maps them; were these others than their places, names would be mixed up when a

@@ -114,7 +114,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_executors_make_what_this_process_makes_in_a_store(
+def test_executors_write_the_same_as_this_process_in_a_store(
     spark: Any, objects: Objects, tmp_path: Path, fetched: list[str]
 ) -> None:
     """A machine that has only the bucket sees the result, and no temporary file of the work is left."""

@@ -455,7 +455,7 @@ def test_table_that_is_partly_read_and_merged_is_attached_once_its_folder_is_mov
     taken.check_equal()
 
 
-def test_backfill_takes_the_place_of_a_base(taken: Taken) -> None:
+def test_backfill_replaces_a_base(taken: Taken) -> None:
     """Rows that the base has and the source lacks are swept, as for any table that is read again."""
     shop = taken.shop
     taken.as_parquet(stale(taken.dump()))

@@ -51,12 +51,12 @@ def elsewhere(shop: ComparedShop, *statements: str) -> None:
     assert compared(shop).verdict == "equal"
 
 
-def test_log_comes_to_where_an_idle_postgres_was_read(one_shop: ComparedShop) -> None:
+def test_log_reaches_the_position_at_which_an_idle_postgres_was_read(one_shop: ComparedShop) -> None:
     elsewhere(one_shop, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
 
 
 @pytest.mark.mysql
-def test_log_comes_to_where_an_idle_mysql_or_mariadb_was_read(mysql_shop: ComparedShop) -> None:
+def test_log_reaches_the_position_at_which_an_idle_mysql_or_mariadb_was_read(mysql_shop: ComparedShop) -> None:
     """Also after a mark of another pipeline, which an idle log does not record."""
     marks = "INSERT INTO cdcflow.cdcflow_marks (slot, token, at) VALUES ('another', 'verify 1', NOW(6))"
     elsewhere(mysql_shop, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)", marks)

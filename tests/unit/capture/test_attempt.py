@@ -273,7 +273,7 @@ def test_what_a_quick_disk_has_is_acknowledged_in_the_same_turn(stage: Stage) ->
     stage.play(script)
 
 
-def test_acknowledged_position_never_goes_back(stage: Stage) -> None:
+def test_acknowledged_position_never_decreases(stage: Stage) -> None:
     """A sync in another thread that returns late must not take back a later acknowledgement: no server accepts that."""
     told = stage.tape.acknowledged
 

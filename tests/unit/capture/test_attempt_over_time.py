@@ -197,7 +197,7 @@ def test_source_gets_a_heartbeat_whenever_its_time_is_reached() -> None:
 
 
 @pytest.mark.parametrize("error", [SourceUnavailable("no answer"), RightMissing("taken away")])
-def test_a_heartbeat_without_an_answer_is_the_stream_s_to_tell(error: Exception) -> None:
+def test_unanswered_heartbeat_is_left_to_the_stream_to_report(error: Exception) -> None:
     """It notices too, and has the better words for it."""
     on = Stage(heartbeat_s=0.0, tables_look_s=0.0)
 
@@ -240,7 +240,7 @@ def test_row_versions_are_compared_of_tables_that_were_or_will_be_read() -> None
     assert on.source.compared == [{ORDERS.id: "7", ITEMS.id: None}]
 
 
-def test_a_journal_is_rolled_when_it_is_due_also_while_nothing_comes() -> None:
+def test_journal_is_rolled_when_due_even_without_changes() -> None:
     """A merge sees only what is sealed: rows of an idle source must not wait for the next change."""
     on = Stage()
     on.turns()
@@ -285,7 +285,7 @@ def test_rows_a_second_are_those_of_the_last_five_seconds() -> None:
     assert rate() == round(9 / 1.5, 1), "rows that were read count like those that were captured"
 
 
-def test_status_says_all_that_is_known_by_its_names() -> None:
+def test_status_has_all_fields_under_their_names() -> None:
     """`cdcflow status` and the metrics read these names."""
     on = Stage(progress=Progress(), orders=Orders(once=True))
     on.begin()

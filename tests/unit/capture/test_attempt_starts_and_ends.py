@@ -108,7 +108,7 @@ def by_itself() -> Callable[[], bool]:
 # ── where it starts ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_first_place_is_durable_before_anything_is_read_from_there(stage: Stage) -> None:
+def test_first_position_is_durable_before_anything_is_read_from_it(stage: Stage) -> None:
     """A crash right after it must find this position again, not create a new one after what happened in between."""
     source = Small()
 
@@ -132,7 +132,7 @@ def test_start_that_finds_everything_unchanged_writes_nothing(stage: Stage) -> N
 
 
 @pytest.mark.parametrize("changed", [{"position": Position("0009")}, {"source": {"slot": "t"}}])
-def test_what_the_source_makes_of_the_checkpoint_is_kept(stage: Stage, changed: dict[str, Any]) -> None:
+def test_checkpoint_that_the_source_changed_is_kept(stage: Stage, changed: dict[str, Any]) -> None:
     """A changed position, or other data for finding it again: both are written in a separate cut, with unchanged
     progress."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=DONE.to_json()))
@@ -367,7 +367,7 @@ def test_an_unknown_table_is_refused_with_those_that_are_captured() -> None:
         table_ids(("public.orders", "public.x"), (ITEMS, ORDERS))
 
 
-def test_requests_of_an_operator_are_taken_in_the_next_turn(stage: Stage) -> None:
+def test_operator_s_requests_are_handled_in_the_next_turn(stage: Stage) -> None:
     """All waiting tables, in their order."""
     source = Small(ITEMS, ORDERS)
     stage.requests.put(Pause(ITEMS.id))

@@ -108,7 +108,7 @@ def test_a_log_without_room_is_tried_again_too() -> None:
     assert stage.states == {"public.orders": "done"}
 
 
-def test_a_right_that_was_taken_away_is_waited_for() -> None:
+def test_revoked_right_is_waited_for() -> None:
     """The privilege may be granted again, and the slot keeps the changes until then. At the first start it was never
     granted."""
     lost = RightMissing("may not replicate")
@@ -160,7 +160,7 @@ def test_change_of_the_tables_is_applied_at_once() -> None:
     assert "capture interrupted" not in stage.events()
 
 
-def test_an_operator_s_word_counts_for_one_attempt() -> None:
+def test_accepted_loss_counts_for_one_attempt() -> None:
     """The accepted loss is then recorded in the log; the next loss is a different one, which no operator has
     accepted."""
     broken, again = Small(), Small()
@@ -283,7 +283,7 @@ def test_status_reports_the_current_activity() -> None:
     assert stage.capture.status() == {"state": "waiting", "reason": "starting", **FIRST}
 
 
-def test_while_it_waits_status_says_for_what() -> None:
+def test_status_of_a_waiting_capture_names_the_reason() -> None:
     """It is the first question that an operator has at night."""
     stage = Stage(SourceUnavailable("no answer from db:5432"), InvariantViolated("end"))
     seen: list[dict[str, object]] = []

@@ -191,7 +191,7 @@ def test_a_table_whose_rows_are_not_all_read_is_not_fresh() -> None:
     assert on.of(progress=failed) == ("not proven", "its existing rows are not all in the log (failed)")
 
 
-def test_a_source_that_cannot_tell_proves_nothing() -> None:
+def test_source_without_coverage_proves_nothing() -> None:
     """A user's own source without `coverage`: unknown is not fresh."""
     on = Stage(Small(ORDERS, ITEMS))
     on.look()
@@ -240,7 +240,7 @@ def test_rows_that_change_without_a_change_in_the_stream_are_found() -> None:
     assert [on.fly(), on.fly()] == [None, None], "it was read again"
 
 
-def test_rows_that_change_as_the_stream_says_are_no_find() -> None:
+def test_rows_that_change_as_in_the_stream_are_not_reported() -> None:
     """Before the sample, while it is taken, or between the sample and its mark."""
     on = Sampling()
     on.fly()

@@ -127,7 +127,7 @@ def test_the_last_of_several_counts_and_those_that_captured_are_gone_back_to() -
     assert (stage.state["number"], stage.state["given"], stage.state["refused"]["number"]) == (1, 3, 3)
 
 
-def test_settings_that_come_while_others_are_tried_count_by_their_own_number() -> None:
+def test_settings_given_while_others_are_tried_keep_their_number() -> None:
     """An operator who waits for the third must not read that it is in use when it is the second."""
     first, second = Small(ORDERS), Small(ITEMS, ORDERS)
     stage = Stage(first, second)
@@ -147,7 +147,7 @@ def test_settings_that_come_while_others_are_tried_count_by_their_own_number() -
     assert numbers == [1, 2, 3]
 
 
-def test_limits_are_taken_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_applied_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is reopened, and the machine continues with them."""
     first = Small(ORDERS)
     stage = Stage(first, AssertionError("opened"))

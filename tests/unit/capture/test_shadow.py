@@ -316,7 +316,9 @@ def test_a_transaction_that_is_logged_and_cannot_be_seen_yet_is_never_blamed(on:
     assert on.counts == (2, 0, 0)
 
 
-def test_a_transaction_that_is_never_seen_gives_way_to_others(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transaction_that_is_never_seen_does_not_block_checks_of_others(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A replica that is permanently gone must not end all checks."""
     monkeypatch.setattr(shadows, "READS_MAX", 3)
     on.change((1, "held", 1.0), hold=True)
@@ -383,7 +385,7 @@ def test_samples_of_an_earlier_attempt_are_not_compared(on: Stage) -> None:
     assert on.counts == (0, 0, 1)
 
 
-def test_a_row_is_taken_only_while_it_is_known_that_its_table_is_done(on: Stage) -> None:
+def test_row_is_sampled_only_while_its_table_is_known_to_be_done(on: Stage) -> None:
     """What the previous attempt knew does not hold for this one: its first request may be to read the table again."""
     on.begin(2)
     on.change((1, "a", 1.0))

@@ -102,7 +102,7 @@ def test_an_error_that_is_no_table_s_ends_the_attempt(error: Exception) -> None:
     stage.tasks.close()
 
 
-def test_several_answers_come_in_the_order_they_were_given() -> None:
+def test_several_answers_are_returned_in_the_order_they_were_given() -> None:
     """A mark's answer precedes those of the chunks after it."""
     stage = Stage()
     answers: list[Callable[[], Input | None]] = [

@@ -92,7 +92,7 @@ def test_paused_table_is_read_when_it_is_resumed() -> None:
     assert (found.state, found.generation) == ("paused", 2)
 
 
-def test_table_that_was_never_read_is_left_alone() -> None:
+def test_table_that_was_never_read_is_not_read_again() -> None:
     """No operator requested its rows; its changes are captured with the new settings."""
     assert Stage("cancelled", generation=0).run(100).tables[ORDERS.id].state == "cancelled"
     assert ITEMS.id not in Stage("done").run(10).tables

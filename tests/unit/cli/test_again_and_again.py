@@ -28,7 +28,7 @@ def test_work_under_way_is_finished_and_handlers_are_restored(number: signal.Sig
     assert signal.getsignal(number) is before
 
 
-def test_second_signal_ends_what_does_not_come_to_its_end() -> None:
+def test_second_signal_ends_work_that_does_not_finish() -> None:
     """An operator who presses Ctrl-C twice does not want to wait."""
     code = """
 import os, signal

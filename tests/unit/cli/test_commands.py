@@ -304,7 +304,7 @@ def test_backfill_is_followed_to_its_end(
     assert {"op": "backfill", "tables": ["public.orders"]} in daemon
 
 
-def test_unknown_table_is_the_daemons_word(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
+def test_error_about_an_unknown_table_is_the_daemon_s(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
     """Same message and exit code as if the command had checked itself."""
     result = runner.invoke(app, ["backfill", "public.nothing"])
     assert result.exit_code == 78
@@ -325,7 +325,7 @@ def test_adjust_sends_only_the_given_options(folder: Path, daemon: list[Mapping[
     assert daemon[-1] == {"op": "adjust", "tables": ["public.orders"], "rows_per_second_max": 0}
 
 
-def test_adjust_is_taken_back_by_a_reset(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
+def test_adjust_is_undone_by_a_reset(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
     """0 means no limit, so it cannot also mean what the settings say."""
     assert runner.invoke(app, ["table", "adjust", "public.orders", "--reset"]).exit_code == 0
     assert daemon[-1] == {"op": "adjust", "tables": ["public.orders"], "reset": True}

@@ -42,7 +42,7 @@ def test_what_was_not_compared_fails(verdicts: list[Verdict]) -> None:
     assert not outcome(verdicts).passed
 
 
-def test_failure_on_the_way_fails_though_all_is_equal() -> None:
+def test_demo_with_a_failure_fails_though_all_rows_are_equal() -> None:
     """A daemon that does not stop in time, or a cut with an orphan, is a separate failure."""
     assert not outcome(EQUAL, "the first cut is not consistent").passed
 

@@ -10,7 +10,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.sources.engine.findings import ok, problem, run, warning
 
 
-def test_each_statement_comes_once_in_order_and_restarts_at_the_end() -> None:
+def test_each_statement_is_printed_once_in_order_and_restarts_at_the_end() -> None:
     """Two tables of a schema need the same GRANT USAGE; a restart in the middle would cut the script in two."""
     usage = run('GRANT USAGE ON SCHEMA "s" TO "cdc"')
     lines = list(

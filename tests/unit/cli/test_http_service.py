@@ -125,7 +125,7 @@ def test_other_paths_do_not_exist(server: HttpServer, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_what_is_only_read_takes_no_other_method(server: HttpServer, method: str) -> None:
+def test_read_only_paths_accept_no_other_method(server: HttpServer, method: str) -> None:
     """S07: a path that only shows something changes nothing, whichever method is used."""
     assert ask(server, "/status", method=method)[0] == 405
 
@@ -335,9 +335,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104  for the duration of a test
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", EVERYWHERE])
-def test_a_server_with_other_settings_takes_the_port_of_the_one_before(
-    host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_with_other_settings_inherits_the_port(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A monitor must not find the port closed, nor may another daemon take it; a logged-in user stays logged in."""
     monkeypatch.setenv("OPS", "c4n4ry-of-sixteen")
     before = HttpServer("127.0.0.1:0", lambda: STATUS, access=Access(TOKENS))
@@ -399,7 +397,7 @@ def test_required_token_is_required_by_the_server_that_ends_too(monkeypatch: pyt
         after.close()
 
 
-def test_a_server_that_cannot_listen_leaves_the_one_before_alone() -> None:
+def test_server_that_cannot_listen_leaves_the_previous_one_running() -> None:
     """The settings are refused, and the previous server keeps answering."""
     before = HttpServer("127.0.0.1:0", lambda: STATUS)
     before.start()

@@ -129,7 +129,7 @@ def hook() -> Iterator[Hook]:
     made.server.server_close()
 
 
-def test_a_webhook_gets_what_it_asked_for(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_gets_the_events_of_its_settings(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     """By POST, as JSON, at a URL that is a secret."""
     monkeypatch.setenv("HOOK", f"{hook.url}/{CANARY}")
     told: list[object] = []
@@ -158,7 +158,7 @@ def test_a_command_gets_the_same_on_its_standard_input(tmp_path: Path) -> None:
     assert (said["event"], said["kind"], said["remedy"]) == ("stopped", "HistoryLost", "run it again")
 
 
-def test_a_receiver_that_does_not_take_it_is_tried_again(hook: Hook) -> None:
+def test_failed_delivery_to_a_receiver_is_tried_again(hook: Hook) -> None:
     """A webhook that restarts must not cost the only message of the night."""
     hook.answers = [500, 503]
     now = status(lag_seconds=400.0)
@@ -193,7 +193,7 @@ def test_unreachable_receiver_is_abandoned_without_its_url(hook: Hook, monkeypat
     assert hook.url not in repr(told)
 
 
-def test_receivers_come_and_go_while_the_capture_runs(hook: Hook) -> None:
+def test_receivers_are_added_and_removed_while_the_capture_runs(hook: Hook) -> None:
     """A receiver that stays is not notified again of a known problem; one that was removed is not notified of the
     end."""
     late = status(lag_seconds=400.0, tables={"public.a": {"state": "done", "generation": 1, "rows": 7}})

@@ -57,7 +57,7 @@ def test_commands_that_a_checkpoint_no_longer_has_are_found_in_older_segments(fo
     assert numbers("--limit", "3") == [88, 89, 90]
 
 
-def test_commands_are_listed_with_who_when_and_what_came_of_it(folder: Path) -> None:
+def test_commands_are_listed_with_caller_time_and_outcome(folder: Path) -> None:
     """The first questions of the next morning."""
     result = runner.invoke(app, ["log", "commands", "--limit", "1"])
     names, line = (text.split() for text in result.stdout.splitlines())
@@ -80,6 +80,6 @@ def test_repairs_are_found_in_older_segments_too(folder: Path) -> None:
     ]
 
 
-def test_a_log_of_an_older_cdcflow_has_none(folder: Path) -> None:
+def test_log_of_an_older_cdcflow_has_no_commands(folder: Path) -> None:
     """Its list of commands is empty, and the log is read as before."""
     assert Progress.from_json({"version": 1, "tables": {}}) == Progress()

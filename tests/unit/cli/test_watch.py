@@ -106,7 +106,7 @@ def report(cut: int = 6, left_out: str | None = None) -> MergeReport:
     return MergeReport(cut, 90, True, 1.5, tables)
 
 
-def test_a_merge_leaves_word_for_the_daemon(config: Config, capture: Any, tmp_path: Path) -> None:
+def test_merge_writes_a_note_for_the_daemon(config: Config, capture: Any, tmp_path: Path) -> None:
     """Two processes, one folder: the lag of the tables is the daemon's metric."""
     assert "merge" not in Watch(config, capture).status()
     merge_command._leaving_word(config, lambda: report(left_out="no key"))()

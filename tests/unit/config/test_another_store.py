@@ -50,7 +50,7 @@ def test_segments_in_another_store_are_not_abandoned(layout: Layout, tmp_path: P
     assert f"remove {layout.root / 'uploads.json'}, and start `cdcflow run`" in refusal.remedy
 
 
-def test_the_way_back_to_files_is_the_one_that_is_named(layout: Layout, tmp_path: Path) -> None:
+def test_printed_remedy_returns_the_log_to_files(layout: Layout, tmp_path: Path) -> None:
     """The remedy, to the letter; after it only the source, which does not exist here, is contacted."""
     (refusal,) = plan_capture(config(tmp_path, None)).refused
     assert f"copy {URL}/segments to {layout.segments}, remove {layout.root / 'uploads.json'}" in refusal.remedy

@@ -132,7 +132,7 @@ def test_secrets_are_not_shown_and_references_are(tmp_path: Path) -> None:
     assert "s3cret" not in str(found)
 
 
-def test_rules_come_before_those_that_would_hide_them() -> None:
+def test_rules_precede_those_that_would_hide_them() -> None:
     """The first rule whose name is a prefix of the setting's counts: a general one above it would hide it."""
     for rule in RULES:
         assert rule_for(rule.name) is rule

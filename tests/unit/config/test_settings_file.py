@@ -131,7 +131,7 @@ def test_tables_that_are_no_list_are_shown_as_one(tmp_path: Path, wrong: str, ex
         ("\n    - public.*\n    - !public.[x]", "7:7"),
     ],
 )
-def test_value_that_yaml_takes_for_a_tag_is_named_at_its_own_line(tmp_path: Path, wrong: str, place: str) -> None:
+def test_value_that_yaml_parses_as_a_tag_is_named_at_its_line(tmp_path: Path, wrong: str, place: str) -> None:
     """YAML complains about the line after it, or drops the ! and captures the very table that was to be excluded."""
     right = """[public.*, "!public.audit_*", 'sales."Odd.Name"']"""
     assert complaint(tmp_path, WHOLE.replace(right, wrong)) == (
@@ -292,7 +292,7 @@ def test_mistake_in_a_log_in_kafka_is_answered_with_its_place(
     assert CANARY not in said
 
 
-def test_plain_word_off_is_taken_for_the_mode(tmp_path: Path) -> None:
+def test_unquoted_off_is_read_as_the_mode(tmp_path: Path) -> None:
     """YAML reads `off` as false, which users who write it do not expect."""
     source = load(written(tmp_path, MYSQL.replace("{mode: verify-ca, ca: ca.pem}", "{mode: off}"))).source
     assert isinstance(source, MySQL)

@@ -168,7 +168,7 @@ def test_missing_control_table_is_reported_once_and_checked_again() -> None:
     assert rows.closed
 
 
-def test_a_source_that_nothing_is_written_to_takes_no_control_table(tmp_path: Any) -> None:
+def test_read_only_source_accepts_no_control_table(tmp_path: Any) -> None:
     """A control table whose rows can never be answered is of no use."""
     path = tmp_path / "cdcflow.yaml"
     path.write_text(

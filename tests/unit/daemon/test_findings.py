@@ -34,7 +34,7 @@ def full(**details: str) -> dict[str, Any]:
     return {"retained_bytes": 900, "source": details}
 
 
-def test_capture_that_is_well_has_nothing_said_about_it() -> None:
+def test_healthy_capture_has_no_findings() -> None:
     """A page that always warns is not read."""
     assert said() == []
     assert said(source={"safe_wal_bytes": "unlimited", "kept_seconds": "unlimited"}, retained_bytes=1 << 40) == []
@@ -66,7 +66,7 @@ def test_capture_that_is_well_has_nothing_said_about_it() -> None:
         ("warning", "not proven", "doctor", table("done", freshness="not proven")),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_a_sentence_with_its_remedy(
+def test_finding_is_a_sentence_with_its_remedy(
     level: str, text: str, remedy: str | None, status: dict[str, Any]
 ) -> None:
     """An operator who reads it at night must not have to search for anything first."""

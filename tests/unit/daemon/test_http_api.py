@@ -291,13 +291,13 @@ def test_two_daemons_on_one_machine_keep_their_sessions(guarded: HttpServer) -> 
     assert session_of(guarded, READ).startswith(f"cdcflow_session_{guarded.port}=")
 
 
-def test_page_behind_a_proxy_with_tls_is_our_own() -> None:
+def test_requests_of_the_page_through_a_tls_proxy_are_same_origin() -> None:
     """The browser uses https, and the proxy forwards the request without it."""
     assert is_from_our_page({"host": "cdc.internal", "origin": "https://cdc.internal"}, "http")
     assert not is_from_our_page({"host": "cdc.internal", "origin": "https://cdc.internal.evil.example"}, "http")
 
 
-def test_both_words_of_the_browser_must_be_for_us() -> None:
+def test_both_origin_headers_of_the_browser_must_be_same_origin() -> None:
     """After a redirect an origin can equal the page's own; where the browser reports a cross-site request, that
     counts."""
     ours = {"host": "localhost:8079", "origin": "http://localhost:8079"}
@@ -336,7 +336,7 @@ def test_headers_forbid_the_browser_what_the_page_must_not_do(guarded: HttpServe
         ("pause", {"tables": ["public.broken"]}, 500, "could not answer: RuntimeError"),
     ],
 )
-def test_what_goes_wrong_is_a_problem_with_its_remedy(
+def test_error_is_a_problem_document_with_its_remedy(
     guarded: HttpServer, name: str, body: object, code: int, said: str
 ) -> None:
     """RFC 9457: programs read the fields, operators the text; S03: no row values in either."""
@@ -373,7 +373,7 @@ PAGE = ("/page.css", "/page.js", "/words.js", "/plots.js", "/explorer.js")
 SAMPLES: dict[str, object] = {"tables": ["public.orders"], "keys": [["7"]], "text": "a = 1", "count": 3, "flag": True}
 
 
-def test_description_knows_every_path_and_every_kind_of_argument() -> None:
+def test_description_has_every_path_and_every_kind_of_argument() -> None:
     """No client can be generated for a path that the description misses."""
     from typing import get_args
 

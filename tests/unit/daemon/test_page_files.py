@@ -44,7 +44,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("front", "ground"), ON_GROUNDS)
-def test_words_can_be_read_on_their_ground(scheme: str, front: str, ground: str) -> None:
+def test_text_has_enough_contrast_with_its_background(scheme: str, front: str, ground: str) -> None:
     """WCAG 2.2 requires a contrast of 4.5 to 1; old eyes and bad projectors do too."""
     found = colours(scheme)
     low, high = sorted(luminance(found[name]) for name in (front, ground))

@@ -61,7 +61,7 @@ def test_block_has_one_word_after_its_fence() -> None:
     assert [(page, line) for page, line in lines if line.lstrip().startswith("```") and " " in line.strip()] == []
 
 
-def test_settings_on_a_page_are_taken() -> None:
+def test_settings_on_a_page_are_valid() -> None:
     """An example of settings is copied before it is read."""
     found = {block.page: wrong for block in examples("yaml") if (wrong := mistakes(block.text))}
     assert found == {}

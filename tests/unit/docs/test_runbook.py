@@ -144,7 +144,7 @@ def test_every_kind_of_error_has_a_dedicated_section() -> None:
 
 
 @pytest.mark.parametrize(("page", "level"), [(ERRORS, 3), (ALERTS, 2)], ids=["errors", "alerts"])
-def test_every_section_says_meaning_impact_diagnosis_and_mitigation(page: Path, level: int) -> None:
+def test_every_section_has_meaning_impact_diagnosis_and_mitigation(page: Path, level: int) -> None:
     """An operator who is woken at night finds the same four answers in the same order."""
     for name, text in sections(page, level).items():
         found = tuple(re.findall(r"^\*\*(\w+)\.\*\* \S", text, flags=re.MULTILINE))

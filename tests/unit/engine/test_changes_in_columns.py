@@ -176,7 +176,7 @@ def test_each_row_is_compared_with_its_own() -> None:
     assert same_values(moved, cells((8, 4), None)).tolist() == [True, True], "NULL has no size"
 
 
-def test_deletes_come_before_the_rows_of_a_repair() -> None:
+def test_deletes_precede_the_rows_of_a_repair() -> None:
     """Each has its key, and marks all other columns as not sent."""
     rows = pa.RecordBatch.from_pylist([{"id": 5, "a": "a5", "b": "b5"}], schema=ORDERS.row_schema)
     read = reads(ORDERS, [rows], Position("9"), 7)
@@ -190,7 +190,7 @@ def test_deletes_come_before_the_rows_of_a_repair() -> None:
     assert after_deletes(read, ORDERS, pa.table({"id": pa.array([], pa.int64())})) is read
 
 
-def test_delete_of_a_row_that_is_all_key_leaves_nothing_out() -> None:
+def test_delete_of_a_row_that_is_all_key_marks_no_column_as_unchanged() -> None:
     """No column is unchanged, which is NULL and not an empty list."""
     bare = Table(TableId("public", "bare"), 1, (Column("id", 1, INT), Column("k", 2, TEXT)), ("k", "id"))
     keys = pa.table({"k": ["x"], "id": pa.array([1], pa.int64())})
@@ -226,7 +226,7 @@ def test_keys_of_several_parts_are_compared_part_by_part() -> None:
     assert absent(keys, rows).to_pylist() == [{"k": {"days": 1, "us": 3}}]
 
 
-def test_keys_with_lists_are_all_taken_for_absent() -> None:
+def test_keys_with_lists_all_count_as_absent() -> None:
     """Arrow cannot compare them; a delete before the row does no harm."""
     keys = pa.table({"k": [[1], [2]]})
     assert absent(keys, [pa.RecordBatch.from_pydict({"k": [[1]]})]) is keys

@@ -162,7 +162,7 @@ def test_connection_for_a_block_is_exclusive_and_is_closed_after_it(connector: C
     assert pool.run("asking", number) == 0
 
 
-def test_what_is_broken_or_was_given_back_is_not_broken_off_again(connector: Connector) -> None:
+def test_broken_or_returned_connection_is_not_interrupted_again(connector: Connector) -> None:
     """The set of open ones does not grow with the years, and waking a connection that is gone may wait."""
     dead, given_back, living = (connector.connect("test") for _ in range(3))
     dead.dead = True
@@ -174,7 +174,7 @@ def test_what_is_broken_or_was_given_back_is_not_broken_off_again(connector: Con
     assert [c.woken for c in (living, last)] == [1, 1], "once"
 
 
-def test_what_was_given_back_is_not_woken_when_the_source_closes(connector: Connector) -> None:
+def test_returned_connection_is_not_woken_when_the_source_closes(connector: Connector) -> None:
     """Its socket's number may already belong to another connection."""
     given_back, kept = connector.connect("test"), connector.connect("test")
     connector.discard(given_back)
@@ -250,7 +250,7 @@ def test_a_session_s_connection_that_died_is_closed_and_one_that_refuses_is_kept
     assert connector.made[1].dropped
 
 
-def test_questions_of_a_session_come_one_after_another(connector: Connector) -> None:
+def test_queries_of_a_session_run_one_after_another(connector: Connector) -> None:
     """One connection answers one query at a time."""
     session = Session(connector, lambda: connector.connect("catalog"))
     inside, may_go = threading.Event(), threading.Event()

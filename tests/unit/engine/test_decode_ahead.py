@@ -63,7 +63,7 @@ def taken(ahead: DecodeAhead[int], found: list[int] | None = None) -> list[int]:
     return found
 
 
-def test_answers_come_in_order_and_then_the_turns_are_the_callers_again(ahead_of: MakeAhead) -> None:
+def test_answers_are_returned_in_order_and_the_caller_then_resumes_the_turns(ahead_of: MakeAhead) -> None:
     """A log has nothing but its order; and another thread is only worth it while many changes arrive."""
     turns = Turns(500)
     ahead = ahead_of(turns, turns.go_on)
@@ -98,7 +98,7 @@ def test_decoder_does_not_run_far_ahead_of_a_slow_loop(ahead_of: MakeAhead) -> N
     assert taken(ahead) == list(range(2, 101))
 
 
-def test_an_error_comes_after_the_answers_before_it_and_once(ahead_of: MakeAhead) -> None:
+def test_error_is_raised_once_and_after_the_answers_before_it(ahead_of: MakeAhead) -> None:
     """What was decoded before the connection broke is whole transactions: they count."""
     turns = Turns(5, SourceUnavailable("the connection is gone"))
     ahead = ahead_of(turns, turns.go_on)

@@ -45,7 +45,7 @@ def test_rows_that_the_old_setting_converted_differently_are_read_again(then: Co
 
 
 @pytest.mark.parametrize("now", [ColumnPolicy(special="null"), ColumnPolicy(special="clamp"), ColumnPolicy()])
-def test_what_stopped_before_left_nothing_to_read_again(now: ColumnPolicy) -> None:
+def test_policy_that_replaces_stop_needs_nothing_read_again(now: ColumnPolicy) -> None:
     """Setting clamp after a stop must not cost reading a whole table: no such value has reached the log."""
     assert reread(before(due=ColumnPolicy()), {ORDERS: {2: now}}) == {}
 
@@ -69,7 +69,7 @@ def test_table_that_is_new_or_of_an_older_log_is_not_compared() -> None:
     assert reread({}, {ORDERS: {2: ColumnPolicy("text")}}) == {}
 
 
-def test_order_stays_until_it_is_taken_out() -> None:
+def test_request_stays_until_it_is_removed() -> None:
     """A crash between the checkpoint with the new settings and the cut that requests the reading must not lose the
     request."""
     first = policies_to_store(before(due=ColumnPolicy(special="null")), {ORDERS: {2: ColumnPolicy()}, ITEMS: {}})

@@ -46,7 +46,7 @@ def test_such_a_column_stops_the_stream_too() -> None:
     assert "accept-history-loss" in (stopped.value.remedy or "")
 
 
-def test_table_that_came_up_refused_does_not_stop_the_others() -> None:
+def test_new_table_that_is_refused_does_not_stop_the_others() -> None:
     """Its key may still have to be added; a table that was captured or is named in the settings does stop them."""
     selection = Selection.parse(["shop.*", "shop.named"])
     found, left_out = selected(later=("no key", "add one")).for_restart(frozenset({ORDERS}), selection)

@@ -63,7 +63,7 @@ def keys_of(found: KeySet | None) -> list[int] | None:
     return None if found is None else found.keys.column("id").to_pylist()
 
 
-def test_what_is_left_of_a_transaction_is_what_was_not_taken_back() -> None:
+def test_transaction_keeps_only_what_was_not_rolled_back() -> None:
     """Rows, shapes, truncates and partial keys of a sub-transaction that was rolled back never happened."""
     opened, rows = Opened(), SpooledRows()
     rows.write(
@@ -95,7 +95,7 @@ def test_what_is_left_of_a_transaction_is_what_was_not_taken_back() -> None:
     assert opened.spools[0].ended == "finished"
 
 
-def test_a_shape_that_only_rows_taken_back_had_is_not_among_its_shapes() -> None:
+def test_shape_of_rolled_back_rows_only_is_not_among_the_transaction_s_shapes() -> None:
     """It would get an entry in the schema history that no row uses."""
     opened, rows = Opened(), SpooledRows()
     rows.write(opened, [batch(ORDERS, (0, "c", 1)), batch(WIDER, (1, "c", 2))], parts(1, 2))
@@ -107,7 +107,7 @@ def test_a_shape_that_only_rows_taken_back_had_is_not_among_its_shapes() -> None
     assert (found.rows, found.origin) == (1, None)
 
 
-def test_rows_that_cannot_be_taken_back_are_counted_too() -> None:
+def test_rows_that_cannot_be_rolled_back_are_counted_too() -> None:
     """A server without sub-transactions in its log sends no parts."""
     opened, rows = Opened(), SpooledRows()
     rows.write(opened, [batch(ORDERS, (0, "c", 1), (1, "t", 0)), batch(OTHER, (2, "u", 2), partial=True)], None)
@@ -135,7 +135,7 @@ def test_a_table_whose_partial_rows_are_all_deletes_has_no_keys() -> None:
     assert found.partial == {}
 
 
-def test_nothing_opens_no_spool_and_nothing_left_leaves_none() -> None:
+def test_empty_transaction_opens_no_spool_and_a_rolled_back_one_keeps_none() -> None:
     """A file for each empty transaction would be a file for each transaction of other databases."""
     opened, rows = Opened(), SpooledRows()
     rows.write(opened, [], None)

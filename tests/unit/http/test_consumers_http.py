@@ -67,7 +67,7 @@ def commit(server: HttpServer, cursor: str) -> Any:
     return ask(server, "POST", "/api/v1/consumers/shop/commit", {"cursor": cursor}, token=READ, headers=JSON)
 
 
-def test_poll_gives_rows_then_changes_and_a_commit_moves_on(server: HttpServer, log: HandLog) -> None:
+def test_poll_returns_rows_then_changes_and_a_commit_advances(server: HttpServer, log: HandLog) -> None:
     """Uncommitted changes are sent again; a cursor that the reader stores itself works as well."""
     create(server, tables=["public.orders"])
     first = polled(server)

@@ -105,7 +105,7 @@ def test_values_are_shown_only_where_they_are_requested(explorer: Explorer) -> N
     assert moved["before"] == {"id": "2"}
 
 
-def test_unchanged_absent_and_null_are_told_apart(explorer: Explorer) -> None:
+def test_unchanged_absent_and_null_are_distinguished(explorer: Explorer) -> None:
     """Three things that appear alike in a table: not sent, absent for a deleted row, and NULL."""
     partial, moved, deleted = explorer.changes("shop.orders", values=True, before=8, limit=3)["changes"]
     assert partial["unchanged"] == ["note"]
@@ -148,7 +148,7 @@ def test_large_transaction_is_cut_off_and_reported_as_such(explorer: Explorer, m
         (None, ["1"], "looking for a key: no table is named"),
     ],
 )
-def test_question_that_makes_no_sense_is_answered_with_what_would(
+def test_malformed_query_is_answered_with_a_valid_form(
     explorer: Explorer, table: str | None, key: list[str], said: str
 ) -> None:
     """S03: the answer repeats no value."""

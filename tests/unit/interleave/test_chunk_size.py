@@ -76,7 +76,7 @@ def test_chunks_stay_short_until_it_has_been_quiet_for_a_while() -> None:
     assert reading.window() == 20
 
 
-def test_transactions_that_come_after_the_chunk_was_read_count_too() -> None:
+def test_transactions_that_arrive_after_the_chunk_was_read_count_too() -> None:
     """They wait for the high mark as well."""
     reading = Reading()
     reading.window(held=True)
@@ -105,7 +105,7 @@ def test_live_transactions_after_the_chunk_was_read_count_too() -> None:
     assert reading.window() == 50
 
 
-def test_waiting_for_a_chunk_weighs_more_than_coming_by() -> None:
+def test_transactions_that_wait_for_a_chunk_weigh_more_than_unrelated_ones() -> None:
     """A table that is written to has short chunks, whatever else is written; after that, chunks of middle length."""
     reading = Reading()
     reading.window(holding=True)

@@ -54,7 +54,7 @@ def test_progress_of_a_newer_cdcflow_is_refused() -> None:
         Progress.from_json({"version": 2, "tables": {}})
 
 
-def test_unknown_fields_of_a_table_are_left_alone() -> None:
+def test_unknown_fields_of_a_table_are_kept() -> None:
     """A later patch release may write more; what it means here is unchanged (O06)."""
     value = json.loads(json.dumps(Progress({ORDERS: READING}).to_json()))
     value["tables"]["public.orders"]["colour"] = "blue"
@@ -170,7 +170,7 @@ def test_an_older_cdcflow_s_done_is_whole_since_then() -> None:
 
 
 @pytest.mark.parametrize(("incarnation", "since"), [(7, 10), (8, None)])
-def test_a_plan_that_finds_another_table_under_the_name_takes_back_that_it_was_whole(
+def test_plan_that_finds_another_table_under_the_name_revokes_its_completeness(
     incarnation: int, since: int | None
 ) -> None:
     """The log's rows belong to the earlier table: a merge that showed them would show rows that no longer exist."""
@@ -186,7 +186,7 @@ def test_a_plan_that_finds_another_table_under_the_name_takes_back_that_it_was_w
 
 
 @pytest.mark.parametrize("backfill_new", [True, False])
-def test_shapes_that_do_not_tell_one_table_from_another_are_all_of_the_same_one(backfill_new: bool) -> None:
+def test_shapes_without_an_incarnation_are_all_of_the_same_table(backfill_new: bool) -> None:
     """A source without such numbers: no table of it is begun again because of them."""
     limits = Limits(backfill_new=backfill_new)
     new = Backlog(Progress(), {ORDERS: "a shape"}, limits, Offset(50), {}).progress.tables[ORDERS]
@@ -245,7 +245,7 @@ def test_a_table_gets_a_base_where_the_log_does_not_have_all_of_its_rows(known: 
     assert outcome_of(Attach(ORDERS, "b2"), ORDERS, known).outcome == outcome
 
 
-def test_a_table_with_a_base_is_not_read_and_its_repairs_do_not_make_it_whole_in_the_log() -> None:
+def test_table_with_a_base_is_not_read_and_stays_incomplete_in_the_log_after_repairs() -> None:
     """A plan that was requested before the base was attached arrives too late, and only keys are read."""
     backlog = taken_up(replace(READING, incarnation=7))
     backlog.attach(ORDERS, "b1", Epoch(1), Offset(90), "0/9")
@@ -275,7 +275,7 @@ def test_a_table_with_a_base_is_not_read_and_its_repairs_do_not_make_it_whole_in
     assert (found.gap, found.whole_since) == (None, 99)
 
 
-def test_a_base_survives_its_json_and_goes_with_its_table() -> None:
+def test_base_survives_its_json_and_is_removed_with_its_table() -> None:
     """Another table of the same name has other rows."""
     progress = Progress({ORDERS: ATTACHED})
     assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress

@@ -35,7 +35,7 @@ def test_unknown_security_option_is_refused_with_an_error_that_names_it(name: st
         java_options({name: "x"})
 
 
-def test_what_only_tunes_the_other_library_means_nothing_here() -> None:
+def test_tuning_options_of_the_other_library_are_ignored() -> None:
     """The daemon and the merge share one settings file."""
     assert java_options({"compression.type": "zstd", "linger.ms": "5", "socket.timeout.ms": "9"}) == {}
 

@@ -63,7 +63,7 @@ def all_of(base: Base, wanted: Target) -> pa.Table:
         (pa.null(), pa.date32(), True),
     ],
 )
-def test_a_type_is_taken_only_where_no_value_can_become_another(
+def test_type_is_accepted_only_where_no_value_can_become_another(
     there: pa.DataType, wanted: pa.DataType, exact: bool
 ) -> None:
     """A guessed value would be reported as a difference, or worse, would hide one."""

@@ -159,7 +159,7 @@ def vector_in_file(folder: Path, content: bytes, crc: int | None = None) -> dict
     return {"storageType": "u", "pathOrInlineDv": stored, "offset": 1, "sizeInBytes": len(content), "cardinality": 2}
 
 
-def test_rows_that_a_vector_takes_away_are_not_read_and_it_goes_with_its_file(tmp_path: Path) -> None:
+def test_rows_that_a_vector_deletes_are_not_read_and_it_is_removed_with_its_file(tmp_path: Path) -> None:
     """As Spark writes them. The action that removes the file names the vector, or the file would stay."""
     folder = tmp_path / "t"
     table = made(folder)

@@ -43,7 +43,7 @@ def test_rows_stay_unchanged_without_acts() -> None:
     assert after([Describe(TARGET)]) == ROWS
 
 
-def test_two_columns_take_each_others_name() -> None:
+def test_two_columns_swap_their_names() -> None:
     """By way of a third name; a column's missing values go with the column."""
     acts = [
         *renamed("a", "__cdcflow_2", ("id", "__cdcflow_2", "b's")),
@@ -62,6 +62,6 @@ def test_two_columns_take_each_others_name() -> None:
     ([Empty("a")], "a", [None, None, None]),
     ([*renamed("a", "A a", ("id", "A a", "b's")), Widen("A a", "bigint")], "A a", [10, None, 30]),
 ])  # fmt: skip
-def test_columns_come_widen_and_lose_their_values(acts: list[Act], column: str, values: list[int | None]) -> None:
+def test_columns_are_added_widened_and_emptied(acts: list[Act], column: str, values: list[int | None]) -> None:
     """Each as the statement of the act would leave it (`statement.alter`)."""
     assert [row[column] for row in after(acts)] == values

@@ -50,7 +50,7 @@ def test_maintenance_joins_as_many_files_as_are_worth_it() -> None:
     assert len(file_rewrites.joined([3 * MB] * 50)) == AGAIN_BYTES_MAX // (3 * MB)
 
 
-def test_joining_comes_to_an_end_and_writes_little_more_than_once() -> None:
+def test_joining_of_files_converges_and_writes_little_more_than_once() -> None:
     """One file of a megabyte an hour, for a thousand hours."""
     sizes: list[int] = []
     written = 0

@@ -87,7 +87,7 @@ def test_live_rows_are_read_without_the_others(
         (pa.struct([("a", pa.int32())]), [{"a": None}, None]),
     ],
 )
-def test_what_a_file_counts_as_null_is_not_taken_for_it(tmp_path: Path, type_: pa.DataType, values: list[Any]) -> None:
+def test_null_count_of_a_file_is_not_trusted(tmp_path: Path, type_: pa.DataType, values: list[Any]) -> None:
     """It counts lists without elements, too."""
     schema = pa.schema([("c", type_)])
     pq.write_table(pa.table([pa.array(values, type_)], schema=schema), tmp_path / "f")

@@ -348,7 +348,7 @@ def test_rows_of_a_second_batch_continue_those_of_the_first(tmp_path: Path) -> N
     assert "offsets are not in ascending order" in [f.text for f in check(log.path).faults]
 
 
-def test_what_the_manifest_counts_is_counted_again_when_asked(copy: Copy) -> None:
+def test_counts_in_the_manifest_are_verified_by_a_deep_check(copy: Copy) -> None:
     """The merge chooses its way by these counts: of updates, deletes and inserts."""
     files = list(copy.manifest(0).files)
     (at,) = (i for i, f in enumerate(files) if f.path.startswith("shop.orders"))
@@ -563,9 +563,7 @@ def _restarted(path: Path) -> FileLog:
     return log
 
 
-def test_a_file_that_vanishes_while_the_log_is_looked_over_is_looked_for_again(
-    written: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_vanishes_during_the_check_is_searched_again(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that seals during the check is no fault; one that never lets the log be read whole is."""
     gone = [FileNotFoundError(2, "gone", "journal"), FileNotFoundError(2, "gone", "journal")]
 

@@ -60,7 +60,7 @@ def test_large_segment_is_not_rewritten_for_a_few_small_ones() -> None:
     assert written <= 502 * 10
 
 
-def test_wider_segment_covers_those_it_took_the_place_of() -> None:
+def test_wider_segment_covers_those_it_replaced() -> None:
     """For a while both exist: a reader that took both would read every row twice."""
     assert widest_segments([(1, 4), (1, 8), (5, 8), (9, 9)]) == [(1, 8), (9, 9)]
     assert widest_segments([(1, 8), (1, 4)]) == [(1, 8)]

@@ -73,7 +73,7 @@ def rows_in(target: Target) -> pa.Table:
     return pq.read_table(io.BytesIO(target.content))
 
 
-def test_neighbours_in_the_middle_take_the_place_of_all_of_them(layout: Layout) -> None:
+def test_compacted_neighbours_in_the_middle_keep_the_chain_intact(layout: Layout) -> None:
     """When the chain is walked back from the latest segment, it must continue before the oldest of them."""
     old = manifests(layout, 1, 4)
     (first, _), (newest, text) = old[0], old[-1]
@@ -145,7 +145,7 @@ def test_two_shapes_under_one_name_end_it(layout: Layout) -> None:
         compacted(layout, [first, (replace(second, files=files), text)])
 
 
-def test_a_large_file_goes_out_in_groups(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_is_written_in_groups(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is gathered is bounded; and batches of another schema are brought to the one that is written."""
     monkeypatch.setattr("cdcflow.log.files.compaction.GATHERED_BYTES_MAX", 0)
     made, files = compacted(layout, manifests(layout, 1, 4))

@@ -37,7 +37,7 @@ def cuts(records: list[Record]) -> list[int]:
     return [r.checkpoint.cut for r in records if isinstance(r, CutMark)]
 
 
-def test_every_record_comes_once_over_all_journals(log: FileLog, layout: Layout) -> None:
+def test_every_record_is_returned_once_over_all_journals(log: FileLog, layout: Layout) -> None:
     """A record that is read twice is published twice, and one that is skipped never reaches a topic."""
     writer = Writer.of(log)
     writer.put(orders(1, 2))
@@ -56,7 +56,7 @@ def test_every_record_comes_once_over_all_journals(log: FileLog, layout: Layout)
     following.close()
 
 
-def test_what_no_whole_cut_covers_is_not_given_out_yet(log: FileLog, layout: Layout) -> None:
+def test_records_that_no_whole_cut_covers_are_not_returned_yet(log: FileLog, layout: Layout) -> None:
     """A crash may remove it again, and what was published cannot be undone."""
     writer = Writer.of(log)
     writer.put(orders(1))
@@ -74,7 +74,7 @@ def test_what_no_whole_cut_covers_is_not_given_out_yet(log: FileLog, layout: Lay
     assert offsets(list(Following(layout, 1).read())) == [1, 2, 3]
 
 
-def test_new_journal_that_has_no_cut_yet_gives_nothing(log: FileLog, layout: Layout) -> None:
+def test_new_journal_without_a_cut_returns_no_records(log: FileLog, layout: Layout) -> None:
     """The position of the last cut in the previous journal means nothing in this one."""
     writer = Writer.of(log)
     writer.put(orders(*range(1, 50)))
@@ -90,7 +90,7 @@ def test_new_journal_that_has_no_cut_yet_gives_nothing(log: FileLog, layout: Lay
     assert offsets(list(following.read())) == [50]
 
 
-def test_rows_of_a_spool_come_where_it_is_attached(log: FileLog, layout: Layout) -> None:
+def test_rows_of_a_spool_are_returned_where_it_is_attached(log: FileLog, layout: Layout) -> None:
     """The rows of a large transaction are in a separate file, but their place in the order is in the journal."""
     writer = Writer.of(log)
     writer.append(orders(1))

@@ -47,7 +47,7 @@ def test_bits_and_forms_in_frames_are_those_of_the_format_s_page() -> None:
     assert transactions._KIND_NUMBERS == {"source": 0, "read": 1}
 
 
-def test_headers_of_transactions_are_all_there_but_for_their_origin() -> None:
+def test_headers_of_transactions_have_all_fields_except_the_origin() -> None:
     """A reader need not check whether a position or a time is NULL."""
     schema = segment.TRANSACTIONS_SCHEMA
     assert [field.name for field in schema if field.nullable] == ["origin"]
@@ -59,7 +59,7 @@ def test_headers_of_transactions_are_all_there_but_for_their_origin() -> None:
     assert schema.field("commit_ts").type == schema.field("commit_clock").type == pa.timestamp("us", tz="UTC")
 
 
-def test_what_a_file_of_a_segment_does_not_say_is_nothing() -> None:
+def test_file_entry_without_optional_fields_has_no_values_for_them() -> None:
     """The transactions' entry contains none of it."""
     entry = segment.SegmentFile("transactions.parquet", 3, 30, "aa")
     assert (entry.table, entry.version, entry.first_offset, entry.last_offset) == (None, 0, 0, 0)

@@ -60,7 +60,7 @@ def test_no_byte_can_change_unnoticed() -> None:
     assert len(padding) < 8 * (len(PAYLOADS) + 1)
 
 
-def test_file_cut_short_anywhere_gives_the_frames_before() -> None:
+def test_file_truncated_anywhere_returns_the_frames_before() -> None:
     """A crash may leave any length (hard case L01)."""
     content = made(PAYLOADS)
     counts = [len(found(content[:size])) for size in range(len(content) + 1)]

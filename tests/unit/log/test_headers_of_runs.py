@@ -91,7 +91,7 @@ def test_a_body_is_compressed_from_the_size_on_that_pays() -> None:
 
 
 @pytest.mark.parametrize("origin", [["a", None, "b"], ["", "x", "y"], [None, None, "z"], [None, None, None]])
-def test_origins_are_written_where_there_are_any(origin: list[str | None]) -> None:
+def test_origins_are_written_only_if_any_exist(origin: list[str | None]) -> None:
     """NULL and the empty text are two things."""
     given = run(3, origin=pa.array(origin, pa.string()))
     assert decoded(given)["origin"] == origin

@@ -111,7 +111,7 @@ def test_index_stays_right_over_a_compaction_and_continues_in_the_middle_of_a_se
     assert Indexing(grown.layout).step() == 0
 
 
-def test_what_expired_goes_from_the_index_too(grown: GrowingLog) -> None:
+def test_expired_segments_are_removed_from_the_index_too(grown: GrowingLog) -> None:
     grown.grow(4)
     Indexing(grown.layout).step()
     LogRetention(grown.layout).expire(ExpiryRule(before_cut=4))

@@ -48,7 +48,7 @@ def found(layout: Layout) -> Inventory:
     return inventory(layout, layout.log_file())
 
 
-def test_what_counts_is_found_and_what_was_sealed_is_left(layout: Layout) -> None:
+def test_unsealed_journals_are_found_and_sealed_ones_are_skipped(layout: Layout) -> None:
     """A journal whose segment exists would be read and sealed a second time."""
     seen = found(layout)
     assert [w.header.first_offset for w in seen.journals] == [3, 5]

@@ -99,7 +99,7 @@ def test_a_shape_is_introduced_once_and_rows_name_it_by_its_place() -> None:
     assert [r.shape for r in found[2:] if isinstance(r, ShapeRows)] == [ShapeEntry(PRODUCTS, 9), ShapeEntry(ORDERS, 4)]
 
 
-def test_rows_encoded_apart_lean_on_nothing_and_name_the_same_shapes() -> None:
+def test_rows_encoded_separately_need_no_earlier_frame_and_name_the_same_shapes() -> None:
     """Another thread inserts them between these frames, at a place that is unknown here."""
     made = encoder()
     made.shape(PRODUCTS, 1)
@@ -276,7 +276,7 @@ def test_position_is_present_or_absent() -> None:
             read(FrameKind.CUT, wrong)
 
 
-def test_a_piece_has_as_many_sub_transactions_as_rows_or_none() -> None:
+def test_piece_has_one_sub_transaction_per_row_or_has_no_list_of_them() -> None:
     """Each row belongs to one of them."""
     ids = np.array([1, 2], "<u8").tobytes()
     assert read(FrameKind.PIECE, (2).to_bytes(8, "little") + ids).subxids.tolist() == [1, 2]
@@ -285,7 +285,7 @@ def test_a_piece_has_as_many_sub_transactions_as_rows_or_none() -> None:
             read(FrameKind.PIECE, rows.to_bytes(8, "little") + ids)
 
 
-def test_an_extent_that_makes_no_sense_is_refused_like_a_record() -> None:
+def test_malformed_extent_is_refused_like_a_record() -> None:
     """Recovery needs no more than that."""
     for kind in (FrameKind.TRANSACTIONS, FrameKind.ROWS):
         with pytest.raises(InvariantViolated, match=f"the {kind.name.lower()} frame at byte 640"):

@@ -117,7 +117,7 @@ def test_few_blocks_are_named_for_nothing_and_a_row_costs_two_bytes_and_a_half()
     assert named < 50
 
 
-def test_blocks_of_another_shape_stay_apart_and_truncates_are_kept() -> None:
+def test_blocks_of_another_shape_stay_separate_and_truncates_are_kept() -> None:
     files = [
         IndexFile(
             "log-a",

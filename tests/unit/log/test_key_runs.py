@@ -115,7 +115,7 @@ def read_in_turn(chance: np.random.Generator, ranges: int) -> Iterator[np.ndarra
 
 @pytest.mark.parametrize("ranges", [1, 2, 3, 16])
 @pytest.mark.parametrize("seed", range(5))
-def test_ranges_that_are_read_in_turn_are_told_apart(ranges: int, seed: int) -> None:
+def test_ranges_that_are_read_in_turn_are_recorded_separately(ranges: int, seed: int) -> None:
     """That is how a backfill writes: runs that ascend go from one range into the next one, and back."""
     chance = np.random.default_rng(seed)
     keys = np.concatenate(list(read_in_turn(chance, ranges)))

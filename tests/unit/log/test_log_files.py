@@ -121,7 +121,7 @@ def test_journals_are_listed_by_their_whole_names(tmp_path: Path) -> None:
     assert layout.journal_offsets() == [30, 200]
 
 
-def test_a_segment_s_name_says_its_offsets_and_nothing_else_is_one() -> None:
+def test_segment_s_name_contains_its_offsets_and_other_names_are_no_segments() -> None:
     """Most segments are only listed, and never opened."""
     name = segment_name((7, 12345))
     assert segment_bounds(name) == (7, 12345)
@@ -188,7 +188,7 @@ def test_log_exists_when_its_log_json_is_local_or_in_the_store(tmp_path: Path) -
     assert with_store(tmp_path).exists()
 
 
-def test_log_json_is_that_of_the_directory_or_else_the_store_s(tmp_path: Path) -> None:
+def test_log_json_is_read_from_the_directory_first_and_then_from_the_store(tmp_path: Path) -> None:
     """And if there is no log.json, the message names the places that were searched."""
     with pytest.raises(ConfigurationError, match=f"reading the log {tmp_path}: there is no log here"):
         Layout(tmp_path).log_file()
@@ -372,7 +372,7 @@ def test_manifests_are_walked_back_to_the_requested_offset(tmp_path: Path) -> No
     assert [Segment.from_json(text).first_offset for text in texts] == [7, 4, 1]
 
 
-def test_a_segment_that_was_compacted_is_walked_over_in_the_one_that_took_its_place(tmp_path: Path) -> None:
+def test_chain_of_manifests_passes_a_compacted_segment_through_its_replacement(tmp_path: Path) -> None:
     """The one after it still names it."""
     layout = Layout(tmp_path)
     chain(layout)

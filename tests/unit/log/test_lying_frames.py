@@ -126,7 +126,7 @@ def test_check_names_a_frame_with_wrong_numbers(lie: str) -> None:
 
 
 @pytest.mark.parametrize("ends", [[3], [1, 3]])
-def test_transactions_that_have_other_rows_than_their_head_says_are_refused(ends: list[int]) -> None:
+def test_transactions_with_other_rows_than_in_their_head_are_refused(ends: list[int]) -> None:
     """Recovery relies on the head, and readers get the rest."""
     ids = np.arange(1, len(ends) + 1)
     positions = pa.array([f"p{i}" for i in ids])

@@ -87,7 +87,7 @@ def test_numbers_are_stored_as_steps_and_everything_else_is_not() -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 @pytest.mark.parametrize(("different", "dictionary"), [(25, True), (26, False)])
-def test_texts_that_come_again_get_a_dictionary(kind: pa.DataType, different: int, dictionary: bool) -> None:
+def test_repeating_texts_get_a_dictionary(kind: pa.DataType, different: int, dictionary: bool) -> None:
     """As often as every fourth value of the first rows; only a sample of those is inspected."""
     assert SAMPLE_REPEATS == 4
     values = [f"v{i % different}" for i in range(100)]
@@ -103,7 +103,7 @@ def test_only_the_first_rows_are_read() -> None:
     assert not any("DICTIONARY" in e for e in stored(batch(v=first))["v"].encodings)
 
 
-def test_our_own_columns_of_few_words_always_have_a_dictionary() -> None:
+def test_cdcflow_s_columns_with_few_values_always_have_a_dictionary() -> None:
     """Ops, and names of unchanged columns."""
     rows = batch(
         _op=["c", "u", "d"], _unchanged=pa.array([["a"], None, ["b"]], pa.list_(pa.field("element", pa.string())))
@@ -238,7 +238,7 @@ def test_background_thread_runs_one_task_at_a_time_and_its_error_is_raised() -> 
     TaskThread().close()
 
 
-def test_closing_waits_for_what_is_under_way() -> None:
+def test_closing_waits_for_the_write_under_way() -> None:
     """Otherwise the file would be closed while it is written."""
     beside = TaskThread()
     ended: list[str] = []

@@ -103,7 +103,7 @@ def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Story:
         ((), [], []),
     ],
 )
-def test_transactions_are_looked_for_where_they_may_be(
+def test_transactions_are_searched_only_in_segments_that_may_have_them(
     story: Story, asked: tuple[int, ...], found: list[int], opened: list[int]
 ) -> None:
     """A wrong answer costs a commit that is applied twice, or never; a careless start reads the whole log. Manifests

@@ -167,7 +167,7 @@ def test_missing_segment_between_two_others_is_reported_and_never_passed_over(
 @pytest.mark.parametrize("to", [8, 9, LAST - 1, LAST, None])
 @pytest.mark.parametrize("journal_is_left", [True, False])
 @pytest.mark.parametrize("asked", [read_rows, read_transactions])
-def test_journal_that_is_sealed_while_a_reader_looks_for_it_is_read_as_a_segment(
+def test_journal_that_is_sealed_while_a_reader_opens_it_is_read_as_a_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: int | None, journal_is_left: bool, asked: Callable[..., object]
 ) -> None:
     """Its rows are in no segment that the reader has listed, and the remaining journal begins after them."""

@@ -151,7 +151,7 @@ def test_small_message_predicts_nothing_about_later_ones() -> None:
         ([0, 2, 3, 4, 5, 6, 7, 8, 9, 10], 1, 16),
     ],
 )
-def test_gaps_between_offsets_take_as_few_bytes_as_hold_them(index: list[int], width: int, bytes_: int) -> None:
+def test_gaps_between_offsets_are_stored_in_the_fewest_bytes(index: list[int], width: int, bytes_: int) -> None:
     """Padded to multiples of eight bytes, so that the message after it is aligned as Arrow requires."""
     rows = inserts(len(index)).rows
     payload = frame(RowsEncoder(ORDERS, 0, deflates=False), ChangeBatch(ORDERS, np.array(index, np.int64), rows), 100)

@@ -38,7 +38,7 @@ def collections_let_others_run() -> Iterator[None]:
         gc.callbacks.remove(hand_over)
 
 
-def test_history_can_be_written_while_new_shapes_come() -> None:
+def test_history_can_be_written_while_new_shapes_are_added() -> None:
     """The sealing thread writes it while the capture runs, and a thousand tables appear at once."""
     history = SchemaHistory()
     for number in range(500):

@@ -189,7 +189,7 @@ def test_error_while_a_row_group_is_under_way_waits_for_it(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("earlier", [3, 6])
-def test_offsets_that_run_backwards_or_come_twice_are_not_sealed(earlier: int) -> None:
+def test_decreasing_or_repeated_offsets_are_not_sealed(earlier: int) -> None:
     """Readers skip by offset bounds: a file that is not in order would lose rows silently."""
     records = runs(2)
     records[3], records[6] = records[earlier], records[3]
@@ -255,7 +255,7 @@ def test_manifest_bounds_the_transaction_ids_of_the_source() -> None:
     assert replace(segment, previous_offset=1, first_offset=9).before == (1, 8)
 
 
-def test_columns_are_stored_as_their_values_ask_for() -> None:
+def test_encoding_of_a_column_depends_on_its_values() -> None:
     """Repeating texts get a dictionary, numbers steps; bounds only for what readers skip by."""
     shape = ShapeEntry(ORDERS, 1)
     batch = changes(ORDERS, [{"id": i, "note": ("a", "b")[i % 2]} for i in range(2000)])

@@ -123,7 +123,7 @@ def test_a_spool_is_whole_when_it_has_the_bytes_that_were_attached(monkeypatch: 
         assert not spool.is_whole(io.BytesIO(b"x" + content[1:]), attach)
 
 
-def test_a_spool_s_head_says_whose_it_is() -> None:
+def test_spool_s_head_identifies_its_owner() -> None:
     """docs/changelog-format.md names these fields: an operator who finds a spool has to know what it belongs to."""
     found: Any = read_header(io.BytesIO(written()), FileKind.SPOOL, "spool").value
     assert found == {"log_id": "log-a", "epoch": 3, "number": 7}

@@ -143,7 +143,7 @@ def refused(topic: Topic, after: Checkpoint | None, said: str) -> None:
         {"commit_clock": 99},
     ],
 )
-def test_a_history_of_something_else_is_not_continued(changed: dict[str, Any]) -> None:
+def test_history_of_another_log_is_not_continued(changed: dict[str, Any]) -> None:
     """The cut that it ends with must be in the topic as the history has it."""
     topic = Topic().topic_range(2).topic_range(1)
     refused(topic, replace(topic.cuts[1], **changed), "cut 1 of the history .* is not in it")
@@ -246,7 +246,7 @@ def test_records_that_cdcflow_did_not_write_are_refused() -> None:
     assert head_from(good[0].value) == JournalHeader("log-a", Epoch(1), Checkpoint())
 
 
-def test_a_cut_that_comes_twice_is_refused() -> None:
+def test_repeated_cut_is_refused() -> None:
     """Each cut is a later one: two with one number would make two segments out of one."""
     topic = Topic().topic_range(1, idle=1)
     topic.messages.append(topic.messages[-1])

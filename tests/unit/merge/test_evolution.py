@@ -58,7 +58,7 @@ def test_of_several_defaults_of_one_column_existing_rows_get_the_first() -> None
     assert found.defaults == {3: "CAST('7' AS int)"}
 
 
-def test_a_dropped_column_tells_no_rows_apart_where_there_is_no_key() -> None:
+def test_dropped_column_distinguishes_no_rows_of_a_table_without_a_key() -> None:
     """A delete after it does not contain the column: rows that differ only there are now equal. It is emptied once,
     never becomes the source's column again, and is not created at all if it was added and dropped within one range."""
     before = shape(("a", 1, INT), ("b", 2, TEXT), key=())
@@ -139,7 +139,7 @@ def test_a_renamed_column_is_followed_by_its_number() -> None:
     assert found.steps == (Rename("note", "remark"),)
 
 
-def test_columns_that_swap_their_names_do_not_meet_on_the_way() -> None:
+def test_columns_that_swap_their_names_do_not_collide() -> None:
     """G25: two columns of one name cannot exist, not even between two statements."""
     before = target_of(shape(("id", 1, INT), ("a", 2, TEXT), ("b", 3, TEXT)))
     found = evolve(before, [shape(("id", 1, INT), ("b", 2, TEXT), ("a", 3, TEXT))])
@@ -240,7 +240,7 @@ def test_recreated_table_is_known_by_the_names_it_began_with(key: str, key_swapp
     assert found.steps == ()
 
 
-def test_a_number_that_an_older_cdcflow_made_up_is_taken_out_of_the_source_s_way() -> None:
+def test_number_assigned_by_an_older_cdcflow_does_not_collide_with_the_source_s() -> None:
     """P25: its number was above all others, where the source numbers its next column."""
     columns = '[["id",1,"int"],["a",3,"string"],["b",2,"string"]]'
     old = Target.from_json(f'{{"version":1,"incarnation":2,"key":["id"],"columns":{columns}}}')

@@ -76,7 +76,7 @@ def test_rows_that_swap_keys_keep_their_own_values() -> None:
     assert {k: r.values["doc"] for k, r in found.items()} == {(1,): "two", (2,): "one"}
 
 
-def test_a_plain_insert_takes_nothing_from_a_delete_before_it() -> None:
+def test_plain_insert_inherits_nothing_from_a_delete_before_it() -> None:
     """Only an insert that names its old row continues it."""
     found = fold({(1,): row(1, id=1, doc="D")}, [change(2, "d", id=1), change(3, "c", "doc", id=2)], ("id",))
     assert found == {(2,): row(3, "doc", id=2)}
@@ -165,7 +165,7 @@ def test_truncate_deletes_the_live_rows_and_no_others() -> None:
     }
 
 
-def test_a_key_change_deletes_the_row_of_the_old_key_and_takes_its_values_along() -> None:
+def test_key_change_deletes_the_row_of_the_old_key_and_keeps_its_values() -> None:
     """P10: both rows are present, and only the new one is not deleted."""
     there: Rows = {(1,): row(1, id=1, a=1, doc="D")}
     found = softly(there, change(2, "d", id=1), change(3, "c", "doc", before=1, id=2, a=2))

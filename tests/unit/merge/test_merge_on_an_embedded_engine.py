@@ -54,7 +54,7 @@ def merge_rounds(warehouse: EmbeddedWarehouse, seed: int, events: int = 80) -> l
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_random_histories_merge_to_what_the_fold_gives(warehouse: EmbeddedWarehouse, seed: int) -> None:
+def test_random_histories_merge_to_the_fold(warehouse: EmbeddedWarehouse, seed: int) -> None:
     """The fold is the meaning: partial rows, NULLs, key changes in chains and swaps, equal rows, shapes that change."""
     found = merge_rounds(warehouse, seed)
     assert not found, f"seed {seed}\n" + "\n".join(found[:5])
@@ -90,7 +90,7 @@ def changes_together(draw: st.DrawFn) -> list[Step]:
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(changes_together(), min_size=1, max_size=6), min_size=1, max_size=3), st.booleans())
-def test_any_history_merged_at_any_cuts_is_what_the_fold_gives(ranges: list[list[list[Step]]], marks: bool) -> None:
+def test_any_history_merged_at_any_cuts_equals_the_fold(ranges: list[list[list[Step]]], marks: bool) -> None:
     """Few keys and few changes, so that a difference shrinks to the changes that make it."""
     warehouse = EmbeddedWarehouse(marks=marks)
     world, offset = World(None, {"orders": TABLE}, 1), 0  # type: ignore[arg-type]  # no chance is left to it
@@ -130,7 +130,7 @@ def test_a_null_that_was_sent_replaces_the_value_in_the_table(warehouse: Embedde
     }
 
 
-def test_a_row_that_the_table_has_newer_is_left_alone(warehouse: EmbeddedWarehouse) -> None:
+def test_row_whose_version_in_the_table_is_newer_is_not_touched(warehouse: EmbeddedWarehouse) -> None:
     """A range that is merged again must not restore an earlier version of a row."""
     newer = put(warehouse, 10, ("c", {"id": 1, "a": 2, "doc": "new"}))
     assert put(warehouse, 5, ("u", {"id": 1, "a": 1, "doc": "old"})) == newer
@@ -150,7 +150,7 @@ def test_a_range_merged_twice_changes_nothing(warehouse: EmbeddedWarehouse) -> N
     assert put(warehouse, 1, *steps) == once
 
 
-def test_a_sweep_takes_what_is_older_and_nothing_else(warehouse: EmbeddedWarehouse) -> None:
+def test_sweep_removes_older_rows_and_no_others(warehouse: EmbeddedWarehouse) -> None:
     """A finished backfill removes the rows that nothing touched since it began: only those; the row of its first offset
     stays."""
     put(warehouse, 1, ("c", {"id": 1, "a": 1, "doc": "x"}), ("c", {"id": 2, "a": 1, "doc": "x"}))

@@ -46,7 +46,7 @@ def test_a_table_is_whole_from_the_last_backfill_on_that_was_done(
         (backfill("reading", 40, 40), (40,)),
     ],
 )
-def test_a_new_table_begins_where_it_is_whole_or_else_where_it_will_be(
+def test_new_table_begins_where_it_is_or_will_be_complete(
     known: TableBackfill, beginnings: tuple[int, ...]
 ) -> None:
     """Nothing from before a finished backfill is needed: neither rows nor the shapes that they had."""
@@ -70,7 +70,7 @@ def test_a_backfill_that_is_done_is_known_when_the_next_one_has_begun(known: Tab
     assert known.finished_generation == generation
 
 
-def test_what_is_no_number_is_not_taken_for_one() -> None:
+def test_value_that_is_not_a_number_is_not_read_as_one() -> None:
     """A log's entry is read from a file."""
     assert TableBackfill.of({}) == TableBackfill()
     assert TableBackfill.of({"state": None, "generation": "2", "since": None}) == TableBackfill("None")

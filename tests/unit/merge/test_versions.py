@@ -78,7 +78,7 @@ def test_versions_are_the_same_however_merges_cut_the_log() -> None:
         assert cut == whole, differs(seed, log, whole, cut)
 
 
-def test_the_sql_gives_what_the_oracle_says() -> None:
+def test_sql_equals_the_oracle() -> None:
     """For any log, and however merges cut it."""
     for seed, log in logs(LOGS_SQL):
         check(seed, log)

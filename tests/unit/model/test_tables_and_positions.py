@@ -68,7 +68,7 @@ def test_type_is_read_exactly_and_is_readable(type_: ColumnType) -> None:
     assert (written["source"], written["arrow"]) == (type_.source, str(type_.arrow))
 
 
-def test_types_that_differ_in_the_server_s_word_or_in_arrow_s_are_two() -> None:
+def test_types_that_differ_in_the_server_s_name_or_in_arrow_are_two() -> None:
     """A column with a new type is a different shape."""
     assert len({NUMERIC, ColumnType("numeric(10,2)", pa.string()), ColumnType("money", NUMERIC.arrow)}) == 3
 

@@ -145,7 +145,7 @@ def lines(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("said", lines(HARMLESS))
-def test_clause_that_leaves_values_alone_reads_nothing_again(said: str) -> None:
+def test_clause_that_changes_no_values_reads_nothing_again(said: str) -> None:
     """Reading a large table again is expensive, and operators run these clauses every day."""
     found = alter_effects(list(tokens_of(said)))
     assert not found.fills
@@ -284,7 +284,7 @@ def test_every_redefined_column_is_reported() -> None:
     )
 
 
-def test_names_and_strings_are_no_words() -> None:
+def test_names_and_strings_are_not_keywords() -> None:
     """A column may be called `unsigned`, and a comment may contain anything."""
     found = alter_effects(list(tokens_of("MODIFY `bigint` int COMMENT 'NOT NULL'")))
     assert found.redefined == (Redefined("bigint", "INT", 0, unsigned=False, nullable=True),)
@@ -293,7 +293,7 @@ def test_names_and_strings_are_no_words() -> None:
     assert alter_effects(list(tokens_of("ADD (`)` int, x int NOT NULL)"))).fills
 
 
-def test_a_text_whose_size_is_not_said_is_wider_than_none() -> None:
+def test_text_without_a_stated_size_is_not_wider_than_any() -> None:
     """What is not understood makes nothing harmless."""
     for said in ("MODIFY v varchar", "MODIFY v varchar(x)", "MODIFY v varchar('9')"):
         assert alter_effects(list(tokens_of(said))).redefined == (Redefined("v", "VARCHAR", 0, False, True),)

@@ -135,7 +135,7 @@ def test_each_clause_by_its_first_two_words(said: str, does: bool) -> None:
 @pytest.mark.parametrize(
     "word", ["NULL", "DEFAULT 5", "COMMENT 'x'", "FIRST", "AFTER id", "VISIBLE", "INVISIBLE", "SIGNED", "NOT NULL"]
 )
-def test_words_of_a_definition_that_are_no_matter_of_values(word: str) -> None:
+def test_keywords_of_a_definition_that_do_not_concern_values(word: str) -> None:
     """The column is compared with what it was; any other word may convert."""
     found = alter_effects(list(tokens_of(f"MODIFY v bigint {word}")))
     assert not found.fills

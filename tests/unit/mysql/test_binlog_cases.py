@@ -273,7 +273,7 @@ def test_compressed_rows_grow_no_further_than_their_stated_size() -> None:
         reader(other, expanded_bytes_max=1000).feed(other.dump())
 
 
-def test_large_compressed_transaction_goes_into_a_spool_in_pieces() -> None:
+def test_large_compressed_transaction_is_spooled_in_pieces() -> None:
     """M01, M44: memory does not depend on a transaction's size, also where it arrives as one event."""
     log = Log(compress=True)
     log.begin()

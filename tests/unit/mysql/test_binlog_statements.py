@@ -194,7 +194,7 @@ def test_emptied_tables_are_reported(said: str, ops: str) -> None:
         ("ALTER TABLE t CONVERT PARTITION p1 TO TABLE u", ["u"], ["u", "t"]),
     ],
 )
-def test_parts_that_come_and_go_are_read_again(said: str, emptied: list[str], read: list[str]) -> None:
+def test_partitions_that_are_added_or_dropped_are_read_again(said: str, emptied: list[str], read: list[str]) -> None:
     """M40: the log does not contain which rows were inserted or deleted; the end of the backfill deletes the missing
     ones."""
     log = Log()
@@ -400,7 +400,9 @@ def test_swap_by_a_tool_is_read_again_unless_nothing_can_have_changed(before: li
         ("RENAME TABLE t TO _t_delta", ["t"], []),
     ],
 )
-def test_table_is_the_tools_only_by_the_names_that_it_gives(said: str, emptied: list[str], read: list[str]) -> None:
+def test_tables_of_a_tool_are_recognized_only_by_the_names_it_uses(
+    said: str, emptied: list[str], read: list[str]
+) -> None:
     """M37: another table's rows under a captured name are not the earlier rows."""
     log = Log()
     one(log, 1)
@@ -478,7 +480,7 @@ def test_tables_that_a_statement_named_are_looked_up_again(said: str, changed: l
         ("_t_del", False),
     ],
 )
-def test_which_tables_hold_the_rows_of_the_one_whose_place_they_take(name: str, is_shadow: bool) -> None:
+def test_which_tables_have_the_rows_of_the_one_that_they_replace(name: str, is_shadow: bool) -> None:
     """M37: by the names that the tools give them; any other table that takes a name has its own rows."""
     log = Log()
     one(log, 1)

@@ -47,7 +47,7 @@ def test_tagged_gtid_is_part_of_the_position() -> None:
     assert found.gtids[-1][1] == ("3e11fa47-71ca-11e1-9e33-c80aa9429562:blue", 41)
 
 
-def test_transaction_that_comes_again_is_dropped_by_its_gtid() -> None:
+def test_repeated_transaction_is_dropped_by_its_gtid() -> None:
     """M12: a server that begins before the requested position must not double rows."""
     log = Log("mysql")
     for i in range(1, 6):

@@ -111,7 +111,7 @@ def test_vector_of_mariadb_is_bytes_to_its_table_maps() -> None:
     assert server_column(column, COLLATIONS, is_mariadb=True) == expected
 
 
-def test_types_of_the_change_log_tell_what_a_column_was_that_is_gone() -> None:
+def test_types_in_the_change_log_show_the_type_of_a_dropped_column() -> None:
     """Only where it is stored in that form: the column may have been altered since."""
     uuid, bytes_of_16 = (
         ServerColumn("c", TypeCode.CHAR, 16, True, collation=BINARY_COLLATION, extra=e) for e in ("uuid", "")

@@ -55,7 +55,7 @@ def test_what_a_later_set_holds_is_not_forgotten_for_an_earlier_fence() -> None:
     assert late.hidden(ids(10, 20)).tolist() == []
 
 
-def test_fence_that_comes_after_one_with_more_misses_nothing() -> None:
+def test_fence_created_after_one_with_a_larger_set_misses_nothing() -> None:
     """W03, W26: two parts of a chunk check concurrently. The one that read its set first may create its fence last."""
     delivered = DeliveredGtids()
     delivered.add(ids(10, 20), gtids((ONE, 1), (ONE, 2)))
@@ -114,7 +114,7 @@ def test_place_in_the_log_parts_seen_from_unseen(upto: int, hidden: list[int]) -
     assert CoordinateVisibility(upto).hidden(ids(1, 5, 9)).tolist() == hidden
 
 
-def test_two_bounds_that_disagree_give_a_chunk_no_place() -> None:
+def test_chunk_has_no_place_if_its_two_bounds_disagree() -> None:
     """MySQL: between what is certainly seen and what is certainly not, nothing is claimed."""
     table, runs = _runs()
     lower, upper = CoordinateVisibility(10), CoordinateVisibility(20)

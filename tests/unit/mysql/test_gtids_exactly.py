@@ -63,7 +63,7 @@ def test_a_run_is_of_one_source_without_a_gap(gtids: Gtids, run: tuple[str, int]
         (f" , {A} : 1 ,, ", f"{A}:1"),
     ],
 )
-def test_a_mysql_set_is_read_in_whatever_way_it_is_written(text: str, canonical: str) -> None:
+def test_mysql_set_is_read_in_any_notation(text: str, canonical: str) -> None:
     """The text of equal sets is the same."""
     assert gtid_set("mysql", text).text() == canonical
 
@@ -134,7 +134,7 @@ def test_texts_of_a_run_grow_at_their_source_s_last_interval() -> None:
 # ── MariaDB ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_mariadb_set_is_read_in_whatever_way_it_is_written() -> None:
+def test_mariadb_set_is_read_in_any_notation() -> None:
     """The last of a domain counts; domains are ordered as numbers."""
     assert gtid_set("mariadb", " 10-1-5 ,, 2-7-41 , 10-3-6").text() == "2-7-41,10-3-6"
     assert gtid_set("mariadb", "").text() == ""

@@ -36,7 +36,7 @@ def order_of(found: Reader) -> list[tuple[str, object]]:
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 @pytest.mark.parametrize("spool_bytes_max", [1 << 30, 1])
-def test_keys_of_incomplete_rows_come_before_them(flavor: Flavor, spool_bytes_max: int) -> None:
+def test_keys_of_incomplete_rows_precede_them(flavor: Flavor, spool_bytes_max: int) -> None:
     """A position after the rows must not become durable without the request to read them."""
     log = Log(flavor)
     log.begin()

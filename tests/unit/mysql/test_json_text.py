@@ -113,7 +113,7 @@ def test_garbled_document_names_its_column() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_column_of_documents_keeps_null_apart_from_null(way: str) -> None:
+def test_column_of_documents_distinguishes_sql_null_from_json_null(way: str) -> None:
     """SQL's NULL and JSON's null are different values; and a column of many documents equals its documents one by
     one."""
     shape = table(column("id", TypeCode.LONG), column("paper", TypeCode.JSON, 4))

@@ -148,7 +148,7 @@ def test_digest_changes_with_what_a_literal_depends_on() -> None:
     assert len(digests) == 5
 
 
-def test_cells_of_a_row_are_told_apart() -> None:
+def test_cells_of_a_row_are_distinguished() -> None:
     """NULL and the empty text differ."""
     row = b"\x01a\xfb\x00\xfc\x03\x00xyz\xfd\x01\x00\x00q\xfe\x01\0\0\0\0\0\0\0r"
     assert cells_of(b"??" + row + b"??", 2, 2 + len(row)) == [b"a", None, b"", b"xyz", b"q", b"r"]

@@ -117,7 +117,7 @@ def test_poll_never_waits(ends: Ends) -> None:
     assert ends.ids() == [0]
 
 
-def test_a_backlog_comes_in_several_calls_without_waiting_for_the_socket(ends: Ends) -> None:
+def test_backlog_is_returned_in_several_calls_without_waiting_for_the_socket(ends: Ends) -> None:
     """What was read and is not decoded yet shows in `ready`, because the socket does not show it."""
     dump = many(1000, 150).dump()
     sent = 0

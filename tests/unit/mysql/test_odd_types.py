@@ -100,7 +100,7 @@ def compressed(value: bytes, octets: int, *, header: bool = True) -> bytes:
 
 
 @pytest.mark.parametrize("octets", [1, 2, 3, 4])
-def test_compressed_values_say_their_length_in_one_to_four_bytes(octets: int) -> None:
+def test_compressed_values_have_a_length_of_one_to_four_bytes(octets: int) -> None:
     """M62: with zlib's header and without; short values are stored uncompressed."""
     value = b"abc" * 80
     decode = partial(text.decode_compressed, text.raw)
@@ -123,7 +123,7 @@ def test_compressed_values_say_their_length_in_one_to_four_bytes(octets: int) ->
         b"\x81\3",
     ],
 )
-def test_what_is_compressed_in_another_way_is_refused(value: bytes) -> None:
+def test_unknown_compression_is_refused(value: bytes) -> None:
     """O10: unknown means stop."""
     refused(partial(text.decode_compressed, text.raw), value, b"\0x")
 
@@ -210,7 +210,7 @@ def test_an_address_is_as_short_as_the_server_prints_it(stored: str, printed: st
     assert found(special.inet6, [raw, None]) == [printed, None]
 
 
-def test_what_is_left_away_at_the_end_of_an_address_is_zero() -> None:
+def test_omitted_bytes_at_the_end_of_an_address_are_zero() -> None:
     """N11: like any fixed bytes."""
     assert found(special.inet4, [b"\xff\1\0\x0a", b"\1\2", b"\0\0\1", None]) == [
         *("255.1.0.10", "1.2.0.0", "0.0.1.0"),

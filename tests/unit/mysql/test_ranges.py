@@ -24,7 +24,7 @@ FLOAT = ServerColumn("f", TypeCode.FLOAT, 4, False)
         (100_000, 1, [100_000]),
     ],
 )
-def test_there_are_as_many_parts_as_pay(rows: int, parts_max: int, expected: list[int]) -> None:
+def test_number_of_parts_is_limited_by_their_benefit(rows: int, parts_max: int, expected: list[int]) -> None:
     """A connection for a few rows costs more than it reads."""
     assert sizes(rows, parts_max, 10_000) == expected
 

@@ -56,7 +56,7 @@ def listed(found: DecodedRows) -> list[tuple[Any, ...]]:
     return [tuple(r.values()) for r in found.rows.to_pylist()]
 
 
-def test_inserted_rows_come_in_order_over_all_events(way: Any) -> None:
+def test_inserted_rows_are_in_order_over_all_events(way: Any) -> None:
     """The order within a transaction is the order of the log, whichever event a row came in."""
     found = of(way, RowKind.INSERT, [row(1, b"new", None) + row(2, None, b"x"), row(3, b"", b"")])
     assert listed(found) == [
@@ -128,7 +128,7 @@ def test_minimal_update_names_what_it_did_not_send(way: Any) -> None:
     assert listed(found) == [(1, None, None, "u", ["note"], None)]
 
 
-def test_noblob_update_takes_from_the_old_row_what_it_did_not_send(way: Any) -> None:
+def test_noblob_update_copies_unsent_values_from_the_old_row(way: Any) -> None:
     """M08: what the before image has and the after image does not is unchanged, and therefore known."""
     after = image(ORDERS, [key(1), b"b"], (True, True, False))
     found = of(way, RowKind.UPDATE, [row(1, b"a", b"long") + after], ALL, (True, True, False))
@@ -203,7 +203,7 @@ def of_documents(way: Any, *rows: bytes, after: Sequence[bool] = (True,) * 4) ->
     return found
 
 
-def test_document_that_came_as_a_part_is_unchanged_and_incomplete(way: Any) -> None:
+def test_partially_logged_document_is_unchanged_and_incomplete(way: Any) -> None:
     """The changed part of a document is not the document, and its old value is no longer right either."""
     found = of_documents(
         way,
@@ -304,7 +304,7 @@ def test_bitmap_that_is_too_short_is_refused(way: Any) -> None:
         way(ORDERS, data, extents, RowKind.INSERT, b"", b"")
 
 
-def test_nothing_gives_no_rows(way: Any) -> None:
+def test_empty_event_gives_no_rows(way: Any) -> None:
     """An event of a captured table may hold no row."""
     assert of(way, RowKind.INSERT, []).rows.num_rows == 0
     assert of(way, RowKind.UPDATE, [b""]).counts.tolist() == [0]

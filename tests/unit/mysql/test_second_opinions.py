@@ -114,7 +114,7 @@ def test_missing_doubled_and_renamed_changes_are_found(flavor: Flavor) -> None:
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
-def test_bytes_that_were_cut_wrong_are_a_difference(flavor: Flavor) -> None:
+def test_wrongly_cut_bytes_are_a_difference(flavor: Flavor) -> None:
     """The library fails at them or reads other values, and its exception's text may contain values."""
     sample = history(flavor).kept[0]
     found = [compare(replace(sample, event=sample.event[:-cut]), flavor) for cut in range(1, 12)]

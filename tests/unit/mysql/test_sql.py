@@ -107,7 +107,7 @@ def test_a_text_is_cut_where_the_server_cuts_it(text: str, found: list[str]) -> 
         ("7", Token("7", "7", True)),
     ],
 )
-def test_only_a_bare_word_is_a_word_and_a_string_is_no_name(text: str, token: Token) -> None:
+def test_only_an_unquoted_word_is_a_keyword_and_a_string_is_not_a_name(text: str, token: Token) -> None:
     """Text in double quotes is a string or a name, depending on the session; where it matters it is treated as a
     name."""
     assert tokens(text) == [token]
@@ -125,7 +125,7 @@ def test_only_a_bare_word_is_a_word_and_a_string_is_no_name(text: str, token: To
         (r"'a\' 'b'", ANSI_QUOTES | NO_BACKSLASH_ESCAPES, ["a\\", "b"]),
     ],
 )
-def test_a_backslash_is_what_the_session_s_mode_says(text: str, sql_mode: int, found: list[str]) -> None:
+def test_meaning_of_a_backslash_follows_the_session_s_mode(text: str, sql_mode: int, found: list[str]) -> None:
     """Other bits of the mode do not affect it."""
     other = ~(ANSI_QUOTES | NO_BACKSLASH_ESCAPES) & 0xFFFFFFFF
     assert names(text, sql_mode) == names(text, sql_mode | other) == found

@@ -104,7 +104,7 @@ T, X = TableId("shop", "t"), TableId("other", "x")
     ],
 )
 @pytest.mark.parametrize("head", ["ALTER TABLE t", "ALTER TABLE IF EXISTS shop.t", "alter ignore table `t`"])
-def test_rows_that_came_or_went_by_whole_parts(head: str, text: str, other: TableId | None, what: str) -> None:
+def test_rows_added_or_removed_with_whole_partitions(head: str, text: str, other: TableId | None, what: str) -> None:
     """M40: there are no row events for them, and the other table lost or received them."""
     assert statement_of(Query("shop", f"{head} {text}")) == PartsChanged(T, other, what)
 

@@ -204,7 +204,7 @@ def test_letters_that_name_no_captured_table_change_nothing(said: bytes) -> None
     assert (emptied(found), read_again(found), ids_of(found)) == ([], set(), [2])
 
 
-def test_savepoint_is_found_again_whatever_the_client_says_since() -> None:
+def test_savepoint_is_found_again_after_a_change_of_the_client_s_character_set() -> None:
     """The servers write its name in UTF-8. Read in two sets it would be two names, and all rows would be removed."""
     log = Log()
     log.begin()

@@ -151,7 +151,7 @@ def test_table_made_without_a_query_is_empty(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " /* nothing */ -- at all"])
-def test_statement_of_no_words_is_not_understood(text: str) -> None:
+def test_statement_without_keywords_counts_as_unknown(text: str) -> None:
     """Unknown means that something may have changed, not that cdcflow ends the stream with an error."""
     assert said(text) == OtherDdl(None)
 
@@ -171,12 +171,12 @@ def test_view_of_a_table_is_not_that_table(text: str) -> None:
         (r"""ALTER TABLE t COMMENT "\", RENAME TO x, COMMENT ", RENAME TO u""", 0),
     ],
 )
-def test_backslash_in_quotes_is_what_the_session_says(text: str, sql_mode: int) -> None:
+def test_meaning_of_a_backslash_in_quotes_follows_the_session(text: str, sql_mode: int) -> None:
     """With NO_BACKSLASH_ESCAPES a string may end with one; taken for an escape, it hides what follows."""
     assert statement_of(Query("shop", text, sql_mode)) == Renamed(((tables("t")[0], tables("u")[0]),))
 
 
-def test_a_row_statement_is_called_by_its_word() -> None:
+def test_row_statement_is_named_by_its_keyword() -> None:
     """The message contains what was found, and never the values in it."""
     found = said("insert into t values ('secret')")
     assert isinstance(found, RowChange)
@@ -204,7 +204,7 @@ def test_which_tables_no_longer_have_rows(text: str, emptied: list[str], dropped
     ("text", "schema"),
     [("DROP DATABASE shop", "shop"), ("DROP SCHEMA IF EXISTS `a b`", "a b"), ("drop schema x", "x")],
 )
-def test_a_schema_goes_with_all_its_tables(text: str, schema: str) -> None:
+def test_dropped_schema_drops_all_its_tables(text: str, schema: str) -> None:
     """It names none of them."""
     assert said(text) == SchemaDropped(schema)
 

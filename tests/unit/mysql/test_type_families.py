@@ -48,7 +48,7 @@ IN_A_TABLE_MAP = {
 
 
 @pytest.mark.parametrize("size", IN_A_TABLE_MAP)
-def test_bytes_that_each_type_takes_in_a_table_map(size: int) -> None:
+def test_number_of_bytes_of_each_type_in_a_table_map(size: int) -> None:
     """One byte more or less, and every column after it is misread (binary_log::Table_map_event)."""
     found = {code.name for code in TypeCode if METADATA_BYTES[code] == size}
     assert found == set(IN_A_TABLE_MAP[size].split())

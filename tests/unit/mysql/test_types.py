@@ -163,7 +163,7 @@ def test_binary_gets_its_zeros_back(way: Any) -> None:
     assert both(way, column("b", TypeCode.VARCHAR, 4, collation=63), same).to_pylist() == [b"\1\0", b""]
 
 
-def test_long_values_come_whole(way: Any) -> None:
+def test_long_values_are_read_whole(way: Any) -> None:
     """Result rows encode a length in one, three, four or nine bytes."""
     of = column("b", TypeCode.BLOB, 4, collation=63)
     values = [bytes([n % 256]) * n for n in (0, 250, 251, 65_535, 65_536, 1 << 24)]
@@ -276,7 +276,7 @@ def test_result_row_of_another_length_is_refused(way: Any, row: bytes) -> None:
         way[1](shape, data, extents)
 
 
-def test_table_map_bytes_are_told_apart() -> None:
+def test_types_that_share_table_map_bytes_are_distinguished() -> None:
     """CHAR's length hides two of its bits in the type; ENUM and SET hide in CHAR."""
     assert resolve_type(254, b"\xfe\x50") == (254, 80)
     assert resolve_type(254, b"\xce\xfc") == (254, 0x3FC)
@@ -360,7 +360,7 @@ def test_policy_that_a_type_does_not_know_is_refused(of: ServerColumn, policy: s
         (column("c", TypeCode.LONG), ()),
     ],
 )
-def test_a_setting_for_one_column_comes_before_the_one_for_all(of: ServerColumn, known: tuple[str, ...]) -> None:
+def test_setting_for_one_column_overrides_the_one_for_all(of: ServerColumn, known: tuple[str, ...]) -> None:
     """By the column's full name; and it must be one that the column's type knows."""
     for own in ("stop", "null", "text", "replace", ""):
         for policy in (Policy(columns={"shop.orders.c": own}), Policy("null", "replace", {"shop.orders.c": own})):
@@ -391,7 +391,7 @@ def test_a_setting_for_one_column_comes_before_the_one_for_all(of: ServerColumn,
         (column("k", TypeCode.VARCHAR, 80, collation=45), Policy(bad_text="replace"), "stop"),
     ],
 )
-def test_policy_that_makes_keys_of_different_rows_one_is_refused(
+def test_policy_that_makes_keys_of_different_rows_equal_is_refused(
     key: ServerColumn, policy: Policy, instead: str
 ) -> None:
     """Two invalid dates would both be NULL, and the two rows one. The remedy in the error works."""
@@ -412,7 +412,7 @@ def test_columns_are_numbered_by_their_names() -> None:
     assert len(set(column_numbers(["plumless", "buckeroo"]))) == 2
 
 
-def test_equal_descriptions_make_equal_tables() -> None:
+def test_equal_descriptions_give_equal_tables() -> None:
     """The catalog and the log describe each table again with every check; only a change of shape makes a difference."""
     columns = [column("id", TypeCode.LONG, nullable=False), column("e", TypeCode.ENUM, 1, labels=("a",), collation=45)]
     made = [describe(TableId("shop", "t"), list(columns), ["id"], Identity.KEY, Policy()).table for _ in range(2)]

@@ -95,7 +95,7 @@ def answer(status: str, code: str) -> str:
     return f"Generic S3 error: … status code: {status}: <Error><Code>{code}</Code><Key>secret-row</Key></Error>"
 
 
-def test_only_the_stores_own_word_makes_an_object_missing() -> None:
+def test_object_counts_as_missing_only_if_the_store_reports_it() -> None:
     """A gateway that answers a wrong key with 404 has lost nothing."""
     assert refusals.is_missing(FileNotFoundError(answer("404 Not Found", "NoSuchKey")))
     assert refusals.is_missing(FileNotFoundError("Object at location x not found: HEAD …"))

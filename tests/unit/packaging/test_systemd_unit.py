@@ -48,7 +48,7 @@ def test_printing_it_writes_no_settings(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_systemd_takes_it_and_calls_it_well_protected(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_and_rates_it_as_protected(tmp_path: Path) -> None:
     """Where systemd is installed; elsewhere the lines above are all that can be checked."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:

@@ -75,7 +75,7 @@ def test_garbled_rows_end_in_an_error_that_the_pipeline_knows(
 
 @given(st.lists(ROW, min_size=1, max_size=4))
 @EXAMPLES
-def test_a_piece_that_was_cut_short_is_not_taken_for_fewer_rows(
+def test_truncated_piece_is_not_mistaken_for_fewer_rows(
     compiled: Compiled | None,
     rows: list[tuple[bytes, bytes | None, bytes | None]],
 ) -> None:

@@ -66,7 +66,7 @@ STAMP = (
     ],
     ids=str,
 )
-def test_a_key_goes_as_a_text_that_means_its_value(type_: str, values: pa.Array, text: str, expression: str) -> None:
+def test_key_is_sent_as_a_text_that_means_its_value(type_: str, values: pa.Array, text: str, expression: str) -> None:
     """Dates and times as numbers: a year before 1 has no text that is the same everywhere."""
     found = where(("k", type_, values))
     assert found == (

@@ -211,7 +211,7 @@ def written(seed: int) -> History:
     st.sampled_from([0, 200, pgoutput.APART_BYTES_MIN]),
 )
 @EXAMPLES
-def test_random_histories_come_out_as_they_happened(
+def test_random_histories_are_decoded_as_they_happened(
     compiled: Compiled | None, seed: int, size: int, spool_bytes_max: int, apart: int
 ) -> None:
     """Whatever the mix of tables, old rows, blocks and roll-backs, wherever the polls cut it, and whether the messages

@@ -121,7 +121,7 @@ def test_an_untouched_publication_has_carried_everything() -> None:
         (found(number=71, broad=True), "dropped and recreated"),
     ],
 )
-def test_a_publication_that_was_otherwise_in_between_lost_changes(now: Publication | None, said: str) -> None:
+def test_publication_that_differed_in_between_lost_changes(now: Publication | None, said: str) -> None:
     """What the stream did not carry is lost silently: only these numbers show it."""
     with pytest.raises(HistoryLost, match=said):
         unbroken(now)
@@ -154,7 +154,7 @@ def test_the_fingerprint_speaks_of_the_captured_tables_only() -> None:
 
 
 @pytest.mark.parametrize("off", [3, 4, 5, 6])
-def test_a_publication_that_leaves_an_operation_out_is_wrong(off: int) -> None:
+def test_publication_that_excludes_an_operation_is_wrong(off: int) -> None:
     """Each of the four: inserts, updates, deletes and truncates."""
     row: list[Any] = [70, WRITTEN, False, True, True, True, True, True, "s"]
     row[off] = False
@@ -173,7 +173,7 @@ def test_a_publication_that_leaves_an_operation_out_is_wrong(off: int) -> None:
         (180000, True, "n", ("publish_generated_columns = stored",)),
     ],
 )
-def test_what_a_version_lacks_is_not_asked_of_it(
+def test_catalog_columns_that_a_version_lacks_are_not_queried(
     version: int, root: bool, generated: str, wrong: tuple[str, ...]
 ) -> None:
     """Generated columns are published since PostgreSQL 18."""
@@ -209,7 +209,7 @@ def test_missing_publication_is_created_for_exactly_these_tables() -> None:
     assert 'FOR TABLE ONLY "shop"."orders", ONLY "shop"."it""ems", "shop"."parted" WITH' in server.told[0]
 
 
-def test_a_publication_that_is_right_is_left_alone() -> None:
+def test_correct_publication_is_not_changed() -> None:
     """Each ALTER locks tables and gives entries new numbers."""
     server = Server(entries=listed(ORDERS, ITEMS))
     assert sorted(ensured(server, ORDERS, ITEMS).entries) == [1, 2]
@@ -337,7 +337,7 @@ def test_role_that_may_not_change_it_gets_the_statement() -> None:
     assert 'run as an owner: ALTER PUBLICATION "p" ADD TABLE ONLY "shop"."orders"' in str(refused.value)
 
 
-def test_a_publication_that_vanishes_at_once_is_tried_again_later() -> None:
+def test_creation_of_a_publication_that_vanishes_at_once_is_retried() -> None:
     """Another client drops it as soon as it is created: nothing is wrong with the settings."""
     with pytest.raises(SourceUnavailable, match="dropped by somebody"):
         ensured(Server(row=None), ORDERS)

@@ -25,7 +25,7 @@ from cdcflow.sources.postgres.wire import (
 HEADER = b"w" + bytes(24)
 
 
-def test_messages_of_a_buffer_are_told_apart_by_their_headers() -> None:
+def test_messages_of_a_buffer_are_separated_by_their_headers() -> None:
     """A part of them is what the same messages alone would be."""
     raw = [HEADER + b"B" + bytes(20), HEADER + b"C", HEADER + b"I12345"]
     found = frames_of(join_messages(raw))
@@ -42,7 +42,7 @@ def test_messages_of_a_buffer_are_told_apart_by_their_headers() -> None:
     assert bytes(again.kind) == b"CI"
 
 
-def test_no_messages_are_none() -> None:
+def test_empty_buffer_has_no_messages() -> None:
     """A reader that was woken for nothing."""
     found = frames_of(join_messages([]))
     assert (len(found), found.raw(), found.lengths.tolist()) == (0, b"", [])

@@ -182,7 +182,7 @@ def test_a_numeric_is_a_decimal_that_holds_all_of_its_values(precision: int, sca
     assert arrow_of(attribute, special_values="text") == pa.string()
 
 
-def test_a_numeric_without_precision_is_text_or_what_the_settings_say() -> None:
+def test_numeric_without_precision_is_text_or_the_type_in_the_settings() -> None:
     """Its values may have any number of digits; the setting states that they do not."""
     assert arrow_of(column(NUMERIC)) == pa.string()
     assert described(column(NUMERIC)).has_binary
@@ -224,7 +224,7 @@ def test_elements_of_an_array_have_separate_modifiers() -> None:
             arrow_of(other, columns=own)
 
 
-def test_elements_are_told_apart_as_their_type_does() -> None:
+def test_elements_are_separated_by_their_type_s_delimiter() -> None:
     """Boxes contain commas, so semicolons separate them; two old types resemble arrays and are none."""
     boxes = codec_of(column(1020, element_oid=BOX))
     assert decode(boxes, cells(b"{(1,1),(0,0);(2,2),(0,0)}"), as_binary=False).to_pylist() == [
@@ -320,7 +320,7 @@ def test_which_compiled_kernel_reads_a_type(kind: str) -> None:
     assert (None if codec.binary is None else codec.binary.kernel) == binary
 
 
-def test_the_kernel_of_an_array_knows_that_of_its_elements() -> None:
+def test_kernel_of_an_array_includes_that_of_its_elements() -> None:
     """It reads both at once."""
     arrays = (column(1007, element_oid=INT4), column(1231, element_oid=NUMERIC), column(1115, element_oid=1114))
     found = [codec_of(a).binary for a in arrays]

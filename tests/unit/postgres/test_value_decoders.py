@@ -251,7 +251,7 @@ def _cells(array: pa.Array) -> list[object]:
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_random_values_come_out_as_they_went_in(compiled: Compiled | None, name: str) -> None:
+def test_random_values_are_decoded_unchanged(compiled: Compiled | None, name: str) -> None:
     """Every decoder works on whole columns; a place computed wrongly mixes up the values of neighbours (T38)."""
     way = WAYS[name]
     described = table(

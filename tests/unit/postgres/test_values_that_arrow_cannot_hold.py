@@ -141,7 +141,7 @@ def test_policy_decides_about_unsupported_values(
     ("setting", "arrow"),
     [("text", pa.string()), ("decimal(20,4)", pa.decimal128(20, 4)), ("decimal(50,3)", pa.decimal256(50, 3))],
 )
-def test_a_numeric_without_precision_becomes_what_the_settings_say(setting: str, arrow: pa.DataType) -> None:
+def test_numeric_without_precision_becomes_the_type_in_the_settings(setting: str, arrow: pa.DataType) -> None:
     """The server does not report how many digits there are, so an operator may set it."""
     settings = Postgres(kind="postgres", url="postgresql://u@h/d", unconstrained_numeric=setting)
     policy = Policy.of(settings)

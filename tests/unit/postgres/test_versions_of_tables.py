@@ -74,7 +74,7 @@ def test_tables_that_are_gone_have_no_version() -> None:
     assert list(found(Server(), 10, 30)) == [10]
 
 
-def test_a_version_is_stored_in_few_words_and_the_same_ones_each_time() -> None:
+def test_version_is_stored_briefly_and_deterministically() -> None:
     """It is compared as text."""
     t = found(Server(), 10)[10]
     assert t.to_json() == (
@@ -325,7 +325,7 @@ def test_changed_key_is_a_reason_once_a_message_does_not_describe_its_columns() 
     assert later.versions.changed_version(10, 0) is None, "rows of the new generation are decoded with the new key"
 
 
-def test_another_key_of_a_table_whose_messages_never_tell_it_is_a_reason_at_once() -> None:
+def test_changed_key_of_a_table_with_full_identity_is_a_reason_at_once() -> None:
     """REPLICA IDENTITY FULL now, or at the previous check: its changes in between are in the stream, or were."""
     for then, now in ((True, True), (True, False), (False, True)):
         on = Stage()

@@ -155,7 +155,7 @@ def test_local_address_is_distinguished_from_a_remote_one() -> None:
 
 @settings(max_examples=50)
 @given(st.text(min_size=1))
-def test_quoting_leaves_no_way_out(name: str) -> None:
+def test_quoted_name_cannot_escape_its_quotes(name: str) -> None:
     """S01: an inner quote is always doubled."""
     for text, mark in ((quote_name(name), '"'), (literal(name), "'")):
         assert text[0] == text[-1] == mark

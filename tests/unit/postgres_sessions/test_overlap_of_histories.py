@@ -74,7 +74,7 @@ def test_each_transaction_with_rows_is_reported_wherever_the_pieces_end(captured
     assert told == [str(position_of(end)) for end in (0x110, 0x210, 0x310, 0x410, 0x510, 0x610)]
 
 
-def test_a_transaction_that_is_half_here_is_not_idle() -> None:
+def test_stream_with_an_incomplete_transaction_is_not_idle() -> None:
     """The stream must not be called quiet in the middle of one."""
     decoder = TransactionsOnly(None)
     assert (decoder.idle, decoder.gathering) == (True, False)

@@ -33,14 +33,14 @@ def offsets(parts: list[LogRows]) -> Iterator[tuple[str, int, list[int]]]:
         yield table.id.name, len(table.columns), rows.column("_offset").to_pylist()
 
 
-def test_rows_of_a_table_come_together_in_their_order() -> None:
+def test_rows_of_a_table_are_gathered_in_their_order() -> None:
     """One by one a part costs a hundred times what its row does: publishing would fall behind."""
     a, b = shape(A, "id"), shape(B, "id")
     parts = [part(a, 1), part(b, 2, 3), part(a, 4), part(b, 5), part(a, 6, 7)]
     assert list(offsets(parts)) == [("a", 1, [1, 4, 6, 7]), ("b", 1, [2, 3, 5])]
 
 
-def test_rows_of_an_older_shape_come_before_those_of_a_newer_one() -> None:
+def test_rows_of_an_older_shape_precede_those_of_a_newer_one() -> None:
     """A consumer that gets the older row last has the older row."""
     old, new, b = shape(A, "id"), shape(A, "id", "x"), shape(B, "id")
     parts = [part(old, 1), part(b, 2), part(new, 3), part(new, 4), part(b, 5), part(old, 6)]

@@ -170,7 +170,7 @@ def test_any_text_is_the_same_text_again(text: str) -> None:
 
 @pytest.mark.parametrize("form", ["json", "json-schema", "avro", "protobuf"])
 @pytest.mark.parametrize("op", ["c", "u", "d", "t"])
-def test_every_format_says_every_operation(form: FormatName, op: str) -> None:
+def test_every_format_represents_every_operation(form: FormatName, op: str) -> None:
     """A column that is NULL in all rows of a batch is no longer in it, which every format must handle."""
     events = TableEvents(TABLE, BLOCKS, Rules(skipped=frozenset()), format_of(form, lambda subject, kind, text: 1))
     messages = events.messages(batch(TABLE, {"id": 1, "count": 5, OP: op}), group([1]))
@@ -179,7 +179,7 @@ def test_every_format_says_every_operation(form: FormatName, op: str) -> None:
 
 
 @pytest.mark.parametrize("describe", [avro_text, protobuf_text])
-def test_two_columns_that_a_format_cannot_tell_apart_are_refused(describe: Any) -> None:
+def test_two_columns_with_one_name_in_a_format_are_refused(describe: Any) -> None:
     """Otherwise one of them would be read as the other."""
     row: Schema = struct(("a-b", INT32), ("a_b", INT32), name="p.shop.t.Value")
     with pytest.raises(ConfigurationError, match="same name"):

@@ -44,7 +44,7 @@ def loaded(folder: Path, line: str) -> Config:
         ("topic_prefix2: a b", "unknown setting"),
     ],
 )
-def test_a_wrong_setting_is_answered_with_its_place(tmp_path: Path, line: str, said: str) -> None:
+def test_error_about_a_wrong_setting_names_its_place(tmp_path: Path, line: str, said: str) -> None:
     """A user who moves from Debezium copies settings by hand, and may write a secret where it does not belong."""
     with pytest.raises(ConfigurationError) as told:
         loaded(tmp_path, line)

@@ -115,7 +115,7 @@ def test_value_that_is_not_a_time_of_day_stops_in_mode_connect() -> None:
     assert values.duration_millis("x")(pa.array([None, 1_999], pa.duration("us"))).to_pylist() == [None, 1]
 
 
-def test_geometry_goes_out_as_wkb_and_srid() -> None:
+def test_geometry_is_published_as_wkb_and_srid() -> None:
     """Debezium's struct has the two separately; a log of an older version has only WKB."""
     point = struct.pack("<BIdd", 1, 1, 1.0, 2.0)
     located = struct.pack("<BIIdd", 1, 0x20000001, 4326, 1.0, 2.0)

@@ -170,7 +170,7 @@ def test_every_metric_is_in_the_docs() -> None:
         assert f"`{metric.full_name}`" in page
 
 
-def test_description_knows_every_path(api: Api, pushed: Pushed) -> None:
+def test_description_has_every_path(api: Api, pushed: Pushed) -> None:
     """No client can be generated for a path that it misses; and what a collection accepts is its schema."""
     code, found, _ = api.ask("GET", "/api/v1/openapi.json", token=READ)
     assert code == 200

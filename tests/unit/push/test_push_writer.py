@@ -114,7 +114,7 @@ def told_text(answer: Answer) -> str:
     return answer.answer
 
 
-def test_forgotten_answers_leave_the_log_as_well(tmp_path: Path) -> None:
+def test_forgotten_answers_are_deleted_from_the_log_as_well(tmp_path: Path) -> None:
     """The memory is bounded, also in the tables that are built from the log, and after a restart."""
     pushed = Pushed(tmp_path / "log", keys_max=3)
     for number in range(6):
@@ -133,7 +133,7 @@ def test_forgotten_answers_leave_the_log_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_requests_are_what_a_dict_says(tmp_path: Path, seed: int) -> None:
+def test_random_requests_equal_a_dict(tmp_path: Path, seed: int) -> None:
     """JSON and columns, seals and restarts in between: the letters and the rows are those of a plain table."""
     print(f"seed={seed}")
     rng = random.Random(seed)

@@ -264,7 +264,7 @@ def test_log_is_read_on_while_it_is_written_sealed_compacted_and_indexed(tmp_pat
     shop.log.close()
 
 
-def test_changes_of_a_row_are_pushed_as_they_come(shop: Shop) -> None:
+def test_changes_of_a_row_are_pushed_as_they_arrive(shop: Shop) -> None:
     """In order, each once, without those of other rows; also across sealing."""
     shop.commit(insert(1, "a"), insert(2, "b"))
     begun, stop = threading.Event(), threading.Event()
@@ -299,7 +299,7 @@ def test_tables_are_listed_with_their_shapes(shop: Shop) -> None:
     assert str(PRODUCTS.id) not in shop.ask().tables()
 
 
-def test_there_is_no_log(tmp_path: Path) -> None:
+def test_missing_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigurationError, match=r"(?s)there is no change log at .*name the log's folder, its s3:// URL"
     ):

@@ -102,7 +102,7 @@ def follow(remedy: str | None, log: HandLog) -> None:
 # ── what it gets ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_rows_come_first_in_order_of_their_keys_and_then_every_change(log: HandLog) -> None:
+def test_rows_are_delivered_first_in_key_order_and_then_every_change(log: HandLog) -> None:
     """As of one offset for all tables: what was committed later is a change, and nothing is both."""
     write(log, 9, 7)
     with cdcflow.open(log.root).consumer("shop", batch_rows=3) as consumer:
@@ -151,7 +151,7 @@ def test_table_that_is_created_later_is_delivered_since_its_first_change(log: Ha
     assert [(b.table, ids([b]), b.is_backfill) for b in read(log)] == [("public.late", [1, 2], False)]
 
 
-def test_table_that_is_being_read_takes_part_with_its_changes(log: HandLog) -> None:
+def test_changes_of_a_table_in_its_backfill_are_delivered(log: HandLog) -> None:
     """It is not waited for: the rows that the log has of it are delivered, and so are its later ones."""
     late = make_table("late", id="int64", v="string")
     log.state(late, "reading", since=log.next_offset)
@@ -196,7 +196,7 @@ def test_what_is_not_sealed_is_synced_before_it_is_handed_out(tmp_path: Path, mo
 # ── cursors ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_commit_never_goes_back_and_a_seek_does(log: HandLog) -> None:
+def test_commit_never_moves_a_position_back_and_a_seek_does(log: HandLog) -> None:
     """In the backfill and after it; the printed command moves the position back."""
     write(log, 7, 8)
     with cdcflow.open(log.root).consumer("shop", [NAME], batch_rows=1, start=6) as consumer:
@@ -281,7 +281,7 @@ def test_stored_cursor_stays_good_when_the_rest_of_the_backfill_is_empty(log: Ha
         ({"offset": 999}, "the log ends at offset 6"),
     ],
 )
-def test_cursor_of_something_else_is_refused(log: HandLog, change: dict[str, Any], words: str) -> None:
+def test_foreign_cursor_is_refused(log: HandLog, change: dict[str, Any], words: str) -> None:
     """Instead of continuing from a position that means nothing here."""
     with cdcflow.open(log.root).consumer("shop", [NAME]) as consumer:
         given = str(replace(consumer.state.committed, **{"part": None, **change}))
@@ -360,7 +360,7 @@ def test_without_a_lease_nothing_is_read(log: HandLog) -> None:
 # ── expiry ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_expiry_waits_for_consumers_and_says_for_which(log: HandLog) -> None:
+def test_expiry_waits_for_consumers_and_names_them(log: HandLog) -> None:
     """By default; a consumer in its backfill needs the changes that its rows are built from."""
     with cdcflow.open(log.root).consumer("shop", [NAME]) as consumer:
         for n in range(7, 10):
@@ -421,7 +421,7 @@ def test_compaction_over_the_backfills_offset_changes_nothing(log: HandLog) -> N
 # ── where it is kept ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_name_that_is_none_leads_nowhere(log: HandLog) -> None:
+def test_invalid_consumer_name_is_refused(log: HandLog) -> None:
     for name in ("", "a/b", "../x", "-x", "x" * 65, ".x"):
         with pytest.raises(ConfigurationError, match="naming a consumer"):
             consumers(log).create(Definition(name))

@@ -96,7 +96,7 @@ def test_changes_are_in_the_order_of_commit_clocks_and_resume_at_every_cursor(
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS // 4))
-def test_following_gives_what_reading_at_the_end_gives(made: Any, seed: int) -> None:
+def test_following_returns_the_same_as_reading_at_the_end(made: Any, seed: int) -> None:
     """The order is final once it was returned: no later change would have had to precede it."""
     rng = Random(seed)
     branches = [made(name) for name in ("crm", "shop")]
@@ -130,7 +130,7 @@ def test_idle_source_lets_the_others_continue_by_its_heartbeats(made: Any) -> No
     assert (common.held_back_by.log, common.commit_clock, common.behind) == ("busy", START + 20, 10)
 
 
-def test_transactions_of_one_clock_come_by_the_names_of_their_logs(made: Any) -> None:
+def test_transactions_of_one_clock_are_ordered_by_their_log_s_name(made: Any) -> None:
     """A reader that reads them again gets the same order."""
     later, sooner = made("b"), made("a")
     later.insert(7)
@@ -138,7 +138,7 @@ def test_transactions_of_one_clock_come_by_the_names_of_their_logs(made: Any) ->
     assert [row[0] for row in rows_of(list(opened(later, sooner).changes()))] == ["a", "b"]
 
 
-def test_a_log_that_is_silent_is_named_with_since_when_and_how_far_behind(made: Any) -> None:
+def test_silent_log_is_named_with_its_last_time_and_lag(made: Any) -> None:
     """Nothing is skipped for it, so an operator has to know which daemon to check."""
     crm, shop = made("crm"), made("shop")
     crm.insert(1)
@@ -213,7 +213,7 @@ def test_tables_as_of_one_time_and_the_changes_after_it(made: Any) -> None:
         logs.cursor("yesterday")
 
 
-def test_tables_of_one_name_are_told_apart_by_their_log(made: Any) -> None:
+def test_tables_of_one_name_are_distinguished_by_their_log(made: Any) -> None:
     """A name that two logs have means both for changes, and must be qualified for rows. The remedy works."""
     crm, shop = made("crm"), made("shop")
     crm.insert(1)

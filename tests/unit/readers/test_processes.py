@@ -189,7 +189,7 @@ def test_of_two_with_one_number_the_newer_counts_and_the_older_is_too_late(proce
     assert len(processes._there) == 1
 
 
-def test_an_answer_to_something_else_is_none(processes: Processes) -> None:
+def test_answer_to_another_request_is_ignored(processes: Processes) -> None:
     """If it answered twice, the second answer would be taken for that to the next question."""
     twice = stub(processes)
     asked = processes.read(chunk(), 3)
@@ -240,7 +240,7 @@ def away(processes: Processes) -> Processes:
     return processes
 
 
-def test_what_a_process_would_write_comes_to_who_asked(
+def test_file_of_a_process_without_the_folder_is_sent_to_the_caller(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is the same as one written by a process that sees the folder, also in many pieces, and is described
@@ -286,7 +286,7 @@ def test_file_that_cannot_be_written_is_reported_and_the_process_stays(processes
     assert (entry.rows, processes.lost) == (6, 0)
 
 
-def test_a_file_that_is_changed_on_its_way_does_not_count(processes: Processes, tmp_path: Path) -> None:
+def test_file_that_is_changed_in_transit_does_not_count(processes: Processes, tmp_path: Path) -> None:
     """Its length is right, and its content would not be checked before the source has forgotten the rows."""
     sender = stub(processes)
     asked = processes.read(chunk(), 3)
@@ -376,7 +376,7 @@ def test_rows_without_a_request_are_dropped_with_the_window_after_the_next(
     assert sorted(reader.held) == kept
 
 
-def test_rows_of_an_earlier_attempt_go_at_once() -> None:
+def test_rows_of_an_earlier_attempt_are_dropped_at_once() -> None:
     """Its windows count from one again."""
     reader = RequestReader(Numbers())
     reader.answer(Read(1, chunk(9, epoch=1), 2))

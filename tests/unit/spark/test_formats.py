@@ -61,7 +61,7 @@ def test_session_without_iceberg_gets_an_error_that_names_what_it_needs(tmp_path
         IcebergFormat().table(given, tmp_path, ("public", "orders"))
 
 
-def test_a_cut_survives_its_json_and_words_of_a_newer_cdcflow() -> None:
+def test_cut_survives_its_json_and_fields_of_a_newer_cdcflow() -> None:
     """It is stored in the commit that published it."""
     cut = Cut(7, "log", 90, "0/1", 5, {"a.b": CutTable("a/b", 3, True, 1, "id", "done")}, {"a.c": "why"})
     told = cut.to_json()

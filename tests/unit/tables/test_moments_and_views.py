@@ -109,7 +109,7 @@ def test_sql_names_a_version_of_each_table_and_what_has_none() -> None:
     assert all(one.startswith("CREATE OR REPLACE TEMPORARY VIEW") for one in others), "each is a statement"
 
 
-def test_sql_of_iceberg_tables_goes_by_tags() -> None:
+def test_sql_of_iceberg_tables_uses_tags() -> None:
     """A snapshot id means nothing to a user; a table without rows has no snapshot."""
     tables = {
         "public.orders": table("public/orders", tag="cdcflow_cut_5"),

@@ -32,7 +32,7 @@ def test_cuts_as_young_as_keep_stay_and_always_the_latest(keep_s: float | None, 
     assert first_kept(listed(50, 100, 200), keep_s, now) == oldest
 
 
-def test_a_tag_goes_when_its_cut_expired_and_no_younger_one_shows_its_version() -> None:
+def test_tag_is_removed_when_its_cut_expired_and_no_younger_cut_shows_its_version() -> None:
     """The tag of a table that has not changed since is that of an old cut, and kept cuts read by it. A merge that is
     about to publish has a tag of a cut that is not listed yet."""
     tags = {"main": 9, "cdcflow_cut_1": 3, "cdcflow_cut_4": 5, "cdcflow_cut_7": 7, "cdcflow_cut_9": 9, "mine": 3}
@@ -56,7 +56,7 @@ def chain(*tells: bool) -> list[KeptSnapshot]:
         ([False] * 5, {5}, set(), 100, []),
     ],
 )
-def test_snapshots_that_tell_where_a_table_is_stay(
+def test_snapshots_that_record_a_table_s_position_stay(
     tells: list[bool], referred: set[int], kept: set[int], since: float, gone: list[int]
 ) -> None:
     """Another program's rewrite of files does not contain cdcflow's position; without its ancestors a table would be
