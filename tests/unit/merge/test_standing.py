@@ -46,9 +46,7 @@ def test_a_table_is_whole_from_the_last_backfill_on_that_was_done(
         (backfill("reading", 40, 40), (40,)),
     ],
 )
-def test_new_table_begins_where_it_is_or_will_be_complete(
-    known: TableBackfill, beginnings: tuple[int, ...]
-) -> None:
+def test_new_table_begins_where_it_is_or_will_be_complete(known: TableBackfill, beginnings: tuple[int, ...]) -> None:
     """Nothing from before a finished backfill is needed: neither rows nor the shapes that they had."""
     assert known.beginnings() == beginnings
 
