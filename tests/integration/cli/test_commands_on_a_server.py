@@ -338,8 +338,8 @@ def test_doctor_speaks_of_the_real_server(folder: Path) -> None:
 
 REMEDY = (
     "run `cdcflow run --accept-history-loss`: it creates a new slot and reads all tables again, which also finds "
-    "the rows that were deleted meanwhile; or run it with `--keep-rows`, and then `cdcflow repair`, to read only the "
-    "rows that differ"
+    "the rows that were deleted in the meantime; or run it with `--keep-rows`, and then `cdcflow repair`, to read only "
+    "the rows that differ"
 )
 
 
@@ -369,7 +369,7 @@ def test_lost_slot_and_publication_are_seen_by_doctor_and_status_and_the_remedy_
     ((name,),) = shop.execute("SELECT slot_name FROM pg_replication_slots")
     (position,) = [f for f in json.loads(said("doctor", "--json")) if f["subject"] == "position"]
     assert position["level"] == "ok"
-    assert position["text"].startswith(f"slot {name} and publication {name} are there, and have everything since ")
+    assert position["text"].startswith(f"slot {name} and publication {name} exist, and have everything since ")
     assert json.loads(said("status", "--json"))["problems"] == []
     shop.execute(f"DROP PUBLICATION {name}")
     daemon.wait_until(lambda s: bool(s["problems"]), "the loss to be seen")

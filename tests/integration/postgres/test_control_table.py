@@ -32,7 +32,7 @@ def test_remedy_creates_the_control_table_and_commands_are_answered(
     """To the letter; and the remedy's grants are enough, both for reading commands and for sending them."""
     url = as_users("control_cdc")
     table = control_table(Postgres(kind="postgres", url=url, control_table="ops.orders%"), lambda: None)
-    with pytest.raises(ConfigurationError, match="not there") as missing:
+    with pytest.raises(ConfigurationError, match="does not exist, or lacks a column") as missing:
         table.check()
     database.execute(str(missing.value.remedy).removeprefix("run "))
     table.check()

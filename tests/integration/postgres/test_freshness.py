@@ -56,11 +56,11 @@ def test_a_table_that_changes_is_fresh_and_an_idle_one_is_quiet(shop: Database, 
         ("ALTER PUBLICATION pub DROP TABLE orders", "it is not in publication pub"),
         (
             "ALTER PUBLICATION pub SET TABLE ONLY items, ONLY orders WHERE (id > 5)",
-            "publication pub leaves out rows or columns of it",
+            "publication pub excludes rows or columns of it",
         ),
         (
             "ALTER PUBLICATION pub SET TABLE ONLY items, ONLY orders (id)",
-            "publication pub leaves out rows or columns of it",
+            "publication pub excludes rows or columns of it",
         ),
         ("ALTER PUBLICATION pub SET (publish = 'insert')", "publication pub was changed"),
         ("DROP PUBLICATION pub", "publication pub is gone"),

@@ -78,7 +78,7 @@ def test_invalidated_slot_is_history_lost_with_the_gap(shop: Database, make_capt
         shop.execute("SELECT pg_switch_wal(); CHECKPOINT")
     assert shop.execute("SELECT wal_status FROM pg_replication_slots") == [("lost",)]
     capture = make_capture(shop)
-    with pytest.raises(HistoryLost, match=rf"slot {SLOT} was invalidated .* the log from {before.position} on is gone"):
+    with pytest.raises(HistoryLost, match=rf"slot {SLOT} was invalidated .* the log since {before.position} is gone"):
         capture.prepare(before)
     accepted = replace(before, source={**before.source, "accept_history_loss": "yes"})
     assert capture.prepare(accepted).source["history"] == "lost"

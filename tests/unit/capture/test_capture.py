@@ -491,7 +491,7 @@ def test_tables_that_are_created_one_after_another_are_no_failures(monkeypatch: 
     """The pause before the next attempt grew with each of them, so that one race with DDL cost all tables half a
     minute."""
     capture = Stage(Small()).capture
-    away = SourceUnavailable("a table was renamed or dropped meanwhile")
+    away = SourceUnavailable("a table was renamed or dropped at the same time")
     errors: list[Exception] = [*[TablesChanged()] * 12, away, away, TablesChanged(), away]
     pauses: list[float] = []
 

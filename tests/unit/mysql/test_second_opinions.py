@@ -258,7 +258,7 @@ def packed_time(hour: int) -> bytes:
 
 JSON = with_column(245, b"\4")
 VALUES: dict[str, tuple[Flavor, TestTable, bytes]] = {
-    "`timestamp` from 2038": ("mariadb", with_column(17, b"\0"), b"\x80\0\0\0"),
+    "`timestamp` at or after 2038": ("mariadb", with_column(17, b"\0"), b"\x80\0\0\0"),
     "text with bytes": ("mysql", with_column(VARCHAR, struct.pack("<H", 80)), b"\x03a\xffb"),
     "`json` of MySQL": ("mysql", JSON, opaque(11, packed_time(25))),
 }

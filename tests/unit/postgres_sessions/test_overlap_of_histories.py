@@ -149,13 +149,13 @@ def test_another_transaction_up_to_our_position_is_another_history(
     monkeypatch: pytest.MonkeyPatch, theirs: tuple[tuple[int, int], ...], differs: int
 ) -> None:
     """The server was restored: its log continues with other changes under the same positions."""
-    with pytest.raises(HistoryLost, match=f"slot cdcflow_shop gives other .* from {position_of(differs)} on"):
+    with pytest.raises(HistoryLost, match=f"slot cdcflow_shop gives other .* since {position_of(differs)}"):
         compared(monkeypatch, headers(*BOTH), headers(*theirs, counts=True))
 
 
 def test_another_time_of_commit_is_another_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """A restored server that repeats its job has the same ids and as many bytes, and commits later."""
-    with pytest.raises(HistoryLost, match=f"other .* from {position_of(0x200)} on"):
+    with pytest.raises(HistoryLost, match=f"other .* since {position_of(0x200)}"):
         compared(monkeypatch, headers(*BOTH), headers(*BOTH, counts=True, later=1))
 
 

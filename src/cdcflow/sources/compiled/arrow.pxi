@@ -1,7 +1,7 @@
 # Arrow arrays from C: the C data interface (docs of Arrow, "The Arrow C data interface"), over memory of one arena.
 #
-# All buffers and nodes of one record batch come from one arena, which goes when Arrow gives the batch up. Arrays that
-# somebody else made may be hung in as children; they are given up together with it.
+# All buffers and nodes of one record batch are in one arena, which is freed when Arrow releases the batch. Arrays that
+# other code built may be added as children; they are released together with it.
 
 cdef extern from * nogil:
     """
@@ -9,7 +9,7 @@ cdef extern from * nogil:
     #include <stdlib.h>
 
     #ifdef CDCFLOW_SANITIZE
-    #define BLOCK_SIZE_MIN 0  /* one block for each piece, so that its end is seen */
+    #define BLOCK_SIZE_MIN 0  /* one block per piece, so that the sanitizer sees its end */
     #else
     #define BLOCK_SIZE_MIN 16384
     #endif
@@ -50,7 +50,7 @@ cdef struct Block:
 
 
 cdef inline void *take(Block **arena, size_t size) noexcept nogil:
-    """Memory at a multiple of 64 bytes; NULL when there is none. The last 64 bytes are spare: writers may overrun."""
+    """Memory at a multiple of 64 bytes; NULL if there is none. The last 64 bytes are spare: writers may overrun."""
     cdef Block *block = arena[0]
     cdef size_t whole, wanted = (size + 127) & ~<size_t>63
     if block == NULL or block.used + wanted > block.size:
@@ -95,7 +95,7 @@ cdef inline void _released_with_arena(ArrowArray *array) noexcept nogil:
 
 
 cdef inline ArrowArray *node(Block **arena, int64_t length, int buffers, int64_t children) noexcept nogil:
-    """An array without NULLs whose `buffers` and `children` are to be filled in; NULL when there is no memory."""
+    """An array without NULLs whose `buffers` and `children` the caller fills in; NULL if there is no memory."""
     cdef ArrowArray *array = <ArrowArray *>take(arena, sizeof(ArrowArray) + (buffers + children) * sizeof(void *))
     if array == NULL:
         return NULL
@@ -110,6 +110,6 @@ cdef inline ArrowArray *node(Block **arena, int64_t length, int buffers, int64_t
 
 
 cdef inline void own(ArrowArray *root, Block *arena) noexcept nogil:
-    """From here on the arena goes when the root does."""
+    """Free the arena together with the root."""
     root.private_data = arena
     root.release = _released_with_arena

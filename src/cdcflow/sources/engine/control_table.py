@@ -80,4 +80,4 @@ class SqlControlTable(Generic[C]):
                 raise
             return found
 
-        return self._pool.run(f"looking at the control table {self._table}", work)
+        return self._pool.run(f"checking the control table {self._table}", work)

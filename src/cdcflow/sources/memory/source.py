@@ -198,7 +198,7 @@ class MemorySource:
         kept_from = database.slots[self._slot]
         if kept_from > position:
             raise _history_lost(
-                f"the database has forgotten what comes behind {position}: it keeps history from {kept_from}"
+                f"the database no longer has what follows {position}: it keeps history from {kept_from}"
             )
         if position > database.end:
             raise _history_lost(
@@ -211,7 +211,7 @@ class MemorySource:
         for at, xid in zip(ours.column("position").to_pylist(), ours.column("xid").to_pylist(), strict=True):
             if kept_from < int(at) <= position and there.get(int(at)) != xid:
                 raise _history_lost(
-                    f"at {at} the database's log is another than ours: the database was restored from a copy"
+                    f"at {at} the database's log differs from the change log: the database was restored from a copy"
                 )
 
     def _selected_tables(self) -> list[MemoryTable]:
@@ -236,6 +236,6 @@ def _check_slot(checkpoint: Checkpoint, slot: str) -> None:
 def _history_lost(why: str) -> HistoryLost:
     return HistoryLost(
         why,
-        remedy="run with --accept-history-loss: a new position is made, and every table is read again",
+        remedy="run with --accept-history-loss: cdcflow takes a new position, and reads every table again",
         runbook="slot-lost",
     )

@@ -133,7 +133,7 @@ class BinlogDecoder:
         """The events that follow are in this file, starting at this byte. Table ids start over (hard case M13)."""
         if not self.idle:
             raise InvariantViolated(
-                f"the binary log goes on to file {file} inside a transaction", runbook="stream-not-understood"
+                f"the binary log continues in file {file} inside a transaction", runbook="stream-not-understood"
             )
         self._rows.begin_file(file)
         self.progress.enter_file(file)

@@ -247,7 +247,7 @@ def bytes_behind(files: list[tuple[str, int]], position: BinlogPosition) -> int 
 def _plain(file: str) -> str:
     if not file.replace(".", "").replace("-", "").replace("_", "").isalnum():
         raise ConfigurationError(
-            f"the binary log's file is called {file!r}, a name that cdcflow does not put into SQL",
+            f"the binary log's file is called {file!r}, a name that cdcflow does not use in SQL",
             runbook="binlog-unknown",
         )
     return file

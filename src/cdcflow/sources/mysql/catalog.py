@@ -147,7 +147,7 @@ def select(
         if kind == "VIEW":
             if wanted.selection.names(table):
                 raise ConfigurationError(
-                    f"source.tables: {table} is a view: it has no changes of its own",
+                    f"source.tables: {table} is a view: it has no changes itself",
                     remedy="name the tables it reads",
                     runbook="table-not-capturable",
                 )
@@ -264,7 +264,7 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
         found.append(
             (
                 f"{table.id} cannot be opened by the server, which names no storage engine for it",
-                f"repair the table: CHECK TABLE {table.sql} says what is wrong with it",
+                f"repair the table: CHECK TABLE {table.sql} reports what is wrong with it",
             )
         )
     elif table.engine not in ENGINES:
@@ -393,7 +393,7 @@ class Catalog:
             doubted |= unsure
         changing = ", ".join(map(str, sorted(unsure)))
         raise SourceUnavailable(
-            f"{attempted}: {changing} was altered or renamed at that moment, several times in a row"
+            f"{attempted}: {changing} was altered or renamed while cdcflow read it, several times in a row"
         )
 
     def _was_captured(self, text: str) -> bool:

@@ -115,7 +115,7 @@ def _inflate(data: bytes, length: int) -> bytes:
     except zlib.error:
         out = b""
     if len(out) != length:
-        raise protocol_error("an event whose compressed content is not as long as it says")
+        raise protocol_error("an event whose compressed content does not have the length in its header")
     return out
 
 
@@ -162,7 +162,7 @@ def _unpack_zstd(data: bytes, declared: int) -> Iterator[bytes]:
     except OSError:
         raise protocol_error("a compressed transaction that cannot be opened") from None
     if total != declared:
-        raise protocol_error("a compressed transaction that is not as long as it says")
+        raise protocol_error("a compressed transaction that does not have the length in its header")
 
 
 def _as_events(pieces: Iterator[bytes] | list[bytes], reach: int) -> Iterator[Events]:

@@ -124,7 +124,7 @@ class Address:
         if unknown := sorted(options.keys() - {"socket"}):
             raise ConfigurationError(
                 f"source.url has the parameter {', '.join(unknown)}, which is not known",
-                remedy="only ?socket=path is; the rest are settings of their own (see docs/mysql.md)",
+                remedy="only ?socket=path is; the rest are separate settings (see docs/mysql.md)",
                 runbook="settings",
             )
         where = options["socket"][0] if "socket" in options else None
@@ -307,7 +307,7 @@ class _NeverInTheClear:
     """Replaces the login methods that send the password in clear text."""
 
     def __init__(self, connection: Connection) -> None:
-        raise pymysql.err.OperationalError(2061, "the server wants the password in clear text")
+        raise pymysql.err.OperationalError(2061, "the server requires the password in clear text")
 
 
 def version_of(text: str) -> tuple[int, int]:
@@ -354,7 +354,7 @@ def query_row(connection: Connection, statement: str) -> Row:
     """The only row of a result."""
     rows = query(connection, statement)
     if len(rows) != 1:
-        raise SourceUnavailable(f"the server answered with {len(rows)} rows where one was asked for")
+        raise SourceUnavailable(f"the server answered with {len(rows)} rows to a query for one")
     return rows[0]
 
 

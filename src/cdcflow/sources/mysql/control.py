@@ -46,7 +46,7 @@ def control_table(settings: MySQL, secret: Secret) -> SqlControlTable[Connection
         if number in (NO_SUCH_TABLE, NO_SUCH_COLUMN, UNKNOWN_DATABASE):
             remedy = f"run {ddl(name, account_of(connection))}"
             return ConfigurationError(
-                f"the control table {name} is not there, or lacks a column", remedy=remedy, runbook="table-not-found"
+                f"the control table {name} does not exist, or lacks a column", remedy=remedy, runbook="table-not-found"
             )
         return None
 

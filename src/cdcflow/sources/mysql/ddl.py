@@ -210,7 +210,7 @@ class Statements:
         if not self._tables.is_transactional(table):
             raise ConfigurationError(
                 f"a transaction was rolled back after it changed table {table}, whose engine keeps the changes; "
-                f"the log does not say which of the rolled back rows stayed",
+                f"the log does not show which of the rolled back rows remained",
                 remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` ENGINE = InnoDB, then {READ_ANEW}",
                 runbook="binlog-not-complete",
             )
@@ -219,7 +219,7 @@ class Statements:
         captured = [t for t in tables if self._counts(t)]
         if tables and not captured:
             return
-        on = f"captured table {captured[0]}" if captured else "tables that cannot be told from its text"
+        on = f"captured table {captured[0]}" if captured else "tables that cannot be determined from its text"
         raise ConfigurationError(
             f"the binary log has {what} as a statement, not as rows, on {on}: a session uses binlog_format "
             f"STATEMENT or MIXED, and the log lacks the rows that the statement changed",

@@ -126,7 +126,8 @@ def _order(found: dict[str, Any], settings: MySQL) -> Iterator[Shortcoming]:
         remedy = "run SET PERSIST binlog_order_commits = ON"
         yield Shortcoming(
             "binlog_order_commits",
-            "is OFF: commits may become visible in another order than in the log, so marks cannot order a backfill",
+            "is OFF: commits may become visible in another order than in the log, so marks do not prove a backfill's "
+            "order",
             f"{remedy}, or set source.fence: read-only" if has_gtids else remedy,
         )
     if settings.fence == "read-only" and not has_gtids:
@@ -396,7 +397,7 @@ def _marks(connection: Connection, settings: MySQL) -> Iterator[Finding]:
         marks.check(connection)
     except pymysql.Error as error:
         if error.args and error.args[0] in (NO_SUCH_TABLE, 1049):
-            yield ok("source.marks_table", f"{settings.marks_table} is made at the first start")
+            yield ok("source.marks_table", f"{settings.marks_table} is created at the first start")
         else:
             yield of_error("source.marks_table", marks.map_error(connection, error))
     else:
@@ -407,7 +408,7 @@ def _tables(connection: Connection, selected: Selected, catalog: Catalog) -> Ite
     for text in selected.ignored:
         yield warning("tables", f"not captured: {text}")
     if not selected.tables and catalog.is_empty():
-        yield warning("tables", "source.tables matches no table; tables are captured when they are made")
+        yield warning("tables", "source.tables matches no table; tables are captured when they are created")
     elif not selected.tables:
         yield problem("tables", "source.tables matches no table", catalog.if_none())
     for table in selected.tables:
@@ -435,7 +436,7 @@ def _cascades(connection: Connection, settings: MySQL, selected: Selected) -> It
         yield warning(
             str(table),
             f"has a foreign key that cascades ({', '.join(constraints)}): when a row of the parent is deleted, or its "
-            "key changes, this server changes rows here without logging it, so the copy silently differs from then on",
+            "key changes, this server changes rows here without logging it, so the copy silently differs after that",
             f"change these rows with their own statements before the parent's, or run `cdcflow backfill {word(table)}` "
             "after such a change",
         )

@@ -257,5 +257,5 @@ def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts, account:
             runbook="binlog-unknown",
         )
     return history_lost(
-        f"reading the binary log after {dump.position.text[:200]}: the server says: {said}", runbook="binlog-purged"
+        f"reading the binary log after {dump.position.text[:200]}: the server reports: {said}", runbook="binlog-purged"
     )

@@ -28,7 +28,8 @@ def history_lost(message: str, *, runbook: str = "binlog-purged") -> HistoryLost
     return HistoryLost(
         message,
         remedy="run `cdcflow run --accept-history-loss`: it takes a new position in the binary log and reads all "
-        "tables again, which also finds the rows that were deleted meanwhile; or run it with `--keep-rows`, and then "
+        "tables again, which also finds the rows that were deleted in the meantime; or run it with `--keep-rows`, and "
+        "then "
         "`cdcflow repair`, to read only the rows that differ",
         runbook=runbook,
     )
@@ -133,7 +134,7 @@ def connect_error(error: Exception, user: str, address: str, *, has_password: bo
     if number in (1698, 1699, 1820, 1862, 3118, 3955):
         return ConfigurationError(
             f"{attempted}: {user} may not log in: {said}",
-            remedy="do what the server's message asks for"
+            remedy="do what the server's message requests"
             if has_password
             else f"{LOGIN_REMEDY}, of a user that logs in with one",
             runbook="login-refused",
@@ -142,12 +143,12 @@ def connect_error(error: Exception, user: str, address: str, *, has_password: bo
         return ConfigurationError(
             f"{attempted}: no secure connection: {said}",
             remedy="check source.tls (ca: the authority that signed the server's certificate); "
-            "mode: off is for connections that nobody else can read",
+            "mode: off is for connections that others cannot read",
             runbook="tls",
         )
     if isinstance(error, ValueError | RuntimeError) or number == 2061:
         return ConfigurationError(
-            f"{attempted}: the server wants the password in clear text, and the connection is not encrypted",
+            f"{attempted}: the server requires the password in clear text, and the connection is not encrypted",
             remedy="set source.tls, or pin the server's key with source.server_public_key",
             runbook="tls",
         )

@@ -135,7 +135,7 @@ class _ResultPackets:
         if len(left) <= PACKET_HEADER or len(left) < PACKET_HEADER + length or left[PACKET_HEADER] < 0xFE:
             return False
         if len(left) > PACKET_HEADER + length:
-            raise protocol_error("bytes behind the end of a result set")
+            raise protocol_error("bytes after the end of a result set")
         self._connection._next_seq_id = (left[3] + 1) & 0xFF
         if left[PACKET_HEADER] == 0xFF:
             MysqlPacket(left[PACKET_HEADER:], "utf8").raise_for_error()

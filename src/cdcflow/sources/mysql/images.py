@@ -75,7 +75,7 @@ def walk_images(
     for start, end in zip(extents.start.tolist(), extents.end.tolist(), strict=True):
         before = len(starts[0])
         if not 0 <= start <= end <= buffer.size:
-            raise InvariantViolated("an event's rows lie outside of the buffer", runbook="stream-not-understood")
+            raise InvariantViolated("an event's rows are outside the buffer", runbook="stream-not-understood")
         try:
             reached = walk(buffer.raw, start, end, appends)
         except IndexError:

@@ -74,7 +74,7 @@ EXCLUSIONS: Final = (
     ),
     Exclusion("`year`, the year 0000", "1900", lambda c, _, v: c.type_code == TypeCode.YEAR and v == 0),
     Exclusion(
-        "`timestamp` from 2038-01-19 03:14:08 on (MariaDB 11.5 and later)",
+        "`timestamp` at or after 2038-01-19 03:14:08 (MariaDB 11.5 and later)",
         "1901 and later: the seconds are taken for a signed number",
         lambda c, _, v: c.type_code == TypeCode.TIMESTAMP and isinstance(v, datetime) and v >= _TIMESTAMP_END,
     ),

@@ -113,7 +113,7 @@ def check_file(connector: Connector, dump: Dump) -> None:
     if found.seconds != position.began:
         raise history_lost(
             f"the binary log at {connector.address} has another file {position.file} than the one that the change log "
-            f"was read from: it began at {_time(found.seconds)}, ours at {_time(position.began)}; the server was "
+            f"was read from: it began at {_time(found.seconds)}, the other at {_time(position.began)}; the server was "
             "restored from a copy and has diverged since, or its binary log was started over",
             runbook="restored-source",
         )

@@ -182,7 +182,9 @@ class Preparing:
         if before.server != self.server and not known & {source.partition(":")[0] for source, _ in ours.intervals()}:
             raise self._another(f"server_uuid {before.server}", f"{self.server}, with none of its transactions")
         why = (
-            "it was reset or restored from an older state" if before.server == self.server else "it took over too early"
+            "it was reset or restored from an older state"
+            if before.server == self.server
+            else "it was promoted too early"
         )
         raise history_lost(
             f"the server at {self._address} lacks transactions that the change log has ({why}): it has executed "
@@ -225,7 +227,7 @@ class Preparing:
                 f"the server at {self._address} lacks transactions that the change log has: it has "
                 f"{binlog_status.state(self._connection)[:300] or 'nothing'}, and the change log has "
                 f"{ours.text()[:300]}; it "
-                "was reset, restored from an older state, or took over too early",
+                "was reset, restored from an older state, or promoted too early",
                 runbook="restored-source",
             )
         self._until("what the change log has becomes visible", lambda: self._seen_gtids().covers(ours))

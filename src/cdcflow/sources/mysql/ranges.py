@@ -197,7 +197,7 @@ class Ordered:
         """The server may return the same row as the one after itself: the backfill would never end (W17)."""
         if row == before:
             raise ConfigurationError(
-                f"the backfill of {self.entry.id} makes no progress: in the server's order a row comes after itself",
+                f"the backfill of {self.entry.id} makes no progress: the server sorts a row after itself",
                 remedy="check the collation of its key's columns, or leave the table out of source.tables",
                 runbook="table-not-capturable",
             )

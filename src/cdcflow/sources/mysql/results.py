@@ -103,7 +103,7 @@ def _cells(buffer: Buffer, rows: Extents, columns: int) -> list[Cells]:
         at = start + size
         found.append(Cells(buffer, start, size, ~null if null.any() else None))
     if (at != end).any():
-        raise protocol_error("a row of a result set goes on after its columns")
+        raise protocol_error("a row of a result set continues after its columns")
     return found
 
 

@@ -60,7 +60,7 @@ def _of_rds(rows: list[tuple[object, ...]] | None) -> Finding:
     if rows is None:
         return warning(
             "binary log",
-            "is kept for as long as Amazon RDS is told in `binlog retention hours`, which this user may not read",
+            "is kept for the time in Amazon RDS's `binlog retention hours`, which this user may not read",
             run("CALL mysql.rds_show_configuration", note="as the master user; set it to a week if it is NULL"),
         )
     hours = rows[0][0] if rows else None

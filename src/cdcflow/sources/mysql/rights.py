@@ -19,7 +19,7 @@ from cdcflow.sources.mysql.connection import Connection, account_of, query
 from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_TABLE, parts
 from cdcflow.sources.mysql.sql import quote_name
 
-_NO_TABLE = "cdcflow asks whether it may read here"
+_NO_TABLE = "cdcflow checks whether it may read here"
 
 
 @contextlib.contextmanager

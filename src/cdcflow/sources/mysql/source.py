@@ -136,7 +136,7 @@ class MySQLSource:
         if self._readers is not None and self._flavor == "mysql" and not self._has_gtids:
             raise ConfigurationError(
                 f"reading with executors from {self._connector.address}: its transactions have no GTIDs, and what an"
-                " executor's snapshot sees cannot be told without",
+                " executor's snapshot sees cannot be determined without them",
                 remedy="set gtid_mode=ON at the server, or run the same command without --on",
                 runbook="settings",
             )
@@ -193,12 +193,12 @@ class MySQLSource:
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
         return self._catalog.ask(
-            f"asking {self._connector.address} what its binary log leaves out",
+            f"reading the binary log filters of {self._connector.address}",
             lambda c: doctor.uncovered_tables(c, self._settings, captured),
         )
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
-        return self._catalog.ask(f"looking at rows of {table}", lambda c: sampling.sample(c, table, key))
+        return self._catalog.ask(f"reading rows of {table}", lambda c: sampling.sample(c, table, key))
 
     def sample_events(self, *, wanted: bool) -> None:
         is_installed = second_opinion.is_installed()
@@ -296,7 +296,7 @@ class MySQLSource:
             preparing.again(_before(before))
 
         try:
-            self._catalog.ask(f"looking at {where} at {self._connector.address}", question)
+            self._catalog.ask(f"checking {where} at {self._connector.address}", question)
         except (HistoryLost, ConfigurationError) as error:
             return (of_error("position", error),)
         return (ok("position", f"the binary log has everything since {where}"),)

@@ -203,7 +203,7 @@ def table_map(event: bytes) -> TableMap:
     columns = _columns(types, nullable, told)
     key = _numbers(told[_KEY]) if _KEY in told else _numbers(told.get(_PREFIX_KEY, b""))[::2]
     if any(k >= count for k in key):
-        raise protocol_error("a TABLE_MAP event whose key names a column that is not there")
+        raise protocol_error("a TABLE_MAP event whose key names a column that does not exist")
     return TableMap(table, columns, tuple(key), _NAMES in told)
 
 
@@ -272,7 +272,7 @@ def _collations(columns: Sequence[int], told: dict[int, bytes], default: int, ea
     out = dict.fromkeys(columns, common)
     for nth, collation in zip(exceptions[::2], exceptions[1::2], strict=False):
         if nth >= len(columns):
-            raise protocol_error("a TABLE_MAP event with a character set for a column that is not there")
+            raise protocol_error("a TABLE_MAP event with a character set for a column that does not exist")
         out[columns[nth]] = collation
     return out
 

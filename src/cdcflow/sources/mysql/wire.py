@@ -139,7 +139,7 @@ def long_event(data: bytes, at: int, size: int) -> tuple[bytes, int] | None:
         if length < LONG:
             event = b"".join(parts)[1:]
             if parts[0][0] or len(event) < HEADER or int.from_bytes(event[9:13], "little") != len(event):
-                raise protocol_error("an event over several packets that is not as long as it says")
+                raise protocol_error("an event over several packets that does not have the length in its header")
             return event, at
     return None
 

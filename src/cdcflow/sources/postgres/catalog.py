@@ -2,11 +2,11 @@
 
 A Relation message describes a table at the time its rows were written, with names and type numbers only. The rest
 (column numbers, domains, defaults of old rows) is in the catalog, which shows the current table; while the stream lags,
-the two differ. `describe` combines them: it finds columns that still exist by name and type, places others by their
-order among the dropped ones, and describes a table that no longer exists from the message alone. The message takes
-precedence for everything it contains except the table's name: a captured table is identified by its oid, and keeps one
-name for as long as a stream lasts. Otherwise, a table that was renamed and back, or two that swapped names, would have
-changes under another table's name; a new name is applied where the list of captured tables is updated.
+the two differ. `describe` combines them: it finds columns that still exist by their name and type, places others by
+their order among the dropped ones, and describes a table that no longer exists from the message alone. The message
+takes precedence for everything it contains except the table's name: a captured table is identified by its oid, and
+keeps one name for as long as a stream lasts. Otherwise, a table that was renamed and back, or two that swapped names,
+would have changes under another table's name; a new name is applied where the list of captured tables is updated.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ def _identity_refusals(table: CatalogTable) -> list[Refusal]:
     # Old rows are written under the identity of the partition they are in.
     if bad := [leaf for leaf in table.leaves if leaf.identity == "n" or (leaf.identity == "d" and not table.primary)]:
         names = ", ".join(str(leaf.id) for leaf in bad)
-        return [(f"partition {names} of {rel.id} has no replica identity of its own", _mend(bad, table))]
+        return [(f"partition {names} of {rel.id} has no replica identity itself", _mend(bad, table))]
     return []
 
 
@@ -476,7 +476,7 @@ def _not_a_table(kind: str, is_partition: bool, persistence: str, *, named: bool
         return "is a partition: it is captured through its root", "name the partitioned table instead"
     match kind:
         case "v" | "m":
-            return "is a view: it has no changes of its own", "name the tables it reads"
+            return "is a view: it has no changes itself", "name the tables it reads"
         case "f":
             return "is a foreign table: its changes are in another server's log", "capture that server"
     if persistence == "u" and not named:

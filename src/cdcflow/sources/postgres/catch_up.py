@@ -413,7 +413,7 @@ class SpillWatch:
 
 def backlog_of(connection: Connection, slot: str) -> SlotBacklog:
     """The current positions of the slot and of the end of the server's log."""
-    with mapping_errors(f"looking at slot {slot}"):
+    with mapping_errors(f"checking slot {slot}"):
         return _backlog_in(connection.pgconn.exec_(f"{_BACKLOG}{literal(slot)}".encode()))
 
 

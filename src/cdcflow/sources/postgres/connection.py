@@ -333,7 +333,7 @@ def map_error(error: psycopg.Error, attempted: str) -> CdcflowError:
                 f"{attempted}: the server holds a text (a value, a name or a default) that is not valid in the "
                 f"encoding of its database, so it cannot be sent as UTF-8 (SQLSTATE {state})",
                 remedy="correct the text; where it is in the server's log already, then run `cdcflow run "
-                "--accept-history-loss`, which begins behind it and reads all tables again",
+                "--accept-history-loss`, which begins after it and reads all tables again",
                 runbook="value-not-representable",
             )
         case "42501":
@@ -418,7 +418,7 @@ def history_lost(message: str, *, runbook: str = "slot-lost") -> HistoryLost:
     return HistoryLost(
         message,
         remedy="run `cdcflow run --accept-history-loss`: it creates a new slot and reads all tables again, "
-        "which also finds the rows that were deleted meanwhile; or run it with `--keep-rows`, and then "
+        "which also finds the rows that were deleted in the meantime; or run it with `--keep-rows`, and then "
         "`cdcflow repair`, to read only the rows that differ",
         runbook=runbook,
     )

@@ -38,7 +38,7 @@ def control_table(settings: Postgres, secret: Secret) -> SqlControlTable[Connect
             )
         if isinstance(error, _NOT_AS_IT_MUST_BE):
             return ConfigurationError(
-                f"the control table {name} is not there, or lacks a column",
+                f"the control table {name} does not exist, or lacks a column",
                 remedy=f"run {ddl(name, user)}",
                 runbook="table-not-found",
             )

@@ -1,7 +1,8 @@
 """Which decoder runs: the compiled one if it was built, or the plain one.
 
 The plain modules are the reference and always exist. The compiled decoder handles the usual cases and refuses the rest:
-where it returns None, its caller continues with the plain functions. It is passed around as a value: None means plain.
+where it returns None, its caller continues with the plain functions. It is passed around as a value; if that is None,
+the plain one runs.
 """
 
 from __future__ import annotations

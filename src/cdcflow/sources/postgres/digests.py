@@ -90,7 +90,7 @@ def _row_text(described: DescribedTable, names: Sequence[str], buckets: Buckets,
             why = text[1] if text[0] is None else _other_type(column.type.arrow, types[column.name])
             found[column.name], wrong[column.name] = text[0] or "", why
     if wrong := {name: why for name, why in wrong.items() if why} | {
-        name: "it is not there any more" for name in names if name not in found
+        name: "it no longer exists" for name in names if name not in found
     }:
         raise NoText(wrong)
     return _concat([piece for name in names for piece in (found[name], "'|'")])

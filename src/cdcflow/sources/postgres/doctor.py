@@ -199,7 +199,7 @@ def _server(connection: Connection, settings: Postgres, platform: Platform) -> I
     else:
         yield ok(
             "max_slot_wal_keep_size",
-            f"is {keep}: if cdcflow falls further behind, the slot is lost and all tables must be read again",
+            f"is {keep}: if cdcflow lags further, the slot is lost and all tables must be read again",
         )
     if idle not in (None, "", "0"):
         yield warning(
@@ -210,7 +210,7 @@ def _server(connection: Connection, settings: Postgres, platform: Platform) -> I
     if timeout == "0":
         yield warning(
             "wal_sender_timeout",
-            "is 0: after a crash of cdcflow's machine the server would keep the slot active forever",
+            "is 0: after a crash of cdcflow's machine the server would keep the slot active indefinitely",
             platform.setting_remedy("wal_sender_timeout", "60s"),
         )
     if settings.failover and major < 17:
@@ -250,7 +250,7 @@ def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator
         # Only a wildcard comes here: a name that no table has is refused.
         yield warning(
             "tables",
-            "source.tables matches no table; tables are captured when they are made",
+            "source.tables matches no table; tables are captured when they are created",
             "check the names in source.tables (case counts)",
         )
     rels = [rel for t in selected.tables for rel in (t.rel, *t.leaves)]
@@ -284,7 +284,7 @@ def _locked_findings(connection: Connection, settings: Postgres, selected: Selec
     found = [publication.locked_tables(connection, name, selected.good) for name in names or [""]]
     for table in sorted(set.intersection(*(set(f) for f in found))):
         yield warning(
-            str(table), f"cannot be taken up just now: {found[0][table]}", "nothing: it is captured when that has ended"
+            str(table), f"cannot be captured yet: {found[0][table]}", "nothing: it is captured when that has ended"
         )
 
 
@@ -294,7 +294,7 @@ def _old_transaction(connection: Connection) -> Iterator[Finding]:
     if seconds is not None and seconds >= OLD_TRANSACTION_S:
         yield warning(
             "transactions",
-            f"one has been open for {seconds} s ({publication.blocker(connection)}); a table that is made now is "
+            f"one has been open for {seconds} s ({publication.blocker(connection)}); a table that is created now is "
             "captured only when it has ended",
             "let it end, or run SELECT pg_terminate_backend(PID)",
         )
@@ -367,7 +367,7 @@ def _cautions(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], versio
             subject, f"generated columns are not captured: {', '.join(hidden)} (this server does not publish them)"
         )
     if table.rel.oid in rights and rights[table.rel.oid][6]:
-        yield warning(subject, "has tables that inherit from it: they are captured as tables of their own, if selected")
+        yield warning(subject, "has tables that inherit from it: they are captured as separate tables, if selected")
 
 
 def _publication(connection: Connection, settings: Postgres, selected: Selected, role: _Role) -> Iterator[Finding]:
@@ -438,7 +438,7 @@ def _slot(connection: Connection, settings: Postgres, role: _Role) -> Iterator[F
     found = slot.read(connection, settings.slot)
     subject = f"slot {settings.slot}"
     if found is None:
-        yield ok(subject, "is made at the first start")
+        yield ok(subject, "is created at the first start")
         return
     try:
         found.check_kind(role.database)

@@ -75,7 +75,7 @@ def check_server(connection: Connection) -> None:
         )
     if not decodes(row[0], row[2]):
         raise ConfigurationError(
-            f"the server has wal_level = {row[0]}, which leaves out what a stream of changes needs",
+            f"the server has wal_level = {row[0]}, which does not log what a stream of changes needs",
             remedy=platform_of(connection).logical_remedy().text,
             runbook="server-settings",
         )
@@ -135,8 +135,8 @@ def _slot_is_in(connection: Connection, before: Mapping[str, str]) -> str | None
 def _slot_elsewhere(before: Mapping[str, str], system: IdentifiedSystem, where: str) -> ConfigurationError:
     name = before["slot"]
     return ConfigurationError(
-        f"this log belongs to database {where}, which its slot {name} is in; source.url is database "
-        f"{system.database}, another one",
+        f"this log belongs to database {where}, which its slot {name} is in; but source.url is "
+        f"database {system.database}",
         remedy=f"set source.url to database {where}; or, if {system.database} has taken its place, connect to {where} "
         f"and run SELECT pg_drop_replication_slot({literal(name)}); then {_READ_AGAIN}",
         runbook="other-log",
@@ -156,7 +156,7 @@ def check_history(
         switch = _switch_point(connector, system.timeline, int(before.get("timeline") or 0))
         if switch is None or switch < position:
             raise history_lost(
-                f"the server was restored or promoted to timeline {system.timeline}, which left ours before "
+                f"the server was restored or promoted to timeline {system.timeline}, which branched off before "
                 f"{position_of(position)}: changes that the change log has never happened there",
                 runbook="restored-source",
             )

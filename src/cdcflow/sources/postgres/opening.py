@@ -40,7 +40,7 @@ class Opening:
         # A failover slot gives nothing that a standby does not have yet; a temporary copy of it would.
         if self._whole_slot(position).failover:
             return self._stream(position, position, binary)
-        backlog = self.catalog.ask(f"looking at slot {self.slot}", lambda c: backlog_of(c, self.slot))
+        backlog = self.catalog.ask(f"checking slot {self.slot}", lambda c: backlog_of(c, self.slot))
         if not backlog.pays(self.windows):
             return self._stream(position, position, binary)
         return CatchingUp(
@@ -88,7 +88,7 @@ class Opening:
 
     def _whole_slot(self, position: int) -> Slot:
         """The slot, checked to still have everything since `position`."""
-        found = self.catalog.ask(f"looking at slot {self.slot}", lambda c: slot.read(c, self.slot))
+        found = self.catalog.ask(f"checking slot {self.slot}", lambda c: slot.read(c, self.slot))
         if found is None:
             raise no_slot(self.slot)
         found.check_whole(position)

@@ -84,7 +84,7 @@ def check_same(
 
 def history_differs(slot: str, differs: str, last: str) -> HistoryLost:
     return history_lost(
-        f"slot {slot} gives other transactions than the change log has from {differs} on, before its position "
+        f"slot {slot} gives other transactions than the change log has since {differs}, before its position "
         f"{last}: the server was restored from a copy and has diverged since",
         runbook="restored-source",
     )

@@ -110,9 +110,9 @@ class PgoutputDecoder:
     is None, the plain decoders do everything. `changed` is called once for each Relation message, which the server
     sends before the first row after any DDL: it returns whether the table's rows must be read again. The server
     describes a partition right after the table that publishes its rows, so `changed` is called a second time: for the
-    relation described before, with this one as a partition of it (0: none). `captures`: whether a relation's rows are
-    decoded at all; a publication of all tables, or of those of a schema, sends others too. `describe` may still exclude
-    those that have a certain name.
+    relation described before, with this one as a partition of it (0 if there was none). `captures`: whether a
+    relation's rows are decoded at all; a publication of all tables, or of those of a schema, sends others too.
+    `describe` may still exclude those that have a certain name.
     """
 
     def __init__(
@@ -477,7 +477,7 @@ class PgoutputDecoder:
         if self._binary and not described.has_binary:
             raise SourceUnavailable(
                 f"table {described.table.id} now has a column without a binary decoder; cdcflow connects again "
-                f"and asks for text"
+                f"and requests text"
             )
         return described
 

@@ -117,7 +117,7 @@ class Preparing:
         check_unbroken(self.connector, self.connection, self.before, names, self.system, ours, known)
         assert ours is not None  # noqa: S101  `check_unbroken` raises if missing
         if ours.confirmed is None:
-            raise SourceUnavailable(f"somebody is still creating slot {names.slot} (it has no position yet)")
+            raise SourceUnavailable(f"slot {names.slot} is still being created (it has no position yet)")
         # A log of an earlier cdcflow does not record where it began: what is before this start is not compared.
         began = lsn_of(before["began_at"]) if "began_at" in before else position
         since = max(ours.confirmed, began)
@@ -174,7 +174,7 @@ class Preparing:
                 remedy=f"run SELECT pg_drop_replication_slot('{found.name}'); cdcflow creates it again",
                 runbook="slot-unusable",
             )
-        publication.wait_for_older(self.connection, self.older_wait_s, f"taking over slot {found.name}")
+        publication.wait_for_older(self.connection, self.older_wait_s, f"adopting slot {found.name}")
         row = self.connection.execute(
             "SELECT (pg_catalog.pg_replication_slot_advance(%s, pg_catalog.pg_current_wal_flush_lsn())).end_lsn::text",
             (found.name,),
@@ -183,7 +183,7 @@ class Preparing:
         _log.warning(
             "slot taken over",
             slot=found.name,
-            passed=f"what it held from {position_of(found.confirmed)} on",
+            passed=f"what it held since {position_of(found.confirmed)}",
             remedy="if another log was captured through it, that one is over: its daemon must not be started again",
         )
         return max(lsn_of(row[0]), found.confirmed)

@@ -1,4 +1,4 @@
-"""The publication: which tables the server puts into cdcflow's stream, and how.
+"""The publication: which tables the server includes in cdcflow's stream, and how.
 
 A publication under the name that cdcflow gives it is cdcflow's: it is created, repaired and kept equal to the selected
 tables. One that the settings name has another owner: tables are added and dropped, but how it publishes is only
@@ -210,14 +210,14 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
         )
     if found.wrong:
         raise history_lost(
-            f"publication {name} was changed (it needs {', '.join(found.wrong)}); changes that it leaves out are "
+            f"publication {name} was changed (it needs {', '.join(found.wrong)}); changes that it excludes are "
             f"not in the stream",
             runbook="publication-changed",
         )
     if found.written != then.get("written", found.written):
         raise history_lost(
             f"publication {name} was altered (ALTER PUBLICATION … SET, OWNER TO or RENAME TO); it is correct now, "
-            f"but changes that it left out meanwhile are not in the stream",
+            f"but changes that it excluded in the meantime are not in the stream",
             runbook="publication-changed",
         )
     for table_oid in then.get("all", ()):
@@ -274,7 +274,7 @@ def uncovered_tables(connection: Connection, name: str, captured: Mapping[TableI
         if named.get(oid) != (table.schema, table.name):
             reasons[table] = "it was dropped, renamed or recreated since the capture began"
         elif entry is not None and entry.filtered:
-            reasons[table] = f"publication {name} leaves out rows or columns of it"
+            reasons[table] = f"publication {name} excludes rows or columns of it"
         elif entry is None and not covers(oid, table):
             reasons[table] = f"it is not in publication {name}"
     return reasons
@@ -329,7 +329,7 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
     if filtered:
         names = ", ".join(quote_name(e.table.schema, e.table.name) for e in filtered)
         raise ConfigurationError(
-            f"publication {name} leaves out rows or columns of {names}, but a backfill would read them",
+            f"publication {name} excludes rows or columns of {names}, but a backfill would read them",
             remedy=f"run ALTER PUBLICATION {quote_name(name)} DROP TABLE {names}; cdcflow then adds it as a whole",
             runbook="publication-unusable",
         )
@@ -493,7 +493,9 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
             raise map_error(error, f"changing publication {name}") from None
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         # It existed when the tables were listed; the next attempt lists them again.
-        raise SourceUnavailable(f"changing publication {name}: a table was renamed or dropped meanwhile") from None
+        raise SourceUnavailable(
+            f"changing publication {name}: a table was renamed or dropped at the same time"
+        ) from None
     except psycopg.errors.InsufficientPrivilege as error:
         grant = ""
         if "for database" in (error.diag.message_primary or ""):
@@ -510,5 +512,5 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
 
 def _must(found: Publication | None, name: str) -> Publication:
     if found is None:
-        raise SourceUnavailable(f"publication {name} was dropped by somebody just after cdcflow created it")
+        raise SourceUnavailable(f"publication {name} was dropped just after cdcflow created it")
     return found

@@ -22,7 +22,7 @@ What a version holds, and when rows have changed since an older one:
   keep their bytes, and the constant for rows older than a column is passed with the column (`Column.missing`). That
   constant is removed from the catalog by VACUUM FULL, which then counts, as it changes both: PostgreSQL clears
   `atthasmissing` in `pg_attribute`. The digest is of `xmin`, not of the columns' types, because
-  `ALTER COLUMN v TYPE int USING v * 2` leaves the type. Both come from one statement's snapshot: a pair of two
+  `ALTER COLUMN v TYPE int USING v * 2` leaves the type. Both are read in one statement's snapshot: a pair of two
   different times could hide a rewrite.
 - Of a partitioned table rows also changed if a partition was removed or has a new file: DROP, DETACH and TRUNCATE of a
   partition publish nothing (TRUNCATE of the whole table does). The catalog does not distinguish TRUNCATE of a partition
@@ -371,8 +371,8 @@ class RowVersions:
         """The version of a table that the stream has just described, if its rows must be read again (returned once), or
         if it has other partitions or columns.
 
-        `partition` is one that the table has according to the stream (0: none). A partition that was added and removed
-        left rows in the log, but is in no catalog.
+        `partition` is one that the table has according to the stream (0 if it reported none). A partition that was
+        added and removed left rows in the log, but is in no catalog.
         """
         uncertain = not partition and self._catalog.take_uncertain(oid)
         with self._lock:

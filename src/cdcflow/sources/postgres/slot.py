@@ -77,13 +77,13 @@ class Slot:
         if self.is_lost:
             reason = self.invalidation or ("conflict" if self.conflicting else "wal_status = lost")
             raise history_lost(
-                f"slot {self.name} was invalidated ({reason}); the log from {position_of(position)} on is gone"
+                f"slot {self.name} was invalidated ({reason}); the log since {position_of(position)} is gone"
             )
         if self.confirmed is not None and self.confirmed > position:
             raise history_lost(
                 f"slot {self.name} is at {position_of(self.confirmed)}, the change log ends at "
                 f"{position_of(position)}: the server gave {self.confirmed - position} bytes of changes in "
-                f"between to somebody else, or the slot was recreated. If a copy of this log is captured elsewhere, "
+                f"between to another client, or the slot was recreated. If a copy of this log is captured elsewhere, "
                 f"that daemon has them: do not start this one",
             )
 
@@ -114,8 +114,8 @@ def left_behind(connection: Connection, ours: str) -> list[Finding]:
         Finding(
             "warning",
             f"slot {name}",
-            f"another log of cdcflow created it, nobody reads it, and the server keeps {held} bytes of WAL for it",
-            f"if that log is gone for good, run SELECT pg_drop_replication_slot({literal(name)});",
+            f"another log of cdcflow created it, no daemon reads it, and the server keeps {held} bytes of WAL for it",
+            f"if that log no longer exists, run SELECT pg_drop_replication_slot({literal(name)});",
         )
         for name, held in connection.execute(_LEFT, (ours, PLUGIN)).fetchall()
     ]
@@ -138,9 +138,10 @@ def slot_in_use(connector: Connector, name: str, error: psycopg.Error) -> Source
         finally:
             connector.discard(connection)
     return SourceUnavailable(
-        f"taking up slot {name}: {who} (SQLSTATE {error.sqlstate})",
-        remedy="a daemon that died is let go by the server after wal_sender_timeout. Otherwise another daemon reads"
-        " this slot: if its settings have another log.path, set another source.slot in one of them; if it captures"
+        f"acquiring slot {name}: {who} (SQLSTATE {error.sqlstate})",
+        remedy="the server ends the connection of a daemon that died after wal_sender_timeout. Otherwise another daemon"
+        " reads this slot: if its settings have another log.path, set another source.slot in one of them; if it "
+        "captures"
         " into a copy of this log, do not start this one",
         runbook="slot-in-use",
     )
@@ -197,10 +198,10 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
     except psycopg.Error as error:
         raise map_error(error, f"creating slot {name}") from None
     else:
-        with mapping_errors(f"looking at slot {name}"):
+        with mapping_errors(f"checking slot {name}"):
             made = read(connection, name)
         if made is None or made.confirmed is None:
-            raise SourceUnavailable(f"slot {name} was dropped by somebody just after cdcflow created it")
+            raise SourceUnavailable(f"slot {name} was dropped just after cdcflow created it")
         return made.confirmed
     finally:
         connector.discard(connection)

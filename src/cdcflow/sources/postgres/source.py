@@ -185,7 +185,7 @@ class PostgresSource:
         where = f"slot {before.source['slot']} and publication {before.source['publication']}"
         connection = self._connector.connect("doctor", statement_timeout="60s")
         try:
-            with mapping_errors(f"looking at {where} at {self._connector.address}"):
+            with mapping_errors(f"checking {where} at {self._connector.address}"):
                 # Read the slot before the log, and the server's end after it: a daemon may be running, and it confirms
                 # only positions that its log has when it confirms them.
                 ours = slot.read(connection, before.source["slot"])
@@ -198,7 +198,7 @@ class PostgresSource:
             return (of_error("position", error),)
         finally:
             self._connector.discard(connection)
-        return (ok("position", f"{where} are there, and have everything since {now.position}"),)
+        return (ok("position", f"{where} exist, and have everything since {now.position}"),)
 
     def _known_state(self, connection: Connection, checkpoint: Checkpoint) -> str:
         """The publication's fingerprint in the change log, for those tables that are still selected."""
@@ -259,7 +259,7 @@ class PostgresSource:
             joining = {t.id for t in new if self._joining.get(t.id, 0) > oldest}
             return joining | publication.locked_tables(connection, name, new).keys()
 
-        return self._catalog.ask("looking at new tables", ask)
+        return self._catalog.ask("listing new tables", ask)
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         if checkpoint is None:
@@ -303,11 +303,11 @@ class PostgresSource:
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
         name = self._checkpoint.source["publication"] if self._checkpoint else ""
         return self._catalog.ask(
-            f"looking at publication {name}", lambda c: publication.uncovered_tables(c, name, captured)
+            f"checking publication {name}", lambda c: publication.uncovered_tables(c, name, captured)
         )
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
-        return self._catalog.ask(f"looking at rows of {table}", lambda c: sampling.sample(c, table, key))
+        return self._catalog.ask(f"reading rows of {table}", lambda c: sampling.sample(c, table, key))
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:

@@ -289,7 +289,7 @@ class PostgresStream:
                 time.sleep(0.2)
             except psycopg.Error as error:
                 self._connector.discard(self._connection)
-                raise map_stream_error(error, f"taking up slot {self._slot}", self._publication) from None
+                raise map_stream_error(error, f"acquiring slot {self._slot}", self._publication) from None
             except BaseException:
                 self._connector.discard(self._connection)
                 raise
@@ -370,7 +370,8 @@ def map_stream_error(error: psycopg.Error, attempted: str, publication: str) -> 
     said = " ".join((error.diag.message_primary or str(error)).split())
     match error.sqlstate:
         case "42704" if "publication" in said:
-            # It did not exist when these changes were made, so the server cannot determine which of them to send (P60).
+            # It did not exist when these changes were committed, so the server cannot determine which of them to send
+            # (P60).
             return history_lost(
                 f"{attempted}: publication {publication} is gone, or was created after the slot",
                 runbook="publication-changed",

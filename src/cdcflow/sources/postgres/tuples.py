@@ -179,7 +179,7 @@ def _log_columns(described: DescribedTable, op: Int64s) -> list[pa.Array]:
 
 def _at_end(at: Int64s, end: Int64s) -> None:
     if (at != end).any():
-        raise protocol_error("a row message goes on after its row")
+        raise protocol_error("a row message continues after its row")
 
 
 def _require_key(described: DescribedTable, in_identity: tuple[bool, ...]) -> None:

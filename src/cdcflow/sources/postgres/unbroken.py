@@ -80,4 +80,4 @@ def check_publication(connection: Connection, found: Publication | None, name: s
 
 
 def no_slot(name: str) -> HistoryLost:
-    return history_lost(f"slot {name} is gone: somebody dropped it, or the server was restored or upgraded")
+    return history_lost(f"slot {name} is gone: it was dropped, or the server was restored or upgraded")

@@ -126,7 +126,7 @@ def relation_of(body: bytes) -> Relation:
         columns.append(RelationColumn(name_of(column), type_oid, modifier, bool(flags & 1)))
         rest = rest[8:]
     if rest:
-        raise protocol_error("a Relation message that goes on after its columns")
+        raise protocol_error("a Relation message that continues after its columns")
     return Relation(oid, name_of(namespace) or "pg_catalog", name_of(name), identity, tuple(columns))
 
 

@@ -1,5 +1,6 @@
-# Packets of a binary log dump, cut into events: the compiled form of `wire.split`. The checksums are most of the work; eight
-# bytes go through eight tables at a time. And packets of a result set: the compiled form of `framing.row_packets`.
+# Packets of a binary log dump, cut into events: the compiled form of `wire.split`. The checksums are most of the work;
+# eight bytes go through eight tables at a time. And packets of a result set: the compiled form of
+# `framing.row_packets`.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -64,7 +65,7 @@ cdef int64_t cut(
     const uint8_t *data, int64_t begin, int64_t size, bint checksum, int64_t most, int64_t *start, int64_t *end,
     uint8_t *kind, int64_t *reached, int *state
 ) noexcept nogil:
-    """How many events were found, at most `most`; where that is too few, `state` is -1 and `reached` the next one."""
+    """The number of events found, at most `most`; if there are more, `state` is -1 and `reached` is the next one."""
     cdef int64_t at = begin, length, first, stop, last, found = 0
     cdef uint8_t mark
     state[0] = NEEDS_MORE
@@ -134,7 +135,7 @@ cdef int64_t rows(
     const uint8_t *data, int64_t begin, int64_t size, int64_t most, int64_t *start, int64_t *end, int64_t *reached,
     int *state
 ) noexcept nogil:
-    """How many row packets were found, at most `most`; where that is too few, `state` is -1 and `reached` the next."""
+    """The number of row packets found, at most `most`; if there are more, `state` is -1 and `reached` is the next."""
     cdef int64_t at = begin, length, stop, found = 0
     cdef uint8_t first
     state[0] = 0

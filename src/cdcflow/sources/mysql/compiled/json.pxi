@@ -1,5 +1,5 @@
-# MySQL's binary JSON as text: the compiled form of `json_text.printed`, which says how it is built. -1 is answered for whatever
-# is not usual (dates and decimals inside, and what is no JSON): then the plain decoder takes the column.
+# MySQL's binary JSON as text: the compiled form of `json_text.printed`, which describes the format. For anything
+# unusual (dates and decimals inside, invalid JSON) the result is -1, and the plain decoder decodes the column.
 
 from libc.stdio cimport snprintf
 from libc.string cimport memmove
@@ -98,8 +98,8 @@ cdef int put_integer(Out *out, uint64_t value, bint negative) noexcept nogil:
 
 
 cdef int put_double(Out *out, double value) noexcept nogil:
-    """The fewest digits that give the same bits: 15 keep what has no more, and 17 are always enough. The least numbers
-    have fewer bits, so there one digit may do."""
+    """The fewest digits that give the same bits: a number with at most 15 digits is kept by 15, and 17 are always
+    enough. The smallest numbers have fewer bits, so one digit may be enough for them."""
     cdef char[40] text
     cdef int digits, size, point, i
     cdef char *stop
@@ -119,8 +119,8 @@ cdef int put_double(Out *out, double value) noexcept nogil:
         put(out, "-", 1)
         memmove(text, &text[1], 39)
     if digits == 1:
-        memmove(&text[2], &text[1], 38)  # there is no point then
-    # d.ddd…e±xx: the digits to one piece, and where the point lies behind them.
+        memmove(&text[2], &text[1], 38)  # without a decimal point
+    # d.ddd…e±xx: join the digits, and compute the position of the point after them.
     size = digits
     point = 0
     for i in range(digits + 3, 40):
@@ -156,7 +156,7 @@ cdef int put_double(Out *out, double value) noexcept nogil:
 
 
 cdef inline int64_t sized(Document *document, int64_t at, int64_t *length) noexcept nogil:
-    """A length of seven bits a byte; where it ends, or -1."""
+    """A length, seven bits per byte; returns where it ends, or -1."""
     cdef int shift = 0
     length[0] = 0
     while shift < 35:

@@ -1,12 +1,12 @@
-# Row images and result rows to Arrow columns: one walk over the rows that notes where each value lies, then one tight
-# loop a column. No Python object is made for a row or a value, and the GIL is free meanwhile.
+# Decode row images and result rows to Arrow columns: one walk over the rows records the position of each value, then
+# one tight loop per column decodes the values. No row or value becomes a Python object, and the GIL is released.
 #
-#     walk     for each row and column: the value's place (-1: NULL), and its size where the column has no fixed one
-#     column   places -> the Arrow buffers of one column
+#     walk     for each row and column: the value's position (-1: NULL), and its size if the column has no fixed one
+#     column   positions -> the Arrow buffers of one column
 #
-# The walk checks every step against the end of the event, so places are inside of the buffer. A column that has no
-# loop here, or a value that its loop does not take, goes to the column's plain decoder, which knows all of them and
-# says what is wrong.
+# The walk checks every step against the end of the event, so all positions are inside the buffer. If a column has no
+# loop here, or its loop does not accept a value, the column's plain decoder decodes the column: it supports all values
+# and reports what is wrong.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc, strtod
@@ -52,10 +52,10 @@ cdef struct Places:
 
 
 cdef struct Image:
-    int sent          # how many columns it has
-    int nulls         # how many bytes its NULL bits take
-    int *column       # which column of the table each is
-    Places *places    # by column of the table; without a start where it is not sent
+    int sent          # number of columns in the image
+    int nulls         # bytes of its NULL bits
+    int *column       # the table's column of each column in the image
+    Places *places    # by column of the table; without a start for a column that is not sent
 
 
 cdef class Layout:
@@ -90,7 +90,7 @@ cdef class Layout:
         column.null_dates = codec.where.zero_dates == "null"
         if form == "text":
             column.image = column.result = UTF8 if charset in ("utf8mb4", "utf8mb3") else ASCII
-            # What is no ASCII in these sets has bytes below 128, too, or letters in the place of ASCII's.
+            # In these character sets, characters outside ASCII also use bytes below 128, or replace ASCII letters.
             if charset in ("ucs2", "utf16", "utf16le", "utf32", "swe7"):
                 column.image = column.result = PLAIN
         else:
@@ -109,7 +109,7 @@ def layout(described):
 
 
 cdef class Walked:
-    """Where the values of some rows lie; frees what it took."""
+    """Positions of the values of some rows; frees its memory."""
 
     cdef Image images[2]
     cdef int used
@@ -170,7 +170,7 @@ cdef int walk_images(
     Walked found, Column *columns, const uint8_t *data, const int64_t *starts, const int64_t *ends, int64_t events,
     int64_t *counts
 ) noexcept nogil:
-    """0; -1: the bytes are no such rows; -2: no memory."""
+    """0; -1: the bytes are not such rows; -2: no memory."""
     cdef int64_t event, at, end, first, size, rows = 0
     cdef int i, j, c
     cdef Image *image
@@ -318,7 +318,7 @@ cdef object column_of(
 
 
 cdef object printed_of(codec, const uint8_t *raw, const int64_t *start, const int64_t *size, int64_t rows, validity):
-    """Documents as text; None where the plain decoder is to say what is wrong, or what is rare."""
+    """Documents as text; None for rare or wrong ones, which are left to the plain decoder."""
     cdef Out out
     cdef int state
     ends = _EMPTY(rows + 1, np.int32)
@@ -362,7 +362,7 @@ cdef bytes padded_to(bytes data, int64_t reached):
 
 
 cdef int64_t reach(const int64_t[::1] start, const int64_t[::1] end, int64_t size) except -1:
-    """Where the last of these ends; they must lie in the buffer."""
+    """Where the last of these ends; all must be inside the buffer."""
     cdef int64_t i, reached = 0
     for i in range(start.shape[0]):
         if not 0 <= start[i] <= end[i] <= size:
@@ -375,7 +375,7 @@ cdef int64_t reach(const int64_t[::1] start, const int64_t[::1] end, int64_t siz
 def changes(
     Layout shape, bytes data, const int64_t[::1] start, const int64_t[::1] end, int kind, bytes before, bytes after
 ):
-    """The rows of ROWS events, and how many come of each; None where the reference decoder is to answer.
+    """The rows of ROWS events, and the number of rows of each; None if the reference decoder must decode them.
 
     `kind` 0: inserts, 1: updates, 2: deletes; what `rows.check` refuses must not come here.
     """
@@ -441,7 +441,7 @@ cdef object updates(Layout shape, bytes data, Walked found, counts):
     cdef Places *after
     with nogil:
         for c in range(shape.count):
-            # A column that the after image does not have was not changed.
+            # A column that is not in the after image was not changed.
             if shape.columns[c].in_key and new.places[c].start != NULL:
                 compare(&shape.columns[c], raw, &old.places[c], &new.places[c], rows, &move[0])
         for row in range(rows):
@@ -531,7 +531,7 @@ cdef void compare(
 cdef void both(
     Places *old, Places *new, int64_t rows, const uint8_t *move, int64_t *starts, int64_t *sizes
 ) noexcept nogil:
-    """Places of the changes: the new row's, and before it the old row's where the key changed."""
+    """Positions of the changes: the new row's, preceded by the old row's if the key changed."""
     cdef int64_t row, out = 0
     for row in range(rows):
         if move[row]:
@@ -544,7 +544,7 @@ cdef void both(
 
 
 cdef void olds(Places *old, int64_t rows, const uint8_t *move, int64_t *starts, int64_t *sizes) noexcept nogil:
-    """Places of the old rows where the key changed, at the new row; NULL elsewhere."""
+    """Positions of the old rows, at the new row, where the key changed; NULL elsewhere."""
     cdef int64_t row, out = 0
     for row in range(rows):
         if move[row]:

@@ -1,5 +1,5 @@
-# The loops over one column's values. Each writes all values of the column, and answers -1 where a value is not what it
-# knows; then the plain decoder takes the column.
+# The loops over one column's values. Each writes all values of the column, or returns -1 if it does not support a
+# value; then the plain decoder decodes the column.
 
 cdef enum:
     PLAIN, COPY, MEDIUM, YEAR, BITS, DATE, DATETIME, TIMESTAMP, TIME, DECIMAL, BYTES, FIXED, UTF8, ASCII, JSON
@@ -9,11 +9,11 @@ cdef enum:
 cdef struct Column:
     int image           # code of the loop for row images
     int result          # and for result rows
-    int width           # bytes of a value in a row image; 0: it has its length before it,
-    int prefix          # in so many bytes
-    int64_t number      # what the codec's form needs
+    int width           # bytes of a value in a row image; 0: a length precedes the value
+    int prefix          # bytes of that length
+    int64_t number      # a parameter of the codec
     bint in_key
-    bint null_dates     # dates that are in no calendar become NULL
+    bint null_dates     # invalid dates become NULL
 
 
 cdef int64_t[10] POWERS
@@ -36,7 +36,7 @@ cdef inline int64_t length_at(const uint8_t *at, int prefix) noexcept nogil:
 
 
 cdef int width_of(Column *column, int code) noexcept:
-    """How many bytes a value takes in Arrow."""
+    """Bytes of a value in Arrow."""
     if code == COPY or code == SIGNED_TEXT or code == UNSIGNED_TEXT or code == FLOAT_TEXT:
         return <int>column.number
     if code == YEAR or code == YEAR_TEXT:
@@ -50,7 +50,7 @@ cdef int texts(
     int code, int64_t width, const uint8_t *raw, const int64_t *start, const int64_t *size, int64_t rows, uint8_t *out,
     int32_t *offsets
 ) noexcept nogil:
-    """Bytes and text as they lie. 1: some byte is above 127."""
+    """Bytes and text, copied unchanged. 1: some byte is above 127."""
     cdef int64_t row, length, at = 0
     cdef uint64_t high = 0, word
     for row in range(rows):
@@ -169,7 +169,7 @@ cdef int bits_of(
 
 
 cdef inline int64_t days_of(int64_t year, int64_t month, int64_t day) noexcept nogil:
-    """Days since 1970; -2^40 for what is in no calendar."""
+    """Days since 1970; -2^40 for an invalid date."""
     cdef int64_t era, of_era, of_year
     if year <= 0 or month <= 0 or day <= 0 or month > 12:
         return -(<int64_t>1 << 40)
@@ -184,7 +184,7 @@ cdef inline int64_t days_of(int64_t year, int64_t month, int64_t day) noexcept n
 
 
 cdef inline int number_at(const uint8_t *at, int digits) noexcept nogil:
-    """A number of so many digits; -1 where one is none."""
+    """A number with this many digits; -1 if a character is not a digit."""
     cdef int value = 0, i, digit
     for i in range(digits):
         digit = at[i] - 48
@@ -195,7 +195,7 @@ cdef inline int number_at(const uint8_t *at, int digits) noexcept nogil:
 
 
 cdef inline int64_t day_text(const uint8_t *at) noexcept nogil:
-    """Days of yyyy-mm-dd; -2^40 for what is in no calendar, -2^41 for what is no date."""
+    """Days of yyyy-mm-dd; -2^40 for an invalid date, -2^41 for text that is not a date."""
     cdef int year = number_at(at, 4), month = number_at(at + 5, 2), day = number_at(at + 8, 2)
     if year < 0 or month < 0 or day < 0 or at[4] != 45 or at[7] != 45:
         return -(<int64_t>1 << 41)
@@ -203,7 +203,7 @@ cdef inline int64_t day_text(const uint8_t *at) noexcept nogil:
 
 
 cdef inline bint taken_away(int64_t days, Column *column, int64_t row, uint8_t *valid) noexcept nogil:
-    """Make a date that is in no calendar NULL, where that is the policy."""
+    """Set an invalid date to NULL, if that is the policy."""
     if days == -(<int64_t>1 << 40) and column.null_dates and valid != NULL:
         valid[row >> 3] &= <uint8_t>~(1 << (row & 7))
         return True
@@ -450,7 +450,7 @@ cdef int floats(
 cdef int decimal_texts(
     Column *column, const uint8_t *raw, const int64_t *start, const int64_t *size, int64_t rows, int128 *out
 ) noexcept nogil:
-    """[-]digits[.digits], with exactly as many digits behind the point as the scale says."""
+    """[-]digits[.digits], with exactly `scale` digits after the point."""
     cdef int scale = <int>(column.number & 0xFF), precision = <int>(column.number >> 8), digits
     cdef int64_t row, i, length, point
     cdef int128 number

@@ -110,7 +110,7 @@ def valid_text(pattern: re.Pattern[str], cell: bytes, column: ServerColumn) -> s
     """
     text = cell.decode("ascii", "replace")
     if pattern.fullmatch(text) is None:
-        raise SourceUnavailable(f"the server sent a key of column {column.name} that is none of its type")
+        raise SourceUnavailable(f"the server sent a key of column {column.name} that is not a value of its type")
     return text
 
 

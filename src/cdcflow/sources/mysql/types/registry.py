@@ -157,7 +157,7 @@ def _where(family: TypeFamily, column: ServerColumn, name: str, policy: Policy) 
             remedy=(
                 f"in cdcflow.yaml remove {name} from source.columns"
                 if setting is None
-                else f"in cdcflow.yaml set source.columns to {{{name}: stop}}, or use another one of"
+                else f"in cdcflow.yaml set source.columns to {{{name}: stop}}, or use one of"
                 f" {', '.join(_SETTINGS[setting])}"
             ),
             runbook="settings",

@@ -79,7 +79,7 @@ def _inflate(value: bytes, where: Where) -> bytes:
     except zlib.error:
         raise unreadable(where, "compressed text") from None
     if len(found) != length or (inflate.unconsumed_tail and inflate.decompress(inflate.unconsumed_tail, 1)):
-        raise unreadable(where, "compressed text of the length that it says")
+        raise unreadable(where, "compressed text of the length in its header")
     return found
 
 

@@ -1,14 +1,14 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """pgoutput messages and COPY rows to Arrow: the compiled decoder of what `wire`, `tuples` and `copy` do per message.
 
-Every function here takes what is usual and answers None for what is not, having changed nothing; the plain functions
-then say what is wrong, or take what is merely rare. So this module has no error of its own, and what the plain
-modules say about a malformed message is what is said everywhere.
+Every function here handles the usual input. For anything else it changes nothing and returns None; the plain functions
+then decode the input, or report what is wrong with it. So this module defines no errors, and a malformed message gives
+the same error everywhere: that of the plain modules.
 
-Two passes over the bytes. The first follows the lengths, checks every one against the end of its message, and notes
-where each cell is (8 bytes a cell). With that the size of every Arrow buffer is known. The second turns cells into
-values, 256 rows of all columns at a time, so that the bytes are still near. A column that the second pass declines,
-or has no conversion for, is decoded by its plain decoder from the same cells.
+Two passes over the bytes. The first follows the lengths, checks each against the end of its message, and records the
+position of each cell (8 bytes per cell). The size of every Arrow buffer is then known. The second converts cells to
+values, 256 rows of all columns at a time, so that the bytes are still in the cache. A column that the second pass does
+not support, or cannot convert, is decoded by its plain decoder from the same cells.
 """
 
 from libc.math cimport INFINITY, NAN
@@ -28,7 +28,7 @@ include "kernels.pxi"
 
 cdef int64_t _HEADER = 25
 cdef int64_t _BLOCK = 256
-cdef int64_t _UNLOCKED = 256  # rows from which on other threads may run meanwhile
+cdef int64_t _UNLOCKED = 256  # with at least this many rows, the GIL is released
 cdef object _INT64 = np.dtype(np.int64)
 cdef object _INT32 = np.dtype(np.int32)
 cdef object _UINT64 = np.dtype(np.uint64)
@@ -37,10 +37,10 @@ cdef object _STRING = pa.string()
 cdef object _empty = np.empty
 
 cdef class Layout:
-    """What must be known of a table shape to decode its rows; made once a shape.
+    """What is needed of a table shape to decode its rows; created once per shape.
 
-    `kernels` names each column's kernels: of its text, of its binary format, and of a binary array's elements ("":
-    none). `in_identity` says which columns an old key carries.
+    `kernels` names each column's kernels: for its text, for its binary format, and for a binary array's elements (""
+    if it has none). `in_identity`: which columns an old key contains.
     """
 
     cdef readonly object described
@@ -116,7 +116,7 @@ cdef class Layout:
 
 
 def layout(described, kernels, in_identity):
-    """What `changes` and `copied` must know of a table shape."""
+    """What `changes` and `copied` need of a table shape."""
     return Layout(described, kernels, in_identity)
 
 
@@ -124,9 +124,10 @@ def layout(described, kernels, in_identity):
 
 
 def scan(bytes data, lengths):
-    """Where XLogData messages begin (behind their header) and end, their types, and which types there are.
+    """Where XLogData messages begin (after their header) and end, their types, and which types occur.
 
-    A type's bit is its letter less 64; bit 63 stands for all that is no such letter. None: not all is XLogData.
+    A type's bit is its letter less 64; bit 63 represents everything that is not such a letter. None: some messages are
+    not XLogData.
     """
     cdef const int64_t[::1] length = lengths
     cdef int64_t count = length.shape[0], size = len(data) - <int64_t>PAD, at = 0, i
@@ -151,10 +152,10 @@ def scan(bytes data, lengths):
 
 
 def transactions(bytes data, start, end, kind):
-    """Begin and Commit messages: their numbers, and what they say.
+    """Begin and Commit messages: their numbers and their content.
 
     Numbers of Begins and of Commits, xids, end positions, clocks (as sent), and whether all rows, truncates and
-    origins stand inside. None: they do not alternate, or one is of a wrong length.
+    origins are between a Begin and its Commit. None: they do not alternate, or one has a wrong length.
     """
     cdef const int64_t[::1] starts = start, stops = end
     cdef const uint8_t[::1] kinds = kind
@@ -193,7 +194,7 @@ def transactions(bytes data, start, end, kind):
 
 def with_rows(commits, rows_before, numbers):
     """Of transactions that end at `commits`, those with rows: their numbers, and for each of the `numbers` arrays
-    their entries; then the index behind each one's last row."""
+    their entries; then the index after each one's last row."""
     cdef const int64_t[::1] commit = commits, rows = rows_before
     cdef int64_t count = commit.shape[0], i, found = 0, before = 0
     full, last = _empty(count, _INT64), _empty(count, _INT64)
@@ -245,8 +246,8 @@ def positions(lsns):
 # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# Rows of one table shape while their cells are being found; `cells` and `old` have `stride` entries a column.
-# `old` is there if a row may have an old one: its cells before it changed, where `has_old` says so.
+# Rows of one table shape while their cells are located; `cells` and `old` have `stride` entries per column. `old` is
+# set if rows may have an old row: the cells before the change, for rows with `has_old`.
 cdef struct Part:
     void *layout
     uint32_t oid
@@ -272,7 +273,7 @@ cdef struct Part:
 
 
 cdef int64_t _stride(int64_t rows) noexcept nogil:
-    """Entries a column: an odd number of cache lines, so that columns do not fall on each other."""
+    """Entries per column: an odd number of cache lines, so that columns do not share cache sets."""
     return ((rows + 7) // 8 | 1) * 8
 
 
@@ -305,7 +306,7 @@ cdef void _no_room(Part *part) noexcept nogil:
 cdef int64_t _walked(
     const uint8_t *data, int64_t at, int64_t end, int columns, Cell *cells, int64_t stride, uint8_t *seen
 ) noexcept nogil:
-    """Note the cells of the tuple at `at`, and where it ends; -1: it is not a whole tuple of so many columns."""
+    """Record the cells of the tuple at `at`; returns where it ends, or -1: not a whole tuple of `columns` columns."""
     cdef int column
     cdef int32_t size
     cdef uint8_t kind
@@ -356,7 +357,7 @@ cdef bint _same_key(const uint8_t *data, Part *part, int64_t row) noexcept nogil
 
 
 cdef bint _changed(const uint8_t *data, int64_t at, int64_t end, uint8_t letter, Part *part) noexcept nogil:
-    """One row message, from its marker on, to one or two rows; False: it is for the plain decoder."""
+    """One row message, beginning at its marker, to one or two rows; False: left to the plain decoder."""
     cdef int64_t row = part.rows, stride = part.stride
     cdef int column, columns = part.columns
     cdef uint8_t marker
@@ -427,8 +428,8 @@ cdef bint _found(
     const int64_t *more,
     int64_t *rows_before,
 ) noexcept nogil:
-    """Find the cells of messages a to b, `of` which parts they are (less than 0: `more` rows that come from
-    elsewhere), and carry the count of rows on in `rows_before`. False: a message is for the plain decoder."""
+    """Locate the cells of messages a to b, and continue the count of rows in `rows_before`. `of`: each message's part
+    (less than 0: `more` rows that are not in a part). False: a message is left to the plain decoder."""
     cdef int64_t m, before, rows = rows_before[a]
     cdef Part *one
     for m in range(a, b):
@@ -439,7 +440,7 @@ cdef bint _found(
             continue
         one = part + of[m]
         before = one.rows
-        # Behind the type byte and perhaps a transaction's id (4 bytes) stands the relation's, which is known by now.
+        # The type byte, perhaps a transaction's id (4 bytes), then the relation's id, which is already known.
         if not _changed(data, start[m] + one.skipped, end[m], kind[m], one):
             return False
         while before < one.rows:
@@ -463,14 +464,15 @@ def changes(
     list truncated,
     int64_t cells_max,
 ):
-    """The rows of Insert, Update and Delete messages from number `first` on, in columns, a part for each table shape.
+    """The rows of Insert, Update and Delete messages, beginning at number `first`, in columns, a part for each shape.
 
-    `shapes` is what is known of each relation now, `replaced` what was known before these messages of those that they
-    describe anew; `relations` are those as (number, relation, shape), `truncated` how many rows a Truncate gives, as
-    (number, rows). At most about `cells_max` cells are in hand at once; beyond that a shape has several parts.
+    `shapes`: the current shape of each relation. `replaced`: the shape before these messages of each relation that they
+    describe again; `relations` lists these as (number, relation, shape). `truncated`: the number of rows that a
+    Truncate gives, as (number, rows). At most about `cells_max` cells are processed at once; beyond that a shape has
+    several parts.
 
-    Returns a list of (relation, order of arrival, layout, indices, rows), and how many rows come before each message
-    (one entry more than messages). None: for the plain decoder.
+    Returns a list of (relation, order of arrival, layout, indices, rows), and the number of rows before each message
+    (one entry more than messages). None: left to the plain decoder.
     """
     cdef const int64_t[::1] starts = start, stops = end
     cdef const uint8_t[::1] kinds = kind
@@ -505,7 +507,7 @@ def changes(
         more[number] += found
     try:
         while b < count:
-            # Which shape each row message has, and how much room each shape needs.
+            # Determine the shape of each row message, and the room that each shape needs.
             a = b
             slots, held, cells, parts, cached = {}, [], 0, 0, -1
             while b < count:
@@ -572,7 +574,7 @@ def changes(
                 indices.append(_empty(part[n].rows_max, _INT64))
                 index = indices[n]
                 part[n].index = &index[0] if part[n].rows_max else NULL
-            # Where their cells are.
+            # Locate their cells.
             if b - a >= _UNLOCKED:
                 with nogil:
                     sound = _found(raw, &starts[0], &stops[0], &kinds[0], a, b, part, of, more, &row_counts[0])
@@ -602,7 +604,7 @@ def changes(
 
 
 def copied(bytes data, start, end, Layout layout):
-    """COPY rows that begin and end at these offsets, as `row_schema`; None: for the plain decoder."""
+    """COPY rows that begin and end at these offsets, as `row_schema`; None: left to the plain decoder."""
     cdef const int64_t[::1] starts = start, stops = end
     cdef int64_t count = starts.shape[0], row, at, stop
     cdef const uint8_t *raw = <const uint8_t *><const char *>data
@@ -666,7 +668,7 @@ def copied(bytes data, start, end, Layout layout):
 
 
 cdef bint _choose(Column *column, Layout layout, int number, uint8_t seen) noexcept nogil:
-    """Which conversion; False: a column came in both formats."""
+    """Choose the conversion; False: a column arrived in both formats."""
     if seen & SEEN_BINARY:
         if seen & SEEN_TEXT:
             return False
@@ -679,7 +681,8 @@ cdef bint _choose(Column *column, Layout layout, int number, uint8_t seen) noexc
 cdef int _fill(
     Column *columns, int number, const uint8_t *data, int64_t count, Block **arena, uint8_t **nulls
 ) noexcept nogil:
-    """All columns' values; -1: no memory. Those that it cannot do are declined. `nulls`: is there one, by column."""
+    """All columns' values; -1: no memory. Columns with an unsupported value are marked `declined`. `nulls`: whether
+    each column has NULL cells."""
     cdef int i
     cdef int64_t a = 0, b
     for i in range(number):
@@ -734,7 +737,7 @@ cdef ArrowArray *_array(Column *column, int64_t count, Block **arena) noexcept n
 
 
 cdef ArrowArray *_given(object array, Block **arena) except NULL:
-    """An array that somebody else made."""
+    """An array that was not built here."""
     cdef ArrowArray *out = node(arena, 0, 0, 0)
     if out == NULL:
         raise MemoryError
@@ -776,7 +779,7 @@ cdef ArrowArray *_ops(const uint8_t *ops, int64_t count, Block **arena) noexcept
 
 
 cdef ArrowArray *_unchanged(Layout layout, Part *part, Block **arena) except NULL:
-    """Per row the names of the columns that were not sent; NULL where all were."""
+    """For each row the names of the columns that were not sent; NULL if all were."""
     cdef int64_t i, count = part.rows, found = 0, size = 0
     cdef int column
     cdef const Cell *cells
@@ -798,7 +801,7 @@ cdef ArrowArray *_unchanged(Layout layout, Part *part, Block **arena) except NUL
                 found += 1
                 size += len(name)
     if size > 2147483647:
-        raise CdcflowError("the names of unchanged columns come to more than 2 GiB")  # declines; plain has the words
+        raise CdcflowError("the names of unchanged columns come to more than 2 GiB")  # refused: the plain decoder reports it
     for i in range(count):
         if lists[i + 1]:
             valid[i >> 3] |= <uint8_t>(1 << (i & 7))
@@ -832,7 +835,7 @@ cdef ArrowArray *_unchanged(Layout layout, Part *part, Block **arena) except NUL
 
 
 cdef object _built(Layout layout, bytes data, Part *part):
-    """The rows of a part as a record batch; None: for the plain decoder."""
+    """The rows of a part as a record batch; None: left to the plain decoder."""
     cdef Block *arena = NULL
     cdef const uint8_t *raw = <const uint8_t *><const char *>data
     cdef int64_t count = part.rows, i
@@ -866,12 +869,12 @@ cdef object _built(Layout layout, bytes data, Part *part):
             seen[n] = part.seen + n
             unchanged |= part.seen[n] & SEEN_UNCHANGED
             if not _choose(columns + n, layout, n, part.seen[n]):
-                raise CdcflowError("two formats")  # declines; plain has the words
+                raise CdcflowError("two formats")  # refused: the plain decoder reports it
         for n in range(befores):
             column = layout.before[n]
             columns[number + n].cells = part.old + column * part.stride
             seen[number + n] = part.seen_old + column
-            # Rows without an old row are NULL in it.
+            # Rows without an old row have NULL here.
             part.seen_old[column] |= SEEN_NULL
             if not _choose(columns + number + n, layout, column, part.seen_old[column]):
                 raise CdcflowError("two formats")

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Messages of a connection in COPY state into one piece of memory, without a Python object for each.
+"""Reads the messages of a connection in COPY state into one piece of memory, without a Python object for each.
 
-libpq itself is the one that psycopg has loaded; its functions come in by address (`cdcflow.sources.postgres.copy_reader`
-finds them). Whoever calls holds the connection for itself until the call returns.
+It uses the libpq that psycopg has loaded; its functions are passed as addresses (`cdcflow.sources.postgres.copy_reader`
+finds them). The caller must have the connection to itself until the call returns.
 """
 
 from libc.stdint cimport int64_t, uintptr_t
@@ -39,8 +39,8 @@ cdef enum:
     _PAD = 64
     _HEADER = 25
     _FIRST = 19  # the header of a binary COPY: signature, flags, length of the extension
-    _NAP_US = 400  # short enough that a socket's buffer does not fill up meanwhile
-    _ROW = 6  # a row of one column: how many columns, and the value's length
+    _NAP_US = 400  # short enough that the socket's buffer does not fill up
+    _ROW = 6  # a row of one column: the number of columns, and the value's length
 
 cdef char *_SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 
@@ -50,8 +50,8 @@ cdef inline int64_t _int32(const char *at) noexcept nogil:
 
 
 cdef class Drain:
-    """One connection's messages, as `rows` (a COPY's rows as they are), `stream` (XLogData; what else comes stands
-    aside) or `window` (rows of one pgoutput message each, given as XLogData with an empty header)."""
+    """One connection's messages, as `rows` (a COPY's rows, unchanged), `stream` (XLogData; other messages are returned
+    separately) or `window` (rows of one pgoutput message each, returned as XLogData with an empty header)."""
 
     cdef void *_connection
     cdef get_copy_data _get
@@ -59,7 +59,7 @@ cdef class Drain:
     cdef free_memory _free
     cdef int _kind
     cdef bint _begun
-    cdef PyObject *_bytes  # what will be handed out: nobody else knows it yet, so it may grow and be written to
+    cdef PyObject *_bytes  # the result: no other code has it yet, so it may grow and be written to
     cdef char *_data
     cdef int64_t *_lengths
     cdef Py_ssize_t _size, _room, _usual, _count, _lengths_max
@@ -82,9 +82,10 @@ cdef class Drain:
         free(self._lengths)
 
     def take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max, double linger_s=0):
-        """What has arrived, and what arrives while it does not stop to, for `linger_s` at most: its bytes (`PAD` zero bytes behind), the messages' lengths, what stood aside as pairs of
-        (messages before it, bytes), and how it ended: 1 more may be there, 0 nothing more came yet, -1 the end of the
-        COPY, -2 the connection is broken, -4 a row that is not one message."""
+        """The messages that have arrived, and those that arrive without a pause, for at most `linger_s`: their bytes
+        (followed by `PAD` zero bytes), their lengths, other messages as pairs of (messages before it, bytes), and why
+        it ended: 1 there may be more, 0 nothing more has arrived yet, -1 the end of the COPY, -2 the connection is
+        broken, -4 a row that is not one message."""
         aside = []
         cdef int state
         cdef Py_ssize_t before
@@ -100,7 +101,7 @@ cdef class Drain:
                     left -= _NAP_US * 1e-6
             if state != 2:
                 break
-            # The last message is none of the stream's own: it is taken out again.
+            # The last message is not part of the stream: remove it.
             self._count -= 1
             self._size -= self._lengths[self._count]
             aside.append((self._count, PyBytes_FromStringAndSize(self._data + self._size, self._lengths[self._count])))
@@ -110,8 +111,8 @@ cdef class Drain:
         return data, lengths, aside, state
 
     def take_all(self, int descriptor, Py_ssize_t bytes_max):
-        """Everything up to the end of the COPY, or a bound; waits for the network. The same, without what stands
-        aside."""
+        """Everything up to the end of the COPY, or a bound; waits for the network. Returns the same, without other
+        messages."""
         cdef int state
         cdef pollfd readable
         readable.fd = descriptor
@@ -144,8 +145,8 @@ cdef class Drain:
         return data, lengths
 
     cdef int _take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max) noexcept nogil:
-        """Until nothing more has arrived (0), a bound (1), the end (-1), a failure (-2), no memory (-3), or a message
-        that stands aside (2)."""
+        """Read until nothing more has arrived (0), a bound (1), the end (-1), a failure (-2), no memory (-3), or a
+        message that is not XLogData (2)."""
         cdef char *message
         cdef int length, kept
         cdef bint came
@@ -200,7 +201,7 @@ cdef class Drain:
         cdef void *grown
         cdef Py_ssize_t room
         if self._size + length > self._room:
-            # As much as the last time, for a start: what is not written to costs no memory, and growing may copy.
+            # Begin with the last result's size: memory that is not written to costs nothing, and growing may copy.
             room = max(2 * self._room, self._size + length, self._usual, 1 << 16)
             with gil:
                 if self._grow(room) != 0:
@@ -217,7 +218,7 @@ cdef class Drain:
         return self._data + self._size - length
 
     cdef int _grow(self, Py_ssize_t room) noexcept:
-        """Give the bytes another size; -1 when there is no memory."""
+        """Resize the bytes; -1 if there is no memory."""
         if self._bytes == NULL:
             self._bytes = new_bytes(NULL, room)
         else:

@@ -1,12 +1,13 @@
-# One column's cells to the values of an Arrow array, a batch of rows at a time: what the kernels of all types share.
+# Convert one column's cells to the values of an Arrow array, a batch of rows at a time: what the kernels of all types
+# share.
 #
-# A kernel stands in its family's file, `../types/*.pxi`, which names it in _KERNELS. It takes only what is usual,
-# exactly as the plain decoder beside it reads it. Anything else, be it rare (an infinite date), wrong (a length that
-# cannot be) or hostile, makes it answer False, and the plain decoder is asked for the whole column. So what an odd
-# value means is written only once.
+# A kernel is in its family's file, `../types/*.pxi`, which registers it in _KERNELS. It supports only the usual values,
+# and decodes them exactly as the plain decoder next to it. For anything else, be it rare (an infinite date), wrong (an
+# impossible length) or hostile, it returns False, and the plain decoder decodes the whole column. So the meaning of
+# unusual values is defined only once.
 #
-# A read may go up to 16 bytes beyond a cell: the buffer is padded (`buffers.PAD`). A write may go up to 64 bytes beyond
-# what is written so far: `arrow.take` leaves room.
+# A read may extend up to 16 bytes beyond a cell: the buffer is padded (`buffers.PAD`). A write may extend up to 64
+# bytes beyond what is written so far: `arrow.take` leaves room.
 
 cdef extern from * nogil:
     """
@@ -101,7 +102,7 @@ cdef enum:
     NULL_CELL = -1
     UNCHANGED_CELL = -2
 
-# What a column's cells were seen to be.
+# What was found in a column's cells.
 cdef enum:
     SEEN_TEXT = 1
     SEEN_BINARY = 2
@@ -109,9 +110,9 @@ cdef enum:
     SEEN_UNCHANGED = 8
 
 cdef enum Code:
-    NONE = 0  # the plain decoder's
-    BOOL, INT2, INT4, INT8, OID, FLOAT4, FLOAT8, MONEY, DATE, TIMESTAMP, INTERVAL, DECIMAL, UUID, TIME, TIMETZ, BITS, NUMERIC
-    STRING, BYTES, JSONB, LIST
+    NONE = 0  # left to the plain decoder
+    BOOL, INT2, INT4, INT8, OID, FLOAT4, FLOAT8, MONEY, DATE, TIMESTAMP, INTERVAL, DECIMAL, UUID, TIME, TIMETZ, BITS,
+    NUMERIC STRING, BYTES, JSONB, LIST
     BOOL_TEXT, INT_TEXT, FLOAT_TEXT, DECIMAL_TEXT, DATE_TEXT, TIMESTAMP_TEXT, BYTES_TEXT
 
 
@@ -120,7 +121,7 @@ cdef struct Cell:
     int32_t size  # or NULL_CELL, UNCHANGED_CELL
 
 
-# A conversion: `width` is that of a value in bytes, 0 for text and bytes, -1 for bits.
+# A conversion. `width`: of a value in bytes; 0 for text and bytes, -1 for bits.
 cdef struct Kind:
     int code
     int width
@@ -144,7 +145,7 @@ cdef struct Column:
 cdef inline bint prepared(
     Column *column, const uint8_t *data, int64_t count, bint nulls, Block **arena
 ) noexcept nogil:
-    """Room for `count` values; False: no memory. Bytes of more than 2 GiB are declined."""
+    """Room for `count` values; False: no memory. A column of more than 2 GiB is marked `declined`."""
     cdef int64_t i, total = 0
     cdef int code = column.kind.code
     column.count = count
@@ -211,7 +212,7 @@ cdef inline void mark_valid(Column *column, int64_t a, int64_t b) noexcept nogil
 
 
 cdef inline bint converted(Column *column, const uint8_t *data, int64_t a, int64_t b) noexcept nogil:
-    """Values of rows a to b; False: there is one that is for the plain decoder. `a` is a multiple of 8."""
+    """Values of rows a to b; False: one is left to the plain decoder. `a` is a multiple of 8."""
     cdef int code = column.kind.code
     if column.valid != NULL:
         mark_valid(column, a, b)
@@ -260,11 +261,11 @@ cdef inline uint8_t *_two(uint8_t *out, int64_t value) noexcept nogil:
     return out + 2
 
 
-cdef dict _KERNELS = {}  # by the name that a decoder gives: code, width of a value
+cdef dict _KERNELS = {}  # by the name in a decoder: code, width of a value
 
 
 cdef Kind kind_of(object name, object arrow):
-    """The conversion of this name to this Arrow type; NONE where there is none."""
+    """The conversion of this name to this Arrow type; NONE if it does not exist."""
     cdef Kind kind
     kind.code, kind.width = _KERNELS.get(name, (NONE, 0))
     kind.precision = kind.scale = 0

@@ -1,4 +1,4 @@
-# The kernel of `arrays.py`: its elements are a column with a kernel of its own.
+# The kernel of `arrays.py`: its elements are a column with their own kernel.
 
 _KERNELS.update({
     "binary.array": (LIST, 0),
@@ -6,9 +6,9 @@ _KERNELS.update({
 
 
 cdef inline bint _listed(Column *column, const uint8_t *data, Block **arena) noexcept nogil:
-    """Arrays of one dimension that begin at 1: their elements are a column of its own, which is filled at once.
+    """Arrays of one dimension that begin at 1: their elements are a separate column, which is filled immediately.
 
-    False: no memory. Others are declined.
+    False: no memory. A column with other arrays is marked `declined`.
     """
     cdef int64_t i, j, a, total = 0, found = 0
     cdef int32_t size, length

@@ -55,7 +55,7 @@ cdef inline bint _decimal_text(Column *column, const uint8_t *data, int64_t a, i
 
 
 cdef inline bint _decimal(Column *column, const uint8_t *data, int64_t a, int64_t b) noexcept nogil:
-    """A numeric of a fixed scale: groups of four digits, of which the last is cut where the scale ends."""
+    """A numeric of a fixed scale: groups of four digits; the last group is cut at the end of the scale."""
     cdef int64_t i
     cdef int width = column.kind.width, scale = column.kind.scale
     cdef int high = (column.kind.precision - scale + 3) // 4, low = (scale + 3) // 4
@@ -126,7 +126,7 @@ cdef inline bint _decimal(Column *column, const uint8_t *data, int64_t a, int64_
 
 
 cdef inline int64_t _numeric_size(const uint8_t *data, Cell cell) noexcept nogil:
-    """At least as many bytes as the text of a numeric has."""
+    """An upper bound for the bytes of a numeric's text."""
     cdef int weight
     if cell.size < 8:
         return 0
@@ -135,7 +135,8 @@ cdef inline int64_t _numeric_size(const uint8_t *data, Cell cell) noexcept nogil
 
 
 cdef inline bint _numeric(Column *column, const uint8_t *data, int64_t a, int64_t b) noexcept nogil:
-    """A numeric as the server prints it: groups of four digits, and as many digits after the point as it says."""
+    """A numeric as the server prints it: groups of four digits, and the number of digits after the point that it
+    contains."""
     cdef int64_t i
     cdef int groups, weight, sign, scale, at, digits, left
     cdef uint8_t *out = column.values + column.offsets[a]

@@ -103,7 +103,7 @@ cdef inline bint _int8(Column *column, const uint8_t *data, int64_t a, int64_t b
 
 cdef inline bint _float_text(Column *column, const uint8_t *data, int64_t a, int64_t b) noexcept nogil:
     """Numbers whose digits and power of ten are both exact in the type are one multiplication away, correctly
-    rounded; others are for the C library, which rounds correctly as well."""
+    rounded; the C library converts the others, and also rounds correctly."""
     cdef int64_t i
     cdef int32_t j, digits, after, power, size
     cdef uint64_t number

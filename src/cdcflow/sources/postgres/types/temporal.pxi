@@ -12,7 +12,7 @@ _KERNELS.update({
 
 
 cdef inline bint _moment_text(Column *column, const uint8_t *data, int64_t a, int64_t b, int code) noexcept nogil:
-    """2026-11-21, or 2026-11-21 18:30:00.25 with +00 behind it in a zoned column."""
+    """2026-11-21, or 2026-11-21 18:30:00.25 followed by +00 in a column with a time zone."""
     cdef int64_t i, days, micros
     cdef int32_t size
     cdef int hour, minute, second, fraction, j
@@ -63,7 +63,7 @@ cdef inline bint _moment_text(Column *column, const uint8_t *data, int64_t a, in
 
 
 cdef inline int _number_at(const uint8_t *raw, int digits) noexcept nogil:
-    """So many digits as a number; negative where one of them is no digit."""
+    """This many digits as a number; negative if one of them is not a digit."""
     cdef int value = 0, j
     cdef uint8_t digit
     for j in range(digits):
@@ -75,7 +75,7 @@ cdef inline int _number_at(const uint8_t *raw, int digits) noexcept nogil:
 
 
 cdef inline int64_t _days_of(int64_t year, int64_t month, int64_t day) noexcept nogil:
-    """Days since 1970 of a day in the years 1 to 9999; before -10**9 where there is no such day."""
+    """Days since 1970 of a day in the years 1 to 9999; less than -10**9 if there is no such day."""
     cdef int64_t era, of_era, of_year
     cdef int last = 31
     if month == 4 or month == 6 or month == 9 or month == 11:

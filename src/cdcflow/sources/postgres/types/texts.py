@@ -33,9 +33,9 @@ def utf8(array: pa.Array, where: Where) -> pa.Array:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
         raise ConfigurationError(
-            f"decoding {where}: a value is not UTF-8, so the database's encoding does not say what its bytes mean",
+            f"decoding {where}: a value is not UTF-8, so the meaning of its bytes is unknown",
             remedy="leave the table out of source.tables (write !schema.table), and start again; or correct its rows, "
-            "then run `cdcflow run --accept-history-loss`, which begins behind them and reads all tables again",
+            "then run `cdcflow run --accept-history-loss`, which begins after them and reads all tables again",
             runbook="value-not-representable",
         ) from None
 

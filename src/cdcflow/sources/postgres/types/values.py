@@ -1,7 +1,7 @@
 """What the decoders of all types share: their shape, their errors, and values that the Arrow type cannot hold.
 
 A decoder turns one column's cells, a batch at a time, into an Arrow array. NULL cells stay NULL. No error here
-names a value, and none is chained to the Arrow error that caused it, because that one does.
+contains a value, nor is one chained to the Arrow error that caused it, because that one contains it.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def apply_policy(array: pa.Array, unholdable: Sequence[Unholdable], where: Where
             raise ConfigurationError(
                 f"decoding {where}: found {found.what}, which its Arrow type cannot hold, and special_values is "
                 f"{where.special}",
-                remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}} (or, where it is no key, "
-                "null or clamp), or source.special_values for all columns, then start again",
+                remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}} (or, where it is not "
+                "part of a key, null or clamp), or source.special_values for all columns, then start again",
                 runbook="value-not-representable",
             )
         array = pc.if_else(pa.array(found.rows), found.clamped, array)
