@@ -174,7 +174,7 @@ class Attempt:
             self._ordered = self._ordered_tables(self._orders.backfill)
         if not self.tables:
             self._on_event(
-                "no table to capture yet", {"why": "source.tables matches none; one that is made is taken up"}
+                "no table to capture yet", {"why": "source.tables matches none; one that is created is captured"}
             )
         source = self._recording.checkpoint.source
         again = reread.kept_otherwise(source, self._machine.progress)

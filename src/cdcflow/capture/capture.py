@@ -522,5 +522,5 @@ class Capture:
             interrupted = f"the capture has stopped with an error: {error_text(self._halted).splitlines()[0]}"
         elif attempt is None:
             why = "the capture is paused" if self._paused else (self._waiting_for or "starting").splitlines()[0]
-            interrupted = f"nothing is captured just now: {why}"
+            interrupted = f"nothing is currently captured: {why}"
         return self._freshness.states(attempt.progress if attempt else Progress({}), interrupted)

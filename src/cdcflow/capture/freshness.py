@@ -242,11 +242,11 @@ class Freshness:
         if as_of is not None and now - as_of <= late_s:
             return None
         if self._unasked is not None:
-            return f"the source could not be asked: {self._unasked}"
+            return f"the source could not be queried: {self._unasked}"
         if self._canary is not None and not self._canary.seen:
             if as_of is None and now - self._canary.as_of <= late_s:
                 return "the first mark is on its way"
-            return f"a mark sent {now - self._canary.as_of:.0f} s ago has not come back through the log"
+            return f"a mark sent {now - self._canary.as_of:.0f} s ago has not returned through the log"
         return "no mark has been sent yet" if as_of is None else f"the last proof is {now - as_of:.0f} s old"
 
 
@@ -255,7 +255,7 @@ def _unread(table: TableId, progress: Progress) -> str | None:
     known = progress.tables.get(table)
     if known is not None and known.in_doubt:
         why = "it was attached" if known.has_base else "changes of it were lost"
-        return f"{why}, and its rows are in doubt; run `cdcflow repair {word(table)}`"
+        return f"{why}, and its rows are unverified; run `cdcflow repair {word(table)}`"
     if known is None or known.state == "done" or known.whole_since is not None:
         return None
     return f"its existing rows are not all in the log ({known.state})"

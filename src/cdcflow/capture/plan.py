@@ -177,7 +177,7 @@ def _action(table: TablePreview, known: TableProgress | None) -> tuple[Action, s
     if known is None:
         return "added", "the log has no rows of it"
     if known.state == "forgotten":
-        return "captured again", "what changed while it was left out is not in the log"
+        return "captured again", "changes made while it was not captured are not in the log"
     if known.incarnation != table.incarnation:
         return "read again", "it is now another table with the same name"
     if table.reread and is_read_again(known):
@@ -208,9 +208,9 @@ def _warnings(tables: Sequence[TablePlan], settings: Sequence[SettingChange], *,
         if table.action == "left out":
             found.append(f"{table.name}: its rows in the log stay; if you select it again later, it is read again")
             if table.merged is not False:
-                found.append(f"{table.name}: its current-state table stays as it is, and gets no more changes")
+                found.append(f"{table.name}: its current-state table remains, and gets no more changes")
     if any(c.name == "source.url" for c in settings):
-        found.append("source.url: the server is compared with the log before the capture goes on there")
+        found.append("source.url: the server is compared with the log before the capture continues there")
     for waiting in (c for c in settings if c.taken == "restart" and is_running):
         why = f" ({waiting.why})" if waiting.why else ""
         remedy = f"; {waiting.remedy}" if waiting.remedy else ""
@@ -220,4 +220,4 @@ def _warnings(tables: Sequence[TablePlan], settings: Sequence[SettingChange], *,
 
 def _left_out(preview: Preview | None) -> list[str]:
     names = () if preview is None else preview.left_out
-    return [f"{t}: selected, but left out: it cannot be captured (`cdcflow doctor` says why)" for t in names]
+    return [f"{t}: selected, but it cannot be captured (`cdcflow doctor` shows why)" for t in names]

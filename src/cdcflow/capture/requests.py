@@ -133,8 +133,8 @@ def _repair(attempt: Attempt, names: Sequence[str], ids: Sequence[TableId], told
 def _proven(names: Sequence[str], ids: Sequence[TableId], told: Arguments) -> Proven:
     if len(names) != 1 or told.position is None or told.epoch is None:
         raise ConfigurationError(
-            "taking a table out of doubt: name one table, and what was compared",
-            remedy=f"run `cdcflow repair {word(ids[0])}`, which compares it and says so",
+            "marking a table as verified: name one table, and what was compared",
+            remedy=f"run `cdcflow repair {word(ids[0])}`, which compares it and reports the result",
             runbook="order-refused",
         )
     return Proven(ids[0], told.position, told.epoch, told.base or "")
@@ -144,7 +144,7 @@ def _attach(attempt: Attempt, names: Sequence[str], ids: Sequence[TableId], told
     if len(names) != 1 or not told.base:
         raise ConfigurationError(
             "attaching a table: name one table, and its base",
-            remedy=f"run `cdcflow attach {word(ids[0])} --from PATH`, which writes the base and says so",
+            remedy=f"run `cdcflow attach {word(ids[0])} --from PATH`, which writes the base and reports it",
             runbook="order-refused",
         )
     if not _table(attempt, ids[0]).key:
@@ -162,7 +162,7 @@ def _table(attempt: Attempt, wanted: TableId) -> Table:
 
 def _check_count(attempted: str, table: TableId, found: KeySet) -> None:
     if not len(found):
-        raise ConfigurationError(f"{attempted}: no row has been asked for, or none is there", runbook="order-refused")
+        raise ConfigurationError(f"{attempted}: no row was requested, or none exists", runbook="order-refused")
     if len(found) > REREAD_KEYS_MAX:
         raise ConfigurationError(
             f"{attempted}: more than {REREAD_KEYS_MAX} keys at once",

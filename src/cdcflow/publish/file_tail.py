@@ -73,7 +73,7 @@ class FileTail(HeldTail[Following]):
         return reader.read_rows(self._layout, first, last)
 
     def _silent(self) -> SinkUnavailable:
-        return SinkUnavailable(f"publishing the log {self._layout.name}: the rows of its newest cut do not appear")
+        return SinkUnavailable(f"publishing the log {self._layout.name}: the rows of its latest cut do not appear")
 
     def _sync(self, newest: int) -> None:
         """Sync the log before it is published.

@@ -73,7 +73,7 @@ class KafkaTail(HeldTail[TopicCursor]):
             time.sleep(0.005)
 
     def _silent(self) -> SinkUnavailable:
-        return SinkUnavailable(f"publishing the log in {self._log.name}: the rows of its newest cut do not appear")
+        return SinkUnavailable(f"publishing the log in {self._log.name}: the rows of its latest cut do not appear")
 
 
 __all__ = ["HELD_BYTES_MAX", "KafkaTail"]

@@ -47,7 +47,7 @@ class Numbering:
         if clock[0] <= self._clock or not (clock[1:] > clock[:-1]).all():
             raise InvariantViolated(
                 f"appending transaction {numbered.first_transaction} to the log: its commit clock {clock[0]}, or one "
-                f"behind it, is not later than the one before; the log has come to {self._clock}"
+                f"after it, is not later than the one before; the log has reached {self._clock}"
             )
         if isinstance(run, Run):
             self.check_index(run.batches, run.rows)
@@ -69,8 +69,8 @@ class Numbering:
             )
         if checkpoint.commit_clock < self._clock:
             raise InvariantViolated(
-                f"writing cut {checkpoint.cut}: its commit clock {checkpoint.commit_clock} goes back; the log has come "
-                f"to {self._clock}"
+                f"writing cut {checkpoint.cut}: its commit clock {checkpoint.commit_clock} goes back; the log has "
+                f"reached {self._clock}"
             )
         self._cut, self._clock = checkpoint.cut, checkpoint.commit_clock
         self.at_cut = True
@@ -103,5 +103,5 @@ class Numbering:
                 there[index] = True
         if count != rows or (there is not None and not there.all()):
             raise InvariantViolated(
-                f"appending {rows} rows to the log: {count} are there, or some indices are taken twice"
+                f"appending {rows} rows to the log: there are {count}, or some indices are used twice"
             )

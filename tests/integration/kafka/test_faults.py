@@ -373,7 +373,7 @@ def test_timed_out_transaction_is_not_mistaken_for_a_second_writer(
 
     monkeypatch.setattr(Sender, "settle", late)
     monkeypatch.setattr("cdcflow.sinks.kafka.log.SUCCESSOR_S", 1.0)
-    with pytest.raises(SinkUnavailable, match=r"(?s)nobody else has taken the log over.*transaction\.timeout\.ms"):
+    with pytest.raises(SinkUnavailable, match=r"(?s)no other process has opened the log.*transaction\.timeout\.ms"):
         writer.put(orders(2))
     monkeypatch.undo()
     closed_without_a_word(writer.log)

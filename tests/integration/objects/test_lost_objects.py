@@ -147,7 +147,7 @@ def test_loss_in_the_bucket_is_reported_before_the_next_start_while_local_files_
     put(log, 1, 2)
     log.bucket.delete(objects_of(log, 1, 2))
     config = settings_file(tmp_path, log)
-    assert "offsets 1 to 2 were put there and are missing" in said(config, "log", "check", status=1)
+    assert "offsets 1 to 2 were uploaded and are missing" in said(config, "log", "check", status=1)
     found = json.loads(said(config, "doctor", "--json", status=1))
     assert [f["level"] for f in found if "has lost offsets 1-2" in f["text"]] == ["warning"]
 

@@ -169,7 +169,7 @@ def test_file_of_a_state_that_differs_from_the_uploaded_one_is_refused(
     with over(spark.sparkContext, log.root, "testing", log.away) as workers:
         keeping = Keeping(log_at(log.layout), log.layout, workers=workers, reopened=log_at)
         monkeypatch.setattr(StoredLog, "take", lambda away, name, target: target.write_bytes(b"else") and "else")
-        with pytest.raises(InvariantViolated, match="its content differs from what was put"):
+        with pytest.raises(InvariantViolated, match="its content differs from what was uploaded"):
             keeping.keep(8)
         monkeypatch.undo()
         assert states.state_offsets(log.layout) == []

@@ -233,7 +233,7 @@ def test_rows_are_read_again_by_their_keys(stage: Callable[..., Stage], rows: di
         (["public.orders"], {"keys": [["7"]], "where": "id = 7"}, "either keys or a predicate"),
         (["public.orders"], {"keys": [["7", "8"]]}, "key 1 does not have as many values"),
         (["public.orders"], {"keys": [["7"], ["secret"]]}, "column id is int64, and a value is none"),
-        (["public.orders"], {"keys": []}, "no row has been asked for"),
+        (["public.orders"], {"keys": []}, "no row was requested"),
         (["public.orders"], {"keys": [[str(n)] for n in range(requests.REREAD_KEYS_MAX + 1)]}, "more than 10000 keys"),
     ],
 )
@@ -338,7 +338,7 @@ def test_rows_are_repaired_by_their_keys(stage: Callable[..., Stage]) -> None:
         (["public.orders"], {}, "name one table, and keys"),
         ([], {"keys": [["7"]]}, "name one table"),
         (["public.orders"], {"keys": [["secret"]]}, "repairing rows of public.orders: column id is int64"),
-        (["public.orders"], {"keys": []}, "no row has been asked for"),
+        (["public.orders"], {"keys": []}, "no row was requested"),
         (["public.orders"], {"keys": [[str(n)] for n in range(requests.REREAD_KEYS_MAX + 1)]}, "more than 10000 keys"),
     ],
 )

@@ -54,7 +54,7 @@ def test_failed_sync_ends_the_capture_with_the_code_that_has_it_started_again(tm
 def test_log_folder_that_vanishes_stops_the_capture_with_an_error_that_names_it(tmp_path: Path) -> None:
     """It was reported as another process, or retried with a new log in its place, and the loss was not reported."""
     of, log = OrdersSource(1), tmp_path / "log"
-    with pytest.raises(LogGone, match=r"log's folder.*is gone.*\n.*put the folder back") as error:
+    with pytest.raises(LogGone, match=r"log's folder.*is gone.*\n.*restore the folder") as error:
         capturing(log, of, OsLayer(), lambda: shutil.rmtree(log)).run()
     assert exit_code(error.value) == 78
     assert not log.exists()

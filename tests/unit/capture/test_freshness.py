@@ -141,7 +141,7 @@ def test_mark_that_does_not_return_is_reported() -> None:
     on.now += LATE_S - 30
     assert on.of()[0] == "quiet"
     on.now += 1
-    assert on.of() == ("not proven", "a mark sent 61 s ago has not come back through the log")
+    assert on.of() == ("not proven", "a mark sent 61 s ago has not returned through the log")
 
 
 def test_marks_of_an_earlier_attempt_prove_nothing() -> None:
@@ -161,9 +161,9 @@ def test_an_outage_keeps_what_was_proven_and_calls_nothing_fresh() -> None:
     on = Stage()
     on.look()
     on.comes_back()
-    assert on.of(interrupted="nothing is captured just now: no answer") == (
+    assert on.of(interrupted="nothing is currently captured: no answer") == (
         "not proven",
-        "nothing is captured just now: no answer",
+        "nothing is currently captured: no answer",
     )
     assert on.as_of() == 1000.0
     on.freshness.begin((ORDERS, ITEMS), Epoch(2))
@@ -175,7 +175,7 @@ def test_source_that_does_not_answer_the_check_ends_no_attempt() -> None:
     on = Stage()
     on.source.broken = True
     on.look()
-    assert on.of() == ("not proven", "the source could not be asked: no answer from db:5432")
+    assert on.of() == ("not proven", "the source could not be queried: no answer from db:5432")
     assert on.source.tokens == []
 
 

@@ -367,7 +367,7 @@ def test_expiry_waits_for_consumers_and_names_them(log: HandLog) -> None:
             write(log, n)
         [(event, fields)] = expire(log)
         assert event == "retention waits"
-        assert "consumer shop needs the log behind offset 0" in str(fields["reason"])
+        assert "consumer shop needs the log after offset 0" in str(fields["reason"])
         for batch in consumer:
             consumer.commit(batch.cursor)
     assert [event for event, _ in expire(log)] == ["log expired"]

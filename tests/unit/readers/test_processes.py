@@ -223,7 +223,7 @@ def test_reported_file_is_compared_with_the_real_one(processes: Processes, tmp_p
         file = HeldFile(path, rows, 1, 1, 0)
         entry = {"path": "", "rows": 3, "sha256": "", "first_offset": 1, "last_offset": 3, **told}
         liar.send(Answer(liar.recv().id, entry))
-        with pytest.raises(SinkUnavailable, match="is not what the process that wrote it says"):
+        with pytest.raises(SinkUnavailable, match="differs from what the process that wrote it reported"):
             file.written()
         assert not file.synced
 

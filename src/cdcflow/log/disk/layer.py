@@ -202,9 +202,9 @@ def unavailable(attempt: str, error: OSError) -> CdcflowError:
 def log_gone(attempt: str) -> LogGone:
     """The error of a writer that no longer finds its files."""
     return LogGone(
-        f"{attempt}: the log's folder, or a part of it, is gone: somebody deleted or moved it, or its file system was "
+        f"{attempt}: the log's folder, or a part of it, is gone: it was deleted or moved, or its file system was "
         "unmounted, while cdcflow wrote it",
-        remedy="put the folder back, then start again; if it is gone for good, start without it: cdcflow begins a "
+        remedy="restore the folder, then start again; if it is lost permanently, start without it: cdcflow begins a "
         "new log, reads every table again, and names what the old log left at the source",
     )
 

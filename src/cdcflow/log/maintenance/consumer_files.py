@@ -122,7 +122,7 @@ class ConsumerFiles:
 
 
 def states(folder: Path) -> list[ConsumerState]:
-    """The consumers stored in a folder, by name."""
+    """The consumers stored in a folder, sorted by name."""
     files = ConsumerFiles(folder, Layout(folder))
     return [state for name in files.names() if (state := files.read(name)) is not None]
 

@@ -131,9 +131,9 @@ def left_behind(layout: Layout) -> list[str]:
 
 def _reason(note: notes.Note) -> str:
     if note.kind == "consumer":
-        return f"consumer {note.name} needs the log behind offset {note.offset} (log.retention.keep_for)"
+        return f"consumer {note.name} needs the log after offset {note.offset} (log.retention.keep_for)"
     if note.held_by:
-        return f"the merge into {note.name} leaves out {', '.join(note.held_by)}, which may need them"
+        return f"the merge into {note.name} skips {', '.join(note.held_by)}, which may need them"
     return f"the {note.kind} into {note.name} has reached offset {note.offset}"
 
 

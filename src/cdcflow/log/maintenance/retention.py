@@ -194,7 +194,7 @@ class LogRetention:
     def sweep(self) -> list[Bounds]:
         """Finish what an earlier run left, and remove what was replaced long enough ago.
 
-        Return the expired segments of which something was still left, in the store or on disk.
+        Return the expired segments that still had files left, in the store or on disk.
         """
         with maintenance(self._layout, self._wait):
             return self._sweep()

@@ -113,7 +113,7 @@ def take(away: AwayLog, offset: int, table: StateTable, room: Path, layer: FileL
     """
     name, beside = beside_name(offset, table), room / f".{secrets.token_hex(4)}.tmp"
     if away.take(name, beside) != table.sha256:
-        raise InvariantViolated(f"reading {name}: its content differs from what was put", runbook="log-damaged")
+        raise InvariantViolated(f"reading {name}: its content differs from what was uploaded", runbook="log-damaged")
     opened = layer.open(beside)
     try:
         with syncing(beside):

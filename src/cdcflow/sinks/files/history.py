@@ -225,7 +225,7 @@ def check_follows(segment: Segment, log: LogFile, newest: Segment | None, manife
     if found != (log.log_id, expected, manifest):
         raise InvariantViolated(
             f"adding a segment to the history {name}: offsets {segment.first_offset} to "
-            f"{segment.last_offset} do not follow what is there, which ends before offset {expected}"
+            f"{segment.last_offset} do not follow its last segment, which ends before offset {expected}"
         )
     if newest is not None and (
         segment.first_cut <= newest.last_cut or segment.first_transaction != newest.last_transaction + 1

@@ -46,7 +46,7 @@ class RowFile:
         return found
 
     def sync(self) -> None:
-        """Its rows were made durable when they were written, perhaps for an earlier cut; its name was not."""
+        """Its rows became durable when they were written, perhaps for an earlier cut; its name did not."""
         self.synced = True
 
     def abandon(self) -> None:
@@ -83,7 +83,9 @@ class HeldFile:
             self._first_offset,
             last,
         ):
-            raise SinkUnavailable(f"attaching {self._path}: the file is not what the process that wrote it says")
+            raise SinkUnavailable(
+                f"attaching {self._path}: the file differs from what the process that wrote it reported"
+            )
         self.bytes = found.bytes
         return found
 

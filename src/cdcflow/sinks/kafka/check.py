@@ -58,7 +58,7 @@ def check(topics: Topics, *, deep: bool = False, history: LogLocation | None = N
 
 def _end(where: str, topics: Topics, state: TopicState, seen: Seen, met: set[int], readable: list[TopicRange]) -> None:
     for gone in sorted({s.topic_offset for s in readable} - met):
-        seen.fault(where, f"the topic range at offset {gone}, which topic {topics.state} names, is not there")
+        seen.fault(where, f"the topic range at offset {gone}, which topic {topics.state} names, is missing")
     # While a daemon runs, the state that was read first may be older than the frames read later, never newer.
     if seen.cut < state.checkpoint.cut or seen.next_offset < state.checkpoint.next_offset:
         seen.fault(

@@ -36,7 +36,7 @@ def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | No
         return [Finding("ok", subject, f"the brokers answer; cdcflow will create {topics.name} and {topics.state}")]
     missing = {topics.name, topics.state} - there.keys()
     if missing:
-        return [Finding("error", subject, f"topic {missing.pop()} is gone, and topic {there.popitem()[0]} is there")]
+        return [Finding("error", subject, f"topic {missing.pop()} is gone, but topic {there.popitem()[0]} exists")]
     found = [*wrong(topics, there, None)]
     try:
         found += [] if found else loss.findings(topics, folder, history)

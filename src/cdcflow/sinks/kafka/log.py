@@ -508,8 +508,8 @@ class KafkaLog:
                     )
             time.sleep(0.2)
         return SinkUnavailable(
-            f"{self._attempted}: the brokers aborted the open transaction ({error}), and nobody else has "
-            "taken the log over",
+            f"{self._attempted}: the brokers aborted the open transaction ({error}), and no other "
+            "process has opened the log",
             remedy="it may have taken longer than transaction.timeout.ms: raise that in log.kafka.options",
         )
 

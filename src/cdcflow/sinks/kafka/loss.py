@@ -71,8 +71,8 @@ def check(
     if state.identity is None:
         if (known := _noted(folder)) is not None:
             raise HistoryLost(
-                f"{attempted}: there was a log here, with the id {known}, and now there is none: topics {topics.name} "
-                f"and {topics.state} were deleted or recreated",
+                f"{attempted}: the log that was here, with the id {known}, no longer exists: topics "
+                f"{topics.name} and {topics.state} were deleted or recreated",
                 remedy=_BEGIN_ANEW,
                 runbook="topic-gone",
             )
@@ -94,7 +94,7 @@ def expired_whole(topics: Topics, state: TopicState, history: LogLocation | None
     if _sealed(history, state) >= upto:
         return None
     return (
-        f"the brokers have removed the rows up to offset {upto}, which topic {topics.state} says are there: topic "
+        f"the brokers have removed the rows up to offset {upto}, which topic {topics.state} still lists: topic "
         f"{topics.name} begins at topic offset {low}"
     )
 
@@ -140,7 +140,7 @@ def problem(topics: Topics, folder: Path, history: LogLocation) -> str | None:
         SinkUnavailable: the brokers do not answer.
     """
     try:
-        there = Admin(topics, f"looking at the log in topic {topics.name}").partitions()
+        there = Admin(topics, f"checking the log in topic {topics.name}").partitions()
         if not there:
             gone_both = deleted(topics, folder)
             return None if gone_both is None else gone_both.text

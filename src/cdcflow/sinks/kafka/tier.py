@@ -115,7 +115,7 @@ class KafkaTier:
             raise ConfigurationError(
                 f"{where}: the history ends with cut {at.cut} (offset {at.next_offset - 1}), and the topic with cut "
                 f"{newest.cut} (offset {newest.next_offset - 1}), so the topic is an older copy of the log",
-                remedy="name the newest topic, or another folder in log.kafka.history and another warehouse",
+                remedy="name the latest topic, or another folder in log.kafka.history and another warehouse",
                 runbook="other-log",
             )
         next_offset = history.layout.log_file().first_offset if at is None else at.next_offset

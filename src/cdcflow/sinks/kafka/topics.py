@@ -90,7 +90,7 @@ class Topics:
         with self.reader(there) as reader:
             if reader.bounds()[1] > 0:
                 raise InvariantViolated(
-                    f"{attempted}: topic {missing} is gone, and topic {there} is there",
+                    f"{attempted}: topic {missing} is gone, but topic {there} exists",
                     remedy=GONE,
                     runbook="topic-gone",
                 )

@@ -28,7 +28,7 @@ def doctor(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Finding]:
         if layout.log_json.exists():
             found += _losses(missing(bucket, layout, cached), bucket, layout, subject)
     except SinkUnavailable as error:
-        text = f"it cannot be reached: {_first_line(error)}; a capture goes on and keeps segments on the local disk"
+        text = f"it cannot be reached: {_first_line(error)}; a capture continues and keeps segments on the local disk"
         return [Finding("warning", subject, text, error.remedy or "check log.objects.endpoint")]
     except CdcflowError as error:
         return [Finding("error", subject, _first_line(error), error.remedy)]
@@ -41,7 +41,7 @@ def faults(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Fault]:
     return [
         Fault(
             f"{bucket.name}/segments",
-            f"offsets {first} to {last} were put there and are missing; they are still on this machine, and the "
+            f"offsets {first} to {last} were uploaded and are missing; they are still on this machine, and the "
             f"daemon uploads them again at its next start",
         )
         for first, last in here
@@ -76,7 +76,7 @@ def _log_there(bucket: Bucket, layout: Layout, subject: str) -> Finding:
     except FileNotFoundError:
         return Finding("ok", subject, "it answers and accepts the keys; there is no log in it yet")
     if layout.log_json.exists() and theirs.log_id != layout.log_file().log_id:
-        text = f"the log {theirs.log_id} is there, and {layout.root} has another one"
+        text = f"it has the log {theirs.log_id}, and {layout.root} has a different one"
         return Finding("error", subject, text, "set log.objects.url to another prefix")
     return Finding("ok", subject, "it answers, accepts the keys, and has the log")
 

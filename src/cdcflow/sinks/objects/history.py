@@ -151,7 +151,7 @@ class StoredHistory:
             text = f"{attempted}: segments/{wrong[0]} was uploaded, but the store does not have it as uploaded"
             return SinkUnavailable(text, remedy="merge again", runbook="store-unreachable")
         return SinkUnavailable(
-            f"{attempted}: another process has added one with offset {segment.first_offset} meanwhile",
+            f"{attempted}: another process has added one with offset {segment.first_offset} in the meantime",
             remedy="nothing was added twice; merge again",
             runbook="busy",
         )

@@ -83,7 +83,7 @@ class Restorer:
         gone = put_again(self._bucket, segment, text, names, lambda file: self._copy(segment, file))
         put = [name for name in names if name not in gone and (not gone or name != "segment.json")]
         if put:
-            _log.warning("lost objects put again", first_offset=bounds[0], last_offset=bounds[1], files=len(put))
+            _log.warning("lost objects uploaded again", first_offset=bounds[0], last_offset=bounds[1], files=len(put))
         return not gone
 
     def _copy(self, segment: Segment, file: SegmentFile) -> Path | None:

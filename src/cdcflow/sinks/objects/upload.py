@@ -66,7 +66,7 @@ def _bring_up_to_date(bucket: Bucket, text: bytes, ours: LogFile) -> None:
     if theirs.log_id != ours.log_id:
         raise ConfigurationError(
             f"uploading the log {ours.log_id} to {bucket.name}: the log {theirs.log_id} of {theirs.source.kind} system"
-            f" {theirs.source.system_id}, database {theirs.source.database}, is there already",
+            f" {theirs.source.system_id}, database {theirs.source.database}, is already there",
             remedy="set log.objects.url to another prefix",
             runbook="other-log",
         )
@@ -160,7 +160,7 @@ def put_file(bucket: Bucket, name: str, path: Path, sha256: str) -> None:
     except FileNotFoundError:
         raise InvariantViolated(
             f"uploading {bucket.name}/{name}: {path} is missing, and the segment is not in the store either",
-            remedy="restore either from a copy; `cdcflow log check` says what else is missing",
+            remedy="restore either from a copy; `cdcflow log check` lists what else is missing",
             runbook="log-damaged",
         ) from None
 
@@ -221,6 +221,6 @@ def _look(bucket: Bucket, folder: str, segment: Segment, text: bytes) -> None:
     wrong = missing_parts(bucket, segment, text)
     if wrong:
         raise SinkUnavailable(
-            f"looking at {bucket.name}/{folder}: {wrong[0]} was uploaded, but the store does not have it as uploaded",
+            f"checking {bucket.name}/{folder}: {wrong[0]} was uploaded, but the store does not have it as uploaded",
             runbook="store-unreachable",
         )

@@ -37,7 +37,7 @@ class Uploaded:
         except (ValueError, TypeError):
             raise InvariantViolated(
                 f"reading {layout.root / UPLOADS}: cdcflow did not write it",
-                remedy="remove it: cdcflow asks the bucket again, segment by segment",
+                remedy="remove it: cdcflow queries the bucket again, segment by segment",
                 runbook="log-damaged",
             ) from None
 
@@ -58,8 +58,8 @@ def loss(layout: Layout, url: str, ranges: Sequence[Bounds]) -> tuple[str, str]:
     return (
         f"the store has lost offsets {names} of the log, and they are not on this machine either",
         f"restore the objects below {url}/segments from a copy or an earlier version: the daemon uses them again "
-        f"at its next start; or give up what was before{newest}: `cdcflow log expire --before-cut {cut}`, then"
-        " `cdcflow backfill`, so that merges can go on",
+        f"at its next start; or abandon what was before{newest}: `cdcflow log expire --before-cut {cut}`, then"
+        " `cdcflow backfill`, so that merges can continue",
     )
 
 
