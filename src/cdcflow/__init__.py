@@ -25,14 +25,14 @@ def open(log: Config | Path | str) -> SubscribedLog:  # noqa: A001  as in `gzip.
     Raises:
         ConfigurationError: there is no log.
     """
-    # By name: every module imports this one, and none may import all the others with it.
+    # Imported by its name: every module imports this one, and none may import all the others with it.
     opened: SubscribedLog = importlib.import_module("cdcflow.wiring.opening").open_for_queries(log)
     return opened
 
 
 def open_logs(logs: Mapping[str, Config | Path | str], *, silent_after_s: float = 60.0) -> Logs:
-    """Several change logs by name, to be read as one: their changes in one order, their tables as of one time. Each is
-    named as for `open`.
+    """Several change logs, to be read as one: their changes in one order, their tables as of one time. The keys are the
+    logs' names; each value is as for `open`.
 
     `silent_after_s`: a log whose commit clock is so far behind this machine's time is called silent.
 

@@ -112,7 +112,7 @@ def list_of(inner: Encoding, modes: Modes) -> Encoding:
 
 
 def by_arrow(arrow: pa.DataType, modes: Modes) -> Encoding:
-    """A type that is known only by its Arrow type in the log (domains, enums, types of extensions)."""
+    """A type, given only its Arrow type in the log (domains, enums, types of extensions)."""
     if pa.types.is_boolean(arrow):
         return Encoding(connect.BOOLEAN, neutral=False)
     if pa.types.is_int8(arrow) or pa.types.is_uint8(arrow) or pa.types.is_int16(arrow):

@@ -301,7 +301,7 @@ def test_deleted_topic_stops_the_writer_with_an_error_that_names_it(topics: Topi
     with pytest.raises(InvariantViolated, match=f"(?s){topics.name}.*gone"):
         write_on(writer, first=2)
     closed_without_a_word(writer.log)
-    with pytest.raises(InvariantViolated, match=f"topic {topics.name} is gone, and topic {topics.state} is there"):
+    with pytest.raises(InvariantViolated, match=f"topic {topics.name} is gone, but topic {topics.state} exists"):
         opened(topics)
 
 

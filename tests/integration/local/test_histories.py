@@ -317,5 +317,5 @@ def test_offsets_have_the_names_of_auto_cdc_on_request(
     found = sorted((r["__START_AT"], r["__END_AT"], r["a"]) for r in rows(warehouse, format_name, orders.id))
     assert found == [(1, 2, 1), (2, None, 2)]
     hand_log.segment([(orders, "u", {"id": 1, "a": 3})])
-    with pytest.raises(CdcflowError, match="it was made with mode history and history_columns auto_cdc"):
+    with pytest.raises(CdcflowError, match="it was created with mode history and history_columns auto_cdc"):
         merge(hand_log.root, warehouse, policies=Policies(TablePolicy("history", "cdcflow")))

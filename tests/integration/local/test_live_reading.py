@@ -96,7 +96,7 @@ def test_table_is_shown_in_its_mode_and_skipped_where_the_settings_have_a_differ
     policies = Policies(each={name: TablePolicy("append") for name in ("public.late", "public.orders")})
     shown = read_live(behind.root, warehouse, policies=policies, incomplete=True)
     assert shown["public.late"].column("_op").to_pylist() == ["r"]
-    assert "mode append: it was made with mode current" in shown.left_out["public.orders"]
+    assert "mode append: it was created with mode current" in shown.left_out["public.orders"]
 
 
 def test_table_whose_folder_is_gone_is_back_after_a_merge(behind: HandLog, warehouse: Path, merge: Merge) -> None:

@@ -160,7 +160,7 @@ def test_point_in_time_before_a_backfill_had_read_all_does_not_claim_that_a_row_
         "never there",
         "never there",
     ]
-    with pytest.raises(ConfigurationError, match="not all rows of the table are in the log at that moment"):
+    with pytest.raises(ConfigurationError, match="not all rows of the table are in the log at that point"):
         asked.current("public.orders", as_of=2)
     assert asked.current("public.orders", as_of=3).num_rows == 3
 

@@ -110,7 +110,7 @@ def test_table_that_is_not_whole_is_not_expired_silently(log: HandLog) -> None:
     log.segment([(EMPTIED, "c", {"id": 8})])
     log.segment([(EMPTIED, "c", {"id": 9})])
     text = run("log", "expire", "--before-cut", "5", "--state", code=78)
-    assert "public.orders: not all rows of the table are in the log at that moment (state: reading)" in text
+    assert "public.orders: not all rows of the table are in the log at that point (state: reading)" in text
     assert Layout(log.root).log_file().first_offset == 1
     run("log", "expire", "--before-cut", "3", "--state")
     run("log", "expire", "--before-cut", "5")

@@ -152,7 +152,7 @@ def test_both_remedies_of_a_mode_that_is_not_the_tables_work_to_the_letter(
     log.segment([(ORDERS, "c", {"id": 3, "v": "x"}), (BESIDE, "c", {"id": 2})])
     report = merge(log.root, warehouse, policies=each)
     (why,) = (t.left_out for t in report.tables if t.left_out)
-    assert "table public.orders cannot be merged with mode soft_delete: it was made with mode current" in why
+    assert "table public.orders cannot be merged with mode soft_delete: it was created with mode current" in why
     assert len(rows_of(warehouse, ORDERS)) == 1
 
     if remedy == "set back":

@@ -142,7 +142,7 @@ def test_place_of_another_log_is_refused_before_anything_is_uploaded(log: Object
     other = ObjectLog(tmp_path / "other", log.objects)
     error = refused(other)
     assert isinstance(error, ConfigurationError)
-    assert "is there already" in str(error)
+    assert "it already has the log" in str(error)
     assert "log.objects.url" in str(error)
     assert seen(log.alone) == written([[1]])
 

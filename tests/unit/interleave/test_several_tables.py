@@ -147,5 +147,5 @@ def test_a_high_mark_that_overtakes_its_low_mark_is_refused() -> None:
     """All chunks have arrived, but what was delivered before low is unknown: rows that they missed would be lost."""
     reading = Reading()
     reading.all_are_read(ALL)
-    with pytest.raises(InvariantViolated, match=r"mark 1/2/high came back before its low mark"):
+    with pytest.raises(InvariantViolated, match=r"mark 1/2/high returned before its low mark"):
         reading.machine.step(MarkSeen(reading.high, position_of(9), 0))

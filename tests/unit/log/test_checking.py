@@ -263,7 +263,7 @@ OWNERS = "rows name transactions whose offsets do not include them"
 
 
 def counted(there: int, rows: int, all_: int = 4) -> str:
-    return f"{all_} offsets should be there once each; {there} are, in {rows} rows"
+    return f"it should have {all_} offsets once each; it has {there}, in {rows} rows"
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_keys_that_do_not_match_the_manifest_are_reported_by_a_deep_check(copy: 
     copy.rewrite(1, files=tuple(files))
     assert copy.faults() == []
     name = f"{copy.name(1)}/{files[at].path}"
-    assert copy.faults(deep=True) == [(name, "its keys are not where the manifest says, or not exactly once")]
+    assert copy.faults(deep=True) == [(name, "its keys are not in the ranges of the manifest, or not exactly once")]
 
 
 def test_columns_that_do_not_match_the_shape_are_reported_by_a_deep_check(copy: Copy) -> None:

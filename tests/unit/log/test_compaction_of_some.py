@@ -127,7 +127,7 @@ def test_file_with_other_rows_than_in_its_manifest_ends_the_compaction(layout: L
     files = tuple(replace(f, rows=f.rows + by) if f.path == path else f for f in second.files)
     lying = replace(second, files=files)
     made: dict[str, Target] = {}
-    with pytest.raises(InvariantViolated, match=f"{path} has . rows, its manifest says") as stopped:
+    with pytest.raises(InvariantViolated, match=f"{path} has . rows, its manifest has") as stopped:
         compact([first, (lying, text)], layout.file, lambda name: Target(made, name))
     assert "compacting segment 5-6" in str(stopped.value)
     assert "log check" in (stopped.value.remedy or "")

@@ -182,7 +182,7 @@ def test_journal_of_an_older_process_does_not_continue_this_one(log: FileLog, la
     following = Following(layout, 1)
     assert offsets(list(following.read())) == [1]
     Layout(other.path).journal(2).rename(layout.journal(2))
-    with pytest.raises(FileNotFoundError, match="nothing continues this journal"):
+    with pytest.raises(FileNotFoundError, match="no journal continues this one"):
         list(following.read())
 
 

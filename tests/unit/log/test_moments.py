@@ -103,7 +103,7 @@ def test_cuts_that_end_segments_are_found_also_after_compaction(layout: Layout) 
     """A merge published them, so readers will request them; compaction keeps them as seams."""
     before = {cut: offset_of_cut(layout, cut) for cut in range(0, 2 * SEGMENTS + 1, 2)}
     assert before == {0: 0, 2: 3, 4: 6, 6: 9, 8: 12}
-    between = r"cut 3: that cut lies inside .*\n  name cut 2 \(offset 3\) or cut 4 \(offset 6\)"
+    between = r"cut 3: that cut is inside .*\n  name cut 2 \(offset 3\) or cut 4 \(offset 6\)"
     with pytest.raises(ConfigurationError, match=between):
         offset_of_cut(layout, 3)
     with pytest.raises(ConfigurationError, match="sealed up to cut 8"):

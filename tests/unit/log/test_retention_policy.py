@@ -76,7 +76,7 @@ def test_skipped_table_holds_the_log(log: Layout) -> None:
     notes.write(log, Note("merge", "/warehouse", 2, ("shop.items",)))
     told: Told = []
     assert len(stepped(log, OLD, told)) == 3
-    assert "leaves out shop.items" in str(told[-1][1]["reason"])
+    assert "skips shop.items" in str(told[-1][1]["reason"])
 
 
 def test_publisher_counts_where_it_is_requested(log: Layout) -> None:

@@ -320,7 +320,7 @@ def test_many_rows_of_one_key_change_number_as_they_must(compiled: Compiled | No
         (
             [begin(1, 8), relation(KEYED), insert(1, [b"1", None, None]) + b"x", commit(16)],
             SourceUnavailable,
-            "goes on",
+            "continues after",
         ),
         ([begin(1, 8)[:-1], commit(16)], SourceUnavailable, "wrong length"),
         ([begin(1, 8), relation(KEYED)[:-3], commit(16)], SourceUnavailable, "wrong length"),

@@ -93,7 +93,7 @@ def test_a_relation_of_another_length_is_refused(columns: int) -> None:
     for end in range(len(whole)):
         with pytest.raises(SourceUnavailable, match="cdcflow connects again"):
             relation_of(whole[:end])
-    with pytest.raises(SourceUnavailable, match="goes on after its columns"):
+    with pytest.raises(SourceUnavailable, match="continues after its columns"):
         relation_of(whole + b"\0")
 
 

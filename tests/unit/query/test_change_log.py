@@ -207,7 +207,7 @@ def test_points_in_time_are_offsets_cuts_positions_and_times(shop: Shop) -> None
     [
         ("shop.nothing", ["1"], r"(?s)no table shop\.nothing; it has: shop\.orders.*schema\.table"),
         (NAME, ["1", "2"], r"(?s)its key has 1 columns, 2 were given.*give a value for each of: id"),
-        (NAME, ["x"], r"(?s)is no value of its column.*id \(int64\)"),
+        (NAME, ["x"], r"(?s)is not a value of its column.*id \(int64\)"),
     ],
 )
 def test_unanswerable_queries_are_refused_with_the_reason(shop: Shop, table: str, key: list[str], says: str) -> None:

@@ -275,9 +275,9 @@ def test_stored_cursor_stays_good_when_the_rest_of_the_backfill_is_empty(log: Ha
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"log_id": "other"}, "of another log"),
+        ({"log_id": "other"}, "belongs to another log"),
         ({"consumer": "other"}, "consumer other's"),
-        ({"generation": 7, "part": 0}, "of an earlier backfill"),
+        ({"generation": 7, "part": 0}, "to an earlier backfill"),
         ({"offset": 999}, "the log ends at offset 6"),
     ],
 )
@@ -316,7 +316,7 @@ def test_state_survives_and_a_damaged_one_is_named(log: HandLog) -> None:
     state = ConsumerState.from_json(path.read_bytes(), "x")
     assert ConsumerState.from_json(state.to_json(), "x") == state
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(InvariantViolated, match=r"shop\.json: it is no consumer's state"):
+    with pytest.raises(InvariantViolated, match=r"shop\.json: it is not a consumer's state"):
         read(log)
 
 
@@ -435,7 +435,7 @@ def test_consumer_keeps_its_definition(log: HandLog) -> None:
     """Other tables under the same name would have a backfill that misses theirs."""
     read(log, tables=[NAME])
     for given in ({"tables": ["public.items"]}, {"ops": "c"}):
-        with pytest.raises(ConfigurationError, match="made with other tables or ops"):
+        with pytest.raises(ConfigurationError, match="created with other tables or ops"):
             read(log, **given)
     with pytest.raises(ConfigurationError, match="there is one of that name"):
         consumers(log).create(Definition("shop"))

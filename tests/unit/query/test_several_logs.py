@@ -154,7 +154,7 @@ def test_silent_log_is_named_with_its_last_time_and_lag(made: Any) -> None:
     common = type(common)(common.logs, START + 100_000_000, common.silent_after)
     assert [one.log for one in common.silent] == ["crm"]
     assert common.text == (
-        f"log crm holds the others back: it has come to {time_text(START + 1)}, 90.0 s behind; silent: crm"
+        f"log crm holds the others back: it has reached {time_text(START + 1)}, a lag of 90.0 s; silent: crm"
     )
     later = type(common)(common.logs, START + 200_000_000, common.silent_after)
     assert [one.log for one in later.silent] == ["crm", "shop"]
@@ -187,7 +187,7 @@ def test_a_log_without_a_cut_holds_all_back(made: Any) -> None:
     crm.insert(1)
     logs = opened(crm, new)
     assert list(logs.changes()) == []
-    assert "log new holds the others back: it has come to no time yet" in logs.common().text
+    assert "log new holds the others back: it has reached no time yet" in logs.common().text
 
 
 def test_tables_as_of_one_time_and_the_changes_after_it(made: Any) -> None:
@@ -241,12 +241,12 @@ def test_a_cursor_belongs_to_its_logs(made: Any) -> None:
         branch.insert(1)
     cursor = opened(crm, shop).cursor()
     for logs, words in (
-        (opened(crm), "the cursor is of logs crm, shop"),
-        (opened(other, shop), "log crm is another one than the cursor's"),
+        (opened(crm), "the cursor belongs to logs crm, shop"),
+        (opened(other, shop), "log crm is not the cursor's log of that name"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             list(logs.changes(cursor))
-    with pytest.raises(ConfigurationError, match="the text is none, or a part of one"):
+    with pytest.raises(ConfigurationError, match="the text is not a cursor, or only a part of one"):
         list(opened(crm, shop).changes(cursor[:-5]))
     with pytest.raises(ConfigurationError, match="give each log a name"):
         cdcflow.open_logs({"a:b": crm.root})
@@ -264,9 +264,9 @@ def test_history_that_one_log_has_lost_is_named_and_the_remedy_works(made: Any) 
         crm.seal()
         shop.insert(ts)
     assert LogRetention(Layout(crm.root)).expire(ExpiryRule(before_cut=3))
-    with pytest.raises(HistoryLost, match="reading log crm behind offset 0: that has expired") as lost:
+    with pytest.raises(HistoryLost, match="reading log crm after offset 0: that has expired") as lost:
         list(logs.changes(cursor))
-    assert "(`current`), and go on behind it (`cursor`)" in str(lost.value.remedy)
+    assert "(`current`), and continue after it (`cursor`)" in str(lost.value.remedy)
     assert logs.current(f"shop:{NAME}").num_rows == 3
     assert list(logs.changes(logs.cursor())) == []
     with pytest.raises(HistoryLost, match="log crm: "):

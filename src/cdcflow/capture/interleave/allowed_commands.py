@@ -59,7 +59,7 @@ def outcome_of(order: TableOrder, table: TableId, known: TableProgress | None) -
         return _unproven(order, table, known)
     if isinstance(order, Attach):
         return Outcome(
-            table, "refused", f"the log has every row of {table} already, and a merge makes the table of them"
+            table, "refused", f"the log already has every row of {table}, and a merge builds the table from them"
         )
     verb = _VERBS[type(order)]
     if isinstance(order, Adjust) and known.active:
@@ -70,7 +70,7 @@ def outcome_of(order: TableOrder, table: TableId, known: TableProgress | None) -
 
 
 def _fitting(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
-    """The outcome of an order that fits the state; None if it does not fit."""
+    """The outcome of a command that fits the state; None if it does not fit."""
     match order:
         case Backfill():
             return "ordered"
@@ -102,7 +102,7 @@ def _unproven(order: Proven, table: TableId, known: TableProgress) -> Outcome:
         return Outcome(table, "refused", f"other rows of {table} were compared than those that it has now")
     if known.in_doubt:
         return Outcome(table, "refused", f"the comparison of {table} began before its changes were lost")
-    return Outcome(table, "nothing to do", f"{table} is not in doubt")
+    return Outcome(table, "nothing to do", f"{table} has no unverified rows")
 
 
 def _changes(order: Adjust, known: TableProgress) -> bool:

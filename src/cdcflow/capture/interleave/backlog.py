@@ -51,7 +51,7 @@ from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Epoch, Offset, Token
 from cdcflow.model.table import TableId
 
-UNKNOWN = "the log no longer says which of its rows are partial"
+UNKNOWN = "the log no longer records which of its rows are partial"
 TOO_MANY = "too many keys of partial rows"
 WHOLE_TRIES_MAX = 3
 FAILURES_COUNTED = 7
@@ -191,7 +191,7 @@ class Backlog:
         """
         table, known = planned.table, self.get(planned.table)
         if known is None or planned.generation > known.generation:
-            raise InvariantViolated(f"{table} was planned for generation {planned.generation}, but nobody asked for it")
+            raise InvariantViolated(f"{table} was planned for generation {planned.generation}, which was not requested")
         if planned.generation != known.generation:
             return "late"
         work = self._work[table]

@@ -136,7 +136,7 @@ class Windowing:
         number = window_number(seen.token, self._epoch)
         window = self.window
         if number is not None and number > self._windows:
-            raise InvariantViolated(f"mark {seen.token} came back, but window {self._windows} is the last one opened")
+            raise InvariantViolated(f"mark {seen.token} returned, but window {self._windows} is the last one opened")
         if number is None or window is None or number != window.number:
             self._pass(seen)
         elif seen.token == window.low:
@@ -151,7 +151,7 @@ class Windowing:
 
     def _low_seen(self, window: Window, seen: MarkSeen) -> None:
         if window.before is not None:
-            raise InvariantViolated(f"mark {seen.token} came back twice")
+            raise InvariantViolated(f"mark {seen.token} returned twice")
         self._pass(seen)
         if window.number >= self._caught_up_by:
             self._caught_up_by = 0
@@ -164,7 +164,7 @@ class Windowing:
     def _high_seen(self, window: Window, seen: MarkSeen) -> None:
         if window.before is None or not window.high_asked:
             missing = "before its low mark" if window.before is None else "before it was written"
-            raise InvariantViolated(f"mark {seen.token} came back {missing}")
+            raise InvariantViolated(f"mark {seen.token} returned {missing}")
         for table in sorted(window.tables):
             if window.held_before(table) is None:
                 self._backlog.read_less(table)
@@ -246,7 +246,7 @@ class Windowing:
     def mark_written(self, mark: Token) -> None:
         number = window_number(mark, self._epoch)
         if number is None or number > self._windows:
-            raise InvariantViolated(f"mark {mark} was written, but nobody asked for it")
+            raise InvariantViolated(f"mark {mark} was written, but was not requested")
         window = self.window
         if window is None or number != window.number:
             return
@@ -260,7 +260,7 @@ class Windowing:
         table = chunk.table
         number = window_number(chunk.low, self._epoch)
         if number is None or number > self._windows:
-            raise InvariantViolated(f"a chunk of {table} was read for mark {chunk.low}, which nobody wrote")
+            raise InvariantViolated(f"a chunk of {table} was read for mark {chunk.low}, which was not written")
         window = self.window
         if window is None or number != window.number or window.chunks.get(table) != chunk:
             return

@@ -175,7 +175,7 @@ def _copy_segments(
             if target.rows - before != file.rows:
                 raise InvariantViolated(
                     f"compacting segment {segment.first_offset}-{segment.last_offset}: {file.path} has"
-                    f" {target.rows - before} rows, its manifest says {file.rows}",
+                    f" {target.rows - before} rows, its manifest has {file.rows}",
                     remedy="run `cdcflow log check`",
                     runbook="log-damaged",
                 )

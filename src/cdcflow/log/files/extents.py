@@ -121,7 +121,7 @@ def counted_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] =
     replaced: a writer that starts replaces a journal without rows by its own, under the same name."""
     with opened_journal(layout, extent.header.first_offset) as (file, header, path):
         if JournalHeader.from_header(header) != extent.header:
-            raise FileNotFoundError(2, "the journal is another one", str(path))
+            raise FileNotFoundError(2, "it is a different journal", str(path))
         try:
             yield from records(file, header, str(path), end=extent.bytes, skip=skip)
         except Damaged as damage:

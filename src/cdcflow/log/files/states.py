@@ -138,7 +138,7 @@ def groups(layout: Layout, state: LogState, name: str) -> Iterator[tuple[pq.Parq
         if (away := layout.away) is not None:
             path = away.state_file(state.offset, entry.as_file)
         if path.stat().st_size != entry.bytes:
-            raise state_damaged(str(path), "its size is another one")
+            raise state_damaged(str(path), "its size differs")
         with pq.ParquetFile(path, memory_map=True) as parquet:
             yield from ((parquet, number) for number in range(parquet.num_row_groups))
     except (pa.ArrowException, FileNotFoundError) as error:

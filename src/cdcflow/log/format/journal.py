@@ -460,7 +460,7 @@ class Decoder:
         if min(numbers) < 0 or max(numbers) >= _NUMBER_MAX:
             raise ValueError("not numbers of a checkpoint")
         if placed > 1 or (not placed and len(payload) > _CUT.size):
-            raise ValueError("a position that is not there")
+            raise ValueError("a position that does not exist")
         checkpoint = Checkpoint(
             position, Offset(offset), transaction, cut, clock, Epoch(epoch), self._progress, self._source
         )

@@ -59,7 +59,7 @@ class Numbers:
         if first < self.run_offset or last >= self.next_offset or count > self.rows_left:
             self.wrong(
                 f"{count} rows with offsets {first} to {last} come in the run from offset {self.run_offset} to "
-                f"{self.next_offset - 1}, of which {self.rows_left} rows were still to come"
+                f"{self.next_offset - 1}, where {self.rows_left} rows were still expected"
             )
         self.rows_left -= count
         self.total_left -= total

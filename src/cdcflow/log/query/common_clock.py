@@ -69,8 +69,8 @@ class Common:
         """A sentence that names the log that holds the others back, since when and how far."""
         held = self.held_back_by
         if not self.behind:
-            return f"all logs have come to {held.text}"
-        since = f"log {held.log} holds the others back: it has come to {held.text}, {self.behind / 1e6:.1f} s behind"
+            return f"all logs have reached {held.text}"
+        since = f"log {held.log} holds the others back: it has reached {held.text}, a lag of {self.behind / 1e6:.1f} s"
         names = ", ".join(one.log for one in self.silent)
         return f"{since}; silent: {names}" if names else since
 

@@ -226,7 +226,7 @@ class Consumer:
         self._check_in_log(found, attempted)
         if state.is_before(found):
             raise ConfigurationError(
-                f"{attempted}: it lies before the last commit, and a commit never goes back",
+                f"{attempted}: it is before the last commit, and a commit never goes back",
                 remedy="commit the cursors in the order in which they came; to read again from there:"
                 f" `cdcflow consumer seek {self.name}{self._states.options} {cursor}`",
             )
@@ -348,8 +348,8 @@ class Consumer:
         if cursor.offset > end:
             raise ConfigurationError(
                 f"{attempted}: the cursor is at offset {cursor.offset}, and the log ends at offset {end}: it is an"
-                " earlier copy of the log, or its newest part is not to be seen from here",
-                remedy="read the log where it is written; if it was restored from a copy, begin anew:"
+                " earlier copy of the log, or its latest part is not visible from here",
+                remedy="read the log where it is written; if it was restored from a copy, start again:"
                 f" `cdcflow consumer restart {self.name}{self._states.options}`",
             )
 
@@ -359,11 +359,11 @@ class Consumer:
         first = self._log.known.first_offset
         try:
             self._begun(self.state, CURRENT)
-            remedy = f"begin anew with the rows that the log has now: {command}, and empty what was made of it so far"
+            remedy = f"start again with the log's present rows: {command}, and empty what was built from it so far"
         except NotWhole as lacking:
             remedy = (
                 f"run `cdcflow backfill {' '.join(map(word, lacking.tables))}`, which has the log read them at the"
-                f" source, then {command}, and empty what was made of it so far"
+                f" source, then {command}, and empty what was built from it so far"
             )
         return HistoryLost(
             f"reading consumer {self.name}: what it needs next has expired from {self._log.name}; the first offset left"

@@ -123,7 +123,7 @@ class Consumers:
     def unknown(self, name: str) -> ConfigurationError:
         known = ", ".join(self._states.names()) or "none yet"
         return ConfigurationError(
-            f"looking for consumer {name} of {self._log.name}: there is none of that name; there are: {known}",
+            f"looking for consumer {name} of {self._log.name}: it has no consumer of that name; it has: {known}",
             remedy=f"create it: `cdcflow consumer create {name}{self._states.options}`",
         )
 
@@ -209,7 +209,7 @@ class Consumers:
             raise ConfigurationError(
                 f"reading consumer {state.name}: it is a consumer of another log than {self._log.name}",
                 remedy=f"read that log; or `cdcflow consumer drop {state.name}{self._states.options}`, and create it"
-                " anew for this one",
+                " again for this one",
                 runbook="other-log",
             )
 
@@ -218,9 +218,9 @@ class Consumers:
         kept = state.definition
         if any(one is not None and one != had for one, had in zip(given, (kept.tables, kept.ops), strict=False)):
             raise ConfigurationError(
-                f"reading consumer {state.name}: it was made with other tables or ops",
-                remedy=f"leave them out, as it knows them; or `cdcflow consumer drop {state.name}"
-                f"{self._states.options}`, which forgets its cursor, and create it anew",
+                f"reading consumer {state.name}: it was created with other tables or ops",
+                remedy=f"do not give them: it keeps its own; or `cdcflow consumer drop {state.name}"
+                f"{self._states.options}`, which forgets its cursor, and create it again",
             )
 
     def _seconds(self, state: ConsumerState, end: int) -> float | None:

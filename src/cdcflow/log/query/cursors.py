@@ -110,9 +110,9 @@ class Cursor:
                 raise ValueError
         except (ValueError, TypeError, binascii.Error):
             raise ConfigurationError(
-                "reading a cursor: the text is none, or a part of one",
-                remedy="give the whole text that came with a batch, a line or an event; without one the reader goes on"
-                " behind the last commit",
+                "reading a cursor: the text is not a cursor, or only a part of one",
+                remedy="give the whole text that came with a batch, a line or an event; without one the"
+                " reader continues after the last commit",
             ) from None
         return found
 
@@ -179,8 +179,8 @@ class ConsumerState:
         """
         if cursor.log_id != self.log_id:
             raise ConfigurationError(
-                f"{attempted}: the cursor is of another log",
-                remedy=f"begin anew: `cdcflow consumer restart {self.name}`, and read without a cursor",
+                f"{attempted}: the cursor belongs to another log",
+                remedy=f"start again: `cdcflow consumer restart {self.name}`, and read without a cursor",
             )
         if cursor.consumer != self.name:
             raise ConfigurationError(
@@ -189,8 +189,9 @@ class ConsumerState:
             )
         if cursor.part is not None and not self._has(cursor):
             raise ConfigurationError(
-                f"{attempted}: the cursor is of an earlier backfill of the consumer, which was begun anew since",
-                remedy="empty what was made of the earlier one, and read without a cursor",
+                f"{attempted}: the cursor belongs to an earlier backfill of the consumer, which has been restarted "
+                "since",
+                remedy="empty what was built from the earlier one, and read without a cursor",
             )
         is_between = not _is_before(cursor, self.last_commit) and _is_before(cursor, self.committed)
         return self.committed if is_between else cursor
@@ -225,7 +226,7 @@ class ConsumerState:
             if found["version"] != STATE_VERSION:
                 raise ConfigurationError(
                     f"reading {name}: another version of cdcflow wrote it (version {found['version']})",
-                    remedy="use that version, or drop the consumer with it and create it anew",
+                    remedy="use that version, or drop the consumer with it and create it again",
                     runbook="newer-format",
                 )
             defined, kept = found["definition"], found["backfill"]
@@ -240,8 +241,8 @@ class ConsumerState:
             return cls(definition, found["log_id"], found["generation"], backfill, *cursors)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvariantViolated(
-                f"reading {name}: it is no consumer's state ({type(error).__name__})",
-                remedy="restore the file from a copy; or remove it and create the consumer anew",
+                f"reading {name}: it is not a consumer's state ({type(error).__name__})",
+                remedy="restore the file from a copy; or remove it and create the consumer again",
                 runbook="log-damaged",
             ) from None
 

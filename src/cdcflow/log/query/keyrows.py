@@ -76,7 +76,7 @@ class Key:
         if self.columns(shape) is None:
             types = ", ".join(f"{name} ({shape.row_schema.field(name).type})" for name in shape.key)
             raise ConfigurationError(
-                f"looking for a row of {shape.id}: a text that was given is no value of its column",
+                f"looking for a row of {shape.id}: a given text is not a value of its column's type",
                 remedy=f"the key is {types}; bytes are written in hex, as \\x0af3",
             )
 

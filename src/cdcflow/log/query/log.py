@@ -126,7 +126,7 @@ class ChangeLog:
         if offset < (first := self.known.first_offset) - 1:
             raise HistoryLost(
                 f"reading {self.name} at offset {offset}: that offset has expired; the first one left is {first}",
-                remedy=f"name offset {first} or a later moment",
+                remedy=f"name offset {first} or a later point",
                 runbook="log-expired",
             )
         if offset == newest.next_offset - 1:
@@ -358,7 +358,7 @@ class ChangeLog:
         if not standing.is_whole:
             raise ConfigurationError(
                 f"reading {id_} of {self.name} at offset {moment.offset}: {'; '.join(standing.notes)}",
-                remedy="name a later moment, or none; `cdcflow status` shows how far its backfill is",
+                remedy="name a later point, or none; `cdcflow status` shows how far its backfill is",
             )
         found = self.whole(id_, standing, moment)
         if not moment.notes:
@@ -433,13 +433,13 @@ class ChangeLog:
         id_ = self.known.table_named(table)
         if before.offset > after.offset:
             raise ConfigurationError(
-                f"comparing {table} at two moments: the first ({before.offset}) is the later one",
+                f"comparing {table} at two points in time: the first ({before.offset}) is the later one",
                 remedy="name the earlier one first",
             )
         _, shape = self.known.shapes(id_, after.offset)
         if not shape.key:
             raise ConfigurationError(
-                f"comparing {table} at two moments: the table has no key",
+                f"comparing {table} at two points in time: the table has no key",
                 remedy=f"read its changes: `cdcflow log show --table {table}`",
             )
         keys = self._touched_keys(id_, before.offset + 1, after.offset)
@@ -511,7 +511,7 @@ def header_of(log: LogReader, number: int, first: int, last: int) -> Mapping[str
             last = int(header["first_offset"]) - 1
     raise ConfigurationError(
         f"the log has no transaction {number} with rows",
-        remedy="it may have expired; the newest ones are in the last changes: `cdcflow log show`",
+        remedy="it may have expired; the latest ones are in the last changes: `cdcflow log show`",
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cdcflow.errors import ConfigurationError
 
 _VERSION = 1
-ANEW = "begin anew: take every table as of one time (`current`), and go on behind it (`cursor`)"
+ANEW = "start again: read every table as of one time (`current`), and continue after it (`cursor`)"
 """The remedy if reading cannot continue from a cursor."""
 
 
@@ -38,7 +38,7 @@ class Places:
         Raises:
             ConfigurationError: the text is not a cursor, or one of other logs.
         """
-        attempted = f"reading {', '.join(sorted(ids))} from a cursor on"
+        attempted = f"reading {', '.join(sorted(ids))} from a cursor"
         try:
             version, logs = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
             if version != _VERSION:
@@ -46,19 +46,19 @@ class Places:
             found = {name: (str(log_id), int(offset)) for name, (log_id, offset) in logs.items()}
         except (ValueError, TypeError, AttributeError, binascii.Error):
             raise ConfigurationError(
-                "reading several logs from a cursor on: the text is none, or a part of one",
+                "reading several logs from a cursor: the text is not a cursor, or only a part of one",
                 remedy="give the whole text that came with a batch, or none: then the reader begins with the oldest"
                 " change",
             ) from None
         if found.keys() != ids.keys():
             raise ConfigurationError(
-                f"{attempted}: the cursor is of logs {', '.join(sorted(found))}",
+                f"{attempted}: the cursor belongs to logs {', '.join(sorted(found))}",
                 remedy=f"open the logs that the cursor names, by the same names; for others {ANEW}",
             )
         for name, (log_id, _) in found.items():
             if log_id != ids[name]:
                 raise ConfigurationError(
-                    f"{attempted}: log {name} is another one than the cursor's",
+                    f"{attempted}: log {name} is not the cursor's log of that name",
                     remedy=f"open the log that was read before as {name}, or {ANEW}",
                 )
         return cls(found)

@@ -231,9 +231,10 @@ class Logs:
             ) from None
         late = [one for one in common.logs.values() if one.commit_clock < clock]
         if late:
-            known = ", ".join(f"log {one.log} has come to {one.text}" for one in late)
+            known = ", ".join(f"log {one.log} has reached {one.text}" for one in late)
             raise ConfigurationError(
-                f"reading several logs as of {time_text(clock)}: {known}, and more may come from before that time",
+                f"reading several logs as of {time_text(clock)}: {known}, and more changes from before that time may "
+                "arrive",
                 remedy="name an earlier time, or none: then it is the time that all of them have reached",
                 runbook="log-range",
             )
@@ -252,7 +253,7 @@ class Logs:
         for name, first in firsts.items():
             if places.offset(name) < first - 1:
                 raise HistoryLost(
-                    f"reading log {name} behind offset {places.offset(name)}: that has expired; the first offset left"
+                    f"reading log {name} after offset {places.offset(name)}: that has expired; the first offset left"
                     f" is {first}",
                     remedy=ANEW,
                     runbook="log-expired",
@@ -268,7 +269,7 @@ class Logs:
         found = [(name, table) for name, listed in known.items() if table in listed]
         if not found:
             raise ConfigurationError(
-                f"reading several logs: none of {', '.join(known)} has a table {table}",
+                f"reading several logs: no log of {', '.join(known)} has a table {table}",
                 remedy=f"name one of: {', '.join(self.tables()) or '(they have no rows yet)'}",
                 runbook="table-not-found",
             )

@@ -121,9 +121,10 @@ def default_of(column: Column, target: Table, defaults: Defaults) -> pa.Scalar:
         return values([text], arrow)[0]
     except ValueError:
         raise ConfigurationError(
-            f"reading {target.id}: column {column.name} ({column.type.source}) was added with a default for the rows"
-            " that were there, and cdcflow cannot make a value of that type from its text",
-            remedy="read from the offset of the first row that has the column on",
+            f"reading {target.id}: column {column.name} ({column.type.source}) was added with a default for the "
+            "existing"
+            " rows, and cdcflow cannot make a value of that type from its text",
+            remedy="read from the offset of the first row that has the column",
             runbook="table-not-followed",
         ) from None
 
@@ -138,9 +139,9 @@ def _cast(array: pa.ChunkedArray | pa.Array, column: Column, target: Table) -> p
         return array.cast(column.type.arrow)
     except pa.ArrowException:  # a new message: Arrow's own contains the value
         raise ConfigurationError(
-            f"reading {target.id}: column {column.name} has values of type {array.type} that are none of its later type"
-            f" {column.type.arrow}",
-            remedy="read only the offsets before its type changed, or only those behind",
+            f"reading {target.id}: column {column.name} has values of type {array.type} that cannot be converted to its"
+            f" later type {column.type.arrow}",
+            remedy="read only the offsets before its type changed, or only those after it",
             runbook="table-not-followed",
         ) from None
 

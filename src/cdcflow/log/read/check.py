@@ -245,7 +245,7 @@ def _offsets(layout: Layout, segment: Segment, headers: pa.Table, seen: Seen) ->
     seen.rows += count
     if not there.all() or count != len(there):
         seen.fault(
-            directory, f"{len(there)} offsets should be there once each; {int(there.sum())} are, in {count} rows"
+            directory, f"it should have {len(there)} offsets once each; it has {int(there.sum())}, in {count} rows"
         )
 
 
@@ -268,7 +268,7 @@ def _values(path: Path, file: SegmentFile, seen: Seen) -> None:
     if ops != file.ops:
         seen.fault(path, "the number of changes differs from the manifest")
     if runs is not None and not (keys and keyruns.hold(runs, pa.concat_arrays(keys))):
-        seen.fault(path, "its keys are not where the manifest says, or not exactly once")
+        seen.fault(path, "its keys are not in the ranges of the manifest, or not exactly once")
 
 
 # ── journals ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -124,10 +124,10 @@ def check_in_feed(rows: pa.Table, shape: Table, *, truncates_as_rows: bool = Fal
 def truncate_error(table: TableId, offset: int) -> NotInFeed:
     """The error for a truncate."""
     return NotInFeed(
-        f"reading the feed of {table}: at offset {offset} the table was emptied, and the log does not have the rows"
-        " that went",
+        f"reading the feed of {table}: at offset {offset} the table was emptied, and the log does not have the"
+        " deleted rows",
         offset,
-        f"read up to offset {offset - 1}, empty your copy, and read from offset {offset + 1} on; or have a truncate as"
+        f"read up to offset {offset - 1}, empty your copy, and read from offset {offset + 1}; or get a truncate as"
         " a row with _change_type truncate (option truncates: row)",
     )
 

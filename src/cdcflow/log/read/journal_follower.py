@@ -50,7 +50,7 @@ class Following:
                 return
             self._open(follower.first_offset)
             if self._head != follower:
-                raise FileNotFoundError(2, "the journal is another one", self._name)
+                raise FileNotFoundError(2, "it is a different journal", self._name)
 
     def close(self) -> None:
         if self._file is not None:
@@ -87,7 +87,7 @@ class Following:
             return None
         if head.previous == self._head.first_offset and head.epoch >= self._head.epoch:
             return head
-        raise FileNotFoundError(2, "nothing continues this journal, or it is another one", self._name)
+        raise FileNotFoundError(2, "no journal continues this one, or it is a different one", self._name)
 
     def _newest_cut(self) -> int:
         """Where the latest whole cut ends. What the writer is writing after it is read again in the next call."""

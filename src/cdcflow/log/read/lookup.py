@@ -101,7 +101,7 @@ def gather_keys(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
 def keys_expired(table: TableId, since: Offset, first_offset: int) -> KeysUnknown:
     """The error if the log begins after `since`, so that keys may be missing."""
     return KeysUnknown(
-        f"looking for partial rows of {table} from offset {since} on: the log begins at offset {first_offset}, "
+        f"looking for partial rows of {table} since offset {since}: the log begins at offset {first_offset}, "
         f"everything before it has expired",
         remedy=f"run `cdcflow backfill {word(table)}` to read it again",
     )

@@ -161,7 +161,7 @@ class _Sealed:
         first = self.bounds[0][0]
         return HistoryLost(
             f"reading {self.name} {what}: that has expired; the first offset left is {first}",
-            remedy=f"read from offset {first} on, or name a later moment",
+            remedy=f"read from offset {first}, or name a later time",
             runbook="log-expired",
         )
 
@@ -194,8 +194,8 @@ def _offset_of_cut(log: _Sealed, cut: int) -> int:
     above = bisect_left(known, (cut, 0))
     (cut_before, offset_before_it), (cut_after, offset_after_it) = known[above - 1 : above + 1]
     raise ConfigurationError(
-        f"reading {log.name} as of cut {cut}: that cut lies inside segment {segment.first_offset}-"
-        f"{segment.last_offset}, which does not say where it ended",
+        f"reading {log.name} as of cut {cut}: that cut is inside segment {segment.first_offset}-"
+        f"{segment.last_offset}, which does not record where it ended",
         remedy=f"name cut {cut_before} (offset {offset_before_it}) or cut {cut_after} (offset {offset_after_it});"
         " or an offset or a commit time",
         runbook="log-range",
@@ -227,8 +227,8 @@ def _offset_of_position(
     places = _comparable([text for text in (*ends, *behind) if text], wanted, attempted)
     if not places or wanted > places[-1]:
         raise ConfigurationError(
-            f"{attempted}: the log has come to {next(filter(None, reversed((*ends, *behind))), 'no position yet')}",
-            remedy="name an earlier position, or wait until the log has come there",
+            f"{attempted}: the log has reached {next(filter(None, reversed((*ends, *behind))), 'no position yet')}",
+            remedy="name an earlier position, or wait until the log has reached it",
             runbook="log-range",
         )
     # Segments from before the source was first read have no position, and precede all that have one.
@@ -288,7 +288,7 @@ def without_order(places: Sequence[Place | None], wanted: Place) -> str:
     if len(known) < len(places) or any(place[0] != wanted[0] for place in known):
         return "there are positions of another log, or of another kind"
     if any(before > after for before, after in pairwise(known)):
-        return "the positions do not grow: another server has taken over meanwhile"
+        return "the positions do not increase: the source has failed over to another server in between"
     return ""
 
 

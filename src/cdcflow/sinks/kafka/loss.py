@@ -71,7 +71,7 @@ def check(
     if state.identity is None:
         if (known := _noted(folder)) is not None:
             raise HistoryLost(
-                f"{attempted}: the log that was here, with the id {known}, no longer exists: topics "
+                f"{attempted}: the log with the id {known} no longer exists: topics "
                 f"{topics.name} and {topics.state} were deleted or recreated",
                 remedy=_BEGIN_ANEW,
                 runbook="topic-gone",

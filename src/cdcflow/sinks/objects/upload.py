@@ -65,8 +65,8 @@ def _bring_up_to_date(bucket: Bucket, text: bytes, ours: LogFile) -> None:
     theirs = LogFile.from_json(found, f"{bucket.name}/log.json")
     if theirs.log_id != ours.log_id:
         raise ConfigurationError(
-            f"uploading the log {ours.log_id} to {bucket.name}: the log {theirs.log_id} of {theirs.source.kind} system"
-            f" {theirs.source.system_id}, database {theirs.source.database}, is already there",
+            f"uploading the log {ours.log_id} to {bucket.name}: it already has the log {theirs.log_id} of"
+            f" {theirs.source.kind} system {theirs.source.system_id}, database {theirs.source.database}",
             remedy="set log.objects.url to another prefix",
             runbook="other-log",
         )

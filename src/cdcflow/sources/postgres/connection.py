@@ -2,7 +2,7 @@
 
 A value's text depends on the session's settings, and a role or a database may set them differently (hard case P67).
 So every connection that cdcflow opens, for SQL and for replication, sends all of them with its first packet, where they
-take precedence over what is set for the role.
+override what is set for the role.
 
 The password is a reference that is resolved again for every connection, so that a rotated one is picked up (P65). It
 never becomes part of the address, an error or a log line.

@@ -383,7 +383,7 @@ def _default(shape: Table, column: Column) -> str | None:
     if found is None:
         raise cannot(
             shape,
-            f"column {column.name} ({column.type.source}) was added with a default for the rows that were there,"
+            f"column {column.name} ({column.type.source}) was added with a default for the existing rows,"
             " and cdcflow cannot write a constant of that type",
         )
     return found

@@ -48,11 +48,11 @@ class RangeFacts:
     `changes`: the view that `tables.merge.reduce` describes, without truncates, key changes completed, with `n`, the
     number of the transaction. `transactions`: a view of number `n`, position `p`, time `t` and whether it is a
     backfill's, `k`. `standing`: the table's rows, or None if it has none; `whole`: all of them are needed, not only
-    those of keys in the range. `segments`: the last offset of each segment as it was sealed. `has_reads`: whether a
+    those of keys in the range. `segments`: the last offset of each segment at its sealing. `has_reads`: whether a
     backfill's rows, or deletes, may be among the changes. `truncates`: offset and transaction of the last one in each
     transaction that has any. `moments`: a view of offset `o`, position `p` and time `t` of the truncates, of `since`
-    and of `swept`; None if there is none of these. `since`: where the latest backfill began (0 if there was none).
-    `swept`: rows without a change since this offset end (0: none do). `gap`: changes were lost before the first of
+    and of `swept`; None if none of these exists. `since`: where the latest backfill began (0 if there was none).
+    `swept`: rows without a change since this offset end (0 if no rows do). `gap`: changes were lost before the first of
     these offsets, and the rows are known to be right since the second one (0: not yet). `made_again`: the range's
     first offset, if the table was dropped and recreated before it. `added`: for columns that the table did not have
     before the range, by position, the offset since which its source had it. `alone`: no two changes of a key are in

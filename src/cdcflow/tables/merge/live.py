@@ -116,10 +116,10 @@ def folded(
 
 def current(folding: Folding, rows: str, *, broadcast: bool, together: bool, doubled: bool = False) -> str:
     """The rows of a table that is changed by key or by count: the columns of the folding's target, `_offset` and
-    `_missing`. `rows`: those that the table has, in the target's shape. `broadcast`: there are so few changes that each
-    machine may have their keys. `together`: so few that one task reduces them, which takes less time than shuffling
-    them by key. `doubled`: a row that is in the table more than once, which no table should have, is shown as often
-    as a merge would leave it, or twice."""
+    `_missing`. `rows`: those that the table has, in the target's shape. `broadcast`: each machine may have the keys of
+    the few changes. `together`: one task reduces the changes, which takes less time for few of them than
+    shuffling them by key. `doubled`: a row that is in the table more than once, which no table should have, is shown as
+    often as a merge would leave it, or twice."""
     if together:
         folding = replace(folding, changes=f"(SELECT /*+ COALESCE(1) */ * FROM {folding.changes})")
     if folding.empty or folding.emptied:

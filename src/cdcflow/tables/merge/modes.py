@@ -122,7 +122,7 @@ def decided(
     table: TableId, properties: Mapping[str, str] | None, wanted: Mode | None, columns: HistoryColumns | None = None
 ) -> ModeRules:
     """The mode of a table. `properties`: those of the existing table (None if it does not exist); `wanted`: the mode in
-    the settings (None: not set); `columns`: the names in the settings for the ends of a history's versions.
+    the settings, None if not set; `columns`: the names in the settings for the ends of a history's versions.
 
     Raises:
         CannotFollow: the settings have another mode than the table, or this cdcflow does not know the table's mode.
@@ -131,7 +131,7 @@ def decided(
     asked = _asked(there, wanted, columns)
     if there is not None and asked not in (None, there):
         raise CannotFollow(
-            f"table {table} cannot be merged with mode {_words(asked)}: it was made with mode {_words(there)}",
+            f"table {table} cannot be merged with mode {_words(asked)}: it was created with mode {_words(there)}",
             remedy=f"{rebuilt(table)}; or set its mode back ({_setting(table, there)}), and run `cdcflow merge`",
         )
     name = there or asked or CURRENT.name
@@ -139,9 +139,9 @@ def decided(
     if rules is None:
         raise CannotFollow(
             f"table {table} cannot be merged: this cdcflow does not know mode {name}",
-            remedy="merge with the cdcflow that made the table, or a newer one"
+            remedy="merge with the cdcflow version that created the table, or a newer one"
             if there
-            else f"set another one ({_setting(table, CURRENT.name)}), and run `cdcflow merge`",
+            else f"set another mode ({_setting(table, CURRENT.name)}), and run `cdcflow merge`",
         )
     return rules
 

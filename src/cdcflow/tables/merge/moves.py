@@ -87,7 +87,7 @@ def first_round(
 ) -> str:
     """What each move knows at once: from its life, and from the table if that life began before the range.
 
-    Result: `o`, `m`, `parent` (offset; NULL if it has none), per column `h<i>` and `x<i>`. `table` None: it was
+    Result: `o`, `m`, `parent` (offset; NULL if it has none), per column `h<i>` and `x<i>`. `table` is None if it was
     emptied.
     """
     same_life = " AND ".join(f"l.c{i} <=> e.c{i}" for i in layout.key)

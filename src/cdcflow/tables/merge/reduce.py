@@ -80,8 +80,8 @@ class Family:
         return update_in_sql(self.early)
 
     def sent_sql(self) -> str:
-        """Whether the change, if it is no delete, sent this family. A c or r in a shape without it has the default, as
-        the projection wrote it."""
+        """Whether the change, if it is not a delete, sent this family. A c or r in a shape without it has the default,
+        as the projection wrote it."""
         parts = ["op <> 'd'"]
         if self.lacking:
             parts.append(f"NOT ({self.without_sql()})")

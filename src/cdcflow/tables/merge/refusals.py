@@ -37,8 +37,8 @@ def setting(table: TableId, name: str) -> str:
 
 def in_the_way(shape: Table, column: TargetColumn) -> CannotFollow:
     return CannotFollow(
-        f"table {shape.id} cannot be merged further: the source now has a column {column.name}, and somebody "
-        f"added a column of that name to the current-state table",
+        f"table {shape.id} cannot be merged further: the source now has a column {column.name}, but the "
+        f"current-state table already has a column of that name, which cdcflow did not add",
         remedy="rename or drop that column in the current-state table, then run `cdcflow merge`",
     )
 
@@ -53,7 +53,8 @@ def kept_name(table: TableId, column: str, kept_by: str) -> CannotFollow:
 
 def gone(table: TableId, column: TargetColumn) -> CannotFollow:
     return CannotFollow(
-        f"table {table} cannot be merged further: somebody removed column {column.name} from the current-state table",
+        f"table {table} cannot be merged further: column {column.name} was removed from the current-state table, not "
+        "by cdcflow",
         remedy=rebuilt(table),
     )
 

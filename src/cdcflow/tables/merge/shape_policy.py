@@ -69,4 +69,4 @@ def _come(before: Target, evolution: Evolution) -> Iterator[str]:
     newest = {c.number for c in evolution.numbered[-1].columns}
     for column in before.columns:
         if column.number in before.dropped and column.number in newest:
-            yield f"column {column.name} is there again"
+            yield f"column {column.name} exists again"

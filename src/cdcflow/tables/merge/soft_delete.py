@@ -1,4 +1,4 @@
-"""Deleted rows that stay in the table: what a delete does in mode soft_delete. SQL, built here as text.
+"""Deleted rows remain in the table: what a delete does in mode soft_delete. SQL, built here as text.
 
 The view of changes (`tables.merge.reduce`) becomes one of the same kind with an additional column `ended`: whether the
 change deleted the row. A delete that no change of its key follows changes nothing but that: it is an update that
