@@ -161,7 +161,7 @@ def test_thousand_tables_are_narrowed_down(browser: Browser, shop: Shop) -> None
 def test_operation_is_ordered_once_it_is_confirmed(browser: Browser, operated: Shop) -> None:
     """Where the row is; and its effect is shown before."""
     named(browser, "Cancel: public.flights").click()
-    assert "Give up reading existing rows of public.flights?" in browser.text("#confirm-text")
+    assert "Cancel reading existing rows of public.flights?" in browser.text("#confirm-text")
     answer_dialog(browser, "#confirm [data-close]")
     named(browser, "Pause: public.flights").click()
     answer_dialog(browser, "#confirm-yes")
@@ -241,7 +241,7 @@ def test_wrong_token_is_reported_in_the_dialog(browser: Browser, operated: Shop)
     browser.until(lambda: browser.text("#sign") == "Sign in", "the end of the session")
     browser.one("#sign").click()
     browser.one("#token").send_keys("wrong", Keys.ENTER)
-    browser.until(lambda: "nobody has this token" in browser.text("#signin-said"), "the refusal")
+    browser.until(lambda: "this token is not known" in browser.text("#signin-said"), "the refusal")
     browser.one("#token").send_keys(TOKEN, Keys.ENTER)
     browser.until(lambda: browser.one("#main").is_displayed(), "the page")
 

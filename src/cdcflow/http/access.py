@@ -92,7 +92,7 @@ class Access:
             if len(secret(one.token) or "") < TOKEN_CHARACTERS_MIN:
                 raise ConfigurationError(
                     f"the token {one.name} of {self.setting} has fewer than {TOKEN_CHARACTERS_MIN} characters",
-                    remedy="make one that nobody can guess: openssl rand -hex 24",
+                    remedy="create one that cannot be guessed: openssl rand -hex 24",
                 )
 
     def caller(self, authorization: str | None, session: str | None) -> Caller | None:

@@ -75,7 +75,7 @@ async def operator_of(access: Access, request: Request, what: str) -> Caller:
 
 def may_not(access: Access, caller: Caller, what: str) -> str:
     if not access.needs_token:
-        return f"{what} needs a token, and none is configured: set {access.setting}, or use the command line"
+        return f"{what} needs a token, but no token is configured: set {access.setting}, or use the command line"
     return f"{what} needs a token with the role operate; {caller.name} has the role {caller.role}"
 
 

@@ -42,7 +42,8 @@ def consumer_routes(access: Access, consumers: Callable[[], ConsumerDoor]) -> li
         await writer_of(access, request)
         if not access.needs_token:
             raise HTTPException(
-                403, f"a commit needs a token, and none is configured: set {access.setting}, or use the command line"
+                403,
+                f"a commit needs a token, but no token is configured: set {access.setting}, or use the command line",
             )
         name = request.path_params["name"]
         return as_json(await run_in_threadpool(consumers().commit, name, asked.get("cursor")))

@@ -68,7 +68,7 @@ class ConsumerDoor:
         """Record that everything up to a cursor was processed; also while a stream of the consumer is open here."""
         if not isinstance(cursor, str):
             raise ConfigurationError(
-                f"committing a cursor of consumer {name}: there is none in the body", remedy="send the field cursor"
+                f"committing a cursor of consumer {name}: the body has no cursor", remedy="send the field cursor"
             )
         with self._alone(), ExitStack() as leaving:
             session = self._sessions.get(name)
@@ -115,7 +115,7 @@ class ConsumerDoor:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._turn.acquire(timeout=TURN_S):
-            raise SinkUnavailable("another consumer is still being read", remedy="ask again in a moment")
+            raise SinkUnavailable("another consumer is still being read", remedy="try again in a few seconds")
         try:
             yield
         finally:

@@ -170,7 +170,7 @@ class Explorer:
     def _log(self) -> LogReader:
         log = self._open_reader()
         if not log.exists():
-            raise ConfigurationError(f"there is no change log at {log.name} yet", remedy="ask again in a moment")
+            raise ConfigurationError(f"there is no change log at {log.name} yet", remedy="try again in a few seconds")
         return log
 
     def _back(
@@ -221,7 +221,7 @@ class _Alone:
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
-            raise SinkUnavailable("another query of the log is still running", remedy="ask again in a moment")
+            raise SinkUnavailable("another query of the log is still running", remedy="try again in a few seconds")
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

@@ -197,7 +197,7 @@ def _each_table(status: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, A
 
 _FOUND: tuple[tuple[Metric, Found], ...] = (
     (
-        Metric("build_info", "gauge", "Always 1; the labels say what runs.", ("version", "python", "source")),
+        Metric("build_info", "gauge", "Always 1; the labels identify what runs.", ("version", "python", "source")),
         _build,
     ),
     (
@@ -215,7 +215,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         _capture_state,
     ),
     (
-        Metric("source_up", "gauge", "1 if the source answered the last query, else 0."),
+        Metric("source_up", "gauge", "1 if the source answered the last query, 0 if not."),
         number_at("source_up"),
     ),
     # How far behind.
@@ -232,7 +232,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric(
             "lag_seconds",
             "gauge",
-            "Age of the newest durable position. It grows while the source or the log cannot be reached.",
+            "Age of the latest durable position. It grows while the source or the log cannot be reached.",
         ),
         number_at("lag_seconds"),
     ),
@@ -242,7 +242,9 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     ),
     (
         Metric(
-            "heartbeat_age_limit_seconds", "gauge", "At this age of the heartbeat /health says that the capture stalls."
+            "heartbeat_age_limit_seconds",
+            "gauge",
+            "At this age of the heartbeat /health reports that the capture stalls.",
         ),
         number_at("heartbeat_age_seconds_max"),
     ),
@@ -277,8 +279,8 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         number_at("source", "files_until_lost"),
     ),
     # The log.
-    (Metric("cut", "gauge", "The number of the newest durable cut."), number_at("cut")),
-    (Metric("durable_offset", "gauge", "The newest offset that is safe on disk."), number_at("durable_offset")),
+    (Metric("cut", "gauge", "The number of the latest durable cut."), number_at("cut")),
+    (Metric("durable_offset", "gauge", "The latest offset that is safe on disk."), number_at("durable_offset")),
     (Metric("epoch", "gauge", "How often the log was opened for writing."), number_at("epoch")),
     (
         Metric("log_disk_free_bytes", "gauge", "Free space of the file system with the log's folder."),
@@ -307,7 +309,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         number_at("counts", "bytes_appended"),
     ),
     (Metric("cuts_total", "counter", "Cuts written to the log."), number_at("counts", "cuts")),
-    (Metric("syncs_total", "counter", "Times that cuts were made durable."), number_at("counts", "syncs")),
+    (Metric("syncs_total", "counter", "Times that the log was synced to make cuts durable."), number_at("counts", "syncs")),
     (
         Metric("attempts_total", "counter", "Times that the capture was started or started again."),
         number_at("counts", "attempts"),
@@ -382,7 +384,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "tables_not_proven",
             "gauge",
             "Captured tables that are not proven fresh, by cause. outage: nothing is captured; uncovered: its changes "
-            "do not reach the log; backfill: its existing rows are not all read; late: no mark has come back.",
+            "do not reach the log; backfill: its existing rows are not all read; late: no mark has returned.",
             ("cause",),
         ),
         _count_by("freshness_cause", CAUSES),
@@ -391,7 +393,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric(
             "oldest_fresh_timestamp_seconds",
             "gauge",
-            "The oldest moment, over all tables, as of which a table is proven fresh; in seconds since 1970.",
+            "The oldest time, over all tables, up to which a table is proven fresh; in seconds since 1970.",
         ),
         _over_tables("fresh_as_of", min),
     ),
@@ -399,7 +401,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric(
             "backfill_progress_ratio",
             "gauge",
-            "Progress of the backfill that is furthest behind; 1: all tables are read.",
+            "Progress of the backfill that has the lowest share done; 1: all tables are read.",
         ),
         _least_progress,
     ),
@@ -416,7 +418,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric(
             "table_fresh_timestamp_seconds",
             "gauge",
-            "The moment as of which the table is proven fresh, in seconds since 1970.",
+            "The time up to which the table is proven fresh, in seconds since 1970.",
             ("table",),
         ),
         _per_table("fresh_as_of"),
@@ -454,11 +456,11 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     (Metric("merge_duration_seconds", "gauge", "How long the last merge took."), number_at("merge", "seconds")),
     (Metric("merge_rows", "gauge", "Rows of the log that the last merge read."), number_at("merge", "rows")),
     (
-        Metric("merge_tables_left_out", "gauge", "Tables that the last merge left out of the cut."),
+        Metric("merge_tables_left_out", "gauge", "Tables that the last merge excluded from the cut."),
         number_at("merge", "left_out"),
     ),
     (
-        Metric("merge_failed", "gauge", "1 when the last merge failed or was put off, else 0."),
+        Metric("merge_failed", "gauge", "1 when the last merge failed or was postponed, 0 if not."),
         number_at("merge", "failed"),
     ),
     # Consumers of the log, from their files in the log's folder.
@@ -481,14 +483,14 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         _tables_verified,
     ),
     (
-        Metric("tables_different", "gauge", "Tables of which the last comparison found rows that differ."),
+        Metric("tables_different", "gauge", "Tables in which the last comparison found rows that differ."),
         _tables_different,
     ),
     (
         Metric(
             "oldest_verified_timestamp_seconds",
             "gauge",
-            "Of the tables that were ever found equal to their source, the oldest such moment; in seconds since 1970.",
+            "The oldest time at which a table was last found equal to its source; in seconds since 1970.",
         ),
         _oldest_verified,
     ),

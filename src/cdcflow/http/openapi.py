@@ -73,7 +73,7 @@ def description() -> dict[str, Any]:
     paths = {
         **probes(_PROBES),
         "/api/v1/status": get("status", "Tables, progress, lag and what the source keeps."),
-        "/api/v1/tables": get("tables", "The captured tables by name, each with its state and progress."),
+        "/api/v1/tables": get("tables", "The captured tables, keyed by name, each with its state and progress."),
         "/api/v1/overview": get("overview", "What the page shows: status, findings, headroom, disk, merges."),
         "/api/v1/history": get("history", "Lag, speed and what the source keeps over the last hours."),
         **questions(),
@@ -155,11 +155,11 @@ def questions() -> dict[str, Any]:
     }
     number = {"name": "number", "in": "path", "required": True, "schema": {"type": "integer"}}
     return {
-        "/api/v1/changes": get("changes", "The last changes, newest first.", found, _change_parameters()),
-        "/api/v1/row": get("row", "A row as it is, or was at a moment, with its values.", row, _row_parameters()),
+        "/api/v1/changes": get("changes", "The last changes, latest first.", found, _change_parameters()),
+        "/api/v1/row": get("row", "A row with its values, now or at a point in time.", row, _row_parameters()),
         "/api/v1/row/history": get(
             "row_history",
-            "The changes of a row, newest first, with their values.",
+            "The changes of a row, latest first, with their values.",
             parameters=[
                 *_row_parameters(),
                 query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
@@ -168,10 +168,10 @@ def questions() -> dict[str, Any]:
         ),
         "/api/v1/differences": get(
             "differences",
-            "The rows of a table that are not the same at two moments.",
+            "The rows of a table that differ between two points in time.",
             parameters=[
                 {**query("table", "As schema.table.", {"type": "string"}), "required": True},
-                {**query("first", "The earlier moment, as for as_of.", {"type": "string"}), "required": True},
+                {**query("first", "The earlier point in time, as for as_of.", {"type": "string"}), "required": True},
                 query("last", "The later one; without it now.", {"type": "string"}),
                 _LIMIT,
             ],
@@ -194,7 +194,7 @@ def consumers() -> dict[str, Any]:
             "backfill": {"type": "boolean", "description": "A row of the consumer's backfill out of the log."},
             "values": {"type": "object"},
             "before": {"type": ["object", "null"]},
-            "cursor": {"type": "string", "description": "Store it with the result: `after` goes on behind it."},
+            "cursor": {"type": "string", "description": "Store it with the result: `after` continues after it."},
         },
     }
     found = {
@@ -203,22 +203,22 @@ def consumers() -> dict[str, Any]:
         "properties": {
             "consumer": {"type": "string"},
             "changes": {"type": "array", "items": change},
-            "cursor": {"type": "string", "description": "Everything up to here was handed out."},
+            "cursor": {"type": "string", "description": "Everything up to this cursor was returned."},
         },
     }
     made = {
         "name": {"type": "string"},
-        "tables": {**KINDS["tables"], "description": "Without it all, also those that come later."},
+        "tables": {**KINDS["tables"], "description": "Without it all, also those that are added later."},
         "ops": {"type": "string", "pattern": "^[crudt]+$", "description": "Only these changes."},
-        "from": {"type": "string", "default": "current", "description": "current, now, beginning, or a moment."},
+        "from": {"type": "string", "default": "current", "description": "current, now, beginning, or a point in time."},
     }
     parameters = [
         name,
-        query("after", "Behind this cursor, not the last commit.", {"type": "string"}),
+        query("after", "After this cursor, not the last commit.", {"type": "string"}),
         query("limit", "How many rows.", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}),
-        query("wait", "Wait so many seconds for something new.", {"type": "number", "minimum": 0, "maximum": 60}),
+        query("wait", "Wait at most N seconds for new changes.", {"type": "number", "minimum": 0, "maximum": 60}),
     ]
-    changes = get("consumer_changes", "What comes next for a consumer; its lease is held meanwhile.", found, parameters)
+    changes = get("consumer_changes", "The next changes for a consumer, with its lease held.", found, parameters)
     events = {"schema": {"type": "string"}}
     changes["get"]["responses"]["200"]["content"]["text/event-stream"] = events
     cursor = {"cursor": {"type": "string"}}

@@ -46,10 +46,10 @@ OPERATIONS: Mapping[str, Operation] = {
     one.name: one
     for one in (
         Operation("status", "Tables, progress, lag and what the source keeps.", role="read"),
-        Operation("backfill", "Read tables again while the capture goes on.", (_TABLES,)),
-        Operation("pause", "Stop reading existing rows of tables; the capture of changes goes on.", (_TABLES,)),
+        Operation("backfill", "Read tables again while the capture continues.", (_TABLES,)),
+        Operation("pause", "Stop reading existing rows of tables; the capture of changes continues.", (_TABLES,)),
         Operation("resume", "Continue reading rows of paused tables.", (_TABLES,)),
-        Operation("cancel", "Give up reading existing rows of tables.", (_TABLES,)),
+        Operation("cancel", "Cancel reading existing rows of tables.", (_TABLES,)),
         Operation(
             "adjust",
             "Priority and rate of reading existing rows.",
@@ -71,7 +71,7 @@ OPERATIONS: Mapping[str, Operation] = {
         ),
         Operation(
             "repair",
-            "Make some rows of a table what the source has: read them, and delete those that are not there.",
+            "Correct some rows of a table: read them from the source, and delete those that it does not have.",
             (
                 Argument("tables", "tables", "One table, as schema.table.", required=True),
                 Argument("keys", "keys", "The keys of the rows.", required=True),
@@ -82,17 +82,18 @@ OPERATIONS: Mapping[str, Operation] = {
         ),
         Operation(
             "proven",
-            "A table whose changes were lost is not in doubt any more: a comparison found it equal to its source.",
+            "A table whose changes were lost is verified again: a comparison found it equal to its source.",
             (
                 Argument("tables", "tables", "One table, as schema.table.", required=True),
-                Argument("position", "text", "Up to here in the source's log it is equal.", required=True),
-                Argument("epoch", "count", "Of the log's newest cut when the comparison began.", required=True),
+                Argument("position", "text", "Up to this position in the source's log it is equal.", required=True),
+                Argument("epoch", "count", "Of the log's latest cut when the comparison began.", required=True),
                 Argument("base", "text", "Of a table with a base: which one it was."),
             ),
         ),
         Operation(
             "attach",
-            "Do not read the existing rows of a table: they were loaded another way, and are in doubt until compared.",
+            "Do not read the existing rows of a table: they were loaded another way, and are unverified until "
+            "compared.",
             (
                 Argument("tables", "tables", "One table, as schema.table.", required=True),
                 Argument("base", "text", "A name for these rows, which the table in the warehouse has.", required=True),
@@ -106,7 +107,7 @@ OPERATIONS: Mapping[str, Operation] = {
         Operation("settings", "The settings that the daemon runs with, without secrets.", role="read"),
         Operation(
             "reload",
-            "Use the settings file as it is now.",
+            "Apply the settings file's current content.",
             (Argument("digest", "text", "Only if the file has this hash."),),
         ),
         Operation("stop", "End the daemon at the next cut."),
@@ -143,7 +144,7 @@ _WORDS = {
     "tables": "a list of schema.table",
     "keys": "a list of keys, each a list of texts",
     "text": "a text",
-    "count": "a whole number from 0 on",
+    "count": "a whole number, at least 0",
     "flag": "true or false",
 }
 

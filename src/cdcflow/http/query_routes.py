@@ -48,7 +48,7 @@ def questions(explorer: Callable[[], Explorer]) -> dict[str, Endpoint]:
     async def differences(request: Request) -> Response:
         asked = request.query_params
         if (first := asked.get("first")) is None:
-            raise HTTPException(400, "first is missing: the earlier moment, such as 2026-11-25T10:00:00Z")
+            raise HTTPException(400, "first is missing: the earlier point in time, such as 2026-11-25T10:00:00Z")
         limit = count_of(asked.get("limit"), "limit") or 50
         table = table_of(request)
         found = await run_in_threadpool(explorer().differences, table, first, asked.get("last"), limit)
@@ -79,5 +79,5 @@ def count_of(text: str | None, name: str) -> int | None:
     if text is None:
         return None
     if not (text.isdecimal() and 0 < int(text) < 1 << 62):
-        raise HTTPException(400, f"{name} must be a whole number from 1 on")
+        raise HTTPException(400, f"{name} must be a whole number, at least 1")
     return min(int(text), ROWS_MAX) if name == "limit" else int(text)

@@ -36,7 +36,7 @@ _PROBES = {
 
 def description(shapes: Iterable[CollectionShape]) -> dict[str, Any]:
     """The whole description."""
-    listed = openapi.get("collections", "The collections, their keys and columns, and the newest offset.")
+    listed = openapi.get("collections", "The collections, their keys and columns, and the latest offset.")
     paths = {
         **openapi.probes(_PROBES),
         "/api/v1/collections": listed,

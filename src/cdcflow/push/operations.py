@@ -197,7 +197,7 @@ def _increment(shape: CollectionShape, operation: RowOperation, now: Row | None)
 def _set(shape: CollectionShape, operation: RowOperation, now: Row | None) -> Done | OperationFailure:
     if operation.expect is None:
         if now is not None:
-            return OperationFailure(operation.number, "mismatch", "there is a row, and none was expected")
+            return OperationFailure(operation.number, "mismatch", "there is a row, but no row was expected")
         return Done(INSERT, operation.values)
     if now is None:
         return OperationFailure(operation.number, "absent", "there is no row, and one was expected")

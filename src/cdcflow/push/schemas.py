@@ -112,7 +112,7 @@ class CollectionShape:
         """A whole row from a JSON object; a missing property is NULL.
 
         Raises:
-            Wrong: it is no valid row; the reason names everything that is wrong.
+            Wrong: it is not a valid row; the reason names everything that is wrong.
         """
         if missing := sorted(self.required - _object(given).keys()):
             raise Wrong(f"{', '.join(missing)}: missing")
@@ -155,7 +155,7 @@ def compile_schema(name: str, key: Sequence[str], given: Mapping[str, Any] | Pat
     """
     schema = _read(name, given) if isinstance(given, Path) else given
     if unknown := sorted(schema.keys() - _TOP):
-        raise _schema_error(name, f"{unknown[0]} is not known", "leave it out; docs/serve.md lists what is looked at")
+        raise _schema_error(name, f"{unknown[0]} is not known", "leave it out; docs/serve.md lists what is supported")
     if schema.get("type") != "object" or not isinstance(schema.get("properties"), Mapping):
         raise _schema_error(name, "it describes no object", "set type to object, and list its properties")
     if schema.get("additionalProperties", False) is not False:
@@ -196,7 +196,7 @@ def continue_numbers(shape: CollectionShape, before: Sequence[Table]) -> Collect
         raise _schema_error(
             name,
             f"its key is {', '.join(shape.table.key)}, and in the log {', '.join(newest.key)}",
-            "put the old key back, or give the new collection another name",
+            "restore the old key, or give the new collection another name",
         )
     now = {column.name: column for column in shape.table.columns}
     kept = []
@@ -204,13 +204,13 @@ def continue_numbers(shape: CollectionShape, before: Sequence[Table]) -> Collect
         new = now.pop(old.name, None)
         if new is None:
             raise _schema_error(
-                name, f"the property {old.name} is gone", "put it back; programs may stop to send an optional one"
+                name, f"the property {old.name} is gone", "restore it; programs may stop sending an optional one"
             )
         if new.type != old.type:
             raise _schema_error(
                 name,
                 f"{old.name} is {new.type.source}, and in the log {old.type.source}",
-                "put the old type back, or give the new property another name",
+                "restore the old type, or give the new property another name",
             )
         if old.nullable and not new.nullable:
             raise _schema_error(
@@ -276,7 +276,7 @@ def _property(name: str, column: str, said: Any) -> Property:
     checks = {k: v for k, v in said.items() if k not in _ANNOTATIONS and k not in ("type", "format")}
     if unknown := sorted(checks.keys() - _CHECKS[kind]):
         raise _schema_error(
-            name, f"the property {column} has {unknown[0]}", "leave it out; docs/serve.md lists what is looked at"
+            name, f"the property {column} has {unknown[0]}", "leave it out; docs/serve.md lists what is supported"
         )
     return Property(column, kind, nullable, checks)
 

@@ -143,7 +143,7 @@ def _writing(doors: PushInterfaces) -> Endpoint:
 
 def _may_not(access: Access, caller: Caller) -> str:
     if not access.needs_token:
-        return f"writing needs a token, and none is configured: set {access.setting}"
+        return f"writing needs a token, but no token is configured: set {access.setting}"
     return f"writing needs a token with the role operate; {caller.name} has the role {caller.role}"
 
 
@@ -158,7 +158,7 @@ async def _requested_writes(request: Request, shape: CollectionShape, caller: Ca
     if not is_arrow and not is_json(kind):
         raise HTTPException(415, f"send operations as application/json, or rows as {columns.CONTENT_TYPE}")
     if "content-encoding" in request.headers:
-        raise HTTPException(415, "send the body as it is, without Content-Encoding")
+        raise HTTPException(415, "send the body unencoded, without Content-Encoding")
     atomic = request.query_params.get("atomic", "true")
     if atomic not in ("true", "false"):
         raise HTTPException(400, "atomic must be true or false")

@@ -186,7 +186,7 @@ class CollectionWriter:
         if self._closed:
             return SinkUnavailable("cdcflow serve is ending, and takes no more requests", remedy="send it again later")
         if self._waiting_bytes + request.bytes > WAITING_BYTES_MAX and self._waiting_bytes:
-            return SinkUnavailable("more is waiting to be written than fits", remedy="send it again in a moment")
+            return SinkUnavailable("more is waiting to be written than fits", remedy="send it again in a few seconds")
         if self._rows.bytes > UNINDEXED_BYTES_MAX:
             return SinkUnavailable(
                 "the log's index is far behind, and what it lacks is kept in memory",

@@ -108,7 +108,7 @@ def test_worst_comes_first() -> None:
 def test_table_that_a_merge_skipped_is_named() -> None:
     """The cut of the other tables advances, so it would go unnoticed."""
     (one,) = said(merges=[{"left_out": {"public.a": "its type is unknown"}}, {"left_out": {"public.b": "long ago"}}])
-    assert one.text == "The newest merge left public.a out: its type is unknown."
+    assert one.text == "The latest merge skipped public.a: its type is unknown."
 
 
 def test_room_of_the_disk_is_reported(tmp_path: Path) -> None:

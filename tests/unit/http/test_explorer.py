@@ -179,7 +179,7 @@ def test_only_one_question_is_answered_at_a_time(path: Path) -> None:
 
     asked = Explorer(reader)
     assert asked.changes(None)["changes"]
-    assert [error.remedy for error in inner] == ["ask again in a moment"]
+    assert [error.remedy for error in inner] == ["try again in a few seconds"]
     assert asked.changes(None)["changes"]
 
 

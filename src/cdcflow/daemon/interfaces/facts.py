@@ -44,7 +44,7 @@ def headroom(status: Mapping[str, Any]) -> dict[str, Any]:
 
 def _count(text: str | None) -> int | None:
     with contextlib.suppress(TypeError, ValueError):
-        return int(text)  # type: ignore[arg-type]  # None is among what is suppressed
+        return int(text)  # type: ignore[arg-type]  # for None, TypeError is suppressed
     return None
 
 

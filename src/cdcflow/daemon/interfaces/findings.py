@@ -44,7 +44,7 @@ def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
         text, _, remedy = str(status.get("reason") or "").partition("\n")
         yield Remark("error", f"The capture has ended and will not try again: {text}.", remedy.strip() or None)
     elif state == "paused":
-        yield Remark("note", "The capture is paused: the source keeps its log meanwhile.", "Resume it.")
+        yield Remark("note", "The capture is paused: in the meantime the source keeps its log.", "Resume it.")
     elif state not in ("capturing", None):
         text, _, remedy = str(status.get("reason") or "starting").partition("\n")
         waits = "The capture is starting." if text == "starting" else f"The capture is {state}: {text}."
@@ -66,13 +66,13 @@ def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
     if isinstance(behind, int | float) and behind > BEHIND_S and not is_stalled(status):
         yield Remark(
             "warning",
-            f"The log is {round(behind / 60)} minutes behind the source.",
-            "If cdcflow is catching up with a backlog, wait; else find out what slows the daemon down: its disk "
-            "or its network.",
+            f"The log lags the source by {round(behind / 60)} minutes.",
+            "If cdcflow is catching up with a backlog, wait; otherwise find out what slows the daemon down: its "
+            "disk or its network.",
         )
     if left := status.get("left_out"):
         names = ", ".join(left)
-        yield Remark("warning", f"These tables cannot be captured: {names}.", "`cdcflow doctor` says why.")
+        yield Remark("warning", f"These tables cannot be captured: {names}.", "`cdcflow doctor` shows why.")
     if changed := (status.get("source") or {}).get("cascades_not_logged"):
         yield Remark(
             "warning",
@@ -96,7 +96,7 @@ def _headroom(headroom: Mapping[str, Any]) -> Iterator[Remark]:
             "warning",
             f"The source keeps {100 * retained // limit} % of the log that it may keep for cdcflow. Beyond that "
             f"it discards log that cdcflow needs.",
-            "Find out why the capture is behind, or raise the limit (PostgreSQL: max_slot_wal_keep_size; MySQL: "
+            "Find out why the capture lags, or raise the limit (PostgreSQL: max_slot_wal_keep_size; MySQL: "
             "binlog_expire_logs_seconds, max_binlog_total_size).",
         )
     if headroom.get("files_until_lost") == 0 and headroom.get("kept_seconds") and limit:
@@ -158,10 +158,10 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
             text, _, remedy = str(found).rpartition("; ")
             yield Remark("error", f"In {name} {text}.", f"{remedy[0].upper()}{remedy[1:]}.", name)
         if (gap := fields.get("gap")) is not None and gap["proven"] is None:
-            lost = f"Changes of {name} were lost behind {gap['before'].partition(';')[0]}, and its rows are in doubt."
+            lost = f"Changes of {name} were lost after {gap['before'].partition(';')[0]}, and its rows are unverified."
             yield Remark(
                 "warning",
-                f"{name} was attached, and its rows are in doubt until they were compared."
+                f"{name} was attached, and its rows are unverified until they are compared."
                 if gap.get("base")
                 else lost,
                 f"Run `cdcflow repair {word(name)}`.",
@@ -190,7 +190,7 @@ def since(tables: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
 
 def _freshness(reasons: Mapping[str, Sequence[str]], tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Remark]:
     for why, names in reasons.items():
-        more = "`cdcflow doctor` says more."
+        more = "`cdcflow doctor` shows more."
         if len(names) == 1:
             yield Remark(
                 "warning", f"Table {names[0]} is not proven fresh {since(tables, names)}: {why}.", more, names[0]
@@ -208,6 +208,6 @@ def _merges(merges: object) -> Iterator[Remark]:
         todo = "; ".join(line.strip() for line in remedy.splitlines())
         yield Remark(
             "warning",
-            f"The newest merge left {name} out: {text}.",
-            todo or "Run `cdcflow merge` and read what it says.",
+            f"The latest merge skipped {name}: {text}.",
+            todo or "Run `cdcflow merge` and read its report.",
         )

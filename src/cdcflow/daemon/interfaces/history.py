@@ -53,7 +53,7 @@ class SampleHistory:
     def points(self, points_max: int = 240) -> dict[str, list[float | None]]:
         """Times (seconds since 1970) and numbers, oldest first: at most `points_max`, each the worst of its interval.
 
-        The worst is the highest number, for free space the lowest. None: it was unknown then.
+        The worst is the highest number, for free space the lowest. It is None where the value was unknown.
         """
         with self._lock:
             count = min(self._taken, len(self._rows))

@@ -31,10 +31,10 @@ LIBRARIES = ("starlette", "uvicorn", "prometheus_client")
 class HttpServer:
     """Serves probes, metrics, the API and the page until closed. `hosts` are the host names that requests may use.
 
-    `answer` carries out an operation for a caller, whose name is the second argument (None: no operations). `overview`
-    adds to a status what else the page shows, `sample` returns what is plotted; with `history` the samples are taken
-    elsewhere. `application`: what is served instead, created for the allowed host names. `setting`: the name of the
-    setting that `listen` is.
+    `answer` carries out an operation for a caller, whose name is the second argument; if it is None, there are no
+    operations. `overview` adds to a status what else the page shows, `sample` returns what is plotted; with `history`
+    the samples are taken elsewhere. `application`: what is served instead, created for the allowed host names.
+    `setting`: the name of the setting that `listen` is.
     """
 
     def __init__(

@@ -47,8 +47,8 @@ class Noticing:
     def _lag(self, status: Mapping[str, Any]) -> Iterator[Notice]:
         behind = status.get("lag_seconds")
         if isinstance(behind, int | float):
-            word = "is" if behind > self._lag_over_s else "is no longer"
-            text = f"the log {word} more than {self._lag_over_s:g} s behind its source: {behind:.0f} s"
+            word = "lags" if behind > self._lag_over_s else "no longer lags"
+            text = f"the log {word} its source by more than {self._lag_over_s:g} s: {behind:.0f} s"
             fields = {"lag_seconds": behind, "lag_bytes": status.get("lag_bytes"), "state": status.get("state")}
             yield from self._notice_of_change("lag", behind > self._lag_over_s, text, fields)
 

@@ -213,7 +213,7 @@ class _Sessions:
             raise HTTPException(403, "only the page itself opens a session; others send the token with each request")
         made = await run_in_threadpool(self._access.open_session, token) if isinstance(token, str) else None
         if made is None:
-            raise HTTPException(401, "nobody has this token")
+            raise HTTPException(401, "this token is not known")
         answer = as_json({"ok": True})
         answer.set_cookie(cookie_of(request), made, max_age=int(SESSION_S), httponly=True, samesite="strict")
         return answer

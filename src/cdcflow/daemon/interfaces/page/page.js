@@ -8,11 +8,11 @@ const EVERY_MS = 2000, HISTORY_EVERY_MS = 10000, ROWS_MAX = 200;
 const WORDS = {
   pause: ["Pause", (t) => `Stop reading existing rows of ${t}? Its changes are still captured.`],
   resume: ["Resume", (t) => `Continue reading the rows of ${t}?`],
-  cancel: ["Cancel", (t) => `Give up reading existing rows of ${t}? Rows that never change again will not be in the log.`],
-  backfill: ["Read again", (t) => `Read all rows of ${t} again? This asks the source for the whole table; changes are captured meanwhile.`],
+  cancel: ["Cancel", (t) => `Cancel reading existing rows of ${t}? Rows that never change again will not be in the log.`],
+  backfill: ["Read again", (t) => `Read all rows of ${t} again? This queries the source for the whole table; in the meantime changes are captured.`],
   reread: ["Read this row again", (t) => `Read this row of ${t} again from the source?`],
   adjust: ["Throttle", (t) => `How fast may ${t} be read, and before which others?`],
-  "pause-capture": ["Pause capture", () => "Stop reading the source? It keeps its log until you resume, and its disk fills meanwhile."],
+  "pause-capture": ["Pause capture", () => "Stop reading the source? It keeps its log until you resume, and in the meantime its disk fills."],
   "resume-capture": ["Resume capture", () => "Continue reading the source where it was paused?"],
   stop: ["Stop daemon", () => "End the daemon at the next cut? Nothing is lost, but this page cannot start it again."],
 };
@@ -142,7 +142,7 @@ function finding(one) {
 
 function showFigures(status, headroom, disk) {
   const held = status.held_rows ? `${count(status.held_rows)} rows (${size(status.held_bytes)}) are held back by an open window` : "";
-  figure("lag", "Behind the source", size(status.lag_bytes), status.lag_seconds == null ? "" : `newest position ${duration(status.lag_seconds)} old`);
+  figure("lag", "Behind the source", size(status.lag_bytes), status.lag_seconds == null ? "" : `latest position ${duration(status.lag_seconds)} old`);
   figure("speed", "Rows a second", count(status.rows_per_second ?? null), held);
   const limit = headroom.limit_bytes;
   figure("kept", "The source keeps", size(headroom.retained_bytes), limit ? `of at most ${size(limit)}` : keeps(headroom), limit ? { value: headroom.retained_bytes, max: limit, low: limit * 0.5, high: limit * 0.8, optimum: 0 } : null);
@@ -224,7 +224,7 @@ function showMerges(status, merges) {
   const windows = status.window || [];
   setText(byId("window"), windows.length ? `A window is open over ${windows.join(", ")}: rows are being read there, and later changes wait.` : "");
   const when = status.commit_clock ? `, committed ${clock(status.commit_clock / 1e6, true)}` : "";
-  setText(byId("cut"), status.cut ? `The log's newest durable cut is ${count(status.cut)}${when}, source position ${status.position}.` : "The log has no cut yet.");
+  setText(byId("cut"), status.cut ? `The log's latest durable cut is ${count(status.cut)}${when}, source position ${status.position}.` : "The log has no cut yet.");
   const last = status.merge;
   const failed = last && last.failed ? ` The last merge failed: ${last.reason || last.error}.` : "";
   const none = merges === null ? "The warehouse is not on a disk of this machine, so the page cannot show merges." : merges.length ? "" : "No merge has published a cut yet: run `cdcflow merge`.";
