@@ -16,33 +16,33 @@ COMMANDS = {
     "init": ("cdcflow.cli.init:init", "Write a commented settings file."),
     "doctor": ("cdcflow.cli.doctor:doctor", "Check settings, rights and tables."),
     "run": ("cdcflow.cli.run:run", "Capture changes until you stop it."),
-    "serve": ("cdcflow.cli.serve:serve", "Take rows over HTTP into tables of a log."),
+    "serve": ("cdcflow.cli.serve:serve", "Receive rows over HTTP into tables of a log."),
     "plan": ("cdcflow.cli.plan:plan", "Show what changed settings will do."),
     "apply": ("cdcflow.cli.plan:apply", "Make the running daemon use changed settings."),
-    "backfill": ("cdcflow.cli.backfill:backfill", "Read tables again while the capture goes on."),
+    "backfill": ("cdcflow.cli.backfill:backfill", "Read tables again while the capture continues."),
     "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
     "verify": ("cdcflow.cli.verify:verify", "Compare the source with the log and the tables."),
     "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
-    "repair": ("cdcflow.cli.repair:repair", "Mend the rows that differ, through the log."),
-    "attach": ("cdcflow.cli.attach:attach", "Take over a table that was loaded another way."),
+    "repair": ("cdcflow.cli.repair:repair", "Repair the rows that differ, through the log."),
+    "attach": ("cdcflow.cli.attach:attach", "Adopt a table that was loaded another way."),
     "explain": (
         "cdcflow.cli.explain:explain",
-        "Say what a table holds, and where values came from.",
+        "Show what a table contains, and the origin of values.",
     ),
     "explain-error": ("cdcflow.cli.explain_error:explain_error", "Print what an error means and what to do."),
-    "rebuild": ("cdcflow.cli.rebuild:rebuild", "Make all tables anew from the log alone."),
+    "rebuild": ("cdcflow.cli.rebuild:rebuild", "Rebuild all tables from the log alone."),
     "upkeep": ("cdcflow.cli.upkeep:upkeep", "Expire old cuts, and keep the tables' files in order."),
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),
-    "get": ("cdcflow.cli.ask:get", "Print a row as it is, or was at a moment."),
+    "get": ("cdcflow.cli.ask:get", "Print a row, now or at a point in time."),
     "history": ("cdcflow.cli.ask:history", "Print the changes of a row."),
-    "range": ("cdcflow.cli.ask:range_", "Print the rows between two keys, now or at a moment."),
-    "diff": ("cdcflow.cli.ask:diff", "Print what is not the same at two moments."),
+    "range": ("cdcflow.cli.ask:range_", "Print the rows between two keys, now or at a point in time."),
+    "diff": ("cdcflow.cli.ask:diff", "Print the differences between two points in time."),
     "transaction": ("cdcflow.cli.ask:transaction", "Print a transaction with all its rows."),
     "consumer": ("cdcflow.cli.consumers:app", "Read the log under a name, with a cursor that is kept."),
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and what the source keeps."),
     "bundle": ("cdcflow.cli.bundle:bundle", "Collect what a maintainer needs into one file."),
     "demo": ("cdcflow.demo.command:demo", "See the whole thing on real data, with a proof at the end."),
-    "drop": ("cdcflow.cli.drop:drop", "End this pipeline: drop what it made at the source."),
+    "drop": ("cdcflow.cli.drop:drop", "End this pipeline: drop what it created at the source."),
     "log": ("cdcflow.cli.log_commands:app", "Inspect the change log, and maintain it."),
     "table": ("cdcflow.cli.table_commands:app", "Control how a running daemon reads tables."),
     "ctl": ("cdcflow.cli.ctl_commands:app", "Pause, resume, throttle or stop a running daemon."),
@@ -110,7 +110,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     debug: Annotated[
-        bool, typer.Option("--debug", envvar="CDCFLOW_DEBUG", help="Show the whole trace of a failure.")
+        bool, typer.Option("--debug", envvar="CDCFLOW_DEBUG", help="Show the whole traceback of a failure.")
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")

@@ -108,9 +108,9 @@ def range_(
 
 def diff(
     table: Table,
-    first: Annotated[str, typer.Argument(help="The earlier moment; as for --as-of.")],
+    first: Annotated[str, typer.Argument(help="The earlier point in time; as for --as-of.")],
     last: Annotated[str | None, typer.Argument(help="The later one; without it now.", show_default=False)] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many keys are looked at.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="How many keys are compared.")] = 1000,
     log: Where = None,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
@@ -131,7 +131,7 @@ def diff(
         f" {output.number(found.touched)} keys had a change in between"
     )
     if found.truncated:
-        typer.echo(f"only the {limit} of them with the newest changes were looked at: raise --limit")
+        typer.echo(f"only the {limit} of them with the latest changes were compared: raise --limit")
     _say_notes(found.notes)
 
 

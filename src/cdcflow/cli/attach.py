@@ -45,7 +45,7 @@ def attach(
     else:
         typer.echo(f"{table}: {output.number(report.rows)} rows of {report.said} are its base")
         if report.left_out:
-            typer.echo(f"left out, because the table has no such columns: {', '.join(report.left_out)}")
+            typer.echo(f"excluded, because the table has no such columns: {', '.join(report.left_out)}")
     typer.echo(f"next: run `cdcflow merge`, then `cdcflow repair {word(table)}`")
 
 
@@ -68,7 +68,7 @@ def _refused(table: str, why: str) -> ConfigurationError:
 
 def _no_daemon(table: str) -> ConfigurationError:
     return ConfigurationError(
-        f"attaching {table}: no daemon runs on this log, and it must know not to read the table",
+        f"attaching {table}: no daemon runs on this log, and the command that skips reading the table needs one",
         remedy="start `cdcflow run`, then attach again",
         runbook="no-daemon",
     )

@@ -43,7 +43,7 @@ def backfill(
     if before is not None and on is not None:
         raise ConfigurationError(
             "reading with executors: a daemon writes this log, and it reads with its own connections",
-            remedy="stop it (`cdcflow ctl stop`), run the same command again, which captures meanwhile, then start it; "
+            remedy="stop it (`cdcflow ctl stop`), run the same command again, which also captures, then start it; "
             "or start it with `cdcflow run --on`, and run the same command without --on",
             runbook="order-refused",
         )
@@ -59,7 +59,8 @@ def backfill(
         except KeyboardInterrupt:
             names = " ".join(ordered)
             typer.echo(
-                f"the daemon goes on reading {names}; `cdcflow status` shows how far it is, and `cdcflow table cancel "
+                f"the daemon continues reading {names}; `cdcflow status` shows how far it is, and `cdcflow table "
+                "cancel "
                 f"{names}` ends it",
                 err=True,
             )
@@ -86,7 +87,7 @@ def _followed(settings: Config, ordered: Sequence[str], before: Tables) -> Table
             if status is None:
                 raise SourceUnavailable(
                     "the daemon ended while it read the tables; what was read is kept",
-                    remedy="start `cdcflow run` again: it goes on where it was",
+                    remedy="start `cdcflow run` again: it continues where it was",
                     runbook="no-daemon",
                 )
             now = {name: status.get("tables", {}).get(name, {}) for name in ordered}

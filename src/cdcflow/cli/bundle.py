@@ -93,7 +93,7 @@ def parts(settings: Config, events: Path | None) -> Iterator[BundleFile]:
     from cdcflow.config.redaction import redact
 
     yield BundleFile("versions.json", "cdcflow, Python, system, packages, disk.", lambda: _versions(settings))
-    yield BundleFile("settings.json", "The settings; secrets are references or left out.", lambda: redact(settings))
+    yield BundleFile("settings.json", "The settings; secrets are references or removed.", lambda: redact(settings))
     yield BundleFile("status.json", "`cdcflow status --json`, without keys.", lambda: _status(settings))
     yield BundleFile("doctor.json", "`cdcflow doctor --json`.", lambda: [f.to_json() for f in wiring.doctor(settings)])
     yield BundleFile("server.json", "The server's version and settings that matter here.", lambda: _server(settings))
@@ -214,7 +214,7 @@ def _events(path: Path) -> str:
     """The last lines that are events. Others, such as a traceback, may hold anything."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     events = [line for line in lines if _EVENT.match(line) or _is_json_event(line)]
-    return "\n".join([f"{len(lines) - len(events)} other lines are left out", *events[-EVENTS_MAX:], ""])
+    return "\n".join([f"{len(lines) - len(events)} other lines are excluded", *events[-EVENTS_MAX:], ""])
 
 
 def _is_json_event(line: str) -> bool:

@@ -30,7 +30,7 @@ Start = Annotated[
     typer.Option(
         "--from",
         help="current: first the rows of its tables; now: changes from now on; beginning: from the oldest change left;"
-        " or behind a moment, as for --as-of.",
+        " or after a point in time, as for --as-of.",
     ),
 ]
 
@@ -92,7 +92,7 @@ def list_consumers(
 def read(
     name: Name,
     after: Annotated[
-        str | None, typer.Option(help="Behind this cursor, not the last commit.", show_default=False)
+        str | None, typer.Option(help="After this cursor, not the last commit.", show_default=False)
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="How many rows.", show_default=False)] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new changes, until Ctrl-C.")] = False,
@@ -137,7 +137,7 @@ def commit(
 @app.command()
 def seek(
     name: Name,
-    to: Annotated[str, typer.Argument(help="A cursor, or a moment as for --as-of.")],
+    to: Annotated[str, typer.Argument(help="A cursor, or a point in time as for --as-of.")],
     state: StateFolder = None,
     log: Where = None,
     config: ConfigPath = DEFAULT_CONFIG,
@@ -145,7 +145,7 @@ def seek(
     """Continue from another position, earlier or later."""
     with _consumers(log, config, state).open(name) as consumer:
         consumer.seek(to)
-        typer.echo(f"consumer {name} goes on behind offset {consumer.state.committed.offset}")
+        typer.echo(f"consumer {name} continues after offset {consumer.state.committed.offset}")
 
 
 @app.command()
@@ -159,7 +159,7 @@ def restart(
     """Begin again, with the rows that the log has now. Empty the consumer's target first."""
     with _consumers(log, config, state).open(name) as consumer:
         consumer.restart(start)
-        typer.echo(f"consumer {name} begins anew at offset {consumer.state.committed.offset}")
+        typer.echo(f"consumer {name} starts again at offset {consumer.state.committed.offset}")
 
 
 @app.command()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def cuts(
     as_of: Annotated[
         str | None,
-        typer.Option(help="Only the newest cut at or before a cut's number, a position of the source, or a time."),
+        typer.Option(help="Only the latest cut at or before a cut's number, a position of the source, or a time."),
     ] = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print Spark SQL with a view of each table at that cut.")] = False,
     config: ConfigPath = DEFAULT_CONFIG,

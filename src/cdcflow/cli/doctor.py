@@ -49,7 +49,7 @@ def _print(findings: Sequence[Finding]) -> None:
 
 def script(findings: Sequence[Finding]) -> Iterator[str]:
     """The lines of a SQL script that fixes errors; what warnings propose, and what is no SQL, as comments."""
-    yield "-- made by cdcflow doctor; statements behind -- are proposals, and what no statement does"
+    yield "-- created by cdcflow doctor; lines with -- are proposed statements, or steps that no statement can do"
     done: set[str] = set()
     after: list[str] = []
     for finding in findings:

@@ -64,7 +64,7 @@ def _tell(dropped: Sequence[Dropped], left: Sequence[tuple[str, str]]) -> None:
             case "removed":
                 typer.echo(f"removed: {found.subject}")
             case "absent":
-                typer.echo(f"was not there: {found.subject}")
+                typer.echo(f"did not exist: {found.subject}")
             case "left":
                 typer.echo(f"left: {found.subject} ({found.text})")
                 if found.remedy is not None:

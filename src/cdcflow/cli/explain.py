@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def explain(
     table: Annotated[str, typer.Argument(help="As schema.table, or schema.table@version.")],
-    key: Annotated[str | None, typer.Option(help="A row's key: also say which change gave each of its values.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="A row's key: also show the change that gave each of its values.")
+    ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:

@@ -32,7 +32,7 @@ def unexpected(error: BaseException) -> str:
     """An unexpected error, without its text: that may hold a row's values."""
     return (
         f"{type(error).__name__} in {_line_of(error.__traceback__)}: this is a fault in cdcflow\n"
-        "  run it again with `cdcflow --debug …` to see the whole trace\n"
+        "  run it again with `cdcflow --debug …` to see the whole traceback\n"
         f"  {see(CdcflowError.section)}"
     )
 

@@ -32,7 +32,7 @@ CELL_CHARACTERS_MAX = 60
 def show(
     table: Annotated[str | None, typer.Option(help="Only this table, as schema.table.")] = None,
     first: Annotated[
-        int | None, typer.Option("--from", min=1, help="The first offset; without it the newest rows.")
+        int | None, typer.Option("--from", min=1, help="The first offset; without it the latest rows.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new changes, until Ctrl-C.")] = False,
@@ -95,7 +95,7 @@ def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> No
 
 @app.command("commands")
 def list_commands(
-    limit: Annotated[int, typer.Option(min=1, help="How many of the newest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="How many of the latest.")] = 50,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
@@ -117,7 +117,7 @@ def list_commands(
 
 @app.command("repairs")
 def list_repairs(
-    limit: Annotated[int, typer.Option(min=1, help="How many of the newest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="How many of the latest.")] = 50,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
@@ -186,8 +186,8 @@ def check(
 @app.command()
 def compact(
     config: ConfigPath = DEFAULT_CONFIG,
-    bytes_max: Annotated[str, typer.Option(help="No segment is made larger than this.")] = "256MiB",
-    grace: Annotated[str, typer.Option(help="Replaced segments stay this long for those who read them.")] = "10m",
+    bytes_max: Annotated[str, typer.Option(help="No segment becomes larger than this.")] = "256MiB",
+    grace: Annotated[str, typer.Option(help="Replaced segments remain this long for their readers.")] = "10m",
     on: OnMaster = None,
     json: Json = False,
 ) -> None:
@@ -207,7 +207,7 @@ def compact(
         return
     for segment, count in made:
         typer.echo(f"{segment.first_offset}-{segment.last_offset}: {output.size(segment.size)}, of {count} segments")
-    typer.echo(f"{len(made)} segments were made of {sum(count for _, count in made)}")
+    typer.echo(f"{sum(count for _, count in made)} segments became {len(made)}")
 
 
 @app.command()
@@ -219,7 +219,7 @@ def expire(
     ] = None,
     before_cut: Annotated[int | None, typer.Option(help="Segments that end before this cut.")] = None,
     state: Annotated[
-        bool, typer.Option("--state", help="First keep every table's rows, as they are at the end of what goes.")
+        bool, typer.Option("--state", help="First keep every table's rows as of the end of what expires.")
     ] = False,
     on: OnMaster = None,
     json: Json = False,
@@ -234,8 +234,8 @@ def expire(
         )
     if on is not None and not state:
         raise ConfigurationError(
-            "expiring segments with executors: they fold the tables that are kept, and none is to be",
-            remedy="give --state, too, or leave out --on",
+            "expiring segments with executors: they fold the tables that are kept, but no table will be",
+            remedy="give --state, too, or omit --on",
         )
     from cdcflow import wiring
     from cdcflow.log.maintenance import state_writer
@@ -264,7 +264,7 @@ def expire(
             f" (offsets {left[0][0]}-{max(last for _, last in left)}) is gone"
         )
     if not gone:
-        typer.echo(f"no {'other ' if left else ''}segment is old enough; the newest one always stays")
+        typer.echo(f"no {'other ' if left else ''}segment is old enough; the latest one always remains")
         return
     size = output.size(sum(s.size for s in gone))
     typer.echo(f"{len(gone)} segments ({size}) are gone; the log begins at offset {gone[-1].last_offset + 1}")
@@ -292,8 +292,8 @@ def _with_state(config: Path, rule: ExpiryRule, on: str | None) -> ExpiryRule:
     if lacking:
         raise ConfigurationError(
             f"expiring segments up to offset {end}: not all tables can be kept. {lacking}",
-            remedy="expire less (--before-cut), wait until the tables are read, or leave out --state and have these"
-            " tables read again with `cdcflow backfill TABLE`",
+            remedy="expire less (--before-cut), wait until the tables are read, or omit --state and have these tables"
+            " read again with `cdcflow backfill TABLE`",
             runbook="log-expired",
         )
     return replace(rule, last_offset_max=end)
@@ -301,7 +301,7 @@ def _with_state(config: Path, rule: ExpiryRule, on: str | None) -> ExpiryRule:
 
 @app.command()
 def index(
-    anew: Annotated[bool, typer.Option("--anew", help="Make all of it again.")] = False,
+    anew: Annotated[bool, typer.Option("--anew", help="Rebuild the whole index.")] = False,
     on: OnMaster = None,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,

@@ -31,7 +31,7 @@ def merge(
     every: Annotated[str | None, typer.Option(help="Merge again and again, this often (30s, 5m).")] = None,
     once: Annotated[bool, typer.Option("--once", help="One merge, even if the settings have merge.every.")] = False,
     without: Annotated[
-        list[str] | None, typer.Option(help="Of several logs: do not wait for this one. Its tables stay as they are.")
+        list[str] | None, typer.Option(help="Of several logs: do not wait for this one. Its tables do not change.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -170,4 +170,4 @@ def _merge_and_tell(merged: Callable[[], MergeReport], json: bool) -> None:
     try:
         tell(merged(), json=json)
     except SinkUnavailable as error:
-        typer.echo(f"merge put off: {str(error).splitlines()[0]}", err=True)
+        typer.echo(f"merge postponed: {str(error).splitlines()[0]}", err=True)

@@ -115,7 +115,7 @@ def _merge_and_tell(merged: Callable[[], SeveralReport], json: bool) -> None:
     try:
         tell(merged(), json=json)
     except SinkUnavailable as error:
-        typer.echo(f"merge put off: {str(error).splitlines()[0]}", err=True)
+        typer.echo(f"merge postponed: {str(error).splitlines()[0]}", err=True)
 
 
 def tell(report: SeveralReport, *, json: bool = False) -> None:
@@ -129,7 +129,7 @@ def tell(report: SeveralReport, *, json: bool = False) -> None:
     if held := held_text(report):
         typer.echo(held, err=True)
     for name in report.without:
-        typer.echo(f"log {name} was not waited for; its tables stay as they were", err=True)
+        typer.echo(f"log {name} was not waited for; its tables did not change", err=True)
     said = "published" if report.published else "was published before"
     typer.echo(f"cut {report.cut} {said}, {report.seconds:.1f} s" if report.cut else "no cut was published yet")
 

@@ -38,7 +38,7 @@ def tell(report: MergeReport, *, json: bool = False) -> None:
     typer.echo(
         f"cut {report.cut} {'published' if report.published else 'was published before'}, {report.seconds:.1f} s"
         if report.cut
-        else "the log has no sealed segment yet: one is made log.seal.age_max after the first row; merge after that"
+        else "the log has no sealed segment yet: the first comes log.seal.age_max after the first row; merge after that"
     )
 
 
@@ -54,9 +54,9 @@ def tell_tables(tables: Sequence[TableMergeReport]) -> None:
         output.stdout().print(output.table(None, columns, rows))
     for table in tables:
         if table.left_out is not None:
-            typer.echo(f"{table.name} is left out of the cut: {table.left_out}", err=True)
+            typer.echo(f"{table.name} is not in the cut: {table.left_out}", err=True)
         for edit in table.edits:
-            typer.echo(f"somebody else changed {table.name}: {edit}", err=True)
+            typer.echo(f"another program changed {table.name}: {edit}", err=True)
 
 
 def _whole(table: TableMergeReport) -> str:

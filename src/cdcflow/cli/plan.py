@@ -130,7 +130,7 @@ def _follow(settings: Config, number: int) -> bool:
         refused: Mapping[str, Any] = state.get("refused") or {}
         if refused.get("number") == number:
             raise ConfigurationError(
-                f"the daemon could not capture with these settings, and goes on as before: {refused['reason']}",
+                f"the daemon could not capture with these settings, and continues as before: {refused['reason']}",
                 remedy=refused.get("remedy") or "correct the settings file, and run `cdcflow plan` again",
             )
         if status.get("state") == "paused" and state["given"] >= number:
@@ -140,7 +140,7 @@ def _follow(settings: Config, number: int) -> bool:
         time.sleep(LOOK_EVERY_S)
     raise SourceUnavailable(
         f"the daemon did not begin to use the settings within {TAKEN_WITHIN_S:g} s",
-        remedy="`cdcflow status` says what it waits for; the daemon keeps trying",
+        remedy="`cdcflow status` shows what it waits for; the daemon keeps trying",
     )
 
 
@@ -163,15 +163,15 @@ def show(found: Plan) -> None:
     """Print a plan."""
     changed = [t for t in found.tables if t.action != "unchanged"]
     if not found.has_changes:
-        typer.echo(f"Nothing changes: {len(found.tables)} tables are captured as the settings file says.")
+        typer.echo(f"Nothing changes: {len(found.tables)} tables are captured as in the settings file.")
     if found.settings:
         rows = [(c.name, c.before or "", c.now or "", _how(c.taken)) for c in found.settings]
-        output.stdout().print(output.table("Settings", ("setting", "in use", "file", "taken up"), rows))
+        output.stdout().print(output.table("Settings", ("setting", "in use", "file", "applied"), rows))
         typer.echo("")
     if changed:
         tables = [(t.name, t.action, *_size(t), t.why) for t in changed]
         output.stdout().print(output.table("Tables", ("table", "what", "rows", "bytes", "why"), tables))
-        typer.echo(f"{len(found.tables) - len(changed)} tables stay as they are.\n")
+        typer.echo(f"{len(found.tables) - len(changed)} tables do not change.\n")
     warnings = [_Line("warning", w) for w in found.warnings]
     for line in (*_cost(found), *_merges(found), *warnings, *_refusals(found)):
         typer.echo(f"{line.what}: {line.text}")
@@ -199,9 +199,7 @@ def _merges(found: Plan) -> list[_Line]:
     changed = [t for t in found.tables if t.action not in ("unchanged", "added")]
     if any(t.merged is None for t in changed):
         names = ", ".join(t.name for t in changed)
-        return [
-            _Line("merges", f"{names}, if they have current-state tables (cdcflow did not look into the warehouse)")
-        ]
+        return [_Line("merges", f"{names}, if they have current-state tables (cdcflow did not inspect the warehouse)")]
     names = ", ".join(t.name for t in changed if t.merged)
     return [_Line("merges", f"{names}: this affects the current-state tables")] if names else []
 
@@ -218,5 +216,5 @@ def _cost(found: Plan) -> list[_Line]:
     return [
         _Line("to read", f"{rows} rows, {size}, by the server's statistics"),
         _Line("time", took),
-        _Line("log that the source writes meanwhile", kept),
+        _Line("log that the source writes in that time", kept),
     ]

@@ -36,6 +36,6 @@ def rebuild(
     else:
         tell(report)
         if into is not None:
-            typer.echo(f"set merge.warehouse to {into}, and `cdcflow merge` goes on with these tables")
+            typer.echo(f"set merge.warehouse to {into}, and `cdcflow merge` continues with these tables")
     if any(table.left_out is not None for table in report.tables):
         raise typer.Exit(failure.FINDINGS)

@@ -45,8 +45,8 @@ def repair(
     against: Annotated[
         Against | None,
         typer.Option(
-            help="Mend what differs in the log, in the tables, or in both: by default in the tables, and of those in"
-            " doubt in the log."
+            help="Repair what differs in the log, in the tables, or in both: by default in the tables, and of"
+            " unverified ones in the log."
         ),
     ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
@@ -171,12 +171,13 @@ def _proven(settings: Config, name: str, base: str, found: Sequence[TableReport]
     """Mark a table as verified that was found equal, in all of its columns."""
     if not found or any(table.verdict not in ("equal", "equal but for") for table in found):
         typer.echo(
-            f"{name} stays in doubt: mend the rest, or run `cdcflow backfill {word(name)}` to read all of it", err=True
+            f"{name} remains unverified: repair the rest, or run `cdcflow backfill {word(name)}` to read all of it",
+            err=True,
         )
         return False
     if missing := sorted({column for table in found for column in table.missing_columns}):
         typer.echo(
-            f"{name} stays in doubt: the copy does not have {', '.join(missing)} yet;"
+            f"{name} remains unverified: the copy does not have {', '.join(missing)} yet;"
             f" run `cdcflow backfill {word(name)}` to read all of it",
             err=True,
         )
@@ -193,9 +194,9 @@ def _proven(settings: Config, name: str, base: str, found: Sequence[TableReport]
     outcome = answer["tables"][name]
     # A concurrent command may have done the same, or a backfill has read the table.
     if outcome["outcome"] == "refused":
-        typer.echo(f"{name} stays in doubt: {outcome['reason']}; run `cdcflow repair {word(name)}` again", err=True)
+        typer.echo(f"{name} remains unverified: {outcome['reason']}; run `cdcflow repair {word(name)}` again", err=True)
         return False
-    typer.echo(f"{name} is not in doubt any more")
+    typer.echo(f"{name} is verified")
     return True
 
 
@@ -240,7 +241,7 @@ def _wait(settings: Config, table: str) -> None:
         status: Mapping[str, Any] | None = ask(settings.log.folder, {"op": "status"})
         if status is None:
             raise SourceUnavailable(
-                f"the daemon ended while it read rows of {table} again; the order is kept",
+                f"the daemon ended while it read rows of {table} again; the command is kept",
                 remedy="start `cdcflow run` again, then run `cdcflow verify`",
                 runbook="no-daemon",
             )
@@ -250,7 +251,7 @@ def _wait(settings: Config, table: str) -> None:
         if state not in ("waiting", "reading"):
             raise ConfigurationError(
                 f"repairing {table}: its rows could not be read again (state: {state})",
-                remedy=f"look at `cdcflow status`, then run `cdcflow backfill {word(table)}`",
+                remedy=f"check `cdcflow status`, then run `cdcflow backfill {word(table)}`",
                 runbook="order-refused",
             )
         time.sleep(LOOK_EVERY_S)
@@ -258,7 +259,7 @@ def _wait(settings: Config, table: str) -> None:
 
 def _no_daemon() -> ConfigurationError:
     return ConfigurationError(
-        "no daemon runs on this log, and only a daemon can mend rows",
+        "no daemon runs on this log, and only a daemon can repair rows",
         remedy="start `cdcflow run`, then repair again",
         runbook="no-daemon",
     )

@@ -26,7 +26,7 @@ def run(
         bool,
         typer.Option(
             "--accept-history-loss",
-            help="Give up the position in the source's log: continue from its present end and read every table again.",
+            help="Abandon the position in the source's log: continue from its present end and read every table again.",
         ),
     ] = False,
     keep_rows: Annotated[
@@ -42,13 +42,13 @@ def run(
     ] = False,
     on: Annotated[
         str | None,
-        typer.Option(help="Have a Spark cluster's executors read tables meanwhile: spark://host:port, or local[2]."),
+        typer.Option(help="Also have a Spark cluster's executors read tables: spark://host:port, or local[2]."),
     ] = None,
 ) -> None:
     """Capture changes until you stop it. SIGTERM or Ctrl-C stops at a cut within 10 seconds, a second one at once."""
     if keep_rows and not accept_history_loss:
         raise ConfigurationError(
-            "--keep-rows says how to continue where changes were lost",
+            "--keep-rows determines how to continue where changes were lost",
             remedy="use it together with --accept-history-loss",
         )
     settings = load(config)

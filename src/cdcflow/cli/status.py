@@ -64,9 +64,10 @@ def _remark(table: str, fields: Mapping[str, Any]) -> str:
     gap = fields.get("gap")
     if gap is not None and gap["proven"] is None:
         if gap.get("base"):
-            return f"attached, and in doubt until it was compared: `cdcflow repair {word(table)}`"
+            return f"attached, and unverified until it is compared: `cdcflow repair {word(table)}`"
         return (
-            f"in doubt since changes were lost behind {gap['before'].partition(';')[0]}: `cdcflow repair {word(table)}`"
+            f"unverified since changes were lost after {gap['before'].partition(';')[0]}: `cdcflow repair "
+            f"{word(table)}`"
         )
     return str(fields.get("reason") or fields.get("shadow_difference") or "")
 
@@ -158,7 +159,7 @@ def _problems(found: Mapping[str, Any]) -> str:
 
 def _left_out(found: Mapping[str, Any]) -> str:
     names = found.get("left_out")
-    return f"{', '.join(names)} (`cdcflow doctor` says why)" if names else ""
+    return f"{', '.join(names)} (`cdcflow doctor` shows why)" if names else ""
 
 
 def _uploads(found: Mapping[str, Any]) -> str:

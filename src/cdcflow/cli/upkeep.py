@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def upkeep(
-    budget: Annotated[str | None, typer.Option(help="So much time at most (60s); else merge.upkeep.budget.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="At most this much time (60s); without it merge.upkeep.budget.")
+    ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
@@ -46,13 +48,13 @@ def tell(report: UpkeepReport) -> None:
     if report.expired:
         typer.echo(f"{report.expired} cuts expired; the oldest is {report.oldest} now")
     if report.skipped:
-        typer.echo(f"cuts were left as they are: {report.skipped}", err=True)
+        typer.echo(f"no cuts were expired: {report.skipped}", err=True)
     for table in report.tables:
         if table.done:
             typer.echo(f"{table.name}: {', '.join(table.done)}")
         if table.skipped:
-            typer.echo(f"{table.name}: left as it is: {table.skipped}", err=True)
+            typer.echo(f"{table.name}: skipped: {table.skipped}", err=True)
     if report.put_off:
-        typer.echo(f"put off to the next time, for lack of time: {', '.join(report.put_off)}", err=True)
+        typer.echo(f"postponed to the next time, for lack of time: {', '.join(report.put_off)}", err=True)
     if not (report.expired or report.skipped or report.put_off or any(t.done or t.skipped for t in report.tables)):
         typer.echo("nothing to do")

@@ -42,7 +42,7 @@ def verify(
     against: Annotated[Against, typer.Option(help="The log's fold, the tables in the warehouse, or both.")] = (
         Against.tables
     ),
-    keys: Annotated[int, typer.Option(min=0, help="Of each table show so many rows that differ.")] = 20,
+    keys: Annotated[int, typer.Option(min=0, help="For each table show at most N rows that differ.")] = 20,
     rows_per_second: Annotated[int | None, typer.Option(min=1, help="Read the source no faster.")] = None,
     every: Annotated[str | None, typer.Option(help="Compare again and again, this often (6h), until stopped.")] = None,
     config: ConfigPath = DEFAULT_CONFIG,
@@ -140,7 +140,7 @@ def _compare(chosen: _Chosen) -> None:
     try:
         tell(chosen.report())
     except (SourceUnavailable, SinkUnavailable) as error:
-        typer.echo(f"verifying put off: {str(error).splitlines()[0]}", err=True)
+        typer.echo(f"verifying postponed: {str(error).splitlines()[0]}", err=True)
 
 
 def tell(report: Report) -> None:
@@ -182,15 +182,15 @@ def _lines(table: TableReport) -> list[str]:
     if table.by == "rows" and table.read_why and table.verdict != "not compared":
         found.append(f"{table.table}: all rows were read: {table.read_why}")
     if table.unsettled:
-        found.append(f"{table.table}: {table.unsettled} rows changed whenever they were looked at; verify again later")
+        found.append(f"{table.table}: {table.unsettled} rows changed each time they were read; verify again later")
     for one in table.differences:
         found += _difference(table.table, one)
     if table.different > len(table.differences):
         found.append(f"{table.table}: {table.different - len(table.differences)} more rows differ")
     if any(one.what == "doubled" and one.key for one in table.differences):
-        found.append(f"  a row that is there more than once: {rebuilt(TableId(*table.table.split('.', 1)))}")
+        found.append(f"  a row that exists more than once: {rebuilt(TableId(*table.table.split('.', 1)))}")
     elif table.different:
-        found.append(f"  run `cdcflow repair {word(table.table)}` to mend them")
+        found.append(f"  run `cdcflow repair {word(table.table)}` to repair them")
     return found
 
 
@@ -198,7 +198,7 @@ def _what_brings_columns(table: TableReport) -> str:
     columns, backfill = ", ".join(table.missing_columns), f"cdcflow backfill {word(table.table)}"
     if table.shape_key:
         return (
-            f"  the daemon was told to read the table's shape again, which brings {columns}: verify again after the"
+            f"  the daemon now reads the table's shape again, which brings {columns}: verify again after the"
             f" next merge, or run `{backfill}`, which reads its rows again, too"
         )
     return f"  the log has no values of {columns}: run `{backfill}`, which reads the table's shape and its rows again"

@@ -65,7 +65,7 @@ def mysql_url(url: str) -> str:
     if unknown:
         raise ValueError(
             f"has the parameter {', '.join(unknown)}, but the only known one is socket; everything else is a "
-            f"setting of its own, such as source.tls"
+            f"separate setting, such as source.tls"
         )
     return url
 

@@ -42,10 +42,11 @@ class SettingRule:
     remedy: str = ""
 
 
-_ANOTHER = "stop the daemon and run cdcflow with the new file beside a new log, or set {name} back"
+_ANOTHER = "stop the daemon and run cdcflow with the new file and a new log, or set {name} back"
 _FOUND_BY = "commands find the daemon in the folder that their settings file names, so it keeps the one it began in"
 _MOVE = (
-    "set {name} back, run `cdcflow ctl stop`, set it anew, and start `cdcflow run`; sealed segments stay where they are"
+    "set {name} back, run `cdcflow ctl stop`, set it again, and start `cdcflow run`; sealed segments stay where they "
+    "are"
     " if log.kafka.history names their folder"
 )
 

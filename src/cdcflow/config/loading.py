@@ -31,7 +31,7 @@ def load(path: Path | str) -> Config:
         raise ConfigurationError("\n".join(lines)) from None
     except yaml.constructor.ConstructorError as error:
         raise ConfigurationError(
-            f"{location(path, error.problem_mark)}: this value cannot be read; put it in quotes"
+            f"{location(path, error.problem_mark)}: this value cannot be read; enclose it in quotes"
         ) from None
     return rebase(config, path.parent.absolute())
 

@@ -47,7 +47,7 @@ class Retention(Settings):
     @model_validator(mode="after")
     def _says_when(self) -> Retention:
         if self.age is None and self.bytes is None:
-            raise ValueError("does not say when segments expire: set age (7d) or bytes (100GiB)")
+            raise ValueError("does not determine when segments expire: set age (7d) or bytes (100GiB)")
         return self
 
 

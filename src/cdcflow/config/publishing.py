@@ -93,7 +93,7 @@ class PublishKafka(Settings):
     @classmethod
     def _topic(cls, prefix: str) -> str:
         if re.fullmatch(r"[A-Za-z0-9._-]{1,100}", prefix) is None:
-            raise ValueError("must be made of letters, digits, dots, hyphens and underscores, 100 at most")
+            raise ValueError("must consist of letters, digits, dots, hyphens and underscores, 100 at most")
         return prefix
 
     @field_validator("options")

@@ -236,8 +236,8 @@ class Config(Settings):
             return given
         if "source" in given:
             raise ValueError(
-                "serve and source are both set, and a log has one writer: move serve into a settings file with a log"
-                " of its own"
+                "serve and source are both set, and a log has one writer: move serve into a settings file with a"
+                " separate log"
             )
         return {**given, "source": {"kind": "push"}}
 

@@ -112,7 +112,7 @@ def demo(
         )
     )
     screen.print()
-    screen.print("Look at the result (the source server is stopped):")
+    screen.print("Inspect the result (the source server is stopped):")
     for command in _commands(
         folder, log, table_format, engine, outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"
     ):
@@ -136,10 +136,10 @@ def _shown(outcome: DemoOutcome, source: SourceName, table_format: TableFormat) 
     return [
         f"1. {loaded:,} rows were copied from a running {_NAMES[source]} while {changes:,} transactions changed them:"
         " no lock, no pause, no snapshot held open.",
-        f"2. The daemon was killed (SIGKILL) at {outcome.killed_at_percent}% of the first copy and went on where its"
-        " log ends: nothing is missing, and nothing is there twice.",
-        f"3. All {len(outcome.verdicts)} {table_format.value.capitalize()} tables show one moment of the database, and"
-        f" their {equal:,} rows equal the source's, by hashes that each side computed for itself.",
+        f"2. The daemon was killed (SIGKILL) at {outcome.killed_at_percent}% of the first copy and continued where"
+        " its log ends: nothing is missing, and nothing is duplicated.",
+        f"3. All {len(outcome.verdicts)} {table_format.value.capitalize()} tables show the database at one point in"
+        f" time, and their {equal:,} rows equal the source's, by hashes that each side computed for itself.",
     ]
 
 

@@ -111,7 +111,7 @@ class DemoRun:
     def _play(self) -> None:
         engine = engines.demo_engine(self._engine_kind, self._directory, self._log, self._table_format)
         try:
-            beside = ", and Spark beside it" if self._engine_kind == "spark" else ""
+            beside = ", and also Spark" if self._engine_kind == "spark" else ""
             self._screen.step(f"starting {self._source.name}{beside}")
             with self._source as source, self._log:
                 self._load(source)
@@ -153,18 +153,18 @@ class DemoRun:
         self._screen.done(f"SIGKILL to the daemon with {self.outcome.killed_at_percent}% of the flights read")
         self._screen.show(None, self._children.written())
         self._children.start_daemon(self._config_path)
-        self._screen.done("started it again; it goes on where the log ends")
+        self._screen.done("started it again; it continues where the log ends")
 
     def _merge_meanwhile(self, engine: engines.DemoEngine) -> None:
         self._screen.step("waiting for the backfill to end and to be sealed")
         self._wait(lambda s: self._sealed_tables_are_done(), "all tables to be read and sealed")
-        self._screen.done("all tables are read; the capture went on all the time")
-        merged = self._merge(engine, "first merge, while everything goes on", watch=True)
+        self._screen.done("all tables are read; the capture continued all the time")
+        merged = self._merge(engine, "first merge, while everything continues", watch=True)
         self.outcome.orphans_in_first_cut = engine.orphans(merged, self._source.schema)
         if any(self.outcome.orphans_in_first_cut.values()):
             self.outcome.failures.append(f"the first cut is not consistent: {self.outcome.orphans_in_first_cut}")
         found = ", ".join(f"{n} {name}" for name, n in self.outcome.orphans_in_first_cut.items())
-        self._screen.done(f"the published cut is one moment of the source: {found}")
+        self._screen.done(f"the published cut is one point in time of the source: {found}")
 
     def _stop_at_the_fence(self, source: DemoSource) -> None:
         self._screen.step("stopping the writer; the log has to pass the position where it stopped")

@@ -125,8 +125,8 @@ def _heard_of(reader: LogReader, table: TableId, base: str) -> int:
             return gap.offset
         if time.monotonic() >= until:
             raise SourceUnavailable(
-                f"attaching {table}: the daemon did not write the order into the log within {DURABLE_WAIT_S:.0f} s",
-                remedy="look at `cdcflow status`, then attach again",
+                f"attaching {table}: the daemon did not write the command into the log within {DURABLE_WAIT_S:.0f} s",
+                remedy="check `cdcflow status`, then attach again",
                 runbook="no-daemon",
             )
         time.sleep(_LOOK_S)

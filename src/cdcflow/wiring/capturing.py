@@ -182,7 +182,7 @@ def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
     """
     if config.publish is None:
         raise ConfigurationError(
-            "publishing: the settings do not say where to", remedy="set publish.kafka (see docs/debezium.md)"
+            "publishing: the settings name no target", remedy="set publish.kafka (see docs/debezium.md)"
         )
     from cdcflow.publish.assembly import publisher_of
 

@@ -21,8 +21,8 @@ def drop(config: Config) -> Sequence[Dropped]:
     reader = log_reader(config)
     if not reader.exists():
         raise ConfigurationError(
-            f"there is no change log at {reader.name}, and cdcflow needs its id to find what it made at the source",
-            remedy="correct `log` in the settings; if the log is gone for good, `cdcflow doctor` of a new log "
+            f"there is no change log at {reader.name}, and cdcflow needs its id to find what it created at the source",
+            remedy="correct `log` in the settings; if the log is lost permanently, `cdcflow doctor` of a new log "
             "lists the slots that other logs left, each with the SQL that removes it",
         )
     source = open_source(config)

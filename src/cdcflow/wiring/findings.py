@@ -64,7 +64,7 @@ def _without_first_start(found: list[Finding], of_position: list[Finding]) -> li
     if not of_position:
         return found
     return [
-        f for f in found if f.subject != "publication" and not f.text.endswith("is made at the first start")
+        f for f in found if f.subject != "publication" and not f.text.endswith("is created at the first start")
     ] + of_position
 
 

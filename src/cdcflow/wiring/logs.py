@@ -251,7 +251,7 @@ def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], No
         case KafkaLog(), FileLog():
             raise ConfigurationError(
                 "the copy's settings name an object store, and a log is copied into a directory",
-                remedy="remove log.objects for the copy; a daemon that goes on with it puts its segments there",
+                remedy="remove log.objects for the copy; a daemon that continues with it uploads its segments there",
             )
         case FileLog(), FileLog():
             raise ConfigurationError(
@@ -285,9 +285,9 @@ def _uploads(log: FileLog) -> Uploading | None:
         return None
     if not log.has_directory:
         raise ConfigurationError(
-            "capturing into an object store: log.path is missing, a directory on a local disk for the newest part "
+            "capturing into an object store: log.path is missing, a directory on a local disk for the latest part "
             "of the log",
-            remedy="set log.path beside log.objects",
+            remedy="set log.path together with log.objects",
         )
     with client_library():
         from cdcflow.sinks.objects.bucket import Bucket

@@ -88,7 +88,7 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
     if serve is None or not isinstance(config.log, FileLog):
         raise ConfigurationError(
             "cdcflow serve needs collections that programs write to, and the settings have none",
-            remedy="set serve.collections in a settings file with a log of its own (docs/serve.md)",
+            remedy="set serve.collections in a settings file with a separate log (docs/serve.md)",
         )
     made = [schemas.compile_schema(one.name, one.key, one.json_schema) for one in serve.collections]
     layout = log_layout(config.log)
@@ -128,7 +128,7 @@ def _check_whole(log: ChangeLog, table: str) -> None:
     if lacking := log.lacks(table, log.now().offset):
         raise HistoryLost(
             f"looking for the rows of {table} in the log {log.name}: {lacking}",
-            remedy="put the expired segments back from a backup, or set log.path to a new folder and write all rows",
+            remedy="restore the expired segments from a backup, or set log.path to a new folder and write all rows",
             runbook="log-expired",
         )
 
@@ -146,7 +146,7 @@ def _identity(layout: Layout) -> SourceIdentity:
         raise ConfigurationError(
             f"opening the log {layout.root} for collections: a capture from {found.kind} writes it, and a log has one"
             " writer",
-            remedy="set log.path in the settings of `cdcflow serve` to a folder of its own",
+            remedy="set log.path in the settings of `cdcflow serve` to a separate folder",
             runbook="other-log",
         )
     return found

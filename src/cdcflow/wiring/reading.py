@@ -22,7 +22,7 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
     """
     if not isinstance(config.log, FileLog):
         raise ConfigurationError(
-            "reading with executors: they write files where the log lies, and a log in Kafka has none",
+            "reading with executors: they write files into the log's folder, and a log in Kafka has none",
             remedy="run the same command without --on",
             runbook="settings",
         )

@@ -41,7 +41,7 @@ def rebuilt(config: Config, into: str | None, watch: Callable[[MergeProgress], N
     engine, place = engines(chosen), warehouse(chosen)
     if engine.first.cuts().newest() is not None:
         raise ConfigurationError(
-            f"making the tables of {place} anew: it has tables",
+            f"rebuilding the tables of {place}: it already has tables",
             remedy="name a new warehouse with --into, or move that one away",
             runbook="warehouse-not-empty",
         )
@@ -68,7 +68,7 @@ def _check_modes(config: Config, state: states.LogState) -> None:
     rules = policies(config)
     if keeping := [name for name in sorted(state.tables) if rules.of(name).mode in ("history", "append")]:
         raise ConfigurationError(
-            f"making tables anew from a log that begins with a state (offset {state.offset}): {', '.join(keeping)} have"
+            f"rebuilding tables from a log that begins with a state (offset {state.offset}): {', '.join(keeping)} have"
             " a mode that keeps changes, and those before the state have expired",
             remedy="give them mode current for this (merge.tables.each)",
             runbook="log-expired",

@@ -201,7 +201,7 @@ def test_skipped_tables_are_named(run: Callable[..., Daemon], shop: Database) ->
     for state in ("stopped", "capturing"):
         status = json.loads(said("status", "--json"))
         assert (status["state"], status["left_out"]) == (state, ["public.bare", "public.bare_too"])
-        assert "public.bare, public.bare_too (`cdcflow doctor` says why)" in said("status")
+        assert "public.bare, public.bare_too (`cdcflow doctor` shows why)" in said("status")
         if state == "stopped":
             run().wait_until_read()
     shop.execute("ALTER TABLE bare ADD PRIMARY KEY (v); DROP TABLE bare_too")

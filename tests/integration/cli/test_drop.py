@@ -79,12 +79,12 @@ def test_postgres_has_nothing_of_a_dropped_pipeline_and_all_of_another(shop: Dat
     assert len(others) == 2
     assert not any(name in told for name in others)
     again = _dropped(first)
-    assert again.count("was not there: ") == 2
+    assert again.count("did not exist: ") == 2
     assert "nothing was removed at the source" in again
     slot = next(name for name in others if name.startswith("slot ")).removeprefix("slot ")
     shop.execute(f"SELECT pg_drop_replication_slot('{slot}')")
     told = _dropped(second)
-    assert f"was not there: slot {slot}" in told
+    assert f"did not exist: slot {slot}" in told
     assert "removed: publication" in told
     assert _objects(shop) == []
 
@@ -168,13 +168,13 @@ def test_mysql_has_nothing_of_a_dropped_pipeline_and_all_of_another(
     mine = re.findall(r"(?m)^removed: marks of (cdcflow_[0-9a-f]{8}) in cdcflow.cdcflow_marks$", told)
     assert {slot for (slot,) in database.execute(slots)} == before - set(mine)
     assert "left: table of marks cdcflow.cdcflow_marks (other logs have their marks in it)" in told
-    assert f"was not there: marks of {mine[0]}" in _dropped(first)
+    assert f"did not exist: marks of {mine[0]}" in _dropped(first)
     database.execute(f"DELETE FROM cdcflow.cdcflow_marks WHERE slot <> {before.difference(mine).pop()!r}")
     told = _dropped(second)
     assert "removed: table of marks cdcflow.cdcflow_marks" in told
     assert "removed: database cdcflow" in told
     assert list(database.execute("SHOW DATABASES LIKE 'cdcflow'")) == []
-    assert "was not there: table of marks cdcflow.cdcflow_marks" in _dropped(second)
+    assert "did not exist: table of marks cdcflow.cdcflow_marks" in _dropped(second)
 
 
 @pytest.mark.mysql
@@ -202,11 +202,11 @@ def test_account_without_a_delete_right_gets_sql_that_removes_the_rows(
         assert sql is not None, told
         assert "the user of source.url may not remove it" in told
         database.execute(sql[1])
-        assert "was not there: marks of" in _dropped(settings, code=1)  # the empty table is left, too
+        assert "did not exist: marks of" in _dropped(settings, code=1)  # the empty table is left, too
         remedy = re.search(r"(?m)^    (DROP TABLE [^;]*);", _dropped(settings, code=1))
         assert remedy is not None
         database.execute(remedy[1])
-        assert "was not there: table of marks" in _dropped(settings)
+        assert "did not exist: table of marks" in _dropped(settings)
     finally:
         database.execute(f"DROP USER {account}", "DROP DATABASE IF EXISTS cdcflow")
 

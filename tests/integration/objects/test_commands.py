@@ -107,7 +107,7 @@ def test_bucket_without_a_log_is_reported_to_have_none(objects: Objects, tmp_pat
 def test_compact_and_expire_change_the_bucket(log: ObjectLog, tmp_path: Path) -> None:
     """Both places must tell the same afterwards, and every byte of what is gone must be gone."""
     home, alone = settings(tmp_path, log, home=True), settings(tmp_path, log, home=False)
-    assert "1 segments were made of 3" in said(home, "log", "compact", "--grace", "0s")
+    assert "3 segments became 1" in said(home, "log", "compact", "--grace", "0s")
     for config in (home, alone):
         assert len(json.loads(said(config, "log", "ls", "--json"))) == 2
         assert "the log is whole: 2 segments" in said(config, "log", "check", "--deep")

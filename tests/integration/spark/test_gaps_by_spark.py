@@ -88,7 +88,7 @@ def test_unverified_table_is_compared_and_repaired_by_spark(shop: ComparedShop, 
         "items/tables": ("different", DIFFERENT),
     }
     assert gap(shop)["proven"] is None, "a comparison that found differences proves nothing"
-    assert f"{NAME} is not in doubt any more" in shop.said("repair", code=0)
+    assert f"{NAME} is verified" in shop.said("repair", code=0)
     assert gap(shop)["proven"] is not None
     assert merged(spark, shop, "unseen", incomplete=False) == ROWS - 2
     shop.verify("--against", "both", code=0)

@@ -183,7 +183,7 @@ def agrees(taken: Taken, format_: str, *arguments: str) -> None:
     taken.merge_in_doubt()
     said = shop.said("repair", taken.name)
     assert "rows were read again" not in said
-    assert f"{taken.name} is not in doubt any more" in said
+    assert f"{taken.name} is verified" in said
     assert shop.verify(code=0)["items/tables"]["verdict"] == "equal"
     taken.check_equal()
     assert taken.read_into_the_log() == read, "no row of what agrees is read"
@@ -281,7 +281,7 @@ def mended(taken: Taken) -> None:
     assert (found["verdict"], found["different"]) == ("different", different)
     said = shop.said("repair", taken.name)
     assert f"{taken.name}: {different} rows were read again" in said
-    assert f"{taken.name} is not in doubt any more" in said
+    assert f"{taken.name} is verified" in said
     with Writing(shop, 90_000):
         shop.merge()
     taken.check_equal()
@@ -332,7 +332,7 @@ def test_base_joins_the_log_after_rows_of_an_older_shape(taken: Taken) -> None:
     taken.attach()
     shop.execute("UPDATE items SET more = 9 WHERE id = 303")
     taken.merge_in_doubt()
-    assert f"{taken.name} is not in doubt any more" in shop.said("repair", taken.name)
+    assert f"{taken.name} is verified" in shop.said("repair", taken.name)
     taken.check_equal()
     shop.verify(code=0)
     merged = shop.merge_until("items", lambda table: 9 in table.column("more").to_pylist())
@@ -381,7 +381,7 @@ def test_attach_that_dies_is_finished_by_the_next_one(taken: Taken, monkeypatch:
     assert f"{ROWS} rows" in taken.attach()
     assert "has its base already" in taken.attach()
     taken.merge_in_doubt()
-    assert f"{taken.name} is not in doubt any more" in shop.said("repair", taken.name)
+    assert f"{taken.name} is verified" in shop.said("repair", taken.name)
     taken.check_equal()
 
 
@@ -451,7 +451,7 @@ def test_table_that_is_partly_read_and_merged_is_attached_once_its_folder_is_mov
     shop.move_away("items")
     taken.attach()
     taken.merge_in_doubt()
-    assert f"{taken.name} is not in doubt any more" in shop.said("repair", taken.name)
+    assert f"{taken.name} is verified" in shop.said("repair", taken.name)
     taken.check_equal()
 
 

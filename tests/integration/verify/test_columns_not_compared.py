@@ -44,7 +44,7 @@ def test_the_daemon_reads_the_shape_again_of_a_table_with_a_key(one_shop: Compar
     shop.execute(NO_ROW_FOLLOWS)
     told = shop.said("verify", "--against", "log", code=1)
     assert "equal but for" in told
-    assert "the daemon was told to read the table's shape again, which brings note" in told
+    assert "the daemon now reads the table's shape again, which brings note" in told
     shop.merge_until("orders", lambda rows: "note" in rows.column_names)
     assert {one["verdict"] for one in shop.verify("--against", "both", code=0).values()} == {"equal"}
 

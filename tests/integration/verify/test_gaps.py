@@ -71,7 +71,7 @@ def mended(shop: ComparedShop) -> None:
     assert (seen["items/log"]["different"], seen["items/tables"]["different"]) == (DIFFERENT, DIFFERENT)
     assert entry(shop, "items")["gap"]["proven"] is None, "a comparison that found differences proves nothing"
     said = shop.said("repair", code=0)
-    assert f"{name} is not in doubt any more" in said
+    assert f"{name} is verified" in said
     assert f"{name}: {DIFFERENT} rows were read again" in said
     assert entry(shop, "items")["gap"]["proven"] is not None
     shop.verify("--against", "both", code=0)

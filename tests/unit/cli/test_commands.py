@@ -232,7 +232,7 @@ def test_merge_that_skips_a_table_reports_it_and_ends_with_1(folder: Path, monke
         assert result.exit_code == code
         assert "yes (cancelled)" in result.stdout
         assert "cut 5 published" in result.stdout
-        assert ("public.orders is left out of the cut: column v was int" in result.stderr) is bool(code)
+        assert ("public.orders is not in the cut: column v was int" in result.stderr) is bool(code)
         assert ("move the folder away" in result.stderr) is bool(code)
 
 
@@ -600,7 +600,7 @@ def test_interrupted_backfill_reports_that_the_daemon_continues(
     result = runner.invoke(app, ["backfill", "public.orders"])
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (
-        "the daemon goes on reading public.orders; `cdcflow status` shows how far it is, and `cdcflow table cancel "
+        "the daemon continues reading public.orders; `cdcflow status` shows how far it is, and `cdcflow table cancel "
         "public.orders` ends it"
     )
     assert "Traceback" not in result.output

@@ -74,10 +74,10 @@ def test_life_of_a_consumer(log: HandLog) -> None:
     assert (listed["name"], listed["state"], listed["offset"], listed["behind_rows"]) == ("shop", "changes", 2, 3)
     assert listed["behind_seconds"] > 0
     assert "3" in said("ls")
-    assert said("seek", "shop", "4") == "consumer shop goes on behind offset 4\n"
+    assert said("seek", "shop", "4") == "consumer shop continues after offset 4\n"
     assert [line["op"] for line in told("read", "shop")] == ["t"]
     said("seek", "shop", second["cursor"])
-    assert said("restart", "shop", "--from", "beginning") == "consumer shop begins anew at offset 0\n"
+    assert said("restart", "shop", "--from", "beginning") == "consumer shop starts again at offset 0\n"
     assert len(told("read", "shop")) == 5
     said("drop", "shop")
     refused = runner.invoke(app, ["consumer", "read", "shop"])

@@ -87,7 +87,7 @@ def test_folder_that_commands_read_waits_for_a_restart_and_the_plan_explains_why
     (change,) = changes(settings(tmp_path, log={"kafka": KAFKA}), settings(tmp_path, log={"kafka": moved}))
     assert (change.name, change.taken) == ("log.kafka.work", "restart")
     assert change.why.startswith("commands find the daemon in the folder")
-    assert change.remedy.startswith("set log.kafka.work back, run `cdcflow ctl stop`, set it anew")
+    assert change.remedy.startswith("set log.kafka.work back, run `cdcflow ctl stop`, set it again")
 
 
 def names(model: Any, above: str) -> Iterator[str]:
