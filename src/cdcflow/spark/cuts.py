@@ -98,7 +98,7 @@ class CutsTable:
         return 0 if there is None else int(there.properties.get(EXPIRED_PROPERTY, "0"))
 
     def shown(self) -> Mapping[str, Shown]:
-        """Return every table that a kept cut shows, by name."""
+        """Return every table that a kept cut shows, keyed by name."""
         there = self._table.snapshot()
         if there is None:
             return {}
@@ -243,14 +243,15 @@ def read_cut(
     Raises:
         ConfigurationError: no such cut was published.
         HistoryLost: a table's state at that cut no longer exists (VACUUM, or another table is in its place).
-        TableFailed: no table can be read. If only some cannot, they are excluded, each with a warning that says why.
+        TableFailed: no table can be read. If only some cannot, they are excluded, each with a warning that names the
+        reason.
     """
     root = reached(spark, warehouse)
     found = published_cut(spark, root, cut, as_of=as_of)
     format_ = table_format(format_for(root, None))
     for name, why in sorted(found.left_out.items()):
         if tables is None or name in tables:
-            _log.warning("table left out of the cut", table=name, cut=found.cut, reason=why)
+            _log.warning("table not in the cut", table=name, cut=found.cut, reason=why)
     wanted = [
         name
         for name, table in sorted(found.tables.items())

@@ -44,7 +44,7 @@ S3 = "org.apache.hadoop:hadoop-aws:3.4.2"
 _SDK = "software.amazon.awssdk"
 _SDK_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 _SDK_VERSION = "2.29.52"
-# The bundle is the whole SDK for every service of AWS, 640 MB, of which only five modules are used.
+# The bundle is the whole SDK for every service of AWS, 640 MB; only five of its modules are used.
 _NOT_FOR_S3 = (
     f"{_SDK}:bundle",
     "commons-codec:*",
@@ -299,7 +299,7 @@ def _fetch_all(
     except OSError as error:
         raise ConfigurationError(
             f"fetching jars into {target}: {error.strerror or error}",
-            remedy="make the folder writable, or name another one in CDCFLOW_JARS",
+            remedy="make the folder writable, or name another folder in CDCFLOW_JARS",
             runbook="package-missing",
         ) from error
 

@@ -71,7 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--log", required=True, type=Path, help="the log's directory")
     parser.add_argument("--warehouse", required=True, help="where the tables are: a folder, or a URL (s3a://…)")
-    parser.add_argument("--format", choices=sorted(FORMATS), help="the tables' (default: what is there, else delta)")
+    parser.add_argument(
+        "--format", choices=sorted(FORMATS), help="the tables' (default: that of the warehouse; delta for a new one)"
+    )
     parser.add_argument("--table", action="append", help="only this table (may be given more than once)")
     parser.add_argument("--on-edit", choices=("warn", "stop"), default="warn")
     chosen = parser.parse_args(arguments)

@@ -59,7 +59,7 @@ def merge(
 ) -> MergeReport:
     """Bring every current-state table to the latest committed cut of the log, then publish the cut.
 
-    `tier` comes from `cdcflow.wiring.tier(config)`; `spark` from `session(kafka=True)`, or from another session with
+    `tier` is created by `cdcflow.wiring.tier(config)`; `spark` by `session(kafka=True)`, or from another session with
     Kafka's jars. On a cluster the history is in an object store, or in a folder that all machines see under the same
     path.
 

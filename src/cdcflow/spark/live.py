@@ -119,12 +119,12 @@ class SparkPastTable:
         if newest is None:
             raise VersionGone("its folder is gone")
         if newest.version < version:
-            raise VersionGone("another table is in its folder, made since then")
+            raise VersionGone("another table is in its folder, created since then")
         if newest.version > version and (why := self._table.lost(version)) is not None:
             raise VersionGone(why)
         found = self._table.snapshot_at(version)
         if found is None:
-            raise VersionGone("what it was like then is not known any more")
+            raise VersionGone("its content at that version is no longer known")
         self._version = version
         return found
 

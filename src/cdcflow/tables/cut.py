@@ -196,13 +196,13 @@ def is_replaced(cut: Cut, name: str, commit: str, transactions: Mapping[str, int
     return transactions.get(f"cdcflow/{part.log_id}/{name}", 0) > part.cut
 
 
-REPLACED = "another version has its number: the table was put back from a copy, and changed since then"
+REPLACED = "another version has its number: the table was restored from a copy, and has changed since"
 
 
 def version_gone(warehouse: object, cut: Cut, name: str, why: str) -> HistoryLost:
     """Return the error for a reader of a cut when a table is no longer in the state that the cut shows."""
     return HistoryLost(
-        f"reading cut {cut.cut} of {warehouse}: version {cut.tables[name].version} of table {name} is no longer there:"
+        f"reading cut {cut.cut} of {warehouse}: version {cut.tables[name].version} of table {name} no longer exists:"
         f" {why}",
         remedy="read a newer cut, or the other tables of this one: read_cut(…, tables=[…])",
         runbook="cut-gone",
@@ -212,7 +212,7 @@ def version_gone(warehouse: object, cut: Cut, name: str, why: str) -> HistoryLos
 def already_published(cut: Cut) -> SinkUnavailable:
     """Return the error for a merge that tries to publish after a different merge has published."""
     return SinkUnavailable(
-        f"publishing cut {cut.cut}: another merge has published one meanwhile",
+        f"publishing cut {cut.cut}: another merge has published one in the meantime",
         remedy="nothing is lost; merge again",
         runbook="busy",
     )

@@ -269,7 +269,7 @@ class Cuts(Protocol):
         """Return the latest cut that maintenance has expired; 0 if none has expired yet."""
 
     def shown(self) -> Mapping[str, Shown]:
-        """Return every table that a kept cut shows, by name."""
+        """Return every table that a kept cut shows, keyed by name."""
 
     def tidy(self, oldest: int) -> None:
         """Expire the cuts before `oldest`, if there are any, and merge the table's small files."""

@@ -77,7 +77,7 @@ class Manifests(Sequence[Segment]):
         except FileNotFoundError:
             first, last = self._bounds[at]
             raise SegmentGone(
-                f"merging {self._layout.name}: segment {first}-{last} was compacted or expired just now",
+                f"merging {self._layout.name}: segment {first}-{last} was compacted or expired while it was read",
                 remedy="merge again",
                 runbook="busy",
             ) from None
@@ -198,7 +198,7 @@ class Range:
                 after = segment.offset_of(after_cut)  # it ended at that cut before it was compacted
             if after is None:
                 raise InvariantViolated(
-                    f"merging {table}: it has cut {after_cut}, which lies inside segment"
+                    f"merging {table}: it has cut {after_cut}, which is inside segment"
                     f" {segment.first_offset}-{segment.last_offset} of {self.layout.name}"
                 )
             after = max(after, since - 1)
@@ -336,7 +336,7 @@ def _attached(
 
 
 def without_rows(found: Mapping[str, Mapping[str, Any]]) -> dict[TableId, Table]:
-    """Return the captured tables among these backfills' tables (see `backfills`) of which no row was read, with their
+    """Return the captured tables among these backfills' tables (see `backfills`) that no row was read of, with their
     shapes."""
     shapes = [
         table_from_text(entry["shape"])
@@ -385,8 +385,8 @@ def _nowhere(store: Store, layout: Layout, file: InputFile) -> HistoryLost:
     return HistoryLost(
         f"merging {file.shape.id}: file {file.file.path} of segment {first}-{last} is neither in {layout.root}"
         f" nor in {store.name}",
-        remedy="run `cdcflow merge` again if the segment was expired or compacted just now; else run"
-        " `cdcflow log check`, which says what is missing",
+        remedy="run `cdcflow merge` again if the segment has just been expired or compacted; otherwise"
+        " run `cdcflow log check`, which lists what is missing",
         runbook="log-expired",
     )
 

@@ -115,7 +115,7 @@ def test_another_log_is_refused(behind: HandLog, warehouse: Path, tmp_path: Path
     other = HandLog(tmp_path / "other", log_id="log-b")
     for _ in range(3):
         other.segment([(ORDERS, "c", {"id": 1, "note": "z"})])
-    with pytest.raises(ConfigurationError, match="they come from another log"):
+    with pytest.raises(ConfigurationError, match="they belong to another log"):
         read_live(other.root, warehouse)
 
 

@@ -170,7 +170,7 @@ def test_two_merges_at_once_do_nothing_twice(
     monkeypatch.setattr(written, "_replace", replace)
     for values in ({"id": 1, "v": 1}, {"id": 2, "v": 2}):
         hand_log.segment([(orders, "c", values)])
-        with pytest.raises(SinkUnavailable, match="another merge has published one meanwhile"):
+        with pytest.raises(SinkUnavailable, match="another merge has published one in the meantime"):
             merge(hand_log.root, warehouse)
     assert beaten == 2
     assert rows_of(warehouse, orders) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]

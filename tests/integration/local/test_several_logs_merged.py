@@ -62,7 +62,7 @@ def test_log_that_makes_no_progress_holds_the_cut_and_is_named(
         branch.seal()
     assert merge(roots(*branches), warehouse).published is False, "shop's first row is later than crm's clock"
     assert several_logs.held_text(merge(roots(*branches), warehouse)).startswith(
-        "log crm holds the cut: it has come to"
+        "log crm limits the cut: it has reached"
     )
     crm.beat(12)
     assert merge(roots(*branches), warehouse).published
@@ -70,8 +70,8 @@ def test_log_that_makes_no_progress_holds_the_cut_and_is_named(
     shop.seal()
     held = merge(roots(*branches), warehouse)
     assert (held.cut, held.published, held.held_back_by) == (1, False, "crm")
-    assert "log crm holds the cut: it has come to" in several_logs.held_text(held)
-    assert several_logs.held_text(held).endswith(", 5.0 s behind")
+    assert "log crm limits the cut: it has reached" in several_logs.held_text(held)
+    assert several_logs.held_text(held).endswith(", a lag of 5.0 s")
     assert ids(warehouse) == {"people.orders": {1}, "trade.orders": {1}}
     crm.insert(13)
     crm.seal()
@@ -135,18 +135,18 @@ def test_tables_of_one_name_and_logs_that_are_not_named_are_refused(
         branch.seal()
     with pytest.raises(ConfigurationError, match=r"logs crm and other both have a table people\.orders") as refused:
         merge(roots(crm, other), warehouse)
-    assert "into a warehouse of its own" in str(refused.value.remedy)
+    assert "into a separate warehouse" in str(refused.value.remedy)
     assert local.merge(other.root, tmp_path / "own", table_format=format_name).published
     assert local.merge(crm.root, warehouse, table_format=format_name).published
     with pytest.raises(ConfigurationError, match=r"it has tables of log .* which is not among shop") as refused:
         merge(roots(shop), warehouse)
     assert "name the settings of that log too (-c)" in str(refused.value.remedy)
     assert merge(roots(crm, shop), warehouse).published, "a warehouse of one log becomes one of both"
-    with pytest.raises(ConfigurationError, match="its tables come from another log") as refused:
+    with pytest.raises(ConfigurationError, match="its tables belong to another log") as refused:
         local.merge(crm.root, warehouse, table_format=format_name)
     assert "`cdcflow merge` with -c for each of crm, shop" in str(refused.value.remedy)
     for wrong, words in (
-        ({"without": ["x"]}, "that is none of them"),
+        ({"without": ["x"]}, "that is not one of them"),
         ({"without": ["crm", "shop"]}, "no log is left"),
     ):
         with pytest.raises(ConfigurationError, match=words):
@@ -236,7 +236,7 @@ def test_the_command_merges_the_logs_of_several_settings_files(tmp_path: Path, b
     done = runner.invoke(app, ["merge", *files])
     assert done.exit_code == 0, done.output
     assert "no cut was published yet" in done.output
-    assert "log crm holds the cut: it has come to" in done.output
+    assert "log crm limits the cut: it has reached" in done.output
     done = runner.invoke(app, ["merge", *files, "--without", "crm", "--json"])
     assert (done.exit_code, '"published": true' in done.output) == (0, True), done.output
     crm.beat(9_000_000)

@@ -329,8 +329,8 @@ def test_maintenance_during_a_merge_is_skipped(
         patch.setattr(job.MergeRun, "pinned", meanwhile)
         assert merge(history.root, warehouse).published
     (report,) = seen
-    assert "a merge or another upkeep works there" in report.skipped
-    assert all("a merge or another upkeep works there" in table.skipped for table in report.tables)
+    assert "a merge or another maintenance run works there" in report.skipped
+    assert all("a merge or another maintenance run works there" in table.skipped for table in report.tables)
     assert len(report.tables) == 2
 
     history.segment([(ORDERS, "u", {"id": 0, "v": 6})])
@@ -465,4 +465,4 @@ def test_expire_command_expires_and_reports(
     assert [one["cut"] for one in json.loads(ran("cuts", "--json"))] == [CUTS]
     assert json.loads(ran("upkeep", "--budget", "1s", "--json"))["oldest"] == CUTS
     with folder_lease(warehouse):
-        assert "a merge or another upkeep" in json.loads(ran("upkeep", "--json"))["skipped"]
+        assert "a merge or another maintenance run" in json.loads(ran("upkeep", "--json"))["skipped"]

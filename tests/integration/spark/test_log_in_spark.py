@@ -267,7 +267,7 @@ def test_range_without_common_columns_is_refused_with_the_offset_where_to_part_i
     with pytest.raises(ConfigurationError, match="column a was bigint and is string later"):
         read(hand_log.root, "public.orders")
     assert parts() == [(1, 1, [1]), (2, 4, ["x", "y", "z"])]
-    with pytest.raises(ConfigurationError, match="dropped and made again"):
+    with pytest.raises(ConfigurationError, match="dropped and recreated"):
         read(hand_log.root, "public.orders", shape="feed", from_offset=2)
     assert parts(shape="feed") == [(1, 1, [1]), (2, 2, ["x"]), (3, 4, ["y", "z"])]
 
@@ -276,7 +276,7 @@ def test_names_that_a_reader_cannot_have_twice_are_refused(read: Read, hand_log:
     """One of two columns would be shown under the name of both."""
     feeds, cases = make_table("feeds", id="int64", _change_type="string"), make_table("cases", id="int64", ID="int64")
     hand_log.segment([(feeds, "c", {"id": 1, "_change_type": "x"}), (cases, "c", {"id": 2, "ID": 3})])
-    with pytest.raises(ConfigurationError, match="of its own called _change_type\n  read it with shape log"):
+    with pytest.raises(ConfigurationError, match="itself has columns called _change_type\n  read it with shape log"):
         read(hand_log.root, "public.feeds", shape="feed")
     assert read(hand_log.root, "public.feeds")[0]["_change_type"] == "x"
     with pytest.raises(ConfigurationError, match="only in the case of their names"):
@@ -619,7 +619,7 @@ def test_stream_continues_in_new_columns_with_its_checkpoint(spark: Any, hand_lo
     while not found and query.isActive:
         sleep(0.05)
     hand_log.segment([(new, "c", {"id": 2, "note": "n"})])
-    with pytest.raises(Exception, match="load the stream anew and start it with the same checkpoint"):
+    with pytest.raises(Exception, match="load the stream again and start it with the same checkpoint"):
         query.awaitTermination(30)
     query = start()
     while len(found) < 2 and query.isActive:

@@ -123,7 +123,7 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
             merge(hand_log.root, warehouse)
 
     spark.sql(f"DELETE FROM {sql_of(orders)} WHERE id = 1")
-    with pytest.raises(ConfigurationError, match="somebody else changed its rows"):
+    with pytest.raises(ConfigurationError, match="another process changed its rows"):
         merge(hand_log.root, warehouse, ["public.orders"], on_edit="stop")
 
     # A range that is applied twice shows in a table without a key: it would have its rows four times. The cut was
@@ -148,7 +148,7 @@ def test_another_log_or_an_older_copy_is_refused(
     merge(shop.log.root, shop.warehouse)
     other = hand_log_at("other", log_id="log-b")
     other.segment([(shop.orders, "c", {"id": 1, "item": "ink"})])
-    with pytest.raises(ConfigurationError, match="come from another log"):
+    with pytest.raises(ConfigurationError, match="belong to another log"):
         merge(other.root, shop.warehouse)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CutsTable, "newest", lambda _: None)

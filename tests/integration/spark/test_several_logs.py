@@ -86,7 +86,7 @@ def test_what_is_not_sealed_holds_the_common_clock_back(spark: Any, branches: tu
         ("shop", START + 50, 1),
     ]
     with pytest.raises(
-        ConfigurationError, match=r"log shop is sealed up to .* and more may come from before that time"
+        ConfigurationError, match=r"log shop is sealed up to .* and more changes from before that time may arrive"
     ):
         read_logs(spark, roots, NAME, to=START + 55)
 

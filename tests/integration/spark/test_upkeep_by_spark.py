@@ -85,7 +85,9 @@ def test_kept_cuts_read_the_same_after_spark_maintained_the_tables(
     both = []
     if table_format == "delta":
         report = upkeep(Engines(engine), policy, lambda: now)
-        assert "VACUUM would remove them" in report.tables[0].skipped, report  # its log remembers a week until now
+        assert "VACUUM would delete these files" in report.tables[0].skipped, (
+            report
+        )  # its log remembers a week until now
         sql = engine.table(("public", "orders")).sql
         spark.sql(f"ALTER TABLE {sql} SET TBLPROPERTIES ('cdcflow.removals_known_since' = '0')")
         both.append(report)

@@ -95,9 +95,9 @@ def test_executors_without_anything_to_do_are_refused(tmp_path: Path, monkeypatc
 
 def test_second_spark_in_a_process_is_refused(spark: Any) -> None:
     """Spark's own error would be about a context and a file that the user does not know."""
-    with pytest.raises(ConfigurationError, match="this process has a Spark session of its own") as refused:
+    with pytest.raises(ConfigurationError, match="this process already has a Spark session") as refused:
         context("local[2]", {}, "indexing")
-    assert "a process of its own" in (refused.value.remedy or "")
+    assert "a separate process" in (refused.value.remedy or "")
 
 
 @pytest.mark.long

@@ -416,7 +416,7 @@ def test_what_cannot_be_attached_is_refused_with_what_to_do(taken: Taken) -> Non
     assert "note is missing" in wrong(rows.drop_columns(["note"]))
     assert "id is int64, and int in the table" in wrong(rows.set_column(0, "id", rows.column("id").cast(pa.int64())))
     twice = wrong(pa.concat_tables([rows, rows.slice(7, 3)]))
-    assert "3 keys are there more than once (id)" in twice
+    assert "3 keys exist more than once (id)" in twice
     nameless = pa.table({"id": [None], "name": ["secret"], "note": ["secret"]}).cast(rows.schema)
     said = wrong(pa.concat_tables([rows, nameless]))
     assert "1 rows have NULL in their key (id)" in said
@@ -430,7 +430,7 @@ def test_what_cannot_be_attached_is_refused_with_what_to_do(taken: Taken) -> Non
     shop.write()
 
     shop.merge_until_there("items")
-    assert "else move the folder away and attach again" in refused()
+    assert "otherwise move the folder away and attach again" in refused()
     shop.move_away("items")
     shop.said("table", "resume", taken.name)
     shop.wait_until_done("items")

@@ -88,7 +88,7 @@ def test_keys_are_counted_and_not_shown(tmp_path: Path) -> None:
     found = fitted(opened(str(tmp_path), None), target(id="int", name="string"), "attaching t")
     with pytest.raises(ConfigurationError) as raised:
         found.check_keys(["id"], "attaching t")
-    assert "2 rows have NULL in their key and 2 keys are there more than once (id)" in str(raised.value)
+    assert "2 rows have NULL in their key and 2 keys exist more than once (id)" in str(raised.value)
     assert "secret" not in str(raised.value)
 
 
@@ -96,7 +96,7 @@ def test_a_key_may_be_named_like_the_count(tmp_path: Path) -> None:
     """`n` was summed for the number of rows, and duplicate keys passed."""
     pq.write_table(pa.table({"n": [1, 1, 2], "k0": [5, 5, 6]}), tmp_path / "rows.parquet")
     found = fitted(opened(str(tmp_path), None), target(n="bigint", k0="bigint"), "attaching t")
-    with pytest.raises(ConfigurationError, match="1 keys are there more than once"):
+    with pytest.raises(ConfigurationError, match="1 keys exist more than once"):
         found.check_keys(["n", "k0"], "attaching t")
 
 

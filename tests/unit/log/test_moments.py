@@ -93,9 +93,9 @@ def test_transactions_after_the_sealed_ones_count_where_they_are_given(layout: L
     assert offset_before(layout, newest, tail) == 12
     assert offset_of_position(layout, "0/50", tail) == 13
     assert offset_of_position(layout, "0/60", tail, reached="0/60") == 13  # no transaction since, but a heartbeat
-    with pytest.raises(ConfigurationError, match="has come to 0/60"):
+    with pytest.raises(ConfigurationError, match="has reached 0/60"):
         offset_of_position(layout, "0/61", tail, reached="0/60")
-    with pytest.raises(ConfigurationError, match="has come to 0/41"):
+    with pytest.raises(ConfigurationError, match="has reached 0/41"):
         offset_of_position(layout, "0/50")
 
 

@@ -205,7 +205,9 @@ def test_tables_as_of_one_time_and_the_changes_after_it(made: Any) -> None:
         assert [row[4] - START for row in behind] == [
             clock for clock in (10, 15, 20, 25, 30) if clock > (30 if as_of is None else 20 if counts[1] == 1 else 25)
         ]
-    with pytest.raises(ConfigurationError, match=r"log crm has come to .*, and more may come from before that time"):
+    with pytest.raises(
+        ConfigurationError, match=r"log crm has reached .*, and more changes from before that time may arrive"
+    ):
         logs.current(f"crm:{NAME}", START + 31)
     with pytest.raises(ConfigurationError, match="the log begins later"):
         logs.current(f"shop:{NAME}", START + 12)

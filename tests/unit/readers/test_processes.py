@@ -343,7 +343,7 @@ def test_absence_of_executors_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     """A cluster without a free core would have the capture wait indefinitely."""
     monkeypatch.setattr(readers, "ABSENT_S", 0.01)
     with Processes(1, "127.0.0.1", tmp_path) as processes:
-        with pytest.raises(SourceUnavailable, match="none has begun to read"):
+        with pytest.raises(SourceUnavailable, match="no executor has begun to read"):
             processes.wait(0.01)
         with pytest.raises(SourceUnavailable, match="is gone"):
             read(processes, 1)

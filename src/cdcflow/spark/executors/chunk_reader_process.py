@@ -120,7 +120,7 @@ class RequestReader:
 
     def _write(self, request: Write) -> Answer:
         if request.read not in self.held:
-            raise SinkUnavailable("writing rows on an executor: it does not have them any more")
+            raise SinkUnavailable("writing rows on an executor: it no longer has them")
         _, found = self.held.pop(request.read)
         run = reads(found.table, found.batches, Position(""), request.commit_ts)
         target: HeldRowsFile | io.BytesIO = HeldRowsFile(request.path) if self._sees_log else _Memory()

@@ -117,8 +117,8 @@ class Processes:
                 raise self._error
             if not self._there:
                 raise SourceUnavailable(
-                    f"waiting for executors: none has begun to read within {seconds:.0f} s",
-                    remedy="look at the cluster's page for free cores, and whether executors reach this machine",
+                    f"waiting for executors: no executor has begun to read within {seconds:.0f} s",
+                    remedy="check on the cluster's page for free cores, and whether executors reach this machine",
                 )
 
     def fail(self, error: CdcflowError) -> None:

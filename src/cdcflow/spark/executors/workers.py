@@ -102,7 +102,7 @@ class _Probe:
             pass
         raise ConfigurationError(
             f"working on the log {self.path.parent} with executors: one of them does not see this folder",
-            remedy="put the log where executors have it under the same path, or run the same command without --on",
+            remedy="store the log where executors have it under the same path, or run the same command without --on",
             runbook="settings",
         )
 

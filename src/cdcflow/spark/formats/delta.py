@@ -174,7 +174,7 @@ class DeltaTable(StatementTable):
         self._look_behind_own_commit()
         found = self._newest()
         if self._looked_at not in (None, int(found.version())):
-            raise _Moved(f"{self.sql} was changed by somebody else meanwhile")
+            raise _Moved(f"{self.sql} was changed by another process in the meantime")
         if not can(self._spark, found):
             return False
         if self._transactions(found).get(app, version - 1) >= version:
@@ -300,8 +300,8 @@ class DeltaTable(StatementTable):
         let_go = self._let_go_at(found, kept.of(found.id))
         if let_go is not None and let_go < known_since:
             raise HandOver(
-                f"kept cuts show files that it let go of {(now - let_go) / 86_400:.1f} days ago, and its log remembers"
-                f" {(now - known_since) / 86_400:.1f} days: VACUUM would remove them"
+                f"kept cuts show files that it removed {(now - let_go) / 86_400:.1f} days ago, and its log keeps"
+                f" removals for {(now - known_since) / 86_400:.1f} days: VACUUM would delete these files"
             )
         before = self._count_files()
         with self._set(VACUUMED):
@@ -323,7 +323,7 @@ class DeltaTable(StatementTable):
         rows = self._spark.sql(f"DESCRIBE HISTORY {self.sql}").where(f"version > {oldest}")
         row = rows.selectExpr("min(version) version", "unix_millis(min(timestamp)) at").collect()[0]
         if row.version != oldest + 1:
-            raise HandOver(f"its log no longer tells when version {oldest} was replaced")
+            raise HandOver(f"its log no longer contains when version {oldest} was replaced")
         return int(row.at) / 1000 - LET_GO_BEFORE_S
 
     def _count_files(self) -> int:

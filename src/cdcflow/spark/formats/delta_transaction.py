@@ -164,7 +164,7 @@ class DeltaTransaction:
     def _rows(self, files: Any, columns: Sequence[str]) -> DataFrame:
         """Return these columns of the rows of some files of the table, and the location of each row."""
         frame = self._frame(files)
-        place = frame.metadataColumn("_metadata")  # not by name, which could be a column of the table
+        place = frame.metadataColumn("_metadata")  # not by its name, which could be a column of the table
         places = (place["file_path"].alias(FILE), place["row_index"].alias(ROW))
         return frame.select(*map(name_sql, columns), *places)
 

@@ -84,7 +84,7 @@ class IcebergFormat:
     ) -> IcebergTable:
         if _EXTENSION not in (spark.conf.get("spark.sql.extensions", None) or ""):
             raise ConfigurationError(
-                "this Spark session was made without Iceberg",
+                "this Spark session was created without Iceberg",
                 remedy="make it with cdcflow.spark.session(table_formats=['iceberg']) in a process without a "
                 f"session, or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
                 runbook="package-missing",
@@ -164,8 +164,8 @@ class IcebergTable(StatementTable):
         after = self._table()
         if after is None:  # Spark mistakes some errors of a catalog for a table that another process has just created
             raise SinkUnavailable(
-                f"making {self.sql}: the catalog reported no error, but has no such table",
-                remedy="look into the catalog's log, then merge again",
+                f"creating {self.sql}: the catalog reported no error, but has no such table",
+                remedy="read the catalog's log, then merge again",
                 runbook="catalog-unreachable",
             )
         newest = after.currentSnapshot()
@@ -188,7 +188,7 @@ class IcebergTable(StatementTable):
     def _check_same(self, table: Any) -> None:
         """Check that the table is still the one from which the commit was computed."""
         if self._looked_at is not _NEVER and self._looked_at != _id(table):
-            raise _Moved(f"{self.sql} was changed by somebody else meanwhile")
+            raise _Moved(f"{self.sql} was changed by another process in the meantime")
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         if folding.empty:

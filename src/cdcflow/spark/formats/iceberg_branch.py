@@ -4,7 +4,7 @@
            └── deletes ──▶ inserts ──────┘      a temporary branch
 
 A MERGE that may insert rows is an outer join: Spark reads whole rows of all the table's files and shuffles them. A join
-that only deletes rows sends the changes' keys to the table's rows, of which it reads only the key. No reader of `main`
+that only deletes rows sends the changes' keys to the table's rows, and reads only their key. No reader of `main`
 sees the state between the two commits, and if another process has changed `main` in the meantime, it is not moved.
 """
 
@@ -46,7 +46,7 @@ class TableExtent:
 
 def extent(spark: SparkSession, table: str, folding: Folding) -> TableExtent:
     """Compute the extent from the bounds in the table's manifests. If the range's keys span a part of a file, the file
-    is assumed to be sorted by the key, as it is if keys grow: then a MERGE reads that part of it."""
+    is assumed to be sorted by the key, which holds for growing keys: then a MERGE reads that part of it."""
     key, limits = folding.layout.target.columns[folding.layout.key[0]], folding.limits
     part = "1" if limits is None else _part(key, limits)
     newest = f"readable_metrics.{OFFSET}.upper_bound"
@@ -133,7 +133,7 @@ class Branch:
         head = self._head()
         if head != self._ids[-1]:
             if int(self._table.snapshot(head).parentId()) != self._ids[-1]:
-                raise BranchMoved(f"somebody else has committed to branch {self.name}")
+                raise BranchMoved(f"another process has committed to branch {self.name}")
             self._ids.append(head)
 
     def become_main(self) -> int:
@@ -144,7 +144,7 @@ class Branch:
         """
         self._table.refresh()
         if int(self._table.currentSnapshot().snapshotId()) != self._ids[0] or self._head() != self._ids[-1]:
-            raise BranchMoved(f"the table was changed by somebody else while branch {self.name} was")
+            raise BranchMoved(f"the table was changed by another process while branch {self.name} was")
         try:
             change = self._table.manageSnapshots().fastForwardBranch("main", self.name).removeBranch(self.name)
         except Exception as error:
@@ -158,7 +158,7 @@ class Branch:
     def _head(self) -> int:
         ref = self._table.refs().get(self.name)
         if ref is None:
-            raise BranchMoved(f"somebody else has removed branch {self.name}")
+            raise BranchMoved(f"another process has removed branch {self.name}")
         return int(ref.snapshotId())
 
 

@@ -95,7 +95,7 @@ class ChangeLogSource(DataSource):
                 return Layout.of(options.log)
             if settings is None:
                 raise option_error(
-                    "this session knows no settings files",
+                    "this session has no settings files",
                     "register the source with cdcflow.spark.register(spark, cdcflow.wiring.sealed_layout_of)",
                 )
             return settings(str(options.config))
@@ -190,7 +190,7 @@ class ChangeLogStream(DataSourceStreamReader):
         ends = plan.options.ends
         if any(getattr(ends, f"to_{name}") is not None for name in ("offset", "cut", "position", "time")):
             raise option_error(
-                "a stream has no end, and one is named", "leave out toOffset, toCut, toPosition and toTime"
+                "a stream has no end, but one is named", "omit toOffset, toCut, toPosition and toTime"
             )
         self._rows = _PieceReader(plan, open_log, schema)
         self._at: int | None = None
@@ -219,9 +219,9 @@ class ChangeLogStream(DataSourceStreamReader):
         for known in (start["log"], end["log"]):
             if known != log_id:
                 raise ConfigurationError(
-                    f"streaming {plan.table} of {layout.name}: the checkpoint of this query is of another log ({known},"
-                    f" this one is {log_id})",
-                    remedy="name the log with which the query began, or begin anew with a new checkpoint",
+                    f"streaming {plan.table} of {layout.name}: the checkpoint of this query belongs to another log"
+                    f" ({known}, this one is {log_id})",
+                    remedy="name the log with which the query began, or start again with a new checkpoint",
                     runbook="other-log",
                 )
         self._at = int(end["offset"])
@@ -247,7 +247,7 @@ class ChangeLogStream(DataSourceStreamReader):
 
 def _check_schema(plan: PlannedQuery, schema: StructType) -> None:
     if schema.names != columns_of(plan.shown).names:
-        raise option_error("the query has a schema of its own", "leave out .schema(…), and select columns instead")
+        raise option_error("the query sets a schema", "omit .schema(…), and select columns instead")
 
 
 def _check_shape(plan: PlannedQuery, file: InputFile, layout: Layout) -> None:
@@ -258,15 +258,15 @@ def _check_shape(plan: PlannedQuery, file: InputFile, layout: Layout) -> None:
     if file.shape.incarnation != shown.target.incarnation and shown.kind == FEED:
         raise parted(
             plan.table,
-            "the table was dropped and made again, and the log does not have the rows that went",
+            "the table was dropped and recreated, and the log does not have the deleted rows",
             file.file.first_offset - 1,
         )
     if target_of((*shown.shapes, file.shape)).log_schema.equals(shown.target.log_schema):
         return
     raise ConfigurationError(
-        f"streaming {plan.table} of {layout.name}: from offset {file.file.first_offset} on its columns are others than"
-        " when this query began",
-        remedy="load the stream anew and start it with the same checkpoint: it goes on in the new columns",
+        f"streaming {plan.table} of {layout.name}: since offset {file.file.first_offset} its columns differ from"
+        " those when this query began",
+        remedy="load the stream again and start it with the same checkpoint: it continues with the new columns",
         runbook="table-not-followed",
     )
 

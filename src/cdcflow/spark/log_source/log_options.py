@@ -188,7 +188,7 @@ def _check_names(target: Table) -> None:
         raise ConfigurationError(
             f"reading {target.id} with Spark: it has columns that differ only in the case of their names"
             f" ({', '.join(twice)}), which are the same to Spark",
-            remedy="rename one of them at the source, and read from the offset behind on",
+            remedy="rename one of them at the source, and read from the next offset",
             runbook="table-not-followed",
         )
 

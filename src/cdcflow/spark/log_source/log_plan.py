@@ -174,7 +174,7 @@ def _default(shown: Shaped, column: Column, is_whole: str) -> str:
     if found is None:
         raise ConfigurationError(
             f"reading {shown.target.id}: column {column.name} ({column.type.source}) was added with a default for the"
-            " rows that were there, and cdcflow cannot write a constant of that type",
+            " existing rows, and cdcflow cannot write a constant of that type",
             remedy="read from the offset of the first row that has the column on",
             runbook="table-not-followed",
         )

@@ -35,8 +35,8 @@ def context(master: str, settings: Mapping[str, str], name: str) -> SparkContext
         ) from error
     if SparkContext._active_spark_context is not None:
         raise ConfigurationError(
-            f"{name} with Spark's executors: this process has a Spark session of its own, and Spark allows one",
-            remedy="run it as a command, in a process of its own",
+            f"{name} with Spark's executors: this process already has a Spark session, and Spark allows one",
+            remedy="run it as a command, in a separate process",
             runbook="settings",
         )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -66,7 +66,7 @@ def failed(error: Exception, doing: str) -> ConfigurationError | SourceUnavailab
         )
     return SourceUnavailable(
         f"{doing} with executors: their tasks end without an answer ({type(error).__name__})",
-        remedy="look into the executors' stderr on the cluster's page",
+        remedy="read the executors' stderr on the cluster's page",
     )
 
 

@@ -1,4 +1,4 @@
-"""The repository that packages come from, and how often a failing download is tried again.
+"""The repository of the packages, and how often a failing download is tried again.
 
 Spark's own chain of repositories has one more than the user configured, and treats a package without a description as
 one without dependencies. cdcflow's has one repository, and a missing description is an error:

@@ -58,7 +58,7 @@ class StartLines:
         self._lock = threading.Lock()
 
     def pass_on(self, lines: Iterable[bytes]) -> None:
-        """Forward lines until there are no more."""
+        """Forward all lines."""
         for line in lines:
             with self._lock:
                 if is_known(line) and not self._failed:

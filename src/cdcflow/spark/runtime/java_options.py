@@ -32,8 +32,8 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
     unknown = sorted(name for name in options if name.startswith(_SECURING) and name not in _HANDLED)
     if unknown:
         raise ConfigurationError(
-            f"reading the log in Kafka with Spark: log.kafka.options has {', '.join(unknown)}, and cdcflow knows "
-            f"no such option of Spark's client",
+            f"reading the log in Kafka with Spark: log.kafka.options has {', '.join(unknown)}, which "
+            f"cdcflow does not know as an option of Spark's client",
             remedy="secure the connection with security.protocol, sasl.mechanism (PLAIN, SCRAM-SHA-256 or -512) and "
             "ssl.ca.location; or copy the log into a folder (`cdcflow log copy`) and merge that",
             runbook="merge-session",

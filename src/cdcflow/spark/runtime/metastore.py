@@ -1,4 +1,4 @@
-"""Delta tables by name: their entries in the Hive metastore that a Spark session uses.
+"""Names of Delta tables: their entries in the Hive metastore that a Spark session uses.
 
     SELECT * FROM shop.orders ──▶ entry shop.orders ──▶ <warehouse>/shop/orders, the Delta table
 
@@ -46,8 +46,8 @@ def check_metastore(spark: SparkSession, metastore: Metastore) -> None:
     if found:
         wanted = ", ".join(f"{name}={value}" for name, value in settings(metastore).items())
         raise ConfigurationError(
-            f"the settings put Delta tables into the Hive metastore {metastore.uri or '(of its own settings)'}, "
-            f"and this"
+            f"the settings register Delta tables in the Hive metastore {metastore.uri or '(of the session)'}, "
+            f"but this"
             f" Spark session uses {found}",
             remedy=f"begin a session with {wanted}: by cdcflow.spark.session(settings=…) in a process without one,"
             " or by --conf of spark-submit",

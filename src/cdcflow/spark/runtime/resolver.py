@@ -32,7 +32,7 @@ _SECRET = re.compile(r"//[^/@\s]*@")
 _TOO_OLD = ("UnsupportedClassVersionError", "JAVA_HOME is not set", "java: not found", "java: No such file")
 REMEDY = (
     "check the network; a mirror: DEFAULT_ARTIFACT_REPOSITORY=https://… or an Ivy settings file in"
-    " CDCFLOW_IVY_SETTINGS; without a network: put the jars into the folder that CDCFLOW_JARS names"
+    " CDCFLOW_IVY_SETTINGS; without a network: copy the jars into the folder that CDCFLOW_JARS names"
 )
 
 
@@ -96,7 +96,7 @@ def _answer(url: str) -> str:
     try:
         request = urllib.request.Request(url, method="HEAD")  # noqa: S310  http or https, of the resolver's own
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310  as above
-            return f"{answer.status} {answer.reason} (asked again just now)"
+            return f"{answer.status} {answer.reason} (the answer to a repeated request)"
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.reason}"
     except (OSError, ValueError) as error:

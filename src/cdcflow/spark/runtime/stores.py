@@ -97,7 +97,7 @@ def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
     try:
         safe = bool(jvm.cdcflow.delta.ConditionalLogStore.isSafe(str(warehouse.root), _hadoop(spark)))
     except Exception as error:
-        raise _away(f"looking at {warehouse}", error) from error
+        raise _away(f"reading {warehouse}", error) from error
     if not safe:
         raise ConfigurationError(
             f"merging into {warehouse}: this store has no conditional writes, so two merges could lose each "
@@ -184,7 +184,7 @@ class _Lease:
         try:
             self._files = self._path.getFileSystem(_hadoop(spark))
         except Exception as error:
-            raise _away(f"looking at {warehouse}", error) from error
+            raise _away(f"reading {warehouse}", error) from error
 
     def take(self) -> None:
         try:

@@ -61,7 +61,7 @@ def lacks_base(table: TableId) -> HistoryLost:
     """Return the error for a table with a base when only the log is available to create it."""
     return HistoryLost(
         f"table {table} was attached, so the log does not have all of its rows, and no cut shows those that it lacks",
-        remedy=f"run `cdcflow merge` if the base is written; else run `cdcflow attach {word(table)} --from PATH`"
+        remedy=f"run `cdcflow merge` if the base is written; otherwise run `cdcflow attach {word(table)} --from PATH`"
         f" again, or `cdcflow backfill {word(table)}` to read all of it",
         runbook="attach",
     )

@@ -62,7 +62,7 @@ def common_clock(logs: Mapping[str, Layout], to: Time | int | None = None) -> in
     if clock > reached[slowest]:
         raise ConfigurationError(
             f"reading several logs up to {time_text(clock)}: log {slowest} is sealed up to"
-            f" {time_text(reached[slowest])}, and more may come from before that time",
+            f" {time_text(reached[slowest])}, and more changes from before that time may arrive",
             remedy="name an earlier time, or none: then it is the time that all of them have reached",
             runbook="log-range",
         )

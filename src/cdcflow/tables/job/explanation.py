@@ -45,7 +45,7 @@ class ExplainedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The change that a value came from. `value` is its text; `None` for NULL."""
+    """The change that gave a value. `value` is its text; `None` for NULL."""
 
     column: str
     value: str | None
@@ -62,7 +62,7 @@ class Explained:
     version is the first known), and `first` the first offset that is new in this version. `count` transactions changed
     this table between `first` and `offset`; `transactions` are the latest of them, and `segments` contain them.
 
-    `row`: for each column of a row, the change that its value came from. `row_state` describes what is known of that
+    `row`: for each column of a row, the change that gave its value. `row_state` describes what is known of that
     row; `unknown`: columns whose value is older than the oldest change of the row that the log has.
     """
 
@@ -144,7 +144,7 @@ def _shown(cuts: Cuts, name: str, version: int | None) -> tuple[list[Cut], Cut |
         what = f"table {name}" if version is None else f"version {version} of table {name}"
         raise ConfigurationError(
             f"explaining {what}: no kept cut shows it",
-            remedy="`cdcflow cuts` lists the kept cuts; merge.keep says how long they are kept",
+            remedy="`cdcflow cuts` lists the kept cuts; merge.keep determines how long they are kept",
             runbook="no-cut",
         )
     return shown[::-1], None

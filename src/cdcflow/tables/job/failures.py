@@ -129,13 +129,13 @@ def table_failed(
     if found.kind == "damaged" and log and place.startswith(f"{log}/"):
         return TableFailed(
             f"{told} {place}, a file of the log, is damaged or gone ({found.what})",
-            remedy=f"run `cdcflow log check --deep`; put the file back from a copy, then {command}",
+            remedy=f"run `cdcflow log check --deep`; restore the file from a copy, then {command}",
             runbook="log-damaged",
         )
     if found.kind == "damaged":
         return TableFailed(
             f"{told} {place} is damaged or gone ({found.what})",
-            remedy=f"put it back from a copy and {command}; or {rebuilt(table)}",
+            remedy=f"restore it from a copy and {command}; or {rebuilt(table)}",
         )
     return TableFailed(
         f"{told} the {engine} engine failed ({found.what})",
@@ -147,7 +147,7 @@ def rows_missing(table: TableId, cut: int, count: int) -> CannotFollow:
     """Return the error for a table with rows that lack columns, although all of its rows were read."""
     return CannotFollow(
         f"table {table} cannot be merged up to cut {cut}: all of its rows were read, and {count} rows miss columns."
-        " So it is where somebody removed rows of the current-state table that then changed at the source",
+        " This happens if another program removed rows of the current-state table that then changed at the source",
         remedy=f"run `cdcflow backfill {word(table)}`, then `cdcflow merge`",
         runbook="table-changed-by-others",
     )
@@ -194,7 +194,7 @@ def _of_all(found: Failure, cuts: str) -> CdcflowError:
         again = "move the whole warehouse away, and run `cdcflow backfill` for its tables, then `cdcflow merge`"
     return ConfigurationError(
         f"{told} {place} is damaged or gone ({found.what})",
-        remedy=f"put it back from a copy, then run `cdcflow merge`; or {again}",
+        remedy=f"restore it from a copy, then run `cdcflow merge`; or {again}",
         runbook="warehouse-damaged",
     )
 
@@ -226,7 +226,7 @@ def read_tables(
             folder = warehouse.at(cut.tables[name].path.split("/"))
             failed.append(table_failed(name, engine, what, folder, attempted="read"))
             failed[-1].__cause__ = error
-            _log.warning("table left out of the cut", table=name, cut=cut.cut, reason=failed[-1].with_section)
+            _log.warning("table not in the cut", table=name, cut=cut.cut, reason=failed[-1].with_section)
     if failed and not found:
         raise failed[0]
     return found

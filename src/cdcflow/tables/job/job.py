@@ -178,7 +178,7 @@ def show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:
             engine.write_text(views.LATEST, text)
     except (OSError, SinkUnavailable) as error:
         # Tables and cuts are correct; the next merge tries again.
-        _log.warning("views of the newest cut were not written", cut=cut.cut, reason=str(error).splitlines()[0])
+        _log.warning("views of the latest cut were not written", cut=cut.cut, reason=str(error).splitlines()[0])
 
 
 def note(log: LogLayout, warehouse: Warehouse, cut: Cut) -> None:
@@ -276,9 +276,9 @@ class MergeRun:
                     return TableMergeReport(
                         str(table), 0, 0, False, 0.0, left_out=self._refusal(table, engine, error).with_section
                     )
-                _log.info("table changed meanwhile, merging it again", table=str(table))
+                _log.info("table changed during its merge, merging it again", table=str(table))
         raise SinkUnavailable(
-            f"merging into {table}: somebody else changed the table during each of {CONFLICTS_MAX} tries",
+            f"merging into {table}: another process changed the table during each of {CONFLICTS_MAX} tries",
             remedy="nothing is lost; merge again when it is changed less often",
             runbook="busy",
         )
@@ -291,7 +291,7 @@ class MergeRun:
             raise raised
         told = contradicted(table, raised) if isinstance(raised, InvariantViolated) else raised
         self._refused.append(raised)
-        _log.error("table left out of the cut", table=str(table), reason=told.with_section)
+        _log.error("table not in the cut", table=str(table), reason=told.with_section)
         return told
 
     def _failed(self, table: TableId, engine: Engine, error: Exception) -> CdcflowError:
@@ -475,7 +475,7 @@ class MergeRun:
             if not self._engines.first.is_conflict(error):
                 raise
             raise SinkUnavailable(
-                f"publishing cut {cut}: somebody else changed {name} just then",
+                f"publishing cut {cut}: another process changed {name} at the same time",
                 remedy="nothing is lost; merge again",
                 runbook="busy",
             ) from error
@@ -497,7 +497,7 @@ class MergeRun:
                     return ask(there)
                 except HandOver as reason:
                     engine = self._engines.other(table, str(reason))
-        raise InvariantViolated(f"asking {table}: both engines hand it over")
+        raise InvariantViolated(f"querying {table}: neither engine supports it")
 
     def _cut_table(self, table: TableId, report: TableMergeReport) -> CutTable:
         known = self._positions.backfill(table)
@@ -537,17 +537,17 @@ class MergeRun:
         found = there.edits_since(entry.version)
         if found and self._on_edit == "stop":
             raise ConfigurationError(
-                f"merging into {table}: somebody else changed its rows ({', '.join(found)})",
+                f"merging into {table}: another process changed its rows ({', '.join(found)})",
                 remedy=f"check the table against its source; to rebuild it, move its folder away and run"
                 f" `cdcflow backfill {word(table)}`",
                 runbook="table-changed-by-others",
             )
         if found:
-            _log.warning("table changed by somebody else", table=str(table), edits=found)
+            _log.warning("table changed by another process", table=str(table), edits=found)
         return found
 
     def _rows_that_miss(self, table: TableId) -> int:
-        """Return how many rows lack columns: none once its backfill is done. The rows are counted only if there may be
+        """Return how many rows lack columns: 0 once its backfill is done. The rows are counted only if there may be
         such rows."""
         mode = self._modes[table]
         if mode.keeps_changes:

@@ -43,7 +43,7 @@ def upkeep_folder_lease(warehouse: Path) -> Iterator[None]:
     Raises:
         SinkUnavailable: a merge or another maintenance run holds it.
     """
-    with _lock(warehouse, UPKEEP_LEASE, "upkeep of", "a merge or another upkeep works"):
+    with _lock(warehouse, UPKEEP_LEASE, "upkeep of", "a merge or another maintenance run works"):
         yield
 
 

@@ -140,8 +140,8 @@ class Reader(Protocol[RowsMade]):
 
 
 class Live(dict[str, Rows], Generic[Rows]):
-    """Tables by name, all as of one point in time: the log's cut `cut`, which ends with offset `offset` at the source's
-    `position`; the source committed it at `commit_clock` (microseconds since 1970 UTC).
+    """Tables, keyed by name, all as of one point in time: the log's cut `cut`, which ends with offset `offset` at the
+    source's `position`; the source committed it at `commit_clock` (microseconds since 1970 UTC).
 
     `published`: the cut at which the warehouse's tables were read (0 if none was published). `left_out`: tables that
     cannot be shown, and why; `declined` are those that only this reader cannot show. `incomplete`: tables with rows
@@ -189,10 +189,10 @@ def read(
                 raise SegmentGone(
                     f"reading {layout.name}: its segments were compacted or expired while they were read,"
                     f" {TRIES_MAX} times",
-                    remedy="call read_live again: it reads the segments that are there then",
+                    remedy="call read_live again: it reads the segments that exist then",
                     runbook="busy",
                 ) from error
-            _log.info("segments of the log are gone, reading it anew", log=layout.name)
+            _log.info("segments of the log are gone, reading it again", log=layout.name)
     raise AssertionError  # not reached
 
 
@@ -276,7 +276,7 @@ class _View(Generic[Rows]):
             if wanted is None or name in wanted:
                 self._show(found, name, known.get(name), left_out.get(name))
         for name, why in found.left_out.items():
-            _log.warning("table left out of the live view", table=name, cut=found.cut, reason=why)
+            _log.warning("table not in the live view", table=name, cut=found.cut, reason=why)
         return found
 
     def _check_log(self) -> None:
@@ -285,7 +285,7 @@ class _View(Generic[Rows]):
             return
         if before.log_id != self._log.log_id:
             raise ConfigurationError(
-                f"reading {layout.name} with the tables of {self._place}: they come from another log"
+                f"reading {layout.name} with the tables of {self._place}: they belong to another log"
                 f" ({before.log_id}, this one is {self._log.log_id})",
                 remedy="name the log that is merged into that warehouse",
                 runbook="other-log",
@@ -295,14 +295,14 @@ class _View(Generic[Rows]):
             raise ConfigurationError(
                 f"reading {layout.name} with the tables of {self._place}: the log ends at cut {last}, the tables have"
                 f" cut {before.cut} already, so this is an older copy of the log",
-                remedy="name the newest log, the one that is merged into that warehouse",
+                remedy="name the latest log, the one that is merged into that warehouse",
                 runbook="other-log",
             )
 
     def _check_names(self, wanted: Collection[str] | None, known: Collection[str]) -> None:
         if unknown := sorted(set(wanted or ()) - set(known)):
             raise ConfigurationError(
-                f"reading {self._place}: neither its newest cut nor {self._log.layout.name} has a table"
+                f"reading {self._place}: neither its latest cut nor {self._log.layout.name} has a table"
                 f" {', '.join(unknown)}",
                 remedy=f"{did_you_mean(unknown[0], known)}name one of: {', '.join(sorted(known))}",
                 runbook="table-not-found",
@@ -391,12 +391,12 @@ class _View(Generic[Rows]):
             not entry.id and 0 < found.transactions.get(self._positions.app(table), 0) <= self._start
         ):
             return found
-        raise VersionGone("another table is in its folder, made since then")
+        raise VersionGone("another table is in its folder, created since then")
 
     def _gone(self, table: TableId, entry: CutTable, why: str) -> HistoryLost:
         return HistoryLost(
-            f"version {entry.version} of table {table}, which cut {self._start} of {self._place} shows, is no longer"
-            f" there: {why}",
+            f"version {entry.version} of table {table}, which cut {self._start} of {self._place} shows, no longer"
+            f" exists: {why}",
             remedy="run `cdcflow merge`, then read again",
             runbook="cut-gone",
         )
@@ -458,7 +458,7 @@ class _View(Generic[Rows]):
         def made() -> str:
             before = evolution.before
             if before is None:
-                raise InvariantViolated(f"reading {evolution.numbered[-1].id}: rows of a table that is not there")
+                raise InvariantViolated(f"reading {evolution.numbered[-1].id}: rows of a table that does not exist")
             return views.add(session.view("live", sql.followed(before, evolution.acts(), rows(), mode)))
 
         return _Once(made)

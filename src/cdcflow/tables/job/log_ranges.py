@@ -114,7 +114,7 @@ def expired(layout: Layout, first: int, first_left: int) -> HistoryLost:
     """Return the error for a range that begins at an offset which the log no longer has."""
     return HistoryLost(
         f"reading {layout.name} from offset {first}: that offset has expired; the first one left is {first_left}",
-        remedy=f"read from offset {first_left} on, behind the current-state tables of a cut that is as new",
+        remedy=f"read from offset {first_left}, after the current-state tables of a cut that is as new",
         runbook="log-expired",
     )
 
@@ -136,7 +136,7 @@ def table_named(layout: Layout, name: str) -> TableId:
 
 
 def tables_with(layout: Layout, name: str) -> dict[str, TableId]:
-    """Return tables of the log's sealed part by name; the search stops as soon as `name` is among them."""
+    """Return tables of the log's sealed part, keyed by name; the search stops as soon as `name` is among them."""
     found = _tables(layout)
     return found if name in found else sealed(layout).tables()
 
@@ -182,7 +182,7 @@ def shaped(
     target = target_of(shapes)
     if kind == FEED and (taken := sorted({c.name for c in target.columns} & set(FEED_COLUMNS))):
         raise ConfigurationError(
-            f"reading the feed of {table}: the table has columns of its own called {', '.join(taken)}",
+            f"reading the feed of {table}: the table itself has columns called {', '.join(taken)}",
             remedy="read it with shape log",
             runbook="table-not-followed",
         )
@@ -212,7 +212,7 @@ def parted(table: TableId, why: str, last: int) -> ConfigurationError:
     """Return the error for a range that cannot be shown as one. `last`: the offset after which it must be split."""
     return ConfigurationError(
         f"reading {table}: {why}",
-        remedy=f"read up to offset {last}, and from offset {last + 1} on, each by itself",
+        remedy=f"read up to offset {last}, and from offset {last + 1}, each by itself",
         runbook="table-not-followed",
     )
 
@@ -264,8 +264,8 @@ def _first(layout: Layout, ends: Ends, newest: Checkpoint, first_left: int) -> i
         clock = _clock(layout, ends.from_time)
         if clock > newest.commit_clock + 1:
             raise ConfigurationError(
-                f"reading {layout.name} from {time_text(clock)} on: the log is sealed up to {_known(newest)}, and what"
-                " comes next may be from before that time",
+                f"reading {layout.name} since {time_text(clock)}: the log is sealed up to {_known(newest)}, and the"
+                " next changes may be from before that time",
                 remedy=f"name an earlier time, or offset {newest.next_offset}, at which the next row comes",
                 runbook="log-range",
             )
@@ -285,7 +285,7 @@ def _last(layout: Layout, ends: Ends, newest: Checkpoint) -> int:
         if clock > newest.commit_clock:
             raise ConfigurationError(
                 f"reading {layout.name} up to {time_text(clock)}: the log is sealed up to {_known(newest)}, and more"
-                " may come from before that time",
+                " changes from before that time may arrive",
                 remedy="name an earlier time, or no end: then the range ends where the log is sealed",
                 runbook="log-range",
             )
@@ -322,7 +322,7 @@ def _check_there(layout: Layout, log: Range, first: int, last: int) -> None:
         end = 0 if log.newest is None else log.newest.last_offset
         raise InvariantViolated(
             f"reading {layout.name} up to offset {last}: the log ends at {end}, and had more before",
-            remedy="an older copy of the log was put back; read from a log that has the offsets, or begin anew",
+            remedy="an older copy of the log was restored; read from a log that has the offsets, or start again",
             runbook="other-log",
         )
     if first < (first_left := log.segments[0].first_offset):
@@ -355,7 +355,7 @@ def _every_file(layout: Layout, table: TableId) -> Iterator[tuple[int, Table]]:
 def _in_the_way(shape: Table, target: Table, kind: str) -> str | None:
     """Return why rows of a shape cannot be shown together with those of a later one; `None` if they can."""
     if kind == FEED and shape.incarnation != target.incarnation:
-        return "the table was dropped and made again, and the log does not have the rows that went"
+        return "the table was dropped and recreated, and the log does not have the deleted rows"
     for column, own in zip(target.columns, sources(shape, target), strict=True):
         if own is None:
             continue

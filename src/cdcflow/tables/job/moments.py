@@ -32,7 +32,7 @@ def find(cuts: Cuts, warehouse: object, cut: int | None, as_of: AsOf | None) -> 
     if as_of is not None:
         if cut is not None:
             raise ConfigurationError(
-                f"reading {warehouse}: both a cut and a moment were named",
+                f"reading {warehouse}: both a cut and a point in time were named",
                 remedy="name one of them",
                 runbook="settings",
             )

@@ -81,7 +81,7 @@ class Positions:
         if before.log_id != self._log.log_id:
             others = ", ".join(part.name for part in before.logs.values())
             raise ConfigurationError(
-                f"merging {self._log.layout.name} into {self._warehouse}: its tables come from another log "
+                f"merging {self._log.layout.name} into {self._warehouse}: its tables belong to another log "
                 f"({before.log_id}, this one is {self._log.log_id})",
                 remedy=f"merge the logs of that warehouse together: `cdcflow merge` with -c for each of {others}"
                 if others
@@ -92,7 +92,7 @@ class Positions:
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {self._warehouse}: the log ends at cut {self._last_cut},"
                 f" the tables already have cut {before.cut}, so this is an older copy of the log",
-                remedy="merge the newest log, or merge into another warehouse",
+                remedy="merge the latest log, or merge into another warehouse",
                 runbook="other-log",
             )
 
@@ -253,7 +253,7 @@ class Positions:
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {table}: the log ends at cut {self._last_cut},"
                 f" the table already has cut {done}, so this is an older copy of the log",
-                remedy="merge the newest log, or merge into another warehouse",
+                remedy="merge the latest log, or merge into another warehouse",
                 runbook="other-log",
             )
         return done

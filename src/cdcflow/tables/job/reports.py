@@ -60,7 +60,7 @@ class SeveralReport:
     """What a merge of several logs did. `cut`: the latest one (0 if no cut was ever published); `published`: this run
     published it. `clocks`: the commit clock (µs since 1970 UTC) up to which each log is sealed, by the log's name (0:
     nothing is sealed). `held_back_by`: the log with the lowest clock of those that the merge waited for; `without`: the
-    logs that it did not wait for. `logs`: each log's part in the latest cut, by name."""
+    logs that it did not wait for. `logs`: each log's part in the latest cut, keyed by its name."""
 
     cut: int
     published: bool

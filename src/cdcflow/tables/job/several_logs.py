@@ -111,17 +111,17 @@ def _check(logs: Sequence[Merged], without: Collection[str]) -> None:
     if len(set(names)) < len(names) or len({log.layout.log_file().log_id for log in logs}) < len(logs):
         raise ConfigurationError(
             f"{attempted}: two of the logs are one, or have one name",
-            remedy="name each log once, by a name of its own",
+            remedy="name each log once, each with a different name",
             runbook="settings",
         )
     if unknown := sorted(set(without) - set(names)):
         raise ConfigurationError(
-            f"{attempted} without {', '.join(unknown)}: that is none of them",
+            f"{attempted} without {', '.join(unknown)}: that is not one of them",
             remedy=f"name some of {', '.join(names)}",
             runbook="settings",
         )
     if not set(names) - set(without):
-        raise ConfigurationError(f"{attempted}: no log is left", remedy="leave fewer out", runbook="settings")
+        raise ConfigurationError(f"{attempted}: no log is left", remedy="exclude fewer", runbook="settings")
 
 
 class _Work:
@@ -199,7 +199,7 @@ class _Work:
                     raise ConfigurationError(
                         f"merging {', '.join(ranges)} into {self._warehouse}: logs {owner[name]} and {log} both have a"
                         f" table {name}",
-                        remedy="merge one of these logs into a warehouse of its own (merge.warehouse)",
+                        remedy="merge one of these logs into a separate warehouse (merge.warehouse)",
                         runbook="other-log",
                     )
 
@@ -281,7 +281,7 @@ def held_text(report: SeveralReport) -> str:
         return f"nothing of log {slowest} is sealed yet, so no cut can show its tables"
     if not behind:
         return ""
-    return f"log {slowest} holds the cut: it has come to {time_text(clocks[slowest])}, {behind / 1e6:.1f} s behind"
+    return f"log {slowest} limits the cut: it has reached {time_text(clocks[slowest])}, a lag of {behind / 1e6:.1f} s"
 
 
 __all__ = ["Merged", "held_text", "merge_logs"]

@@ -7,7 +7,8 @@ metastore, or a moving tag in each table, would change one after another, and a 
 inconsistent state.
 """
 
-# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+# ruff: noqa: S608 - statements are built here; every name from outside goes through name_sql, every text through
+# text_sql
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -25,8 +26,8 @@ def spark_sql(cut: Cut, warehouse: Warehouse, format_: str) -> str:
     """Return statements, each followed by `;` and a line end. A view is called `schema.table`, in one pair of
     backquotes.
 
-    Comments name the tables that have no view, and say why. Iceberg tables are named without a catalog: the reader's
-    session selects it with USE.
+    Comments name the tables that have no view, with the reason. Iceberg tables are named without a catalog: the
+    reader's session selects it with USE.
     """
     committed = datetime.fromtimestamp(cut.commit_clock / 1e6, UTC).isoformat(timespec="microseconds")
     comments = [f"cut {cut.cut}: {_said(cut)}, committed by {committed}"]

@@ -120,8 +120,8 @@ class Attaching:
     def _in_the_way(self, why: str) -> ConfigurationError:
         return ConfigurationError(
             f"{self._attempted}: {why} already, at {self._folder}",
-            remedy=f"to keep it run `cdcflow repair {word(self._shape.id)}`, which mends what differs;"
-            " else move the folder away and attach again",
+            remedy=f"to keep it run `cdcflow repair {word(self._shape.id)}`, which repairs what differs;"
+            " otherwise move the folder away and attach again",
             runbook="attach",
         )
 

@@ -220,10 +220,10 @@ class Fitted:
             session.close()
         if unnamed or twice:
             what = [f"{unnamed} rows have NULL in their key"] if unnamed else []
-            what += [f"{twice} keys are there more than once"] if twice else []
+            what += [f"{twice} keys exist more than once"] if twice else []
             raise ConfigurationError(
                 f"{attempted}: {' and '.join(what)} ({', '.join(key)}) in {self.base.said}",
-                remedy="load the table again so that each row of the source is there once",
+                remedy="load the table again so that it has each row of the source once",
                 runbook="attach",
             )
         return rows
@@ -271,7 +271,7 @@ def fitted(base: Base, target: Target, attempted: str) -> Fitted:
 def _why_not(base: Base, column: TargetColumn) -> str | None:
     count = len(base.schema.get_all_field_indices(column.name))
     if count != 1:
-        return f"{column.name} is {'missing' if not count else 'there more than once'}"
+        return f"{column.name} is {'missing' if not count else 'present more than once'}"
     try:
         wanted = type_of(column.type)
     except HandOver:

@@ -66,7 +66,7 @@ def _rows(layout: Layout, table: TableId, room: Path) -> pa.Table:
         rows: pa.Table = past.result(query, target)
         missing = rows.num_rows - rows.column(MISSING).null_count
         if missing:  # their cells are NULL, which would be mistaken for values
-            raise NotComparable(f"the log does not have all values of {missing} rows at that moment")
+            raise NotComparable(f"the log does not have all values of {missing} rows at that point")
         return rows.drop_columns([MISSING])
 
     with closing(LocalEngine(room, "delta")) as engine:

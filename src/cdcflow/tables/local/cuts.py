@@ -48,7 +48,7 @@ def read_cut(
         found = find(engine.cuts(), warehouse, cut, as_of)
         for name, why in sorted(found.left_out.items()):
             if tables is None or name in tables:
-                _log.warning("table left out of the cut", table=name, cut=found.cut, reason=why)
+                _log.warning("table not in the cut", table=name, cut=found.cut, reason=why)
         wanted = [
             name
             for name, table in sorted(found.tables.items())

@@ -168,7 +168,7 @@ class DeltaTable(FileTable[File]):
         rules: Format | None = None,
     ) -> None:
         if self._log.update() >= 0:
-            raise Conflict(f"somebody else has created {self._name}")
+            raise Conflict(f"another process has created {self._name}")
         properties = {**(rules or RULES).properties, **properties}
         numbers = _Numbers(0) if is_mapped(properties) else None
         fields = [_field(column, numbers) for column in columns]
@@ -225,7 +225,7 @@ class DeltaTable(FileTable[File]):
         oldest = min([self._log.version, least, *needed])
         used = self._used_since(oldest)
         if used is None:
-            raise HandOver(f"its log no longer says what version {oldest} has")
+            raise HandOver(f"its log no longer contains what version {oldest} has")
         gone = [path for path in self._written_before(before) if path.name not in used]
         for path in gone:
             path.unlink(missing_ok=True)
@@ -442,7 +442,7 @@ class DeltaTable(FileTable[File]):
 
 
 class _Numbers:
-    """Column numbers; none is ever used again."""
+    """Column numbers, each used only once."""
 
     def __init__(self, last: int) -> None:
         self.last = last

@@ -239,7 +239,7 @@ class DeltaLog:
             try:
                 os.link(made, self._at(version))
             except FileExistsError as error:
-                raise Conflict(f"version {version} of {self._folder.name} is there already") from error
+                raise Conflict(f"version {version} of {self._folder.name} already exists") from error
         finally:
             made.unlink()
         sync_folder(self._place)
@@ -310,7 +310,7 @@ def _has_gap(table: str, version: int) -> HistoryLost:
     return HistoryLost(
         f"the commit of version {version} of table {table} is missing (_delta_log/{version:020d}.json), and there are"
         " later versions: its rows are not known",
-        remedy="put that file back from a copy; or move the table's folder away, run `cdcflow backfill` for the table,"
+        remedy="restore that file from a copy; or move the table's folder away, run `cdcflow backfill` for the table,"
         " then `cdcflow merge`",
         runbook="table-torn",
     )

@@ -71,7 +71,7 @@ class LocalPastTable:
     def as_of(self, version: int) -> TableSnapshot:
         found = self._table.as_of(version)
         if found is None:
-            raise VersionGone("what it was like then is not known any more")
+            raise VersionGone("its content at that version is no longer known")
         return found
 
     def base(self) -> str:

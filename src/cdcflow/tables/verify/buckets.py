@@ -34,7 +34,7 @@ BUCKET_ROWS = 1000
 BUCKETS_MIN = 16
 MOST = 0.25
 """If more of the buckets differ, all rows are read."""
-MOST_DIFFER = "so many of its rows differ, or are changed, that reading all of them costs less"
+MOST_DIFFER = "too many of its rows differ, or are changed: reading all of them costs less"
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 def no_buckets(comparison: Comparison, columns: Columns) -> str:
     """Return why the server cannot digest a table's rows; "" if it can."""
     if comparison.digests is None:
-        return "this source works out no digests"
+        return "this source computes no digests"
     if not columns.has_key:
         return "it has no key"
     other = [name for name, type_ in columns.columns if not is_portable(type_)]

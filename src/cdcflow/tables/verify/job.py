@@ -333,7 +333,7 @@ class _Verification:
             return keys.cast(pa.schema([(f"k{i}", types[name]) for i, name in enumerate(self._shape.key)]))
         except pa.ArrowException:
             raise NotComparable(
-                "rows differ, and they cannot be named by their key, whose type the copy holds as another one"
+                "rows differ, and they cannot be named by their key, which has another type in the copy"
             ) from None
 
     def _named(self, columns: Columns, sure: pa.Table) -> tuple[tuple[str, ...], ...]:
@@ -392,9 +392,9 @@ def columns_of(shape: Table, target: Target) -> tuple[Columns, dict[str, str]]:
     there = {c.name: c for c in target.columns}
     here = {c.name for c in shape.columns}
     left_out = {c.name: NOT_THERE_YET for c in shape.columns if c.name not in there}
-    left_out |= {name: "the source does not have it any more" for name in there if name not in here}
+    left_out |= {name: "the source no longer has it" for name in there if name not in here}
     if tuple(target.key) != tuple(shape.key) or set(shape.key) & left_out.keys():
-        raise NotComparable("its key is another one in the copy; run `cdcflow merge`, and verify again")
+        raise NotComparable("its key is different in the copy; run `cdcflow merge`, and verify again")
     named = tuple((c.name, there[c.name].type) for c in shape.columns if c.name in there)
     key = tuple(shape.key) or tuple(name for name, _ in named)
     return Columns(shape.id, named, key, bool(shape.key)), left_out

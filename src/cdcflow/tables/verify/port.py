@@ -47,8 +47,9 @@ class NothingSealed(NotComparable):
 
     def __init__(self) -> None:
         super().__init__(
-            "the log has no sealed segment yet: one is made log.seal.age_max after the first row, and an idle database"
-            " gives none; verify after the next change of a captured table"
+            "the log has no sealed segment yet: the first comes log.seal.age_max after the first row, and an idle "
+            "database"
+            " has no rows; verify after the next change of a captured table"
         )
 
 

@@ -136,7 +136,7 @@ class SourceRows:
                 Chunk(self._table, 0, number, planned.plan, None, 0, TOKEN, kind="keys", keys=left)
             )
             if read.rewritten:
-                raise SourceUnavailable(f"reading {self._table}: it was rewritten just now")
+                raise SourceUnavailable(f"reading {self._table}: it was rewritten while it was read")
             fences.seen.extend(read.visibilities)
             yield from self.of(iter([read]))
             left = read.keys_left
