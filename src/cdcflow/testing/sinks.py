@@ -170,7 +170,7 @@ def ids_of(place: Place, table: Table = ORDERS) -> list[object]:
 class SinkContract:
     """What every sink promises."""
 
-    def test_rows_come_back_as_they_were_appended(self, place: Place) -> None:
+    def test_rows_are_read_as_appended(self, place: Place) -> None:
         """Every value, of every kind of type, with the order key: the log is the only copy that the warehouse sees."""
         old = {"id": 4, "price": Decimal("1.00"), "tags": ["old", None], "picture": b"\0\xff"}
         product = {
@@ -241,7 +241,7 @@ class SinkContract:
         assert log.sync() == second
         assert log.checkpoint == second
 
-    def test_checkpoint_comes_back_whole(self, place: Place) -> None:
+    def test_checkpoint_is_read_whole(self, place: Place) -> None:
         """Backfill progress is stored only here; losing a part of it means reading a table again, or not at all."""
         log = place.open()
         writer = Writer.of(log)
@@ -253,8 +253,8 @@ class SinkContract:
         place.crash(log)
         assert place.open().checkpoint == writer.checkpoint
 
-    def test_commands_that_come_and_go_come_back_as_they_were(self, place: Place) -> None:
-        """Records of commands, the oldest of which are dropped, and a pause that ends: also after a seal."""
+    def test_command_records_are_read_unchanged(self, place: Place) -> None:
+        """Records of commands, with the oldest ones dropped, and a pause that ends: also after a seal."""
         log = place.open()
         writer = Writer.of(log)
         told = {str(n): {"op": "pause", "outcomes": {"a.b": "paused"}} for n in (1, 2, 3)}
@@ -432,7 +432,7 @@ class SinkContract:
             writer.log.close()
             writer = Writer.of(place.open())
 
-    def test_partial_keys_of_expired_rows_are_refused_by_name(self, place: Place) -> None:
+    def test_partial_keys_of_expired_rows_are_refused(self, place: Place) -> None:
         """A key that retention removed would leave a row without its columns, undetected (W11)."""
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
@@ -453,7 +453,7 @@ class SinkContract:
             writer.log.close()
             writer = Writer.of(place.open())
 
-    def test_partial_keys_of_another_key_are_refused_by_name(self, place: Place) -> None:
+    def test_partial_keys_of_another_key_are_refused(self, place: Place) -> None:
         """The new key cannot identify rows that were logged under the old one: that must not count as no rows."""
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
@@ -504,7 +504,7 @@ class SinkContract:
             with pytest.raises(InvariantViolated):
                 late()
 
-    def test_sync_beside_appends_never_runs_ahead(self, place: Place) -> None:
+    def test_sync_concurrent_with_appends_never_runs_ahead(self, place: Place) -> None:
         """Group commit: the loop appends while another thread syncs, and only what was cut before counts."""
         log = place.open()
         writer = Writer.of(log)

@@ -79,7 +79,7 @@ class Captured:
         deadline = time.monotonic() + reading.PATIENCE_S
         while self.tail(name, 1) != [(op, key)]:
             assert self.error is None, f"the capture stopped: {self.error}"
-            assert time.monotonic() < deadline, f"the log's newest row is {self.tail(name, 1)}"
+            assert time.monotonic() < deadline, f"the log's latest row is {self.tail(name, 1)}"
             time.sleep(0.02)
 
     def repairs(self) -> list[RepairRecord]:

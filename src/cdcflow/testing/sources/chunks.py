@@ -65,7 +65,7 @@ class ChunkScenarios(Scenarios):
             assert not len(chunks.snapshot().hidden(xids(events)))
 
     @needs("hold commits")
-    def test_bound_of_a_plan_tells_of_a_row_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
+    def test_bound_of_a_plan_reports_a_row_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
         """The row is above the bound, so no chunk reads it.
 
         Unless the plan reports that, the end of the backfill deletes the row. Or the bound does not depend on what is
@@ -86,7 +86,7 @@ class ChunkScenarios(Scenarios):
             assert [row[1] for row in self.rows_read(self.read(chunks, later), source_kit.table)] == [1, 2]
 
     @needs("hold commits")
-    def test_chunk_tells_of_a_change_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
+    def test_chunk_reports_a_change_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
         """W01, W03: the chunk shows the old value after the stream delivered the new one."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
         source, checkpoint = self.prepared(source_kit)
@@ -159,7 +159,7 @@ class ChunkScenarios(Scenarios):
             "id = 1)) AS t) TO STDOUT; COMMIT; DELETE FROM items; COMMIT; COPY (SELECT no FROM (SELECT 1 WHERE (1 = 1",
         ],
     )
-    def test_predicate_that_is_none_is_refused(self, source_kit: SourceKit, predicate: str) -> None:
+    def test_invalid_predicate_is_refused(self, source_kit: SourceKit, predicate: str) -> None:
         """As a wrong setting, not as an unavailable source: trying again would not change it.
 
         And no other statement can be injected with it.
@@ -215,7 +215,7 @@ class ChunkScenarios(Scenarios):
             read = self.read(chunks, plan)
             assert read.rewritten or self.rows_read(read, source_kit.table) == [("r", 7, "now")]
 
-    def test_chunk_of_a_table_that_was_made_again_is_not_the_old_one_s(self, source_kit: SourceKit) -> None:
+    def test_chunk_of_a_recreated_table_differs_from_the_old_table_s(self, source_kit: SourceKit) -> None:
         """P25: another table of the same name. Its rows may arrive under its own incarnation only, or not at all."""
         source_kit.execute(*numbers(1, 50))
         source, checkpoint = self.prepared(source_kit)

@@ -30,7 +30,7 @@ Row = tuple[str, int, str | None]
 
 
 def refuse_spool() -> Spool:
-    raise AssertionError("this scenario's transactions are small: none of them needs a spool")
+    raise AssertionError("this scenario's transactions are small and need no spool")
 
 
 def collect(stream: Stream, enough: Callable[[Sequence[StreamEvent]], bool]) -> list[StreamEvent]:

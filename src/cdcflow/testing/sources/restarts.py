@@ -31,7 +31,7 @@ from cdcflow.testing.sources.reading import (
 class RestartScenarios(Scenarios):
     """Restarts."""
 
-    def test_restart_goes_on_behind_the_position_it_is_given(self, source_kit: SourceKit) -> None:
+    def test_restart_continues_after_the_given_position(self, source_kit: SourceKit) -> None:
         """P40, L15: what the log has already is never delivered again, whether or not it was acknowledged."""
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
@@ -43,7 +43,7 @@ class RestartScenarios(Scenarios):
         assert rows == [("c", 2, "b")]
         again.close()
 
-    def test_restart_behind_any_transaction_brings_all_that_follow_and_no_other(self, source_kit: SourceKit) -> None:
+    def test_restart_after_any_transaction_brings_all_that_follow_and_no_other(self, source_kit: SourceKit) -> None:
         """P40: transactions of several rows, with roll-backs inside, and the position after each of them."""
         source, checkpoint = self.prepared(source_kit)
         for n in (10, 20, 30):
@@ -63,7 +63,7 @@ class RestartScenarios(Scenarios):
             assert changes(self.streamed(again, later, f"2/{number}/low"), source_kit.table) == whole[2 * number :]
             again.close()
 
-    def test_every_position_that_a_stream_tells_is_one_to_restart_from(self, source_kit: SourceKit) -> None:
+    def test_every_position_that_a_stream_reports_is_one_to_restart_from(self, source_kit: SourceKit) -> None:
         """Cuts are also taken at marks and in idle periods: nothing may be lost or doubled after those."""
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
@@ -155,7 +155,7 @@ class RestartScenarios(Scenarios):
         assert "accept" in str(lost.value) or lost.value.remedy
 
     @needs("forget history")
-    def test_accepted_loss_makes_a_new_place_and_says_so(self, source_kit: SourceKit) -> None:
+    def test_accepted_loss_creates_a_new_position_and_reports_it(self, source_kit: SourceKit) -> None:
         """The remedy of the previous test: the caller then reads every table again."""
         source, checkpoint = self.prepared(source_kit)
         assert checkpoint.position is not None
@@ -169,7 +169,7 @@ class RestartScenarios(Scenarios):
         again.close()
 
     @needs("restore a copy")
-    def test_restored_copy_is_told_from_the_database_that_our_log_is_of(self, source_kit: SourceKit) -> None:
+    def test_restored_copy_is_distinguished_from_the_log_s_database(self, source_kit: SourceKit) -> None:
         """S6: it may have continued past cdcflow's position; then the position alone cannot tell them apart."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepared(source_kit)

@@ -20,7 +20,7 @@ OTHER_LOG_ID = "0f0e0d0c-0b0a-4999-8888-777777777777"
 class ServiceScenarios(Scenarios):
     """Rights, status, doctor, closing."""
 
-    def test_tables_are_told_by_name_with_columns_and_key(self, source_kit: SourceKit) -> None:
+    def test_tables_are_described_with_name_columns_and_key(self, source_kit: SourceKit) -> None:
         """Sorted by name; the shapes listed first are those of rows and chunks."""
         source, checkpoint = self.prepared(source_kit)
         tables = source.tables()
@@ -29,7 +29,7 @@ class ServiceScenarios(Scenarios):
         with self.reading(source, checkpoint) as (_, chunks):
             assert chunks.plan(source_kit.table, 1).shape == tables[0]
 
-    def test_rows_that_nobody_changed_compare_as_the_same(self, source_kit: SourceKit) -> None:
+    def test_unchanged_rows_compare_as_equal(self, source_kit: SourceKit) -> None:
         """A check of the catalog must not cause whole tables to be read again unnecessarily."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepared(source_kit)
@@ -39,7 +39,7 @@ class ServiceScenarios(Scenarios):
             assert not source.compare_rows({}).found
             assert not any(version.changed for version in source.compare_rows(known).found)
 
-    def test_preview_names_what_a_start_captures_and_leaves_all_as_it_was(self, source_kit: SourceKit) -> None:
+    def test_preview_names_what_a_start_captures_and_changes_nothing(self, source_kit: SourceKit) -> None:
         """An operator decides by it; a preview must not change anything. Before the first start, too."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         first = source_kit.open_source()
@@ -84,7 +84,7 @@ class ServiceScenarios(Scenarios):
         assert [f for f in found if f.level == "error"] == []
         source.close()
 
-    def test_nothing_of_ours_is_called_left_behind(self, source_kit: SourceKit) -> None:
+    def test_objects_of_this_log_are_not_reported_as_leftovers(self, source_kit: SourceKit) -> None:
         """The remedy drops what it names; cdcflow's current objects must not be among it."""
         source, checkpoint = self.prepared(source_kit)
         ours = set(checkpoint.source.values())

@@ -39,7 +39,7 @@ class StatementScenarios(Scenarios):
         """M36: the statement gives every row a value and logs none of them."""
         self.in_stream(source_kit, lambda: source_kit.add_column_with_values("items", "extra"))
 
-    def test_column_with_values_that_came_while_nobody_captured(self, source_kit: SourceKit) -> None:
+    def test_column_with_values_written_while_no_capture_ran(self, source_kit: SourceKit) -> None:
         """Changes during a stop count too: the next start detects them."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
@@ -67,7 +67,7 @@ class StatementScenarios(Scenarios):
                 captured.settle("others")
             captured.settle("items")
 
-    def test_column_that_is_dropped_and_added_again_is_another_one(self, source_kit: SourceKit) -> None:
+    def test_column_that_is_dropped_and_added_again_is_a_new_column(self, source_kit: SourceKit) -> None:
         """S5: its old values may not reappear under the old name."""
         self.in_stream(
             source_kit,
@@ -97,7 +97,7 @@ class StatementScenarios(Scenarios):
             tables=("items", "others"),
         )
 
-    def test_table_that_is_dropped_and_made_again_has_its_own_rows_only(self, source_kit: SourceKit) -> None:
+    def test_table_that_is_dropped_and_recreated_has_its_own_rows_only(self, source_kit: SourceKit) -> None:
         """P25: the name is the same, but the rows are another table's."""
         self.in_stream(
             source_kit,
@@ -116,7 +116,7 @@ class StatementScenarios(Scenarios):
 
     # ── commands ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def test_rows_that_are_ordered_to_be_read_again_are(self, source_kit: SourceKit) -> None:
+    def test_requested_rows_are_read_again(self, source_kit: SourceKit) -> None:
         """By keys and by a predicate, while changes arrive. A deleted row yields nothing, and stays deleted."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
@@ -134,7 +134,7 @@ class StatementScenarios(Scenarios):
             assert captured.ids_read("items")[before:] == [1, 3]
 
     @needs("write past the log")
-    def test_rows_that_the_log_never_told_of_are_right_after_a_repair(self, source_kit: SourceKit) -> None:
+    def test_rows_missing_in_the_log_are_right_after_a_repair(self, source_kit: SourceKit) -> None:
         """A deleted row, a new one, a changed one, one that the log does have, and a key that neither side has.
 
         Deletes come first, and only of rows that do not exist.
@@ -150,7 +150,7 @@ class StatementScenarios(Scenarios):
             )
             source_kit.execute("UPDATE items SET name = '33' WHERE id = 3")
             captured.wait_for("items", "u", 3)
-            assert all(op != "d" for op, _ in captured.tail("items", 9)), "the log was told of it"
+            assert all(op != "d" for op, _ in captured.tail("items", 9)), "the log has the deletes"
             keys = [["1"], ["2"], ["3"], ["4"], ["99"]]
             answer = captured.order("repair", "items", keys=keys, known_until="here")
             assert [one["outcome"] for one in answer["tables"].values()] == ["ordered"]
@@ -164,7 +164,7 @@ class StatementScenarios(Scenarios):
             source_kit.execute("INSERT INTO items VALUES (1, 'again')", LAST)
             captured.settle("items")
 
-    def test_paused_capture_goes_on_without_a_gap(self, source_kit: SourceKit) -> None:
+    def test_paused_capture_continues_without_a_gap(self, source_kit: SourceKit) -> None:
         """What was committed during the pause is in the source's log, once."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)

@@ -153,7 +153,7 @@ class StreamScenarios(Scenarios):
         assert steps[-1]["name"] == "c"
         source.close()
 
-    def test_truncate_stands_between_what_came_before_and_after_it(self, source_kit: SourceKit) -> None:
+    def test_truncate_is_between_the_changes_before_and_after_it(self, source_kit: SourceKit) -> None:
         """P13, M35: it has a place in the log like any other change."""
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'before')")
@@ -202,7 +202,7 @@ class StreamScenarios(Scenarios):
         assert not any(isinstance(e, Committed) and isinstance(e.run, SpooledTransaction) for e in events)
         source.close()
 
-    def test_mark_comes_back_between_what_was_committed_before_and_after_it(self, source_kit: SourceKit) -> None:
+    def test_mark_returns_between_what_was_committed_before_and_after_it(self, source_kit: SourceKit) -> None:
         """The window relies on this: a mark has a place in the log, after it is written and before what follows."""
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
