@@ -395,8 +395,7 @@ class Capture:
         answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
         if answer is None:
             raise SourceUnavailable(
-                f"the capture did not take the order within {ANSWER_WAIT_S:g} s; the capture takes it as soon as "
-                f"it can",
+                f"the capture did not accept the command within {ANSWER_WAIT_S:g} s; it will as soon as it can",
                 remedy="`cdcflow log commands` then shows it",
             )
         return answer_json(command.op, answer.outcomes, number=answer.number, durable=durable)

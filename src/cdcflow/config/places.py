@@ -137,7 +137,7 @@ def _remedy(error: OSError, path: Path, setting: str | None) -> str:
     if error.errno == errno.EROFS:
         return f"the file system is mounted read-only: mount it writable{other}"
     if error.errno in _NO_FOLDER:
-        return f"something that is no folder is in the way: move it{other}"
+        return f"a file that is not a folder is in its place: move it{other}"
     if error.errno == errno.ENAMETOOLONG:
         return "choose a shorter path" + other.removeprefix(",")
     if error.errno == errno.EMFILE:

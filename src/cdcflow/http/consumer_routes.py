@@ -34,7 +34,7 @@ def consumer_routes(access: Access, consumers: Callable[[], ConsumerDoor]) -> li
 
     async def create(request: Request) -> Response:
         asked = await body_of(request)
-        await operator_of(access, request, "making a consumer")
+        await operator_of(access, request, "creating a consumer")
         return as_json(await run_in_threadpool(consumers().create, asked))
 
     async def commit(request: Request) -> Response:

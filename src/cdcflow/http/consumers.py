@@ -56,7 +56,7 @@ class ConsumerDoor:
         texts = (asked.get("name"), asked.get("ops", ""), start)
         if not are_names or not all(isinstance(t, str) for t in texts) or set(asked) - _FIELDS:
             raise ConfigurationError(
-                "making a consumer: a field is missing, unknown, or of another type",
+                "creating a consumer: a field is missing, unknown, or of another type",
                 remedy="send name (text), and if you like tables (list of texts), ops (text) and from (text)",
             )
         with self._alone():

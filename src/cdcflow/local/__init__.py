@@ -105,7 +105,7 @@ def current_rows() -> CurrentRows:
     Raises:
         ConfigurationError: a package is not installed.
     """
-    _check_installed("making a whole table of a log", "delta")
+    _check_installed("building a whole table from a log", "delta")
     from cdcflow.tables.local.current import LocalCurrent
 
     return LocalCurrent()

@@ -51,7 +51,7 @@ def values(texts: Sequence[str], of: pa.DataType) -> pa.Array:
             return pa.array([bytes.fromhex(text.removeprefix("\\x")) for text in texts], of)
         return pa.array(texts, pa.string()).cast(of)
     except (ValueError, pa.ArrowException):  # a new message: Arrow's own contains the value
-        raise ValueError(f"a text is no {of}") from None
+        raise ValueError(f"a text is not a {of}") from None
 
 
 def scalar_of(table: Table, name: str, text: str) -> pa.Scalar:
@@ -64,7 +64,7 @@ def scalar_of(table: Table, name: str, text: str) -> pa.Scalar:
     try:
         return values([text], of)[0]
     except ValueError:
-        raise ConfigurationError(f"looking for a key of {table.id}: the text given for {name} is no {of}") from None
+        raise ConfigurationError(f"looking for a key of {table.id}: the text given for {name} is not a {of}") from None
 
 
 def are_equal(columns: Sequence[pa.ChunkedArray], wanted: Sequence[pa.Scalar]) -> pa.ChunkedArray:
@@ -102,5 +102,5 @@ def _column(attempted: str, texts: Sequence[str], of: pa.DataType) -> pa.Array:
         return values(texts, of)
     except ValueError:
         raise ConfigurationError(
-            f"{attempted} is {of}, and a value is none", remedy="name the rows by a predicate (--where) instead"
+            f"{attempted} is {of}, and a value is not", remedy="name the rows by a predicate (--where) instead"
         ) from None

@@ -191,7 +191,8 @@ class CollectionRows:
         found = self._log.get(str(shape.table.id), *texts, as_of=self._indexed)
         if found.state == "not known" or found.unknown:
             raise InvariantViolated(
-                f"looking for a row of {shape.table.id}: {'; '.join(found.notes) or 'the log does not say all of it'}",
+                f"looking for a row of {shape.table.id}: "
+                f"{'; '.join(found.notes) or 'the log does not have all of its values'}",
                 runbook="log-damaged",
             )
         return found.values

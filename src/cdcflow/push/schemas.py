@@ -164,7 +164,7 @@ def compile_schema(name: str, key: Sequence[str], given: Mapping[str, Any] | Pat
         )
     required = schema.get("required", [])
     if not isinstance(required, Sequence) or not set(required) <= schema["properties"].keys():
-        raise _schema_error(name, "required names what is no property", "list it under properties")
+        raise _schema_error(name, "required names something that is not a property", "list it under properties")
     needed = frozenset(required) | frozenset(key)
     properties = {p: _property(name, p, said) for p, said in schema["properties"].items()}
     for column in key:
@@ -282,7 +282,7 @@ def _property(name: str, column: str, said: Any) -> Property:
 
 
 def _schema_error(name: str, found: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"making the collection {name} of its schema: {found}", remedy=remedy)
+    return ConfigurationError(f"creating the collection {name} of its schema: {found}", remedy=remedy)
 
 
 def _object(given: Any) -> Mapping[str, Any]:

@@ -151,7 +151,7 @@ def test_tables_of_one_name_and_logs_that_are_not_named_are_refused(
     ):
         with pytest.raises(ConfigurationError, match=words):
             merge(roots(crm, shop), warehouse, **wrong)
-    with pytest.raises(ConfigurationError, match="two of the logs are one"):
+    with pytest.raises(ConfigurationError, match="two of them are the same log"):
         merge({"a": crm.root, "b": crm.root}, warehouse)
     other.log.close()
 

@@ -107,7 +107,7 @@ def test_a_filter_on_the_binary_log_is_never_green(own_mysql: MySQLServer, make_
     assert reasons(capture, "t") == {}
     own_mysql.restart(binlog_ignore_db="filtered")
     (reason,) = reasons(capture, "t").values()
-    assert "leaves databases out (binlog_ignore_db filtered)" in reason
+    assert "excludes databases (binlog_ignore_db filtered)" in reason
     with pytest.raises(ConfigurationError, match="binlog_ignore_db filtered"):
         make_capture(database).prepare(prepared)
 

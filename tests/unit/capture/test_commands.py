@@ -232,7 +232,7 @@ def test_rows_are_read_again_by_their_keys(stage: Callable[..., Stage], rows: di
         ([], {"keys": [["7"]]}, "name one table"),
         (["public.orders"], {"keys": [["7"]], "where": "id = 7"}, "either keys or a predicate"),
         (["public.orders"], {"keys": [["7", "8"]]}, "key 1 does not have as many values"),
-        (["public.orders"], {"keys": [["7"], ["secret"]]}, "column id is int64, and a value is none"),
+        (["public.orders"], {"keys": [["7"], ["secret"]]}, "column id is int64, and a value is not"),
         (["public.orders"], {"keys": []}, "no row was requested"),
         (["public.orders"], {"keys": [[str(n)] for n in range(requests.REREAD_KEYS_MAX + 1)]}, "more than 10000 keys"),
     ],

@@ -84,7 +84,7 @@ def test_end_is_notified_with_its_reason_and_what_to_do() -> None:
     lost = of_the_end(HistoryLost("slot gone\nat 0/1", remedy="run it again"))
     assert lost.fields == {"kind": "HistoryLost", "reason": "slot gone", "remedy": "run it again"}
     assert "canary" not in str(of_the_end(ValueError("canary")))
-    assert of_the_end(None).text == "the capture has stopped, as ordered"
+    assert of_the_end(None).text == "the capture was stopped by a command"
 
 
 class Hook:

@@ -144,7 +144,7 @@ def test_large_transaction_is_cut_off_and_reported_as_such(explorer: Explorer, m
     [
         ("shop.unknown", [], "no table shop.unknown; it has: shop.orders, "),
         ("shop.orders", ["1", "2"], "has 1 columns, not 2"),
-        ("shop.orders", ["s3cr3t"], "the text given for id is no int"),
+        ("shop.orders", ["s3cr3t"], "the text given for id is not a int"),
         (None, ["1"], "looking for a key: no table is named"),
     ],
 )

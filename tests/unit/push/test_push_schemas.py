@@ -81,7 +81,7 @@ def test_values_become_those_of_exact_types() -> None:
         (schema(at={"type": "string", "format": "email"}), "at has the format email"),
         (schema(a={"type": ["string", "integer"]}), "a has no type, or several"),
         (schema(_offset={"type": "integer"}), "_offset cannot be a column"),
-        (schema("gone"), "required names what is no property"),
+        (schema("gone"), "required names something that is not a property"),
         ({**schema(), "properties": {"x": {"type": "string"}}}, "the key names id"),
         ({**schema(), "properties": {"id": {"type": "number"}}}, "the key's id is number"),
         ({**schema(), "properties": {"id": {"type": ["string", "null"]}}}, "the key's id is string or null"),

@@ -437,7 +437,7 @@ def test_consumer_keeps_its_definition(log: HandLog) -> None:
     for given in ({"tables": ["public.items"]}, {"ops": "c"}):
         with pytest.raises(ConfigurationError, match="created with other tables or ops"):
             read(log, **given)
-    with pytest.raises(ConfigurationError, match="there is one of that name"):
+    with pytest.raises(ConfigurationError, match="it already exists"):
         consumers(log).create(Definition("shop"))
     with pytest.raises(ConfigurationError, match=r"has no table public\.nosuch") as told:
         read(log, "other", tables=["public.nosuch"])

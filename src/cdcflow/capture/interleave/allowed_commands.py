@@ -122,4 +122,4 @@ def _why_not_read_again(table: TableId, known: TableProgress) -> str:
         return f"{table} has no key to find rows by: read the whole table by a backfill"
     if known.state in ("cancelled", "failed"):
         return f"{table} is {known.state}, its rows were never all read: read the whole table by a backfill"
-    return f"too many keys of {table} wait to be read: order these later, or read the whole table by a backfill"
+    return f"too many keys of {table} wait to be read: request these later, or read the whole table by a backfill"

@@ -93,7 +93,7 @@ def _states(tables: Tables) -> dict[str, str]:
 def of_the_end(error: BaseException | None) -> Notice:
     """The notice that the daemon has ended, and why; without `error` it was stopped, or its work was done."""
     if error is None:
-        return Notice("stopped", True, "the capture has stopped, as ordered", {"reason": None})
+        return Notice("stopped", True, "the capture was stopped by a command", {"reason": None})
     if not isinstance(error, CdcflowError):  # its text may hold a row's values
         return Notice("stopped", True, f"the capture has ended by a fault in cdcflow: {type(error).__name__}", {})
     reason = str(error).split("\n")[0]

@@ -87,7 +87,7 @@ class ConsumerFiles:
                 remedy="stop that one, or create another consumer for this reader",
             )
 
-        with storing(f"making the folder {self._folder}"):
+        with storing(f"creating the folder {self._folder}"):
             self._folder.mkdir(mode=0o750, exist_ok=True, parents=True)
         held = lock_file(self._lock(name), refusal)
         try:

@@ -61,7 +61,7 @@ class Keeping:
         """
         segment = next((s for s in list_segments(self._layout) if s.last_offset == offset), None)
         if segment is None:
-            raise InvariantViolated(f"making a state of {self._layout.name}: no segment ends at offset {offset}")
+            raise InvariantViolated(f"creating a state of {self._layout.name}: no segment ends at offset {offset}")
         self.left_out = {}
         checkpoint = segment.last_checkpoint()
         position, clock = checkpoint.position, checkpoint.commit_clock

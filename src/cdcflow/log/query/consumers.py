@@ -71,7 +71,7 @@ class Consumers:
         with self._states.lease(definition.name):
             if self._states.read(definition.name) is not None:
                 raise ConfigurationError(
-                    f"making consumer {definition.name}: there is one of that name",
+                    f"creating consumer {definition.name}: it already exists",
                     remedy=f"read it, or choose another name; `cdcflow consumer drop {definition.name}"
                     f"{self._states.options}` removes it",
                 )
@@ -197,7 +197,7 @@ class Consumers:
         for name in definition.tables:
             if name not in names:
                 raise ConfigurationError(
-                    f"making consumer {definition.name}: the log {self._log.name} has no table {name}; it has:"
+                    f"creating consumer {definition.name}: the log {self._log.name} has no table {name}; it has:"
                     f" {', '.join(sorted(names)) or 'none yet'}",
                     remedy=f"{did_you_mean(name, names)}name it as schema.table",
                     runbook="table-not-found",

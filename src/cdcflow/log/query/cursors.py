@@ -48,12 +48,12 @@ class Definition:
             )
         if self.ops is not None and (not self.ops or set(self.ops) - set(OPS)):
             raise ConfigurationError(
-                f"making consumer {self.name}: its ops are some of {', '.join(OPS)}, and others were given",
+                f"creating consumer {self.name}: its ops are some of {', '.join(OPS)}, and others were given",
                 remedy="give them as one word, such as cud; without it the consumer gets all",
             )
         if self.tables == ():
             raise ConfigurationError(
-                f"making consumer {self.name}: no table is named", remedy="name one, or leave tables out: then all"
+                f"creating consumer {self.name}: no table is named", remedy="name one, or leave tables out: then all"
             )
 
 

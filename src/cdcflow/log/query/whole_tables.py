@@ -39,7 +39,7 @@ def fold_rows(now: pa.Table, changes: Iterable[Rows], shape: Table, shapes: list
     found = pa.concat_tables(parts).sort_by(OFFSET).combine_chunks()
     if not np.array_equal(found.column(OFFSET).to_numpy(), offsets):
         raise InvariantViolated(
-            f"making the state of {shape.id}: the log lacks the last change of {len(offsets) - found.num_rows} rows",
+            f"creating the state of {shape.id}: the log lacks the last change of {len(offsets) - found.num_rows} rows",
             remedy="run `cdcflow log check`",
             runbook="log-damaged",
         )

@@ -153,7 +153,7 @@ class FolderHistory:
             ConfigurationError: it belongs to another log.
         """
         layout = Layout(path)
-        with storing(f"making the history {path}"):
+        with storing(f"creating the history {path}"):
             layout.segments.mkdir(parents=True, exist_ok=True)
         try:
             lease = Lease(layout)

@@ -173,7 +173,7 @@ class FileLog:
         """
         layout = Layout.of(path)
         path = layout.root
-        with storing(f"making the log {path}"):
+        with storing(f"creating the log {path}"):
             _make_directory(layer, path)
         lease = Lease(layout)
         try:
@@ -260,7 +260,7 @@ class FileLog:
         self._living()
         name = self._next_name("spool")
         head = spool.header(self.log_id, self.epoch, self._made_beside)
-        with storing(f"making the spool {name} of the log {self.path}"):
+        with storing(f"creating the spool {name} of the log {self.path}"):
             made_spool = SpoolFile(self._layout.spool(name), head, self._layer, self._spools)
         self._spools[name] = made_spool
         return made_spool

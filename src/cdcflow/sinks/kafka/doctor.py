@@ -26,7 +26,7 @@ def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | No
     """Check the brokers and the log's topics, if they exist. `folder`, `history`: as for `KafkaLog.open`."""
     subject = f"log in topic {topics.name}"
     try:
-        admin = Admin(replace(topics, wait_s=PATIENCE_S), "asking the brokers")
+        admin = Admin(replace(topics, wait_s=PATIENCE_S), "querying the brokers")
         there = admin.partitions()
     except CdcflowError as error:
         return [Finding("error", subject, str(error).split("\n")[0], error.remedy)]

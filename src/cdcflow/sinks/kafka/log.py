@@ -178,7 +178,7 @@ class KafkaLog:
         owned = _owned(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
         owned = replace(owned, epoch=max(owned.epoch, after_epoch or owned.epoch))
         loss.check(topics, found, attempted, folder, history, accepted=accept_loss, reopened=reopened)
-        with storing(f"{attempted}: making a folder for large transactions"):
+        with storing(f"{attempted}: creating a folder for large transactions"):
             if scratch is not None:
                 scratch.mkdir(parents=True, exist_ok=True)
                 # Left by a killed process. A replaced one that still runs may keep writing into the unlinked files.
@@ -249,7 +249,7 @@ class KafkaLog:
         self._spools_opened += 1
         name = f"{self.epoch}-{self._spools_opened}.spool"
         head = spools.header(self.log_id, self.epoch, self._spools_opened)
-        with storing(f"making the spool {name} in {self._scratch}"):
+        with storing(f"creating the spool {name} in {self._scratch}"):
             self._spools[name] = made = SpoolFile(self._scratch / name, head, OS_LAYER, self._spools)
         return made
 

@@ -155,7 +155,7 @@ class Admin:
                 future.result(self._wait_s)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise map_error(error, f"{self._attempted}: making its topics", self._errors) from None
+                raise map_error(error, f"{self._attempted}: creating its topics", self._errors) from None
 
     def brokers(self) -> int:
         """The number of brokers, as known to the one that answers."""

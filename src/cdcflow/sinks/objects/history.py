@@ -80,7 +80,7 @@ class StoredHistory:
             SinkUnavailable: another process of this machine is adding to it; no room; or the store is unavailable.
             ConfigurationError: it is another log's; or the store refuses, or does not support conditional writes.
         """
-        with storing(f"making a folder for the history {bucket.name}"):
+        with storing(f"creating a folder for the history {bucket.name}"):
             layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             lease = Lease(layout)

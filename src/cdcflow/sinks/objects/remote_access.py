@@ -84,7 +84,7 @@ def room_for(doing: str) -> Iterator[Path]:
     Spark removes from it what its processes leave.
     """
     disk = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-    with storing(f"making a folder for {doing}"):
+    with storing(f"creating a folder for {doing}"):
         room = tempfile.TemporaryDirectory(prefix="cdcflow-", dir=disk)
     with room:
         yield Path(room.name)

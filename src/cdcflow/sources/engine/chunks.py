@@ -287,7 +287,7 @@ class Chunks(Generic[C, P, R]):
 
     def hash(self) -> Hash:
         dialect = cast("DigestingDialect[C]", self._dialect)
-        return self._pool.run("asking what the server hashes with", dialect.hash)
+        return self._pool.run("querying the hash functions of the server", dialect.hash)
 
     def sum_chunk(self, chunk: Chunk, buckets: Buckets) -> ChunkSums:
         began = time.monotonic()

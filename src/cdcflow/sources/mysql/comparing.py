@@ -41,7 +41,7 @@ class MySQLComparison(ByChunks[Connection]):
         self._catalog = catalog
 
     def end(self) -> Position:
-        end = self._catalog.ask("asking for the end of the binary log", self._end)
+        end = self._catalog.ask("reading the end of the binary log", self._end)
         return BinlogPosition(end.file, end.pos).text
 
     def _end(self, connection: Connection) -> binlog_status.BinlogEnd:

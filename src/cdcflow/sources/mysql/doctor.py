@@ -113,7 +113,7 @@ def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcomin
     if filters := binlog_status.end(connection).filters:
         yield Shortcoming(
             "binary log",
-            f"leaves databases out ({filters}): no reader gets their changes",
+            f"excludes databases ({filters}): no reader gets their changes",
             "take binlog_do_db and binlog_ignore_db out of the server's configuration, and restart it",
         )
     if settings.kind == "mysql":
@@ -133,7 +133,7 @@ def _order(found: dict[str, Any], settings: MySQL) -> Iterator[Shortcoming]:
     if settings.fence == "read-only" and not has_gtids:
         yield Shortcoming(
             "gtid_mode",
-            f"is {found.get('gtid_mode')}: without GTIDs only marks can tell what is visible",
+            f"is {found.get('gtid_mode')}: without GTIDs only marks can show what is visible",
             "set source.fence: marks, or switch GTIDs on (SET PERSIST gtid_mode = OFF_PERMISSIVE, ON_PERMISSIVE, ON)",
         )
 

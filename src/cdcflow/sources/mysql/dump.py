@@ -63,7 +63,7 @@ def begin(connection: Connection, dump: Dump) -> None:
     Raises:
         SourceUnavailable, ConfigurationError: see `connection.mapping_errors`.
     """
-    with mapping_errors("asking for the binary log"):
+    with mapping_errors("requesting the binary log"):
         query(connection, "SET " + ", ".join(f"@{name} = {value}" for name, value in _variables(dump).items()))
         command, text = _command(dump)
         connection._execute_command(command, text)  # pymysql has no public method for it

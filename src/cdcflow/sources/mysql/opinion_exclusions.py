@@ -91,12 +91,12 @@ EXCLUSIONS: Final = (
     ),
     Exclusion(
         "text in latin1 with U+0081, U+008D, U+008F, U+0090 or U+009D",
-        "it leaves them out",
+        "it omits them",
         lambda c, _, v: c.type_code in TEXTS and _is_latin1(c) and isinstance(v, str) and not _LATIN1_OWN.isdisjoint(v),
     ),
     Exclusion(
         "text with bytes that its character set does not have, where `bad_text` is `replace`",
-        "it leaves them out",
+        "it omits them",
         lambda c, _, v: c.type_code in TEXTS and isinstance(v, str) and UNKNOWN in v,
     ),
     Exclusion(

@@ -133,7 +133,7 @@ class Preparing:
         if before.position.gtids and self.has_gtids:
             return self._again_mysql(before)
         if before.server != self.server:
-            raise self._another(f"server_uuid {before.server}", f"{self.server}, and there are no GTIDs to continue by")
+            raise self._another(f"server_uuid {before.server}", f"{self.server}, and there are no GTIDs")
         self._check_files(before.position)
         self._check_next(before.position)
         if not self.has_gtids:

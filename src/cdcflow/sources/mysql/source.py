@@ -273,7 +273,7 @@ class MySQLSource:
         selected = self._catalog.selected_tables(_captured_before(checkpoint))
         self._checkpoint = checkpoint
         self._has_gtids = self._catalog.ask(
-            f"asking {self._connector.address} for its GTIDs", lambda c: binlog_status.has_gtids(c, self._flavor)
+            f"querying the GTIDs of {self._connector.address}", lambda c: binlog_status.has_gtids(c, self._flavor)
         )
         tables = sorted((self._catalog.describe_entry(t).table for t in selected.good), key=lambda t: t.id)
         return MySQLComparison(self._flavor, self._catalog, tables, self.chunks(), self.close)
@@ -307,7 +307,7 @@ class MySQLSource:
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
         slot = checkpoint.source.get("slot", slot_of(log_id))
-        attempted = f"dropping what cdcflow made in {self._connector.address}"
+        attempted = f"dropping what cdcflow created in {self._connector.address}"
         found = self._catalog.ask(attempted, WrittenMarks(self._marks_table, slot).drop)
         if self._settings.fence == "read-only":  # nothing is written; any marks are from an earlier setting
             return [d for d in found if d.outcome == "removed"]
@@ -315,7 +315,7 @@ class MySQLSource:
 
     def facts(self) -> Mapping[str, str]:
         return self._catalog.ask(
-            f"asking {self._connector.address} what it is", lambda c: doctor.facts(c, self._flavor)
+            f"querying the version of {self._connector.address}", lambda c: doctor.facts(c, self._flavor)
         )
 
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
@@ -323,7 +323,7 @@ class MySQLSource:
             found = status_of(connection, self._flavor, acknowledged)
             return replace(found, details={**found.details, **self._unlogged_tables(connection)})
 
-        found = self._catalog.ask(f"asking {self._connector.address} for its status", question)
+        found = self._catalog.ask(f"querying the status of {self._connector.address}", question)
         left_out = {"left_out": ", ".join(map(str, self._left_out))} if self._left_out else {}
         opinion = {"second_opinion": second_opinion.NOT_INSTALLED} if self._is_opinion_missing else {}
         return replace(found, details={**found.details, **left_out, **opinion})

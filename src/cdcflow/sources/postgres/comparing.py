@@ -24,7 +24,7 @@ class PostgresComparison(ByChunks[Connection]):
         self._catalog = catalog
 
     def end(self) -> Position:
-        return position_of(lsn_of(self._catalog.ask("asking for the end of the write-ahead log", _end)))
+        return position_of(lsn_of(self._catalog.ask("reading the end of the write-ahead log", _end)))
 
     def covers(self, position: Position, end: Position) -> bool:
         return lsn_of(position) >= lsn_of(end)

@@ -184,7 +184,7 @@ class Preparing:
             "slot taken over",
             slot=found.name,
             passed=f"what it held since {position_of(found.confirmed)}",
-            remedy="if another log was captured through it, that one is over: its daemon must not be started again",
+            remedy="if another log was captured through it, that log has ended: its daemon must not be started again",
         )
         return max(lsn_of(row[0]), found.confirmed)
 

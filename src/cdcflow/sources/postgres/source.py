@@ -216,7 +216,7 @@ class PostgresSource:
         names, before = Names.of(self._settings, log_id), checkpoint.source
         connection = self._connector.connect("drop")
         try:
-            with mapping_errors(f"dropping what cdcflow made in {self._connector.address}"):
+            with mapping_errors(f"dropping what cdcflow created in {self._connector.address}"):
                 if before:
                     check_database(connection, before, identify(self._connector))
                 # The slot first: it is what costs the server something.
@@ -371,7 +371,7 @@ class PostgresSource:
     def facts(self) -> Mapping[str, str]:
         from cdcflow.sources.postgres import doctor
 
-        return self._catalog.ask(f"asking {self._connector.address} what it is", doctor.facts)
+        return self._catalog.ask(f"querying the version of {self._connector.address}", doctor.facts)
 
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
         name = (self._checkpoint.source.get("slot") if self._checkpoint else None) or self._settings.slot
@@ -383,7 +383,7 @@ class PostgresSource:
             left_out = {"left_out": ", ".join(map(str, self._left_out))} if self._left_out else {}
             return replace(found, details={**found.details, **left_out})
 
-        return self._catalog.ask(f"asking {self._connector.address} for its status", ask)
+        return self._catalog.ask(f"querying the status of {self._connector.address}", ask)
 
     def close(self) -> None:
         self._connector.close()

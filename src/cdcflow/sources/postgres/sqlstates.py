@@ -28,7 +28,7 @@ TRIED_AGAIN: Mapping[str, str] = {
 """Classes and codes that are tried again, each with why."""
 
 STOPS: Mapping[str, str] = {
-    "02": "no data, a warning that is no refusal",
+    "02": "no data, a warning, not a refusal",
     "03": "cdcflow's statement was wrong",
     "09": "a trigger of the user's refused it",
     "0A": "the server cannot do this at all",

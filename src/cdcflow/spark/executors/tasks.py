@@ -66,7 +66,7 @@ def _run_jobs(started: SparkContext, processes: Processes, invitation: Invitatio
             if processes.answered == before:  # no executor did anything
                 gone = failed(error, "reading")
                 if processes.answered:
-                    sys.stderr.write(f"{gone}\n  this process reads on by itself\n")
+                    sys.stderr.write(f"{gone}\n  this process continues reading alone\n")
                 processes.fail(gone)
                 return
         threading.Event().wait(AGAIN_AFTER_S)

@@ -214,11 +214,11 @@ class DeltaTable(StatementTable):
                 return
             if not is_free:
                 raise CannotFollow(
-                    f"making the table at {self._path}: the folder has files that are not a Delta table",
+                    f"creating the table at {self._path}: the folder has files that are not a Delta table",
                     remedy="move that folder away, and merge again",
                 )
         raise SinkUnavailable(
-            f"making the table at {self._path}: another driver tries the same, several times in a row",
+            f"creating the table at {self._path}: another driver tries the same, several times in a row",
             remedy="nothing is lost; merge again",
             runbook="busy",
         )

@@ -57,7 +57,7 @@ def check_metastore(spark: SparkSession, metastore: Metastore) -> None:
         _catalog(spark).databaseExists("default")
     except Exception as error:
         raise SinkUnavailable(
-            f"asking the Hive metastore {metastore.uri or ''}: {first_line(error)}",
+            f"querying the Hive metastore {metastore.uri or ''}: {first_line(error)}",
             remedy="make sure that the metastore runs and answers, then merge again",
             runbook="catalog-unreachable",
         ) from error

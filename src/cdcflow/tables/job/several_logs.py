@@ -110,7 +110,7 @@ def _check(logs: Sequence[Merged], without: Collection[str]) -> None:
     attempted = f"merging {', '.join(names)}"
     if len(set(names)) < len(names) or len({log.layout.log_file().log_id for log in logs}) < len(logs):
         raise ConfigurationError(
-            f"{attempted}: two of the logs are one, or have one name",
+            f"{attempted}: two of them are the same log, or have the same name",
             remedy="name each log once, each with a different name",
             runbook="settings",
         )

@@ -68,7 +68,7 @@ def opened(place: str, as_of: str | None) -> Base:
     if (path / "_delta_log").is_dir():
         return _delta(path, as_of)
     if as_of is not None:
-        raise _refused(place, "only a Delta table has versions, and this is none", "leave --as-of out")
+        raise _refused(place, "only a Delta table has versions, and this is not one", "leave --as-of out")
     if (path / "metadata").is_dir():
         raise _refused(place, "Iceberg tables are not read", "write its rows as Parquet or as a Delta table")
     return _parquet(path)

@@ -66,7 +66,7 @@ def _rows(engine: LocalEngine, warehouse: Path, cut: Cut, name: str) -> pa.Table
             if newest is None:
                 raise version_gone(warehouse, cut, name, "its folder is gone")
             if (table.id and table.id != newest.id) or newest.version < table.version:
-                raise version_gone(warehouse, cut, name, "another table is in its folder, made since then")
+                raise version_gone(warehouse, cut, name, "another table is in its folder, created since then")
             commit = there.commit_of(table.version)
             then = there.as_of(table.version)
             if is_replaced(cut, name, commit, {} if then is None else then.transactions):

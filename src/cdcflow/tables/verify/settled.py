@@ -79,7 +79,7 @@ def reached(
             threading.Thread(target=_nudge, args=(comparison,), name="nudge", daemon=True).start()
         if waited_s > wait_s:
             raise ConfigurationError(
-                f"comparing with {log.name}: it has not come to {end}, where the source was read, in {wait_s:.0f} s",
+                f"comparing with {log.name}: it has not reached {end}, where the source was read, in {wait_s:.0f} s",
                 remedy="start the daemon (`cdcflow run`), wait until `cdcflow status` shows no lag, and verify again",
                 runbook="verify",
             )
