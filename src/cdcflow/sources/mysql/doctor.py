@@ -282,7 +282,7 @@ def _run_check(subject: str, looking: Iterator[Finding]) -> list[Finding]:
         for finding in looking:
             found.append(finding)  # noqa: PERF402  findings before an error count
     except pymysql.Error as error:
-        found.append(of_error(subject, map_error(error, f"looking at {subject}")))
+        found.append(of_error(subject, map_error(error, f"checking {subject}")))
     except CdcflowError as error:
         found.append(of_error(subject, error))
     return found

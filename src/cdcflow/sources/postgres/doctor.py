@@ -99,7 +99,7 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
         found += _old_transaction(connection)
         found += _slot(connection, settings, role)
     except psycopg.Error as error:
-        found.append(of_error("connection", map_error(error, f"asking {connector.address}")))
+        found.append(of_error("connection", map_error(error, f"querying {connector.address}")))
     finally:
         connector.discard(connection)
     return found
