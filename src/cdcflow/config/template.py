@@ -14,7 +14,7 @@ class DatabaseKind(StrEnum):
 
 
 _HEAD = """\
-# cdcflow settings. Every name is explained in docs/settings.md; `cdcflow doctor` says what the database still needs.
+# cdcflow settings. Every name is explained in docs/settings.md; `cdcflow doctor` shows what the database still needs.
 # Relative paths begin at the folder of this file. Keep secrets out of it: ${env:NAME} or ${file:path}.
 
 """
@@ -26,8 +26,8 @@ source:
   # password: ${env:CDCFLOW_PASSWORD}                      # or ${file:/run/secrets/cdcflow}
   tables:                                                  # patterns of schema.table; each in quotes
     - "public.*"
-    # - "!public.audit_*"                                  # ! leaves tables out
-  # slot: cdcflow_mydatabase                               # these two are named after the log when left out
+    # - "!public.audit_*"                                  # ! excludes tables
+  # slot: cdcflow_mydatabase                               # these two are named after the log if not set
   # publication: cdcflow_mydatabase
   # special_values: stop                                   # stop | null | text | clamp: infinity, NaN in numeric(p,s)
   # unconstrained_numeric: text                            # numeric without precision: text | decimal(38,10)
@@ -41,11 +41,11 @@ source:
   # password: ${{env:CDCFLOW_PASSWORD}}                      # or ${{file:/run/secrets/cdcflow}}
   tables:                                                  # patterns of database.table; each in quotes
     - "mydatabase.*"
-    # - "!mydatabase.audit_*"                              # ! leaves tables out
-  # tls: {{mode: off}}                                       # the link is verified; off: where nobody else can read it
+    # - "!mydatabase.audit_*"                              # ! excludes tables
+  # tls: {{mode: off}}                                       # the link is verified; off: where others cannot read it
 {key}  # fence: marks                                           # read-only: a backfill writes nothing to the server
-  # marks_table: cdcflow.cdcflow_marks                     # where marks are written; made at the first start
-  # server_id: 4001                                        # our number as a replica; made from the log when left out
+  # marks_table: cdcflow.cdcflow_marks                     # where marks are written; created at the first start
+  # server_id: 4001                                        # cdcflow's number as a replica; not set: from the log
   # tables_without_key: refuse                             # whole: read each in one piece
   # zero_dates: stop                                       # stop | null | text: 0000-00-00 and the like
   # bad_text: stop                                         # stop | replace: bytes that the character set does not have
@@ -53,12 +53,12 @@ source:
 """
 
 _PUBLIC_KEY = """\
-  # server_public_key: server-public-key.pem               # without TLS MySQL wants passwords encrypted with its key
+  # server_public_key: server-public-key.pem               # without TLS MySQL needs passwords encrypted with its key
 """
 
 _REST = """\
   # backfill:
-  #   rows_per_second_max: 50000                           # go easy on the source; no limit when left out
+  #   rows_per_second_max: 50000                           # limits the load on the source; no limit if not set
   #   chunk_time_target_ms: 200                            # how long reading a chunk takes
   #   ranges_at_once: 2                                    # connections that read a large chunk together
 

@@ -1,1 +1,1 @@
-"""The daemon: runs a capture with its components in a process, reloads settings, handles signals, tells its status."""
+"""The daemon: runs a capture and its components in a process, reloads settings, handles signals, reports its status."""

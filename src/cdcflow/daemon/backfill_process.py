@@ -1,4 +1,4 @@
-"""A backfill by this process: it captures until the tables are read, and shows their progress meanwhile."""
+"""A backfill by this process: it captures until the tables are read, and shows their progress."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ INTERRUPTED = 130
 """Ctrl-C when no orderly stop was possible: a shell's code for a process ended by SIGINT."""
 
 _CODES: tuple[tuple[type[CdcflowError], int, str], ...] = (
-    (HistoryLost, 65, "somebody must decide to read the tables again"),
-    (SourceUnavailable, 69, "nothing is in doubt; start again later"),
-    (SyncFailed, 74, "nothing is in doubt; make room or fix the disk, then start again"),
-    (InvariantViolated, 70, "cdcflow contradicted itself; keep the log and the trace"),
-    (SinkUnavailable, 74, "nothing is in doubt; make room or fix the disk, then start again"),
+    (HistoryLost, 65, "an operator must decide to read the tables again"),
+    (SourceUnavailable, 69, "nothing is lost; start again later"),
+    (SyncFailed, 74, "nothing is lost; make room or fix the disk, then start again"),
+    (InvariantViolated, 70, "cdcflow contradicted itself; keep the log and the traceback"),
+    (SinkUnavailable, 74, "nothing is lost; make room or fix the disk, then start again"),
     (OutcomeUnknown, 75, "start again; the next start checks the log first"),
     (ConfigurationError, 78, "something must be changed before a new start"),
 )

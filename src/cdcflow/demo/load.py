@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cdcflow.demo.load", description="Seed data and a load for a database.")
     commands = parser.add_subparsers(dest="what", required=True)
-    seed = commands.add_parser("seed", help="create and fill the tables, unless they are there")
+    seed = commands.add_parser("seed", help="create and fill the tables, unless they exist")
     write = commands.add_parser("write", help="keep changing them, until SIGTERM")
     for command in (seed, write):
         command.add_argument("url", help="postgresql://user@host/airports or mysql://user@host/airports")
