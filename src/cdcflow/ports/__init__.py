@@ -1,4 +1,4 @@
-"""The Protocols that a source or a log of your own implements, under one name for programs.
+"""The Protocols that your source or log implements, under one name for programs.
 
 A source adapter (`cdcflow.sources.*`) and a sink adapter (`cdcflow.sinks.*`) do not import each other; the capture
 uses both through these Protocols only. `cdcflow.wiring` connects the concrete classes. The modules that declare them

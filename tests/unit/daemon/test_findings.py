@@ -49,7 +49,7 @@ def test_healthy_capture_has_no_findings() -> None:
         ("error", "will not try again: gone", "backfill", {"state": "halted", "reason": "gone\n  run backfill"}),
         ("warning", "did not answer", "doctor", {"source_error": "asking db: refused"}),
         ("error", "The source has sent nothing for 90 s", "doctor", {"heartbeat_age_seconds": 90}),
-        ("warning", "20 minutes behind", "backlog", {"lag_seconds": 1200}),
+        ("warning", "by 20 minutes", "backlog", {"lag_seconds": 1200}),
         ("warning", "cannot be captured: public.bare", "doctor", {"left_out": ["public.bare"]}),
         ("warning", "Foreign keys", "doctor", {"source": {"cascades_not_logged": "shop.items"}}),
         ("error", "discarded log", "--accept-history-loss", {"source": {"wal_status": "lost"}}),

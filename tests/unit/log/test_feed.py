@@ -118,7 +118,7 @@ def test_partial_row_stops_the_feed_and_the_remedies_work() -> None:
 def test_truncate_stops_the_feed_or_is_a_row() -> None:
     """Rows that disappear silently would stay in every copy."""
     rows = log_rows(NEW, [{OP: "c", "id": 1, "b": 1, "added": 1}, {OP: "t"}, {OP: "c", "id": 2, "b": 1, "added": 1}])
-    with pytest.raises(NotInFeed, match=r"offset 2 .*\n  read up to offset 1, .* from offset 3 on"):
+    with pytest.raises(NotInFeed, match=r"offset 2 .*\n  read up to offset 1, .* from offset 3;"):
         feed(rows, NEW, NEW)
     shown = found(feed(rows, NEW, NEW, truncates_as_rows=True))
     assert shown[1] == said("truncate", 2, {"id": None, "b": None, "added": None})

@@ -232,7 +232,7 @@ def test_tables_of_one_name_are_distinguished_by_their_log(made: Any) -> None:
     assert logs.current(remedy.removeprefix("name one of them: ").split(", ")[1]).num_rows == 1
     assert [b.name for b in logs.changes(tables=[NAME])] == [f"crm:{NAME}", f"shop:{NAME}"]
     assert [b.name for b in logs.changes(tables=[f"shop:{NAME}"])] == [f"shop:{NAME}"]
-    with pytest.raises(ConfigurationError, match=r"none of crm, shop has a table public\.gone"):
+    with pytest.raises(ConfigurationError, match=r"no log of crm, shop has a table public\.gone"):
         list(logs.changes(tables=["public.gone"]))
 
 

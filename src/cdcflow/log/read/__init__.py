@@ -1,1 +1,1 @@
-"""Reading a log while its writer runs: rows, shapes, moments, feeds, and a check of the whole."""
+"""Reading a log while its writer runs: rows, shapes, points in time, feeds, and a check of the whole."""
