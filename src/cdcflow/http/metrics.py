@@ -309,7 +309,10 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         number_at("counts", "bytes_appended"),
     ),
     (Metric("cuts_total", "counter", "Cuts written to the log."), number_at("counts", "cuts")),
-    (Metric("syncs_total", "counter", "Times that the log was synced to make cuts durable."), number_at("counts", "syncs")),
+    (
+        Metric("syncs_total", "counter", "Times that the log was synced to make cuts durable."),
+        number_at("counts", "syncs"),
+    ),
     (
         Metric("attempts_total", "counter", "Times that the capture was started or started again."),
         number_at("counts", "attempts"),

@@ -155,7 +155,7 @@ def compile_schema(name: str, key: Sequence[str], given: Mapping[str, Any] | Pat
     """
     schema = _read(name, given) if isinstance(given, Path) else given
     if unknown := sorted(schema.keys() - _TOP):
-        raise _schema_error(name, f"{unknown[0]} is not known", "leave it out; docs/serve.md lists what is supported")
+        raise _schema_error(name, f"{unknown[0]} is not known", "remove it; docs/serve.md lists what is supported")
     if schema.get("type") != "object" or not isinstance(schema.get("properties"), Mapping):
         raise _schema_error(name, "it describes no object", "set type to object, and list its properties")
     if schema.get("additionalProperties", False) is not False:
@@ -169,7 +169,7 @@ def compile_schema(name: str, key: Sequence[str], given: Mapping[str, Any] | Pat
     properties = {p: _property(name, p, said) for p, said in schema["properties"].items()}
     for column in key:
         if column not in properties:
-            raise _schema_error(name, f"the key names {column}, which is no property", "list it under properties")
+            raise _schema_error(name, f"the key names {column}, which is not a property", "list it under properties")
         if properties[column].kind not in _KEYS or properties[column].nullable:
             raise _schema_error(
                 name,
@@ -276,13 +276,13 @@ def _property(name: str, column: str, said: Any) -> Property:
     checks = {k: v for k, v in said.items() if k not in _ANNOTATIONS and k not in ("type", "format")}
     if unknown := sorted(checks.keys() - _CHECKS[kind]):
         raise _schema_error(
-            name, f"the property {column} has {unknown[0]}", "leave it out; docs/serve.md lists what is supported"
+            name, f"the property {column} has {unknown[0]}", "remove it; docs/serve.md lists what is supported"
         )
     return Property(column, kind, nullable, checks)
 
 
 def _schema_error(name: str, found: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"creating the collection {name} of its schema: {found}", remedy=remedy)
+    return ConfigurationError(f"creating the collection {name} from its schema: {found}", remedy=remedy)
 
 
 def _object(given: Any) -> Mapping[str, Any]:

@@ -209,7 +209,7 @@ def _offset_before(log: _Sealed, clock: int, tail: Sequence[pa.Table]) -> int:
         clocks = headers.column("commit_clock").cast(pa.int64()).to_numpy()
         count = int(bisect_left(clocks, clock))
         if not count and not at and log.has_expired and clock < int(clocks[0]):
-            raise log.history_lost(f"from {time_text(clock)} on")
+            raise log.history_lost(f"since {time_text(clock)}")
         return _last_of(headers, count, log.bounds[at][0] - 1)
     last = log.bounds[-1][1] if len(log) else 0
     for headers in tail:

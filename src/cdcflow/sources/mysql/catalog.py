@@ -314,7 +314,7 @@ class Catalog:
     def names(self) -> TableNames:
         """How the server compares names; after the first call `wanted` has names as the server stores them."""
         if self._names is None:
-            found = self.ask(f"asking {self._connector.address} how it compares names", table_names)
+            found = self.ask(f"querying how {self._connector.address} compares names", table_names)
             self._names, self.wanted = found, self.wanted.as_stored(found)
         return self._names
 
