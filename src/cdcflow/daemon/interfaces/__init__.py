@@ -1,1 +1,1 @@
-"""The daemon seen from outside: control socket, control table, HTTP with the page, notifications, OpenTelemetry traces."""
+"""Access to the daemon from outside: control socket, control table, HTTP with the page, notifications, `traces`."""

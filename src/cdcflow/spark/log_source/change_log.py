@@ -189,9 +189,7 @@ class ChangeLogStream(DataSourceStreamReader):
         _check_schema(plan, schema)
         ends = plan.options.ends
         if any(getattr(ends, f"to_{name}") is not None for name in ("offset", "cut", "position", "time")):
-            raise option_error(
-                "a stream has no end, but one is named", "omit toOffset, toCut, toPosition and toTime"
-            )
+            raise option_error("a stream has no end, but one is named", "omit toOffset, toCut, toPosition and toTime")
         self._rows = _PieceReader(plan, open_log, schema)
         self._at: int | None = None
         self._looked_s = 0.0
