@@ -322,6 +322,7 @@ class Bank(Branch):
 
     def fence(self) -> str:
         with self.database.connect(autocommit=True) as conn:
+            conn.execute("SET synchronous_commit = off")  # commits may be held
             conn.execute("SELECT pg_logical_emit_message(true, 'test', 'fence')")
             (lsn,) = conn.execute("SELECT pg_current_wal_insert_lsn()").fetchone() or ("",)
         high, low = str(lsn).split("/")

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import LiteralString
 
 import pytest
 from bank import Bank
@@ -22,16 +23,19 @@ def ghost_bank(own_postgres: PostgresServer, tmp_path: Path) -> Bank:
     return bank
 
 
+CHANGES = ("UPDATE accounts SET owner = 'after' WHERE id = 1", "DELETE FROM accounts WHERE id = 2")
+
+
 @contextlib.contextmanager
-def hanging_commit(bank: Bank, server: PostgresServer) -> Iterator[None]:
+def hanging_commit(bank: Bank, server: PostgresServer, *statements: LiteralString) -> Iterator[None]:
     """Inside, a transaction's commit record is in the WAL, and it waits for a standby that does not exist."""
 
     def commit() -> None:
         with bank.database.connect() as conn:
             conn.execute("SET synchronous_commit = on")
             with conn.transaction():
-                conn.execute("UPDATE accounts SET owner = 'after' WHERE id = 1")
-                conn.execute("DELETE FROM accounts WHERE id = 2")
+                for statement in statements or CHANGES:
+                    conn.execute(statement)
 
     def waits() -> bool:
         found = bank.database.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
@@ -120,3 +124,42 @@ def test_restart_remembers_what_an_earlier_epoch_delivered(ghost_bank: Bank, own
         fence = bank.fence()
         bank.wait_until(lambda: generation_done(capture.status()) and bank.has_reached(fence), "the backfill to end")
     bank.assert_log_equals_source()
+
+
+NEW_KEY = "ALTER TABLE accounts DROP CONSTRAINT accounts_pkey"
+SAME_KEY = "ALTER TABLE accounts ADD PRIMARY KEY (id)"
+SECOND_ROW = "INSERT INTO accounts (id, owner, balance) SELECT id, 'second', balance FROM accounts WHERE id = 1"
+FIRST_ROW_GOES = "DELETE FROM accounts WHERE id = 1 AND owner = 'before'"
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "running"])
+def test_key_that_changes_in_a_transaction_that_is_not_visible_yet(
+    ghost_bank: Bank, own_postgres: PostgresServer, is_stopped: bool
+) -> None:
+    """The messages do not contain the key, and the catalog still has the old one: two rows of one key, of which one is
+    deleted, were both missing from the log if the daemon was stopped before the commit was visible."""
+    full = "ALTER TABLE accounts REPLICA IDENTITY FULL"
+    default = "ALTER TABLE accounts REPLICA IDENTITY DEFAULT"
+    statements = (full, NEW_KEY, SECOND_ROW, FIRST_ROW_GOES, SAME_KEY, default)
+    ghost_bank.configure()
+    with contextlib.ExitStack() as commit, ghost_bank.capturing():
+        ghost_bank.wait_until(lambda: ghost_bank.has_reached(""), "the first backfill")
+        commit.enter_context(hanging_commit(ghost_bank, own_postgres, *statements))
+        fence = ghost_bank.fence()
+        ghost_bank.wait_until(lambda: ghost_bank.has_reached(fence), "the changes to be in the log")
+        if not is_stopped:
+            commit.close()
+            settle(ghost_bank)
+    if is_stopped:
+        with ghost_bank.capturing():
+            settle(ghost_bank)
+    assert [row[1] for row in owners(ghost_bank)] == ["second", "before"]
+    ghost_bank.assert_log_equals_source()
+
+
+def settle(bank: Bank) -> None:
+    """Wait until the log has all that is committed, and the table is read again."""
+    bank.database.execute("UPDATE accounts SET owner = 'touched' WHERE id = 3")
+    fence = bank.fence()
+    bank.wait_until(lambda: bank.has_reached(fence) and len(owners(bank)) == 2, "the table to be read again")

@@ -322,7 +322,28 @@ def test_changed_key_is_a_reason_once_a_message_does_not_describe_its_columns() 
     later.catalog.untold.add(10)
     assert later.versions.compare({T: told.now}).found == (RowVersion(T, told.now, told.now, True),)
     later.take(10, T)
-    assert later.versions.changed_version(10, 0) is None, "rows of the new generation are decoded with the new key"
+    told = later.versions.changed_version(10, 0)
+    assert told is not None
+    assert not told.changed, "rows of the new generation are decoded with the new key"
+
+
+def test_message_that_is_sent_before_its_transaction_is_visible_is_remembered() -> None:
+    """The catalog still has the old key when the message arrives. The process that sees the new one is another."""
+    on = Stage()
+    before = on.take(10, T)
+    on.catalog.untold.add(10)
+    told = on.versions.changed_version(10, 0)
+    assert told is not None
+    assert (told.known, told.changed) == (before, False)
+    assert on.versions.changed_version(10, 0) is None, "it is reported once"
+    later = Stage()
+    assert later.versions.compare({T: told.now}).found == (), "the key is still the same"
+    later.server.keys[0] = (10, False, 950, 951, [1, 3])
+    (compared,) = later.versions.compare({T: told.now}).found
+    assert compared.changed
+    taken = later.take(10, T)
+    assert taken is not None
+    assert not CatalogVersion.from_json(taken).untold, "the new generation has only rows with the new key"
 
 
 def test_changed_key_of_a_table_with_full_identity_is_a_reason_at_once() -> None:

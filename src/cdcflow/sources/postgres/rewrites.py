@@ -45,7 +45,10 @@ What a version holds, and when rows have changed since an older one:
   new type of a column keeps. A different key, or a time without one, is a reason to read the table again once a message
   arrived that does not contain the key of its time: REPLICA IDENTITY FULL marks every column, a table without a key
   none. Such rows were decoded with the current key, and while there was no key, several rows may have had the same key
-  values. Earlier keys are kept (`keys_were`), because the stream may not have reached the statement.
+  values. Earlier keys are kept (`keys_were`), because the stream may not have reached the statement. Conversely, such a
+  message may arrive before its transaction is visible in the catalog: the server sends a transaction once its commit is
+  in the log, and shows it later (with synchronous replication, when the standby has it). So the version also keeps that
+  one arrived (`untold`), and a process that is started in between compares the keys.
 - Also, of each column its number: dropped columns are kept (`was`), because a message from before the drop may still
   arrive, and names do not distinguish a column from one that replaced it (`catalog.column_numbers`).
 
@@ -193,7 +196,7 @@ class CatalogVersion:
     stored, because only new partitions and types are checked for it. `was` are earlier lists of columns, some of them
     dropped since: the stream may still refer to those. `key` is the primary key (None: an earlier cdcflow, which did
     not record it, wrote the version), `keys_were` those that the table had since its rows were read, `is_full` whether
-    REPLICA IDENTITY is FULL.
+    REPLICA IDENTITY is FULL, `untold` whether a message arrived that does not contain the key of its time.
     """
 
     oid: int
@@ -206,6 +209,7 @@ class CatalogVersion:
     key: PrimaryKey | None = None
     keys_were: tuple[PrimaryKey, ...] = ()
     is_full: bool = False
+    untold: bool = False
 
     def after(self, before: CatalogVersion) -> CatalogVersion:
         """This version, with what it must remember of one before it."""
@@ -215,6 +219,7 @@ class CatalogVersion:
             self,
             was=(*before.was, *((before.columns,) if gone else ()))[-WAS_MAX:],
             keys_were=(keys or before.keys_were)[-WAS_MAX:],
+            untold=before.untold,
         )
 
     def has_other_key(self, before: CatalogVersion) -> bool:
@@ -249,7 +254,8 @@ class CatalogVersion:
         key = {} if self.key is None else {"key": self.key.word}
         keys = {"keys_were": [key.word for key in self.keys_were]} if self.keys_were else {}
         full = {"full": True} if self.is_full else {}
-        return json.dumps({**value, **more, **was, **key, **keys, **full}, separators=(",", ":"), sort_keys=True)
+        untold = {"untold": True} if self.untold else {}
+        return json.dumps({**value, **more, **was, **key, **keys, **full, **untold}, separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> CatalogVersion:
@@ -263,6 +269,7 @@ class CatalogVersion:
             key=PrimaryKey.of_word(value["key"]) if "key" in value else None,
             keys_were=tuple(map(PrimaryKey.of_word, value.get("keys_were", ()))),
             is_full=value.get("full", False),
+            untold=value.get("untold", False),
         )
 
 
@@ -387,9 +394,11 @@ class RowVersions:
         if now is None:
             return None
         now = now.after(then)
+        if not partition and oid in self._catalog.untold:
+            now = replace(now, untold=True)
         came_and_went = bool(partition and partition not in now.files)
         changed = now.changed_since(then) or came_and_went or uncertain or self._decoded_otherwise(now)
-        same_key = (now.key, now.is_full) == (then.key, then.is_full)
+        same_key = (now.key, now.is_full, now.untold) == (then.key, then.is_full, then.untold)
         if not changed and same_key and now.files.keys() == then.files.keys() and now.columns == then.columns:
             return None
         now_text = now.to_json()
@@ -403,7 +412,7 @@ class RowVersions:
 
     def _decoded_otherwise(self, version: CatalogVersion) -> bool:
         """Whether a message without a key arrived for a table whose key has changed since it was read."""
-        return bool(version.keys_were) and version.oid in self._catalog.untold
+        return bool(version.keys_were) and (version.untold or version.oid in self._catalog.untold)
 
 
 Changed = Callable[[int, int], RowVersion | None]
