@@ -102,7 +102,7 @@ def test_every_reason_of_a_table_skipped_in_a_cut_names_its_section() -> None:
     reasons = [
         (f"{path.relative_to(SOURCES)}:{call.lineno}", keyword.value)
         for path, call in nodes()
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "TableReport"
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "TableMergeReport"
         for keyword in call.keywords
         if keyword.arg == "left_out"
     ]

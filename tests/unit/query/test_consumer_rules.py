@@ -516,7 +516,7 @@ PLANTED: dict[Callable[[HandLog], bool], tuple[str, Any]] = {
         "cdcflow.log.maintenance.consumer_files.lock_file",
         lambda path, refusal: os.open(path, os.O_RDWR | os.O_CREAT),
     ),
-    never_goes_back: ("cdcflow.log.query.cursors.State.is_before", lambda state, cursor: False),
+    never_goes_back: ("cdcflow.log.query.cursors.ConsumerState.is_before", lambda state, cursor: False),
     outlives_its_process: (
         "cdcflow.log.query.consumer.Consumer._keep",
         lambda self, state: setattr(self, "_state", state),

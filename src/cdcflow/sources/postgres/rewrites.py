@@ -255,7 +255,9 @@ class CatalogVersion:
         keys = {"keys_were": [key.word for key in self.keys_were]} if self.keys_were else {}
         full = {"full": True} if self.is_full else {}
         untold = {"untold": True} if self.untold else {}
-        return json.dumps({**value, **more, **was, **key, **keys, **full, **untold}, separators=(",", ":"), sort_keys=True)
+        return json.dumps(
+            {**value, **more, **was, **key, **keys, **full, **untold}, separators=(",", ":"), sort_keys=True
+        )
 
     @classmethod
     def from_json(cls, text: str) -> CatalogVersion:
