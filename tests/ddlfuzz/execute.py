@@ -341,7 +341,7 @@ class Run:
         for statement in _SQL.findall(stop.remedy):
             # One that is refused may have been executed before the stop was noticed. A stop that comes again is found
             # above.
-            self._said([statement], own=False)
+            self._said([self._with_key(statement)], own=False)
             done = True
         if "--accept-history-loss" in stop.remedy:
             self.accept = done = True
@@ -364,6 +364,13 @@ class Run:
         A case takes the first.
         """
         return False
+
+    def _with_key(self, statement: str) -> str:
+        """A remedy's `ADD PRIMARY KEY (…)` with the columns that an operator would write: a step that the server
+        refused in the middle may have dropped the key."""
+        words = re.findall(r"\w+", statement)
+        keys = [table.key for name, table in self.model.tables.items() if name.rpartition(".")[2] in words]
+        return statement.replace("(…)", f"({', '.join(keys[0])})") if keys else statement
 
     def _set_column(self, column: str, policy: str | None) -> None:
         """Set a column's policy in the settings file; None: remove it."""

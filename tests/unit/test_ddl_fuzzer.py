@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from tests.ddlfuzz import jobs, oracle
+from tests.ddlfuzz import jobs, model, oracle
 from tests.ddlfuzz.daemon import Status
 from tests.ddlfuzz.draw import Case, committed, drawn
 from tests.ddlfuzz.execute import Failure, Outcome, Run
@@ -304,3 +304,16 @@ def test_oracle_expects_nothing_of_a_table_whose_rows_are_uncertain(why: str) ->
         database.name, database.number = "t", 8
         kept.after(Step("create_table", ("public.t",)))
     assert kept.difference({}, Progress()) is None
+
+
+@pytest.mark.parametrize(("server", "name"), [("mysql", "t4"), ("postgres", "public.t4")])
+def test_remedy_that_adds_a_key_gets_the_columns_of_the_table_s_key(server: Server, name: str) -> None:
+    """A key was lost in the middle of a refused step: an operator fills in the remedy's `(…)`."""
+    run = object.__new__(Run)
+    run.model = Model(server)
+    other = model.Table({})
+    run.model.tables = {name.replace("t4", "t"): other, name: model.Table({}, key=("alt", "id"))}
+    assert run._with_key("ALTER TABLE `shop`.`t4` ADD PRIMARY KEY (…)") == (
+        "ALTER TABLE `shop`.`t4` ADD PRIMARY KEY (alt, id)"
+    )
+    assert run._with_key("ALTER TABLE `shop`.`t5` ADD PRIMARY KEY (…)").endswith("(…)")
