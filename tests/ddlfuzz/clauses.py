@@ -73,6 +73,8 @@ def combined(model: Model, table: str, *clauses: str) -> list[str] | None:
             if shape.parts is not None or rest[1] in model.tables:
                 return None
             name = rest[1]
+        if word == "same":
+            name = table  # of several names the server takes the last
         text = _clause(table, shape, word, rest)
         if text is None:
             return None
