@@ -138,6 +138,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     STARTED.clear()
 
 
+def answers_of(clients: list[Client]) -> int:
+    return sum(len(client.answers) for client in clients)
+
+
 def test_answered_requests_are_in_the_log_once_and_in_order_after_kills(folder: Path) -> None:
     """An answer is a promise; a request without one is applied wholly or not at all, and may be repeated."""
     seed = random.randrange(1 << 30)
@@ -147,10 +151,13 @@ def test_answered_requests_are_in_the_log_once_and_in_order_after_kills(folder: 
     served = Served(folder)
     served.send({"op": "put", "value": {"id": COUNTER, "hits": 0}}, "counter")
     for _ in range(3):
+        before = answers_of(clients)
         threads = [threading.Thread(target=client.run, args=(served,)) for client in clients]
         for thread in threads:
             thread.start()
-        time.sleep(rng.uniform(0.3, 1.0))
+        while answers_of(clients) < before + 8 and any(thread.is_alive() for thread in threads):
+            time.sleep(0.02)  # a busy machine answers later
+        time.sleep(rng.uniform(0, 0.7))
         served.kill()
         for thread in threads:
             thread.join()

@@ -106,7 +106,7 @@ def test_a_bundle_holds_no_secret_and_no_value_of_a_row(settings: Path, shop: Da
     assert [c["name"] for c in parts["tables.json"]["public.orders"]["2"]["columns"]] == ["id", "words", "more"]
     assert sum(f["rows"] for s in parts["log.json"]["newest"] for f in s["files"]) > 1000
     assert any(f["level"] == "ok" for f in parts["doctor.json"])
-    assert files["events.txt"].startswith(b"1 other lines are left out\n2026-01-31T12:00:00.123Z range chunk read")
+    assert files["events.txt"].startswith(b"1 other lines are excluded\n2026-01-31T12:00:00.123Z range chunk read")
     again = CliRunner().invoke(app, ["bundle", "--output", "b.tar.gz"])
     assert again.exit_code == 78
     assert "exists already" in again.output

@@ -38,6 +38,7 @@ def locked(database: Database, statement: str) -> Iterator[int]:
     with database.session(autocommit=False) as session:
         session.execute(statement.encode())
         yield session.info.backend_pid
+        session.rollback()  # the server notices a closed connection later
 
 
 def captured(capture: Capture) -> list[str]:
