@@ -137,8 +137,8 @@ FIRST_ROW_GOES = "DELETE FROM accounts WHERE id = 1 AND owner = 'before'"
 def test_key_that_changes_in_a_transaction_that_is_not_visible_yet(
     ghost_bank: Bank, own_postgres: PostgresServer, is_stopped: bool
 ) -> None:
-    """The messages do not contain the key, and the catalog still has the old one: two rows of one key, of which one is
-    deleted, were both missing from the log if the daemon was stopped before the commit was visible."""
+    """The messages do not contain the key, and the catalog still has the old one. One of two rows with the same key is
+    deleted: both were missing from the log if the daemon was stopped before the commit was visible."""
     full = "ALTER TABLE accounts REPLICA IDENTITY FULL"
     default = "ALTER TABLE accounts REPLICA IDENTITY DEFAULT"
     statements = (full, NEW_KEY, SECOND_ROW, FIRST_ROW_GOES, SAME_KEY, default)
