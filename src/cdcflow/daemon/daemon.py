@@ -27,7 +27,7 @@ from cdcflow.daemon.exit_codes import exit_code
 from cdcflow.daemon.http_component import Http
 from cdcflow.daemon.interfaces.control_socket import ControlServer
 from cdcflow.daemon.reload import Reloading
-from cdcflow.daemon.running_components import Beside, Component
+from cdcflow.daemon.running_components import Component, RunningComponents
 from cdcflow.daemon.signals import obeying_signals
 from cdcflow.daemon.status import Watch
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
@@ -73,13 +73,15 @@ def run(
         if reloading is not None:
             parts.append(Observing(capture, tell))
         told = Notifications(watch.status, tell, watch.tables_in_log)
-        beside = around.enter_context(Beside([*parts, RetentionComponent(tell), Index(tell), publish, told]))
+        components = around.enter_context(
+            RunningComponents([*parts, RetentionComponent(tell), Index(tell), publish, told])
+        )
         hang_up = None if reloading is None else reloading.hang_up
         around.enter_context(obeying_signals(capture.stop, tell, lambda: capture.is_starting, hang_up))
         around.enter_context(told)
-        beside.use(config)
+        components.use(config)
         if reloading is not None:
-            reloading.use_beside = beside.use
+            reloading.use_components = components.use
         around.enter_context(_telling_of_a_halt(config, capture))
         try:
             capture.run()

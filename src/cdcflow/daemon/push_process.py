@@ -46,9 +46,9 @@ def serve(settings: Config, tell: OnEvent) -> None:
         )
         server.start()
         around.callback(server.close)
-        for beside in (wiring.indexing(settings, tell), wiring.expiring(settings, tell)):
-            if beside is not None:
-                around.enter_context(beside)
+        for maintenance in (wiring.indexing(settings, tell), wiring.expiring(settings, tell)):
+            if maintenance is not None:
+                around.enter_context(maintenance)
         end_loading()
         names = ", ".join(sorted(pushing.shapes))
         tell("serving", {"listen": door.listen, "port": server.port, "collections": names})

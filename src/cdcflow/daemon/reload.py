@@ -35,7 +35,7 @@ class Reloading:
         self._lock = threading.Lock()
         # By the capture's numbers: it falls back to earlier settings if it cannot continue with the latest.
         self._known: dict[int, tuple[Config, Mapping[str, str]]] = {1: (config, settings_as_text(config))}
-        self.use_beside: Callable[[Config], None] = lambda config: None
+        self.use_components: Callable[[Config], None] = lambda config: None
         """Applies settings to what runs alongside the capture, or raises and changes nothing."""
 
     @property
@@ -77,7 +77,7 @@ class Reloading:
             return {"op": "reload", "number": number, "plan": found.to_json()}
 
     def _take_up(self, config: Config, found: Plan) -> int:
-        self.use_beside(beside(self.in_use, config))
+        self.use_components(beside(self.in_use, config))
         # They count from now on, even if the capture falls back to earlier settings.
         known = {n: beside(before, config) for n, (before, _) in self._known.items()}
         self._known = {number: (before, settings_as_text(before)) for number, before in known.items()}
@@ -98,7 +98,7 @@ class Reloading:
     def _follow(self) -> None:
         with self._lock:
             try:
-                self.use_beside(self.in_use)
+                self.use_components(self.in_use)
             except CdcflowError as error:
                 self._tell_refusal(error)
 

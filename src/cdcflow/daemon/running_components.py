@@ -44,7 +44,7 @@ class Component(Protocol):
         """
 
 
-class Beside:
+class RunningComponents:
     """The parts alongside one capture. Any thread may call `use`; call `close` when the capture has ended."""
 
     def __init__(self, parts: Sequence[Component]) -> None:
@@ -100,4 +100,4 @@ def _end(running: Sequence[Running | None]) -> None:
             one.end(wait=True)
 
 
-__all__ = ["Beside", "Component", "Running"]
+__all__ = ["RunningComponents", "Component", "Running"]

@@ -34,7 +34,7 @@ class Stage:
         self.write(**sections)
         capture: Any = self
         self.reloading = Reloading(self.file, load(self.file), capture, lambda e, f: self.told.append((e, dict(f))))
-        self.reloading.use_beside = self.used.append
+        self.reloading.use_components = self.used.append
 
     def write(self, **sections: Any) -> None:
         source = {"kind": "postgres", "url": "postgresql://cdc@db/shop", **sections.pop("source", {})}
@@ -91,7 +91,7 @@ def test_component_that_cannot_run_refuses_the_whole_file(stage: Stage) -> None:
     def refuse(config: Config) -> None:
         raise ConfigurationError("cannot be had", remedy="choose another port")
 
-    stage.reloading.use_beside = refuse
+    stage.reloading.use_components = refuse
     with pytest.raises(ConfigurationError, match="cannot be had"):
         stage.reloading.reload()
     assert (stage.given, stage.left()) == ([], ["service.listen", "source.heartbeat"])

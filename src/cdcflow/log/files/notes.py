@@ -34,9 +34,9 @@ def write(layout: Layout, note: Note) -> None:
     """
     path = _path(layout, note.kind, note.name)
     path.parent.mkdir(exist_ok=True)
-    beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(json.dumps(asdict(note)))
-    beside.replace(path)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(asdict(note)))
+    temporary.replace(path)
 
 
 def warehouse_name(place: Path | str) -> str:

@@ -129,7 +129,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, words: Mapping[str, object]) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):  # another machine's or a read-only folder: ignored
-        beside.write_text(json.dumps(words), encoding="utf-8")
-        beside.replace(path)
+        temporary.write_text(json.dumps(words), encoding="utf-8")
+        temporary.replace(path)

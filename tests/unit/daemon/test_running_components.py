@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cdcflow.config import Config
-from cdcflow.daemon.running_components import Beside, Running
+from cdcflow.daemon.running_components import Running, RunningComponents
 from cdcflow.errors import ConfigurationError
 
 
@@ -29,7 +29,7 @@ class Stage:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.refused = False
-        self.beside = Beside([_Part(self, "listen"), _Part(self, "hosts")])
+        self.beside = RunningComponents([_Part(self, "listen"), _Part(self, "hosts")])
 
     def taken(self) -> list[str]:
         done, self.done = self.done, []
