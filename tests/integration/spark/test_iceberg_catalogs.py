@@ -113,7 +113,7 @@ def test_catalog_that_cannot_commit_is_named(spark: Any, hand_log: HandLog, tmp_
     patience = {f"hadoop.iceberg.hive.lock-{name}timeout-ms": "500" for name in ("", "creation-")}
     with HiveMetastore(locks=False) as server:
         lake = Warehouse(tmp_path / "lake", catalog={"type": "hive", "uri": server.uri, **patience})
-        with pytest.raises(SinkUnavailable, match=r"making .*orders.*has no such table\n.*the catalog's log"):
+        with pytest.raises(SinkUnavailable, match=r"creating .*orders.*has no such table\n.*the catalog's log"):
             job.merge(spark, hand_log.root, lake)
 
 
