@@ -36,6 +36,3 @@ class EventChecks:
         found = source.compare_event()
         if found is not None:
             self._on_compared(found)
-
-
-__all__ = ["EventChecks"]

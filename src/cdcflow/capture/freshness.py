@@ -272,6 +272,3 @@ def tables_of(run: object) -> Collection[TableId]:
     if batches is not None:
         return {batch.table.id for batch in batches}
     return {table.id for table in getattr(run, "shapes", ())}
-
-
-__all__ = ["Freshness", "tables_of"]

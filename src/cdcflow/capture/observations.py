@@ -107,6 +107,3 @@ class Observed:
     def counts(self) -> dict[str, int]:
         rows = {"rows_captured": self._rows[Kind.SOURCE], "rows_read": self._rows[Kind.READ]}
         return {**rows, "bytes_appended": self._bytes, "cuts": self._cuts}
-
-
-__all__ = ["Observed", "OnEvent"]

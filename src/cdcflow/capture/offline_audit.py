@@ -98,6 +98,3 @@ def _note(command: Command) -> dict[str, Any]:
 def _command(number: int, note: Mapping[str, Any]) -> Command:
     told = Late(Outcome(None, note["outcome"], note["reason"]))
     return Command(number, note["op"], note["asked_by"], note["at_us"], (told,), note["details"])
-
-
-__all__ = ["KEPT_MAX", "LateTraces"]

@@ -415,6 +415,3 @@ def _bits(values: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         np.uint8
     )
     return bits
-
-
-__all__ = ["DIFFERENCE", "Shadow", "differing", "same_values"]

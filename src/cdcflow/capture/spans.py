@@ -60,6 +60,3 @@ class Spans:
         about: dict[str, int | str] = {"cdcflow.epoch": self._epoch}
         about |= {f"cdcflow.{name}": int(str(fields[name])) for name in ("window", "chunks", "held") if name in fields}
         self._on_span("window", window[1], self._now_ns(), about)
-
-
-__all__ = ["OnSpan", "Spans"]

@@ -30,6 +30,3 @@ def status_of(found: Checkpoint, progress: Progress, limits: Limits) -> dict[str
         "commit_clock": found.commit_clock,
         "tables": progress.to_status(limits.rows_per_second_max),
     }
-
-
-__all__ = ["fields_of", "error_text", "status_of"]

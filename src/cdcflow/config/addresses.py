@@ -82,6 +82,3 @@ def _check_host(host: str) -> None:
     port = found["port"]
     if port and not (port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ValueError("has a port that is not a number from 1 to 65535")
-
-
-__all__ = ["mysql_url", "postgres_url"]

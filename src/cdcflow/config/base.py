@@ -19,6 +19,3 @@ def is_host_and_port(text: str) -> bool:
 class Settings(BaseModel):
     # A ValidationError must not repeat the given value: it may be a secret in the wrong place (hard case S03).
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-__all__ = ["HOST_AND_PORT", "URL", "Settings", "is_host_and_port"]

@@ -151,16 +151,3 @@ def _may_be_secret(name: str, text: str) -> bool:
     # A column may be called password, and the policy for its values is no secret; a token is always a reference.
     is_none = name.startswith(("source.columns.", "service.tokens", "serve.tokens", "serve.collections."))
     return not is_none and _SECRET.search(name) is not None and _REFERENCE.fullmatch(text) is None
-
-
-__all__ = [
-    "HIDDEN",
-    "RULES",
-    "SettingChange",
-    "SettingRule",
-    "Taken",
-    "changes",
-    "digest",
-    "rule_for",
-    "settings_as_text",
-]

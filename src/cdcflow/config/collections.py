@@ -88,6 +88,3 @@ class Push(Settings):
     """The source of a log that `cdcflow serve` writes: programs, not a database."""
 
     kind: Literal["push"]
-
-
-__all__ = ["Collection", "Idempotency", "Push", "Serve"]

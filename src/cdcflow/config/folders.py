@@ -139,6 +139,3 @@ def _reference_below(folder: Path, reference: str | None) -> str | None:
 
 def _below(folder: Path, path: Path | None) -> Path | None:
     return None if path is None else folder / path.expanduser()
-
-
-__all__ = ["rebase"]

@@ -34,6 +34,3 @@ def load(path: Path | str) -> Config:
             f"{location(path, error.problem_mark)}: this value cannot be read; enclose it in quotes"
         ) from None
     return rebase(config, path.parent.absolute())
-
-
-__all__ = ["load"]

@@ -301,6 +301,3 @@ class KafkaLog(Settings):
             endpoint = None if self.kafka.objects is None else self.kafka.objects.endpoint
             return self.folder / "objects" / _digest(endpoint, self.kafka.history)
         return self.kafka.history or self.folder / "history"
-
-
-__all__ = ["FileLog", "Kafka", "KafkaLog", "Objects", "Retention", "Seal", "StoreAccess"]

@@ -110,6 +110,3 @@ def _all_names(model: type[Settings], setting: SettingPath, source: type[Setting
         inner = _inner_models(model, name, source)
         names += [found for m in inner for found in _all_names(m, (*setting, name), source)] or [(*setting, name)]
     return names
-
-
-__all__ = ["mistake"]

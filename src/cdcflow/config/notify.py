@@ -54,6 +54,3 @@ class Notify(Settings):
         if (self.webhook is None) == (self.command is None):
             raise ValueError("needs webhook or command: one of them for each receiver")
         return self
-
-
-__all__ = ["Notify", "Topic"]

@@ -161,6 +161,3 @@ def _user(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return f"user {number}"
-
-
-__all__ = ["check_writable", "is_about_a_path", "log_places", "naming_paths", "of_system", "warehouse_places"]

@@ -121,16 +121,3 @@ class Publish(Settings):
     """Where changes are published in addition to the log."""
 
     kafka: PublishKafka
-
-
-__all__ = [
-    "BinaryMode",
-    "DecimalMode",
-    "FormatName",
-    "IntervalMode",
-    "Publish",
-    "PublishKafka",
-    "Registry",
-    "TimeMode",
-    "UnsignedMode",
-]

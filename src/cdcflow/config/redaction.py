@@ -58,6 +58,3 @@ def _references(value: Any) -> Iterator[str]:
             yield from _references(inner)
     elif isinstance(value, str):
         yield from _REFERENCE.findall(value)
-
-
-__all__ = ["LEFT_OUT", "redact", "secrets_of"]

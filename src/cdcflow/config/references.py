@@ -78,6 +78,3 @@ def _secret_from_file(path: Path) -> str:
         raise ConfigurationError(f"the settings take a secret from {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"the secret in {path} is not UTF-8 text") from None
-
-
-__all__ = ["SecretReference", "is_reference", "secret", "without_password"]

@@ -55,6 +55,3 @@ def check_tokens(listen: str | None, tokens: Sequence[AccessToken], setting: str
             f"listens on {listen}, which other machines can reach, and has no token: listen on 127.0.0.1, or set "
             f"{setting}: [{{name: ops, role: operate, token: '${{env:CDCFLOW_HTTP_TOKEN}}'}}]"
         )
-
-
-__all__ = ["AccessToken", "check_tokens", "is_loopback"]

@@ -90,6 +90,3 @@ def dotted_name(setting: SettingPath) -> str:
 
 def location(path: Path, mark: yaml.Mark | None) -> str:
     return str(path) if mark is None else f"{path}:{mark.line + 1}:{mark.column + 1}"
-
-
-__all__ = ["SettingPath", "SettingMarks", "location", "compose_file", "dotted_name", "note_marks"]

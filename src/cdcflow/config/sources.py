@@ -211,6 +211,3 @@ class MySQL(_Database):
                 "one of the two"
             )
         return self
-
-
-__all__ = ["PATTERN", "Backfill", "MySQL", "Postgres", "Special", "Tls"]

@@ -60,6 +60,3 @@ def seconds(text: str, *, zero: bool = False) -> float:
             least = "0s or more" if zero else "more than 0s"
             raise ConfigurationError(f"a time must be {least}, and {text} is not") from None
         raise ConfigurationError("a time must be a number with a unit, such as 30s or 5m") from None
-
-
-__all__ = ["BYTES", "Bytes", "Seconds", "SecondsOrNone", "byte_count", "seconds", "with_unit"]

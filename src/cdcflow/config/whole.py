@@ -281,6 +281,3 @@ class Config(Settings):
         if "kafka" in log and len(log) > 1:
             raise ValueError("is in one place: either path (with what belongs to it) or kafka, not both")
         return (KafkaLog if "kafka" in log else FileLog).model_validate(log)
-
-
-__all__ = ["Config", "Merge", "Service"]

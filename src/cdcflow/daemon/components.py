@@ -261,15 +261,3 @@ def made_of_publishing(config: Config) -> object:
     log = config.log
     place = (log.path, log.objects) if isinstance(log, FileLog) else log
     return config.publish, place, config.database.kind
-
-
-__all__ = [
-    "Notifications",
-    "Observing",
-    "PublishComponent",
-    "PublisherThread",
-    "Publishing",
-    "RetentionComponent",
-    "ControlTableComponent",
-    "made_of_publishing",
-]

@@ -101,6 +101,3 @@ def _run(publisher: Publisher, *, once: bool, wait: bool) -> None:
     wait_for(ended)
     if failures:
         raise failures[0]
-
-
-__all__ = ["PublishingRun"]

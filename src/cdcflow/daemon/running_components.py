@@ -98,6 +98,3 @@ def _end(running: Sequence[Running | None]) -> None:
     for one in reversed(running):
         if one is not None:
             one.end(wait=True)
-
-
-__all__ = ["RunningComponents", "Component", "Running"]

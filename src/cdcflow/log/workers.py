@@ -66,5 +66,3 @@ class Here:
 
 
 HERE = Here()
-
-__all__ = ["HERE", "AwayLog", "Here", "Workers"]

@@ -38,6 +38,3 @@ def _names(tables: Collection[TableId]) -> str:
 def without(source: Mapping[str, str]) -> dict[str, str]:
     """The same `source` without tables to read again."""
     return {name: value for name, value in source.items() if name not in (REREAD, RETRIED)}
-
-
-__all__ = ["REREAD", "RETRIED", "as_source_entries", "pending", "tables_to_retry", "without"]

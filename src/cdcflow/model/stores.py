@@ -17,6 +17,3 @@ class StoreAddress:
     region: str = "us-east-1"
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
-
-
-__all__ = ["StoreAddress"]

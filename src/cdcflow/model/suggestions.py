@@ -17,6 +17,3 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_case = {one.casefold(): one for one in names}
     found = alike or [by_case[one] for one in difflib.get_close_matches(wanted, by_case, n=1, cutoff=0.75)]
     return f"did you mean {' or '.join(found[:3])}? " if found else ""
-
-
-__all__ = ["did_you_mean"]

@@ -100,6 +100,3 @@ _HOLDS: Mapping[str, Any] = {
     "maximum": lambda column, limit: pc.less_equal(column, limit),
     "enum": lambda column, limit: pc.or_(column.is_null(), pc.is_in(column, pa.array(limit, column.type))),
 }
-
-
-__all__ = ["CONTENT_TYPE", "read"]

@@ -39,6 +39,3 @@ def status(writer: CollectionWriter) -> dict[str, Any]:
         "waiting_bytes": writer.waiting_bytes,
         "unindexed_bytes": writer.unindexed_bytes,
     }
-
-
-__all__ = ["LISTED", "status"]

@@ -117,6 +117,3 @@ def _property(one: Property) -> dict[str, Any]:
         **({"format": one.kind} if is_time else {}),
         **one.checks,
     }
-
-
-__all__ = ["description"]

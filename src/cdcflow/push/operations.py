@@ -207,15 +207,3 @@ def _set(shape: CollectionShape, operation: RowOperation, now: Row | None) -> Do
     if any(operation.values.get(name, now[name]) != now[name] for name in shape.table.key):
         return OperationFailure(operation.number, "invalid", "value: another key than the operation's")
     return Done(UPDATE, {**now, **operation.values})
-
-
-__all__ = [
-    "OPERATIONS_MAX",
-    "Code",
-    "Done",
-    "OperationFailure",
-    "RowOperation",
-    "Row",
-    "apply_operation",
-    "parse_operations",
-]

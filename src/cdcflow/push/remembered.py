@@ -146,6 +146,3 @@ def _rows(reader: LogReader, first: int, last: int) -> Sequence[pa.Table]:
 
 def _at_us(rows: pa.Table) -> int:
     return int(rows.column(COMMIT_TS)[0].cast(pa.timestamp("us", tz="UTC")).value)
-
-
-__all__ = ["TABLE", "RememberedAnswers", "Once", "Remembered"]

@@ -212,6 +212,3 @@ def _hashes(table: Table, keys: list[Key]) -> Hashes:
 
 def _hash(table: Table, key: Key) -> np.uint64:
     return _hashes(table, [key])[0]  # type: ignore[no-any-return]  # an element of an array of them
-
-
-__all__ = ["PendingRows", "CollectionRows"]

@@ -364,6 +364,3 @@ _HINTS = {
     "date": ", such as 2026-11-25",
     "integer": " of 64 bits",
 }
-
-
-__all__ = ["SCHEMA", "Property", "CollectionShape", "Wrong", "compile_schema", "continue_numbers"]

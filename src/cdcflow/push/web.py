@@ -211,6 +211,3 @@ def _refusal(answer: Refused) -> Response:
     if answer.failures:
         found["errors"] = [failure.to_json() for failure in answer.failures]
     return Response(f"{json.dumps(found)}\n", code, headers={"Content-Type": problems.CONTENT_TYPE})
-
-
-__all__ = ["PushInterfaces", "application"]

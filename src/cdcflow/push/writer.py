@@ -541,6 +541,3 @@ def _not_begun() -> SinkUnavailable:
     return SinkUnavailable(
         "cdcflow serve ended before it wrote this request", remedy="send it again when cdcflow serve runs"
     )
-
-
-__all__ = ["Answer", "PushLog", "Refused", "Request", "CollectionWriter", "Written"]

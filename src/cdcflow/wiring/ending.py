@@ -87,6 +87,3 @@ def _of_role(config: Config) -> Iterator[tuple[str, str]]:
 
 def _of_store(url: str) -> str:
     return f"remove everything below {url.rstrip('/')}/ with the store's own tool"
-
-
-__all__ = ["drop", "leftovers"]

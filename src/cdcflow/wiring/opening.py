@@ -123,6 +123,3 @@ def consumers_status(config: Config, durable_offset: object) -> dict[str, Any]:
         }
         for one in found
     }
-
-
-__all__ = ["consumers_folder", "consumers_status", "open_for_queries", "opened_logs"]

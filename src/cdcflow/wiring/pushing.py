@@ -150,6 +150,3 @@ def _identity(layout: Layout) -> SourceIdentity:
             runbook="other-log",
         )
     return found
-
-
-__all__ = ["Pushing", "pushing"]

@@ -45,6 +45,3 @@ def _part_reader(settings: Postgres | MySQL, password: str | None) -> PartReader
     from cdcflow.sources.mysql.source import MySQLSource
 
     return MySQLSource(settings, lambda: password).part_reader()
-
-
-__all__ = ["readers"]

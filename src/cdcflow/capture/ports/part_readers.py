@@ -69,6 +69,3 @@ class Readers(Protocol):
         The rows are kept until they are written, but at most until the window after the next one is read.
         """
         ...
-
-
-__all__ = ["HeldPart", "PartReader", "PartRows", "Readers"]

@@ -186,6 +186,3 @@ def check_installed() -> None:
             f"service.listen needs {', '.join(missing)}, which is not installed",
             remedy="pip install 'cdcflow[service]'",
         )
-
-
-__all__ = ["HttpServer", "StatusOf", "check_installed"]

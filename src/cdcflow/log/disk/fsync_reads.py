@@ -37,6 +37,3 @@ def _sync(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-
-
-__all__ = ["settle"]

@@ -37,6 +37,3 @@ def put_in_place(layer: FileLayer, layout: Layout, beside: Path, target: Path) -
     layer.rename(beside, target)
     with syncing(layout.segments):
         layer.fsync_dir(layout.segments)
-
-
-__all__ = ["put_in_place", "write_segment"]

@@ -45,6 +45,3 @@ def with_attached_rows(layout: Layout, found: Iterable[Record]) -> Iterator[Reco
             yield from rows(layout, record)
         else:
             yield record
-
-
-__all__ = ["with_attached_rows", "is_whole", "rows"]

@@ -69,6 +69,3 @@ def _of(text: bytes) -> Note | None:
         return Note(str(found["kind"]), str(found["name"]), int(found["offset"]), tuple(found["held_by"]))
     except (ValueError, KeyError, TypeError):
         return None
-
-
-__all__ = ["Note", "all_of", "read", "warehouse_name", "write"]

@@ -221,6 +221,3 @@ class Parquet:
                 self._sink = pa.BufferedOutputStream(self._sink, WRITTEN_BYTES)
             self._writer = pq.ParquetWriter(self._sink, self.schema, **settings)
         return self._writer
-
-
-__all__ = ["PLAIN_ORDER", "TaskThread", "OpenTarget", "Parquet", "SegmentTarget", "columns_of"]

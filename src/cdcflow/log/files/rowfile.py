@@ -125,6 +125,3 @@ def _damaged_file(path: Path, text: str) -> InvariantViolated:
         remedy="run `cdcflow log check`, and restore the file from a copy",
         runbook="log-damaged",
     )
-
-
-__all__ = ["is_whole", "rows", "table_of", "write"]

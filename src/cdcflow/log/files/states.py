@@ -174,17 +174,3 @@ def state_damaged(name: str, why: str) -> InvariantViolated:
         " the table's rows in the log again",
         runbook="log-damaged",
     )
-
-
-__all__ = [
-    "LogState",
-    "StateTable",
-    "state_damaged",
-    "folder",
-    "folder_of",
-    "groups",
-    "state_offsets",
-    "open_state",
-    "rows",
-    "rows_of_key",
-]

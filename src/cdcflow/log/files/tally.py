@@ -95,6 +95,3 @@ def _count(batch: pa.RecordBatch, column: str, where: pa.Array) -> int:
 
 def _text(scalar: pa.Scalar | None) -> str | None:
     return None if scalar is None else str(scalar.cast(pa.string()).as_py())
-
-
-__all__ = ["ShapeTally"]

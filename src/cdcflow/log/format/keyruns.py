@@ -103,6 +103,3 @@ def _numbers(keys: pa.Array) -> _Numbers | None:
         return None
     found: _Numbers = keys.to_numpy()
     return found
-
-
-__all__ = ["RUNS_MAX", "KeyRuns", "hold"]

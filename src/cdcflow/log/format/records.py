@@ -129,6 +129,3 @@ class RangeDecoder:
             f"reading {self._name}: the record at offset {message.topic_offset} was not written by cdcflow",
             runbook="log-damaged",
         )
-
-
-__all__ = ["HEAD", "Message", "TopicRecord", "RangeDecoder", "head_from", "head_of", "pieces"]

@@ -188,6 +188,3 @@ class TailSplitter:
 
 def _next_of(checkpoint: Checkpoint) -> tuple[int, int]:
     return checkpoint.next_offset, checkpoint.next_transaction
-
-
-__all__ = ["SEGMENT_BYTES_MAX", "TailSplitter", "TopicAddress", "TopicTail", "Unsealed"]

@@ -224,6 +224,3 @@ def _fits(layout: Layout, file: IndexFile, segments: Sequence[Bounds]) -> bool:
     if segment.last_offset == file.last_offset:
         return chain_of(segment, text) == file.chain
     return (file.cut, file.last_offset) in segment.seams
-
-
-__all__ = ["KeyIndex", "chain_of", "folder", "index_bounds", "of_segment", "open_index", "path_of"]

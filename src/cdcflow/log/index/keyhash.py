@@ -98,6 +98,3 @@ def _of_bytes(column: pa.Array) -> Hashes:
         word = (words[starts[left] + at] << unused) >> unused
         found[left] = _mix(found[left] * np.uint64(31) + word)
     return _mix(found + lengths.astype(np.uint64))
-
-
-__all__ = ["Hashes", "hashes"]

@@ -329,6 +329,3 @@ def _keys(entry: Mapping[str, Any], arrays: Sequence[npt.NDArray[Any]]) -> Keys:
     if "buckets" in entry:
         return CompactKeys(blocks, truncates, first, second, entry["buckets"], entry["block_bits"], entry["bits"])
     return TableKeys(blocks, truncates, first, second, entry["bits"])
-
-
-__all__ = ["CompactKeys", "IndexFile", "Keys", "TableKeys", "due", "merge_files"]

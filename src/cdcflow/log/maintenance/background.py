@@ -65,6 +65,3 @@ class BesideCapture(ABC):
     def _is_well(self) -> None:
         """What was reported no longer holds."""
         self._said = ""
-
-
-__all__ = ["BesideCapture", "OnEvent"]

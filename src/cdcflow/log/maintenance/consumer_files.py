@@ -133,6 +133,3 @@ def notes(layout: Layout) -> list[Note]:
     What a consumer still needs of its backfill counts, too.
     """
     return [Note("consumer", one.name, one.needed_from - 1) for one in states(layout.root / FOLDER)]
-
-
-__all__ = ["FOLDER", "ConsumerFiles", "notes", "states"]

@@ -135,6 +135,3 @@ def _reason(note: notes.Note) -> str:
     if note.held_by:
         return f"the merge into {note.name} skips {', '.join(note.held_by)}, which may need them"
     return f"the {note.kind} into {note.name} has reached offset {note.offset}"
-
-
-__all__ = ["Expiring", "ExpiryPolicy", "left_behind"]

@@ -208,6 +208,3 @@ class IndexingBeside(BesideCapture):
             if self._layout.log_json.exists() and self._indexing.behind():
                 self._indexing.step(segments_max=SEGMENTS_AT_ONCE)
             self._is_well()
-
-
-__all__ = ["Indexing", "IndexingBeside"]

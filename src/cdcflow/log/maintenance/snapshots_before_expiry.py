@@ -107,6 +107,3 @@ def _folded_away(away: AwayLog, opened: Callable[[Layout], ChangeLog], offset: i
         if not isinstance(found, str):
             away.put(state_writer.beside_name(offset, found), layout.root / found.file, found.sha256)
         return found
-
-
-__all__ = ["Keeping"]

@@ -121,6 +121,3 @@ def take(away: AwayLog, offset: int, table: StateTable, room: Path, layer: FileL
     finally:
         layer.close(opened)
     layer.rename(beside, room / table.file)
-
-
-__all__ = ["beside_name", "put", "take", "tidy", "write"]

@@ -153,6 +153,3 @@ def _stretches(
             at = int(ends[after if is_inside else before - 1]) if has_end else limit
             yield begin, at
             begin, is_inside = at, not has_end
-
-
-__all__ = ["WINDOW_ROWS", "RowsPiece", "pieces", "windows"]

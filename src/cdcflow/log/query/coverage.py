@@ -158,6 +158,3 @@ def _entry(checkpoint: Checkpoint, table: TableId) -> Mapping[str, Any]:
     tables = checkpoint.progress.get("tables", {})
     found = tables.get(str(table)) if isinstance(tables, Mapping) else None
     return found if isinstance(found, Mapping) else {}
-
-
-__all__ = ["KnownTables", "Standing", "expiry_note"]

@@ -254,6 +254,3 @@ def _is_before(cursor: Cursor, other: Cursor) -> bool:
     if cursor.part is None:
         return cursor.offset < other.offset
     return (cursor.part, cursor.place) < (other.part, other.place)
-
-
-__all__ = ["OPS", "LogBackfill", "Cursor", "Definition", "BackfillPart", "ConsumerState"]

@@ -423,6 +423,3 @@ def _descending(found: list[Rows]) -> Iterator[Rows]:
         return
     single = [(shape, rows.slice(n, 1)) for shape, rows in found for n in range(rows.num_rows)]
     yield from sorted(single, key=lambda one: -int(one[1].column(OFFSET)[0].as_py()))
-
-
-__all__ = ["Key", "KeyRows", "Rows"]

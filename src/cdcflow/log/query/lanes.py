@@ -145,6 +145,3 @@ def merge_lanes(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, R
         for number, end in zip(which.tolist(), ends.tolist(), strict=True):
             for piece in lanes[number].upto(end):
                 yield lanes[number], piece
-
-
-__all__ = ["Lane", "Wanted", "merge_lanes"]

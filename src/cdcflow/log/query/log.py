@@ -536,6 +536,3 @@ def _answer(table: TableId, key: Key, moment: Moment, row: Row, standing: Standi
 
 def _first_key(shape: Table) -> Table:
     return Table(shape.id, shape.incarnation, shape.columns, shape.key[:1], shape.identity)
-
-
-__all__ = ["NOTE", "AsOf", "ChangeLog", "CurrentRows", "header_of"]

@@ -62,6 +62,3 @@ class Places:
                     remedy=f"open the log that was read before as {name}, or {ANEW}",
                 )
         return cls(found)
-
-
-__all__ = ["Places"]

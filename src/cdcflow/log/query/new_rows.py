@@ -57,6 +57,3 @@ def _modified_ns(path: Path) -> int:
 def _sleep(seconds: float) -> bool:
     time.sleep(seconds)
     return False
-
-
-__all__ = ["ends", "write_marker"]

@@ -200,6 +200,3 @@ def text_of(value: Any, of: pa.DataType) -> str:
     if isinstance(value, bytes):
         return f"\\x{value.hex()}"
     return str(pa.array([value], of).cast(pa.string())[0].as_py())
-
-
-__all__ = ["Change", "Row", "changes_around", "changes_of", "row_at", "text_of"]

@@ -79,6 +79,3 @@ def _values(batch: Batch, row: dict[str, Any], unchanged: list[str]) -> dict[str
         and name not in unchanged
         and (row[OP] != DELETE or name in keys or value is not None)
     }
-
-
-__all__ = ["consumer_as_json", "plain", "batch_as_json"]

@@ -56,6 +56,3 @@ class SubscribedLog(ChangeLog):
         """
         wanted = Definition(name, None if tables is None else tuple(tables), ops)
         return self.consumers(state).open(name, wait=wait, batch_rows=batch_rows, definition=wanted, start=start)
-
-
-__all__ = ["SubscribedLog"]

@@ -84,6 +84,3 @@ def _as_read(stamps: pa.Table, columns: dict[str, pa.ChunkedArray], shape: Table
         BEFORE: pa.nulls(count, shape.log_schema.field(BEFORE).type),
     }
     return pa.table([given[field.name] for field in shape.log_schema], schema=shape.log_schema)
-
-
-__all__ = ["fold_rows"]

@@ -208,15 +208,3 @@ def _before(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) -> 
         else:
             parts.append(_cast(structs.field(source.name), columns[field.name], target))
     return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=structs.is_null())
-
-
-__all__ = [
-    "Defaults",
-    "align",
-    "aligned_columns",
-    "before_columns",
-    "default_of",
-    "defaults_of",
-    "in_force",
-    "sources",
-]

@@ -39,6 +39,3 @@ def in_commit_order(clocks: Sequence[Int64s], ends: Sequence[Int64s]) -> tuple[I
     which, end = which[order], np.concatenate(ends)[order]
     last = np.flatnonzero(np.append(which[1:] != which[:-1], True)) if len(which) else order
     return which[last], end[last]
-
-
-__all__ = ["COMMIT_CLOCK", "LOG", "in_commit_order"]

@@ -41,6 +41,3 @@ class FolderReader:
 
     def check(self, *, deep: bool = False) -> CheckReport:
         return check.check(self.layout, deep=deep)
-
-
-__all__ = ["FolderReader"]

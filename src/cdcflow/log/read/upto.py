@@ -186,6 +186,3 @@ def _no_transactions(room: Path) -> SegmentFile:
     name = "transactions.parquet"
     pq.write_table(TRANSACTIONS_SCHEMA.empty_table(), room / name)
     return SegmentFile(name, 0, (room / name).stat().st_size, "")
-
-
-__all__ = ["BASE_VERSION", "behind", "ending"]
