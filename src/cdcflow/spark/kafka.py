@@ -220,6 +220,3 @@ def _again(kind: str, message: str) -> CdcflowError:
     made = getattr(errors, kind, SinkUnavailable)
     error: CdcflowError = made(message)
     return error
-
-
-__all__ = ["merge", "merged", "records", "seal"]

@@ -144,6 +144,3 @@ def lasting_room() -> Path:
     made = tempfile.TemporaryDirectory(prefix="cdcflow-live-")
     atexit.register(made.cleanup)
     return Path(made.name)
-
-
-__all__ = ["SparkReader", "lasting_room", "read_live"]

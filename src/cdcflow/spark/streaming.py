@@ -178,6 +178,3 @@ class _Looks:
         sealed = self._log.segments_behind(self._newest)
         self._newest = sealed[-1][1] if sealed else 0
         return self._newest
-
-
-__all__ = ["RETRY_TIMEOUT_S", "merge_stream"]

@@ -69,6 +69,3 @@ def torn(table: str, version: int) -> HistoryLost:
         remedy="move the table's folder away, run `cdcflow backfill` for the table, then `cdcflow merge`",
         runbook="table-torn",
     )
-
-
-__all__ = ["make_folder", "sync_file", "sync_folder", "sync_table", "torn"]

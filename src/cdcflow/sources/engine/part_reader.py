@@ -23,6 +23,3 @@ class OwnPartReader:
     def close(self) -> None:
         self._chunks.close()
         self._close()
-
-
-__all__ = ["OwnPartReader"]

@@ -30,8 +30,6 @@ import numpy as np
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
 
-__all__ = ["CoordinateVisibility", "DeliveredGtids", "GtidVisibility", "GtidsSeen", "NoStream"]
-
 
 @dataclass(frozen=True, slots=True)
 class CoordinateVisibility:

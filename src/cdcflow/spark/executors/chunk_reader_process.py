@@ -202,17 +202,3 @@ def _answer_all(connection: Connection[Any, Any], invitation: Invitation, *, see
         return
     finally:
         source.close()
-
-
-__all__ = [
-    "Answer",
-    "HeldRowsFile",
-    "Hello",
-    "Invitation",
-    "Read",
-    "RequestReader",
-    "Write",
-    "bare",
-    "serve",
-    "window_of",
-]

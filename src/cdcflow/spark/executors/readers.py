@@ -341,6 +341,3 @@ def _hang_up(connection: Connection[Any, Any]) -> None:
     """Close a connection, so that readers on both sides get an end of file."""
     with contextlib.suppress(OSError), bare(connection) as stream:
         stream.shutdown(socket.SHUT_RDWR)
-
-
-__all__ = ["ABSENT_S", "LOST_AFTER_S", "Processes"]

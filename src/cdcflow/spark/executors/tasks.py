@@ -81,6 +81,3 @@ class _Serving:
     def __call__(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             serve(number, self._invitation)
-
-
-__all__ = ["executors"]

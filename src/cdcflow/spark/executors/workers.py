@@ -127,6 +127,3 @@ class _Task:
             return _Answer(self.work(piece))
         except CdcflowError as error:
             return _Answer(error=error)
-
-
-__all__ = ["SparkWorkers", "over", "workers"]

@@ -267,6 +267,3 @@ def _check_shape(plan: PlannedQuery, file: InputFile, layout: Layout) -> None:
         remedy="load the stream again and start it with the same checkpoint: it continues with the new columns",
         runbook="table-not-followed",
     )
-
-
-__all__ = ["ChangeLogReader", "ChangeLogSource", "ChangeLogStream", "OpenSettings"]

@@ -198,6 +198,3 @@ def _number(name: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise option_error(f"{name} is {text}", f"set the option {name} to a whole number") from None
-
-
-__all__ = ["NAME", "Options", "PlannedQuery", "again", "columns_of", "option_error", "planned", "schema_ddl"]

@@ -205,6 +205,3 @@ def _before(target: Table, shape: Table, pairs: Sequence[tuple[Column, Column | 
 
 def _null(field: pa.Field) -> str:
     return f"CAST(NULL AS {ddl_of(field.type)})"
-
-
-__all__ = ["read_log"]

@@ -154,6 +154,3 @@ def _slim(file: InputFile) -> InputFile:
     """Return the file without what no task needs of its segment: a checkpoint may be large."""
     segment = replace(file.segment, checkpoint={}, files=(), seams=(), backfills=())
     return replace(file, segment=segment, file=replace(file.file, table=None, key_runs=None))
-
-
-__all__ = ["PARTITION_BYTES", "Piece", "Pieces", "may_have", "narrowed", "packed"]

@@ -116,6 +116,3 @@ def source_of(path: str) -> type[DataSource]:
             return SealedOffsets()
 
     return LogSource
-
-
-__all__ = ["NAME", "OffsetServer", "source_of"]

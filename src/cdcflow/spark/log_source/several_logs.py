@@ -146,6 +146,3 @@ def _headers(spark: SparkSession, layout: Layout, first: int, last: int) -> Data
     paths = [literal_path(file.path) for file in located(spark, layout, found, layout.root)]
     read = spark.read.schema(_HEADERS).parquet(*paths) if paths else spark.createDataFrame([], _HEADERS)
     return read.selectExpr(f"number AS {_NUMBER}", f"commit_clock AS {COMMIT_CLOCK}")
-
-
-__all__ = ["merge_logs", "read_logs"]

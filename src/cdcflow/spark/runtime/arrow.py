@@ -102,6 +102,3 @@ def _decimal_text(array: pa.Array) -> pa.Array:
     found = array.dictionary_encode()
     texts = pa.array([format(value, "f") for value in found.dictionary.to_pylist()], pa.string())
     return texts.take(found.indices)
-
-
-__all__ = ["ddl_of", "for_spark"]

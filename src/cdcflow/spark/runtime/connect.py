@@ -24,6 +24,3 @@ def refuse_connect(spark: SparkSession) -> None:
             " read with SQL (see docs/merge.md)",
             runbook="merge-session",
         )
-
-
-__all__ = ["refuse_connect"]

@@ -68,6 +68,3 @@ def failed(error: Exception, doing: str) -> ConfigurationError | SourceUnavailab
         f"{doing} with executors: their tasks end without an answer ({type(error).__name__})",
         remedy="read the executors' stderr on the cluster's page",
     )
-
-
-__all__ = ["context", "failed"]

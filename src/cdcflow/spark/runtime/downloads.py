@@ -87,6 +87,3 @@ def ivy_settings(folder: Path, environment: Mapping[str, str] = os.environ) -> I
         yield file
     finally:
         file.unlink(missing_ok=True)
-
-
-__all__ = ["ATTEMPTS", "NotPublished", "attempts", "ivy_settings"]

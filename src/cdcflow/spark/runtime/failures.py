@@ -97,6 +97,3 @@ def _place(texts: Sequence[str]) -> str:
             if found := pattern.search(text):
                 return unquote(re.sub(r"^file:/+", "/", found[0]))
     return ""
-
-
-__all__ = ["of_spark"]

@@ -145,6 +145,3 @@ def _pumped() -> tuple[StartLines, int]:
 
     threading.Thread(target=pump, name="cdcflow-java-stderr", daemon=True).start()
     return lines, write_end
-
-
-__all__ = ["StartLines", "is_known", "missing_for_spark", "no_java", "quiet_start"]

@@ -6,6 +6,3 @@ def first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = next((line.removeprefix(": ") for line in lines if "Exception" in line), lines[0] if lines else "no reason")
     return said[:300]
-
-
-__all__ = ["first_line"]

@@ -67,6 +67,3 @@ def _login(mechanism: str, options: Mapping[str, str]) -> str:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-__all__ = ["java_options"]

@@ -155,6 +155,3 @@ class Entry:
 def _catalog(spark: SparkSession) -> Any:  # Any: py4j gives whatever the other side has
     session: Any = spark._jsparkSession
     return session.sessionState().catalog().externalCatalog()
-
-
-__all__ = ["Entry", "check_metastore", "settings"]

@@ -46,6 +46,3 @@ def _pauses() -> Iterator[float]:
     while True:
         yield pause_s
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
-
-
-__all__ = ["retried"]

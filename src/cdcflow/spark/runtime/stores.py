@@ -252,6 +252,3 @@ def _away(attempted: str, error: Exception) -> SinkUnavailable:
         remedy="make sure that the store answers, then merge again",
         runbook="store-unreachable",
     )
-
-
-__all__ = ["check_commits", "lease", "reach", "read_object", "write_object"]

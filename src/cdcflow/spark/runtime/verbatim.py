@@ -97,15 +97,3 @@ def _without_row_index(spark: SparkSession, schema: str) -> str:
 def literal_path(path: str) -> str:
     """Escape a path: Spark interprets paths as patterns."""
     return "".join(f"\\{c}" if c in "\\[]{}*?" else c for c in path)
-
-
-__all__ = [
-    "OFF",
-    "all_as_written",
-    "as_written",
-    "held_literal",
-    "in_setting",
-    "literal_path",
-    "read_parquet",
-    "settle",
-]

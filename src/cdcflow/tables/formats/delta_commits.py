@@ -159,6 +159,3 @@ def set_aside(log: Path, versions: Sequence[int]) -> None:
 
 def _file(log: Path, version: int) -> Path:
     return log / f"{version:020d}.json"
-
-
-__all__ = ["actions_of", "identity", "lines_of", "set_aside", "torn_since"]

@@ -76,6 +76,3 @@ def _names(folder: Path) -> list[str]:
 
 def _path(location: str) -> Path:
     return Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
-
-
-__all__ = ["is_whole", "step_back"]

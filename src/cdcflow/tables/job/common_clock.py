@@ -67,6 +67,3 @@ def common_clock(logs: Mapping[str, Layout], to: Time | int | None = None) -> in
             runbook="log-range",
         )
     return clock
-
-
-__all__ = ["common_clock", "sealed_clock"]

@@ -243,19 +243,3 @@ def is_of_one_table(error: CdcflowError) -> bool:
     if isinstance(error, InvariantViolated):
         return not isinstance(error, SyncFailed)
     return isinstance(error, (CannotFollow, HistoryLost)) or error.runbook == CannotFollow.section
-
-
-__all__ = [
-    "FileUnreadable",
-    "TableFailed",
-    "causes",
-    "contradicted",
-    "is_of_one_table",
-    "kinds",
-    "of_all_tables",
-    "of_system",
-    "read_tables",
-    "reading",
-    "rows_missing",
-    "table_failed",
-]

@@ -85,6 +85,3 @@ def _holder(file: IO[str]) -> str:
         return f" (process {what['pid']:d} on {what['host']}, since {what['since']})"
     except (OSError, ValueError, KeyError, TypeError):  # an older cdcflow's lock has no text
         return ""
-
-
-__all__ = ["folder_lease", "upkeep_folder_lease"]

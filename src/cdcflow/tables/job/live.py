@@ -541,6 +541,3 @@ class _Views:
 
     def __exit__(self, *_: object) -> None:
         self._session.drop(self._names)
-
-
-__all__ = ["Live", "PastTable", "Reader", "VersionGone", "read"]

@@ -286,6 +286,3 @@ def _passes(engine: Engine, error: Exception) -> str:
     if failure is None:
         raise error
     return f"{failure.kind}: {failure.place or 'no file is named'} ({failure.what})"
-
-
-__all__ = ["TableUpkeep", "UpkeepPolicy", "UpkeepReport", "UpkeepWhenDue", "first_kept", "upkeep"]

@@ -108,6 +108,3 @@ def _check_order(cuts: Sequence[ListedCut], wanted: Place, attempted: str) -> No
 def _said(cut: ListedCut) -> str:
     committed = datetime.fromtimestamp(cut.commit_clock / 1e6, UTC).isoformat(timespec="milliseconds")
     return f"at position {cut.position or 'none'}, committed by {committed}"
-
-
-__all__ = ["AsOf", "chosen", "find"]

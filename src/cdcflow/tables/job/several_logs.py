@@ -282,6 +282,3 @@ def held_text(report: SeveralReport) -> str:
     if not behind:
         return ""
     return f"log {slowest} limits the cut: it has reached {time_text(clocks[slowest])}, a lag of {behind / 1e6:.1f} s"
-
-
-__all__ = ["Merged", "held_text", "merge_logs"]

@@ -26,6 +26,3 @@ def write_text(warehouse: Path, path: Sequence[str], text: str) -> None:
         os.replace(made, target)
     finally:
         made.unlink(missing_ok=True)
-
-
-__all__ = ["read_text", "write_text"]

@@ -82,6 +82,3 @@ def _one_line(text: str) -> str:
     """Join a text's lines and strip trailing `;`: a comment ends with its line, and a statement with a `;` at a line's
     end."""
     return " ".join(text.split()).rstrip(";")
-
-
-__all__ = ["LATEST", "spark_sql"]

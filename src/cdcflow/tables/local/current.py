@@ -78,6 +78,3 @@ def _rows(layout: Layout, table: TableId, room: Path) -> pa.Table:
             raise ConfigurationError(
                 f"reading all of {table} from the log: {error}", runbook="table-not-followed"
             ) from None
-
-
-__all__ = ["LocalCurrent"]

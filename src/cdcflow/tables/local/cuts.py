@@ -85,6 +85,3 @@ def _rows(engine: LocalEngine, warehouse: Path, cut: Cut, name: str) -> pa.Table
                 remedy="read it with Spark: cdcflow.spark.read_cut",
                 runbook="merge-session",
             ) from reason
-
-
-__all__ = ["published_cut", "read_cut"]

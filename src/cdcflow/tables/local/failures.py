@@ -11,6 +11,3 @@ def of_local(error: Exception) -> Failure | None:
     if isinstance(error, MemoryError):
         return None
     return of_system(error) or Failure("fault", kinds(error))
-
-
-__all__ = ["of_local"]

@@ -49,6 +49,3 @@ class SyncedWriter(io.BufferedWriter):
         os.fsync(self.fileno())
         super().close()
         sync_folder(self._folder)
-
-
-__all__ = ["SyncedFile", "SyncedIO", "SyncedWriter"]

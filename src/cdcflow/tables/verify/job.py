@@ -418,6 +418,3 @@ def _by_key(columns: Columns, rows: pa.Table) -> dict[Key, list[Row]]:
 
 def _plain(value: object) -> object:
     return tuple(map(_plain, value)) if isinstance(value, list) else value
-
-
-__all__ = ["Pace", "columns_of", "verify"]

@@ -37,6 +37,3 @@ class Rounds:
     @property
     def exhausted(self) -> bool:
         return self.done >= ROUNDS_MAX or self._moves >= MOVES_MAX or self._still >= STILL_MAX
-
-
-__all__ = ["Rounds"]
