@@ -63,9 +63,7 @@ def _without_first_start(found: list[Finding], of_position: list[Finding]) -> li
     """Without findings about objects that are created at the first start, if the log has begun."""
     if not of_position:
         return found
-    return [
-        f for f in found if f.subject != "publication" and not f.text.endswith("is created at the first start")
-    ] + of_position
+    return [f for f in found if not f.at_first_start] + of_position
 
 
 def _control_findings(config: Config) -> list[Finding]:

@@ -19,7 +19,8 @@ class Remedy:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One result of `doctor`: `level` ok, warning or error; `remedy` is the exact SQL or setting that fixes it, `sql`
-    its bare statements and `then` what must follow them (see `Remedy`)."""
+    its bare statements and `then` what must follow them (see `Remedy`). `at_first_start`: about an object that the
+    first start of a log creates, so of no interest afterwards."""
 
     level: Literal["ok", "warning", "error"]
     subject: str
@@ -27,10 +28,12 @@ class Finding:
     remedy: str | None = None
     sql: tuple[str, ...] = ()
     then: str = ""
+    at_first_start: bool = False
 
     def to_json(self) -> dict[str, object]:
         """For programs. `sql` and `then` only if they are not empty."""
-        return {k: v for k, v in asdict(self).items() if v or k not in ("sql", "then")}
+        shown = {k: v for k, v in asdict(self).items() if k != "at_first_start"}
+        return {k: v for k, v in shown.items() if v or k not in ("sql", "then")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,15 @@ def problem(subject: str, text: str, remedy: str | Remedy | None = None) -> Find
     return _with(Finding("error", subject, text), remedy)
 
 
+def created_at_first_start(subject: str, name: str = "") -> Finding:
+    """An object that does not exist yet. `name`: unless the subject has it."""
+    return at_first_start(ok(subject, f"{name} is created at the first start".lstrip()))
+
+
+def at_first_start(found: Finding) -> Finding:
+    return replace(found, at_first_start=True)
+
+
 def _with(found: Finding, remedy: str | Remedy | None) -> Finding:
     if isinstance(remedy, Remedy):
         return replace(found, remedy=remedy.text, sql=remedy.sql, then=remedy.then)

@@ -29,7 +29,7 @@ from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.table import TableId, word
 from cdcflow.sources.engine import findings as findings_of
-from cdcflow.sources.engine.findings import of_error, ok, problem, warning
+from cdcflow.sources.engine.findings import created_at_first_start, of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import advice, table_id
 from cdcflow.sources.mysql import binlog_status, second_opinion
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, table_names
@@ -397,7 +397,7 @@ def _marks(connection: Connection, settings: MySQL) -> Iterator[Finding]:
         marks.check(connection)
     except pymysql.Error as error:
         if error.args and error.args[0] in (NO_SUCH_TABLE, 1049):
-            yield ok("source.marks_table", f"{settings.marks_table} is created at the first start")
+            yield created_at_first_start("source.marks_table", settings.marks_table)
         else:
             yield of_error("source.marks_table", marks.map_error(connection, error))
     else:

@@ -12,7 +12,7 @@ from cdcflow.capture.ports.findings import Finding, Remedy
 from cdcflow.config import Postgres
 from cdcflow.errors import CdcflowError
 from cdcflow.sources.engine import findings as findings_of
-from cdcflow.sources.engine.findings import of_error, ok, problem, run, warning
+from cdcflow.sources.engine.findings import at_first_start, created_at_first_start, of_error, ok, problem, run, warning
 from cdcflow.sources.engine.selection import Selection, advice
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
@@ -390,7 +390,13 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
                 f"publication {name}",
                 f"ALTER PUBLICATION {quote_name(found.name)} ADD TABLE {tables}",
             )
-        return
+    else:
+        yield from map(at_first_start, _missing_publication(connection, name, selected, role))
+
+
+def _missing_publication(
+    connection: Connection, name: str | None, selected: Selected, role: _Role
+) -> Iterator[Finding]:
     made = name or "cdcflow"
     statement = publication.creation(connection.info.server_version, made, selected.good)
     advice = statement if name else f"{statement}; and set source.publication: {made}"
@@ -438,7 +444,7 @@ def _slot(connection: Connection, settings: Postgres, role: _Role) -> Iterator[F
     found = slot.read(connection, settings.slot)
     subject = f"slot {settings.slot}"
     if found is None:
-        yield ok(subject, "is created at the first start")
+        yield created_at_first_start(subject)
         return
     try:
         found.check_kind(role.database)
