@@ -90,8 +90,8 @@ servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, b
 	$(BIN)/python -m tests.servers.objects
 	$(BIN)/python -m tests.servers.registry
 	$(BIN)/python -m tests.servers.catalogs
-	$(BIN)/python -m tests.support.debezium
-	$(BIN)/python -m tests.support.composed
+	$(BIN)/python -m tests.support.publish.debezium
+	$(BIN)/python -m tests.support.docker.compose_files
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
@@ -104,7 +104,7 @@ test-page: $(INSTALLED) ## the page in a real Chromium, without a window (needs 
 
 page-pictures: $(INSTALLED) ## what the page looks like, for docs/images; also its weight and its time to first paint
 	@$(BIN)/python -m tests.page.browser
-	PYTHONPATH=tests/support $(BIN)/python -m tests.page.pictures docs/images
+	$(BIN)/python -m tests.page.pictures docs/images
 
 .PHONY: test-ops
 test-ops: $(INSTALLED) ## the first month of an operator: wheel, doctor, plan, outages, alerts, page, bundle, drop (chromium, prometheus)

@@ -15,10 +15,10 @@ from typing import Any
 import hypothesis
 import pytest
 import structlog
-from everylog import read_logs
 from tests.servers.mysql import FLAVORS, Flavor, MySQLDatabase, MySQLServer
 from tests.servers.objects import ObjectServer
 from tests.servers.postgres import Database, PostgresServer, binaries
+from tests.support.log.every_log import read_logs
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import Step, make_table
-from objectlogs import put_away
 from tests.servers.objects import ObjectServer
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import Step, make_table
+from tests.support.objects.logs import put_away
 
 from cdcflow.config import Objects
 from cdcflow.log.fold.fold import fold

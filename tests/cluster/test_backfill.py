@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from bank import Bank
 from tests.servers.postgres import PostgresServer
 from tests.servers.spark import SparkCluster
+from tests.support.daemon.bank import Bank
 
 import cdcflow.cli
 from cdcflow.log.read.reader import list_segments

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyspark
 import pytest
 import yaml
-from logpairs import history_of_a_shop, into_topic, rows_of, topics_on
-from mergehistories import assert_as_folded, make_table, make_world, write_round
-from objectlogs import NO_SOURCE, put_away
 from tests.cluster.conftest import Lake
 from tests.servers.kafka import KafkaBroker
 from tests.servers.objects import SECRET_KEY, ObjectServer
 from tests.servers.spark import SparkCluster
+from tests.support.kafka.log_pairs import history_of_a_shop, into_topic, rows_of, topics_on
+from tests.support.merge.histories import assert_as_folded, make_table, make_world, write_round
+from tests.support.objects.logs import NO_SOURCE, put_away
 
 import cdcflow.cli
 from cdcflow.log.fold.fold import LogChange, fold

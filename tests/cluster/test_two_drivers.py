@@ -19,11 +19,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import commitdriver
-import mergedriver
 import pytest
 from tests.cluster.conftest import Lake
 from tests.servers.objects import ObjectServer
+from tests.support.merge import commit_driver
+from tests.support.merge import driver as merge_driver
 
 pytestmark = pytest.mark.long
 
@@ -37,7 +37,7 @@ ON_BRANCHES: dict[str, Any] = {"branch_rows": 1}
 class Driver:
     """A process that merges until its log is whole."""
 
-    def __init__(self, lake: Lake, scratch: Path, program: ModuleType = mergedriver, **more: object) -> None:
+    def __init__(self, lake: Lake, scratch: Path, program: ModuleType = merge_driver, **more: object) -> None:
         scratch.mkdir()
         log_store = os.environ.get("CDCFLOW_LOG_STORE")
         told = {
@@ -84,7 +84,7 @@ class Driver:
 
 
 @contextmanager
-def driver(lake: Lake, scratch: Path, program: ModuleType = mergedriver, **more: object) -> Iterator[Driver]:
+def driver(lake: Lake, scratch: Path, program: ModuleType = merge_driver, **more: object) -> Iterator[Driver]:
     started = Driver(lake, scratch, program, **more)
     try:
         yield started
@@ -124,7 +124,7 @@ def test_no_version_is_committed_twice(lake: Lake, server: ObjectServer, tmp_pat
     """The log store alone, version after version from both sides: each is one driver's, with that driver's content."""
     with ExitStack() as started:
         both = {
-            who: started.enter_context(driver(lake, tmp_path / who, commitdriver, who=who, versions=VERSIONS))
+            who: started.enter_context(driver(lake, tmp_path / who, commit_driver, who=who, versions=VERSIONS))
             for who in "ab"
         }
         wait(lambda: all(one.merges() for one in both.values()), "both to begin", *both.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from memorykit import MemoryKit
+from tests.support.capture.memory_kit import MemoryKit
 
 from cdcflow.capture.interleave.messages import Chunk
 from cdcflow.errors import ConfigurationError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gonelogs import gone
+from tests.support.kill.abandoned_logs import gone
 
 from cdcflow.config import Objects
 from cdcflow.log.files.layout import Layout

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from memorykit import MemoryKit
+from tests.support.capture.memory_kit import MemoryKit
 
 from cdcflow.capture.interleave.messages import Advanced, Chunk, MarkSeen, RowsCompared, XidSnapshot
 from cdcflow.errors import CdcflowError

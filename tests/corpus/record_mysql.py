@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parents[1])]
+sys.path.insert(0, str(HERE.parents[1]))
 
-from binlogcorpus import Recording, events_of  # noqa: E402  # found by the lines above
 from tests.servers.mysql import FLAVORS, Flavor, MySQLServer  # noqa: E402
+from tests.support.mysql.binlog_corpus import Recording, events_of  # noqa: E402  # found by the lines above
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v varchar(100), n decimal(8, 2), e enum('a', 'ö'))"
 MARKS = (

@@ -14,11 +14,10 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
-sys.path.insert(0, str(HERE.parent / "support"))
 
-from pgcorpus import STORIES, recorded  # noqa: E402  # found by the lines above
-from pgwire import Lab  # noqa: E402
 from tests.servers.postgres import PostgresServer  # noqa: E402
+from tests.support.postgres.corpus import STORIES, recorded  # noqa: E402  # found by the lines above
+from tests.support.postgres.wire import Lab  # noqa: E402
 
 
 def main() -> None:

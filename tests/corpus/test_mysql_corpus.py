@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from binlogcorpus import read
+from tests.support.mysql.binlog_corpus import read
 
 FILES = sorted((Path(__file__).parent / "mysql").glob("*.txt"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pgcorpus import STORIES, read
+from tests.support.postgres.corpus import STORIES, read
 
 FILES = sorted((Path(__file__).parent / "postgres").glob("*.txt"))
 

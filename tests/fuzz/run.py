@@ -10,11 +10,11 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from pgfuzz import case_of, copy_differs, differs
+from tests.support.postgres.fuzz import case_of, copy_differs, differs
 
 from cdcflow.sources.postgres.decoders import COMPILED
 

@@ -10,9 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from mysqlfuzz import case_of, differs, result_case_of, results_differ, split_differs
+from tests.support.mysql.fuzz import case_of, differs, result_case_of, results_differ, split_differs
 
 from cdcflow.sources.mysql.decoders import COMPILED
 

@@ -13,7 +13,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pgfuzz import WAYS, Pick, Way, case_of, case_of_value, copy_differs, differs, odd_values, outcome
+from tests.support.postgres.fuzz import (
+    WAYS,
+    Pick,
+    Way,
+    case_of,
+    case_of_value,
+    copy_differs,
+    differs,
+    odd_values,
+    outcome,
+)
 
 from cdcflow.config import Special
 from cdcflow.sources.buffers import Cells

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mysqlfuzz import differs, results_differ, split_differs
-from mysqlvalues import bitmap, column, image, joined, result_row, table
+from tests.support.mysql.fuzz import differs, results_differ, split_differs
+from tests.support.mysql.values import bitmap, column, image, joined, result_row, table
 
 from cdcflow.sources.buffers import Cells
 from cdcflow.sources.mysql import decoders, results

@@ -7,11 +7,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from pgbytes import attribute, begin, commit, copy_rows, insert, numeric_modifier, relation, table, xlog
-from pgwire import Spools
+from tests.support.postgres.message_bytes import (
+    attribute,
+    begin,
+    commit,
+    copy_rows,
+    insert,
+    numeric_modifier,
+    relation,
+    table,
+    xlog,
+)
+from tests.support.postgres.wire import Spools
 
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder

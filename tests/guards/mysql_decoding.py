@@ -8,10 +8,9 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from mysqlvalues import bitmap, column, image, joined, result_row, table
+from tests.support.mysql.values import bitmap, column, image, joined, result_row, table
 
 from cdcflow.sources.mysql import decoders
 from cdcflow.sources.mysql.rows import RowKind

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from callgrind import Counted
+from tests.support.guards.callgrind import Counted
 
 FEW, MANY = 500, 2500
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from callgrind import Counted
+from tests.support.guards.callgrind import Counted
 
 FEW, MANY = 500, 2500
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from runningshop import CANARY, Shop, planned, said
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.daemon.running_shop import CANARY, Shop, planned, said
 
 from cdcflow.errors import ConfigurationError
 

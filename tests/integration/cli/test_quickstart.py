@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from bookpages import DOCS, ROOT, Block, blocks, commands
 from tests.servers.postgres import PostgresServer
+from tests.support.docs.pages import DOCS, ROOT, Block, blocks, commands
 
 from cdcflow.daemon.interfaces.control_socket import ask
 

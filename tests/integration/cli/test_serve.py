@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pushing import asked, table
+from tests.support.push.collections import asked, table
 
 from cdcflow import wiring
 from cdcflow.cli.failure import exit_code

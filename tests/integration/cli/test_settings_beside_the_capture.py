@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from runningshop import Shop, planned, said
 from tests.servers.postgres import PostgresServer
+from tests.support.daemon.running_shop import Shop, planned, said
 
 pytestmark = pytest.mark.postgres
 CANARY = "c4n4ry-of-sixteen-characters"

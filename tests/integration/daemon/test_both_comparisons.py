@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from bank import Bank
-from wrongdecoder import Decode, make_wrong, wrong_in
+from tests.support.capture.wrong_decoder import Decode, make_wrong, wrong_in
+from tests.support.daemon.bank import Bank
 
 from cdcflow.sources.postgres.stream import PostgresStream
 

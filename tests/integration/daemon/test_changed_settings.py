@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from bank import Bank
-from changedsettings import (
+from tests.support.daemon.bank import Bank
+from tests.support.daemon.changed_settings import (
     Changing,
     Odd,
     failed_reading_is_tried_again,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from bank import Bank
+from tests.support.daemon.bank import Bank
 
 import cdcflow
 from cdcflow.log.fold.fold import FoldedRow, Key, fold

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from bank import Bank
 from tests.servers.postgres import Database, PostgresServer, binaries
+from tests.support.daemon.bank import Bank
 
 from cdcflow.demo.servers import postgres
 from cdcflow.demo.servers.postgres import environment

@@ -7,8 +7,15 @@ import sys
 import threading
 
 import pytest
-from bank import Bank
-from readerprocesses import WITHIN_S, assert_equal_after_all, read_while_one_dies, reading, rows_in_files, run_backfill
+from tests.support.daemon.bank import Bank
+from tests.support.daemon.reader_processes import (
+    WITHIN_S,
+    assert_equal_after_all,
+    read_while_one_dies,
+    reading,
+    rows_in_files,
+    run_backfill,
+)
 
 from cdcflow import wiring
 from cdcflow.cli.backfill import backfill

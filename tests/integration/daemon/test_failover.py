@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from bank import Bank
 from tests.servers.postgres import Database, PostgresServer
 from tests.servers.proxy import TcpProxy
+from tests.support.daemon.bank import Bank
 
 from cdcflow.capture.interleave.progress import Progress
 

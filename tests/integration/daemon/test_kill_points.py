@@ -6,7 +6,7 @@ A part of them in `make test`, the rest in `make test-long`.
 from __future__ import annotations
 
 import pytest
-from bank import Bank
+from tests.support.daemon.bank import Bank
 
 POINTS = [
     ("before:decode", "9"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from bank import Bank
 from tests.servers.objects import ObjectServer
+from tests.support.daemon.bank import Bank
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read import reader

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from capturing import LOG_ID, Capture, rows_of
-from restoredcopies import Transaction, copied, drawn_job, exchanged, folded, put_back
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.capture.restored_copies import Transaction, copied, drawn_job, exchanged, folded, put_back
+from tests.support.postgres.controlled_source import LOG_ID, Capture, rows_of
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import HistoryLost

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bank import Bank
 from tests.servers.postgres import PostgresServer
+from tests.support.daemon.bank import Bank
 
 from cdcflow.errors import HistoryLost
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bank import Bank
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.daemon.bank import Bank
 
 from cdcflow import wiring
 from cdcflow.capture.attempt import LoopIntervals

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from bank import Bank
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.daemon.bank import Bank
 
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.model.table import TableId

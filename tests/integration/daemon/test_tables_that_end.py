@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from bank import Bank
 from tests.servers.postgres import Database
+from tests.support.daemon.bank import Bank
 
 from cdcflow import wiring
 from cdcflow.capture.attempt import LoopIntervals

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import LiteralString
 
 import pytest
-from bank import Bank
 from tests.servers.postgres import PostgresServer
+from tests.support.daemon.bank import Bank
 
 from cdcflow.capture.interleave.messages import XidSnapshot
 from cdcflow.model.change import Uint64s

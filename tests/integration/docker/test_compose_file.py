@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from composed import COMPOSE, Model, built_image, conditions, one_shot, understood
+from tests.support.docker.compose_files import COMPOSE, Model, built_image, conditions, one_shot, understood
 
 SECRET = re.compile(r"PASSWORD|SECRET|KEY|TOKEN|CREDENTIAL", re.IGNORECASE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from confined import confinement
+from tests.support.docker.confinement import confinement
 
 
 def test_confined_process_writes_only_where_it_may(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from composed import COMPOSE, ROOT, Image, built_image, images, understood
 from tests.servers import kafka
+from tests.support.docker.compose_files import COMPOSE, ROOT, Image, built_image, images, understood
 
 from cdcflow.spark import jars
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from composed import COMPOSE, Model, conditions, one_shot, understood
-from parts import MySQL, Postgres
-from stack import Stack
+from tests.support.docker.compose_files import COMPOSE, Model, conditions, one_shot, understood
+from tests.support.docker.services import MySQL, Postgres
+from tests.support.docker.stack import Stack
 
 from cdcflow.config import load
 from cdcflow.demo import flights, proof

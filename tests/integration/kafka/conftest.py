@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bank import Bank
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer
+from tests.support.daemon.bank import Bank
 
 _numbers = itertools.count(1)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from bank import Bank
 from tests.servers.proxy import TcpProxy
+from tests.support.daemon.bank import Bank
 from typer.testing import CliRunner, Result
 
 from cdcflow import wiring

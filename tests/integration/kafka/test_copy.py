@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from logpairs import IDENTITY, FolderReader, assert_equal, history_of_a_shop, into_folder, into_topic, put, topics_on
 from tests.servers.kafka import KafkaBroker
+from tests.support.kafka.log_pairs import (
+    IDENTITY,
+    FolderReader,
+    assert_equal,
+    history_of_a_shop,
+    into_folder,
+    into_topic,
+    put,
+    topics_on,
+)
 from typer.testing import CliRunner
 
 from cdcflow.cli import failure

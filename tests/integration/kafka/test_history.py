@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from logpairs import (
+from tests.servers.kafka import KafkaBroker
+from tests.support.kafka.log_pairs import (
     IDENTITY,
     FolderReader,
     history_of_a_shop,
@@ -19,7 +20,6 @@ from logpairs import (
     topics_on,
     transactions_of,
 )
-from tests.servers.kafka import KafkaBroker
 
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.log.files.layout import Layout

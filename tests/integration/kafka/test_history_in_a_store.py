@@ -14,10 +14,17 @@ from typing import Any
 
 import pytest
 import yaml
-from logpairs import FolderReader, history_of_a_shop, into_topic, rows_of, topics_on, transactions_of
-from objectlogs import NO_SOURCE
 from tests.servers.kafka import KafkaBroker
 from tests.servers.objects import SECRET_KEY, ObjectServer
+from tests.support.kafka.log_pairs import (
+    FolderReader,
+    history_of_a_shop,
+    into_topic,
+    rows_of,
+    topics_on,
+    transactions_of,
+)
+from tests.support.objects.logs import NO_SOURCE
 
 from cdcflow import wiring
 from cdcflow.config import Config, Objects

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bank import Bank
+from tests.support.daemon.bank import Bank
 
 POINTS = [
     ("after:records sent", "9"),

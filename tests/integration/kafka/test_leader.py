@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bank import Bank
 from tests.servers.kafka import KafkaBroker, KafkaCluster
 from tests.servers.postgres import PostgresServer
+from tests.support.daemon.bank import Bank
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.model.table import OP, TableId

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
-from bank import Bank
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.servers.kafka import KafkaBroker
+from tests.support.daemon.bank import Bank
 from typer.testing import CliRunner
 
 from cdcflow import wiring

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from securedbroker import CANARY, certificate, secured_broker
 from tests.servers.kafka import KafkaBroker
+from tests.support.kafka.secured_broker import CANARY, certificate, secured_broker
 
 from cdcflow import wiring
 from cdcflow.config import KafkaLog as Settings

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from bank import Bank
+from tests.support.daemon.bank import Bank
 
 import cdcflow
 from cdcflow.log.query.common_clock import Common

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from logpairs import IDENTITY, Step, history_of_a_shop, put, rows_of, topics_on, transactions_of
 from tests.servers.kafka import KafkaBroker
+from tests.support.kafka.log_pairs import IDENTITY, Step, history_of_a_shop, put, rows_of, topics_on, transactions_of
 
 from cdcflow.log.format.rows import RowsDecoder
 from cdcflow.model.table import OFFSET

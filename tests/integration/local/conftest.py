@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
+from tests.support.log.hand_log import HandLog
 
 from cdcflow import local
 from cdcflow.tables.formats import FORMATS

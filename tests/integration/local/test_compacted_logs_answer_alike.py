@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
-from backfillhistories import write_backfills
-from handlog import HandLog, chain
-from mergehistories import make_table
+from tests.support.log.backfill_histories import write_backfills
+from tests.support.log.hand_log import HandLog, chain
+from tests.support.merge.histories import make_table
 
 import cdcflow
 from cdcflow.errors import CdcflowError

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
-from tablehistories import Histories
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.tables.histories import Histories
 
 import cdcflow
 from cdcflow.errors import CdcflowError

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from edgevalues import MODES, EdgeTables
-from handlog import HandLog
-from mergehistories import make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.values.edges import MODES, EdgeTables
 
 from cdcflow import local
 from cdcflow.log.files.layout import Layout

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damages import DAMAGES, damage
-from handlog import HandLog
-from mergehistories import make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.tables.damages import DAMAGES, damage
 
 from cdcflow import local
 from cdcflow.errors import CdcflowError, ConfigurationError

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handlog import HandLog, position_of, time_of
-from mergehistories import Step, make_table
-from versionhistories import make, split
-from versionlogs import versions, write
-from versiontables import HISTORIES, rows, told
+from tests.support.log.hand_log import HandLog, position_of, time_of
+from tests.support.merge.histories import Step, make_table
+from tests.support.versions.histories import make, split
+from tests.support.versions.logs import versions, write
+from tests.support.versions.tables import HISTORIES, rows, told
 
 from cdcflow import local
 from cdcflow.errors import CdcflowError

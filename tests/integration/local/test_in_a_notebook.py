@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from handlog import HandLog
-from mergehistories import make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 
 NOTEBOOK = """
 import sys, types

@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import livehistories
 import pytest
-import tablehistories
-from handlog import HandLog
-from livehistories import Here
-from mergehistories import make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.tables import histories as table_histories
+from tests.support.tables import live_histories
+from tests.support.tables.live_histories import Here
 
 from cdcflow import local
 from cdcflow.log.files.layout import Layout
@@ -57,7 +57,7 @@ ONLY = os.environ.get("CDCFLOW_HISTORY_FORMAT", "")
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
 def test_live_view_of_histories_is_the_fold_of_all_that_is_sealed(table_format: str, tmp_path: Path) -> None:
     """A live read shows what a merge would leave, before it, while it runs, and after it."""
-    livehistories.run(Here(table_format), SEED, ALONE or HISTORIES, tmp_path, ROUNDS)
+    live_histories.run(Here(table_format), SEED, ALONE or HISTORIES, tmp_path, ROUNDS)
 
 
 @pytest.mark.spread(3)
@@ -65,7 +65,7 @@ def test_live_view_of_histories_is_the_fold_of_all_that_is_sealed(table_format: 
 @pytest.mark.parametrize("mode", MODES)
 def test_live_view_in_each_mode_is_the_fold(mode: Mode, table_format: str, tmp_path: Path) -> None:
     """What a table keeps in addition to the current rows is in its live view: deleted rows, changes, and versions."""
-    livehistories.run(Here(table_format), SEED, ALONE or IN_MODES, tmp_path, ROUNDS, [mode])
+    live_histories.run(Here(table_format), SEED, ALONE or IN_MODES, tmp_path, ROUNDS, [mode])
 
 
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
@@ -73,7 +73,7 @@ def test_live_view_follows_the_policies_of_shape(table_format: str, tmp_path: Pa
     """What a merge would exclude is excluded, and a column next to the one of its new type is shown as one."""
     is_known = not ALONE and table_format == FORMATS[0]
     seed = KNOWN if is_known else SEED
-    made = livehistories.run(Here(table_format), seed, ALONE or HISTORIES, tmp_path, ROUNDS, with_policies=True)
+    made = live_histories.run(Here(table_format), seed, ALONE or HISTORIES, tmp_path, ROUNDS, with_policies=True)
     if is_known:  # others may have too few changes of shape
         assert made.refused, "no change of shape was refused"
         assert any(history.merged.retyped for history in made.listed), "no column was kept next to one of its new type"
@@ -152,8 +152,8 @@ def test_live_view_of_many_histories_is_the_fold(part: int, tmp_path: Path) -> N
     """The same, thousands of them."""
     for first in range(part * MANY // 10, (part + 1) * MANY // 10, 25):
         table_format = FORMATS[first // 25 % len(FORMATS)]
-        modes: Sequence[Mode] = tablehistories.MODES if first // 50 % 2 else ["current"]
-        livehistories.run(Here(table_format), SEED + 2_000_000 + first, 25, tmp_path / str(first), ROUNDS, modes)
+        modes: Sequence[Mode] = table_histories.MODES if first // 50 % 2 else ["current"]
+        live_histories.run(Here(table_format), SEED + 2_000_000 + first, 25, tmp_path / str(first), ROUNDS, modes)
 
 
 # ── a comparison that cannot fail proves nothing ──────────────────────────────────────────────────────────────
@@ -169,7 +169,7 @@ def test_live_view_of_many_histories_is_the_fold(part: int, tmp_path: Path) -> N
 )
 def test_histories_that_once_failed(seed: int, mode: Mode, with_policies: bool, tmp_path: Path) -> None:
     count = 10 if mode == "append" else 1  # where a merge dies depends on the others
-    livehistories.run(Here("delta"), seed, count, tmp_path, ROUNDS, [mode], with_policies=with_policies)
+    live_histories.run(Here("delta"), seed, count, tmp_path, ROUNDS, [mode], with_policies=with_policies)
 
 
 @contextmanager
@@ -256,4 +256,4 @@ def test_a_planted_bug_is_seen(bug: str, tmp_path: Path) -> None:
         planted(),
         pytest.raises(AssertionError, match=f"CDCFLOW_HISTORY_SEED={seed} CDCFLOW_HISTORIES=1, (before|after) a merge"),
     ):
-        livehistories.run(Here(FORMATS[seed % len(FORMATS)]), seed, 1, tmp_path, ROUNDS, [mode])
+        live_histories.run(Here(FORMATS[seed % len(FORMATS)]), seed, 1, tmp_path, ROUNDS, [mode])

@@ -18,8 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handlog import HandLog
-from mergehistories import World, assert_as_folded, make_table, make_world, write_round
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import World, assert_as_folded, make_table, make_world, write_round
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from handlog import HandLog
-from mergehistories import make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 
 from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout

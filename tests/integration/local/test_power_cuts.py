@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
-from powercuts import PowerCuts
+from tests.support.kill.power_cuts import PowerCuts
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 
 from cdcflow import local
 from cdcflow.tables.job.reports import MergeReport

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from handlog import HandLog
+from tests.support.log.hand_log import HandLog
 
 from cdcflow.daemon.interfaces import facts
 from cdcflow.tables.job.reports import MergeReport

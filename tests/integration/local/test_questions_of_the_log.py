@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handlog import HandLog
-from mergehistories import differences, make_table
-from tablefolds import Folded, Merged
-from tablehistories import Histories, History
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import differences, make_table
+from tests.support.tables.folds import Folded, Merged
+from tests.support.tables.histories import Histories, History
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handlog import HandLog
-from tablehistories import MODES, Histories
+from tests.support.log.hand_log import HandLog
+from tests.support.tables.histories import MODES, Histories
 
 from cdcflow import local
 from cdcflow.log.format.segment import Segment

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bookpages import python_of
-from handlog import HandLog
-from mergehistories import make_table
+from tests.support.docs.pages import python_of
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 
 from cdcflow import local
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dyinglayer import DyingLayer, Killed
-from handlog import HandLog
-from mergehistories import make_table
+from tests.support.kill.disk_layer import DyingLayer, Killed
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 from typer.testing import CliRunner
 
 import cdcflow

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handlog import HandLog
-from mergehistories import Step, make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import Step, make_table
 
 from cdcflow.model.table import Table
 from cdcflow.tables.job.reports import MergeReport

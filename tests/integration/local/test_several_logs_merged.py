@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from severallogs import START, Branch
-from severalmerges import check_cut, check_random, pair, roots
+from tests.support.log.several_logs import START, Branch
+from tests.support.merge.several_logs import check_cut, check_random, pair, roots
 from typer.testing import CliRunner
 
 from cdcflow import local

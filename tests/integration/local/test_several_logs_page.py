@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bookpages import python_of
-from severallogs import Branch
+from tests.support.docs.pages import python_of
+from tests.support.log.several_logs import Branch
 
 PAGE = Path(__file__).parents[3] / "docs" / "log.md"
 

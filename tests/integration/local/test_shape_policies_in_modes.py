@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import Step, make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import Step, make_table
 
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.job.table_merge import TableMerge

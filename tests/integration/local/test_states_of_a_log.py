@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
-from tablehistories import Histories
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.tables.histories import Histories
 
 from cdcflow.log.files import states
 from cdcflow.log.files.layout import Layout

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
-from tornwarehouse import TORN, delta_logs, tear_newest
+from tests.support.kill.torn_commits import TORN, delta_logs, tear_newest
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 
 from cdcflow import local
 from cdcflow.errors import ConfigurationError

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filerows import places_of
-from handlog import HandLog
-from mergehistories import make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.tables.file_rows import places_of
 from typer.testing import CliRunner
 
 from cdcflow import local

@@ -14,8 +14,8 @@ import deltalake
 import duckdb
 import polars
 import pytest
-from handlog import HandLog
-from mergehistories import World, assert_as_folded, make_table, make_world, write_round
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import World, assert_as_folded, make_table, make_world, write_round
 
 from cdcflow import local
 from cdcflow.model.table import Table

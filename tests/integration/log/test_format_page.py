@@ -1,4 +1,4 @@
-"""What the reader finds that was written from the format page alone (`pagereader`), compared with what was written.
+"""What the reader finds that was written from the format page alone (`page_reader`), compared with what was written.
 
 `pytest --every-log` has it read the logs of all other tests, too.
 """
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from backfillhistories import write_backfills
-from handlog import HandLog
-from mergehistories import make_table
-from pagereader import frames_of, log_rows, table_rows
 from tests.servers.disks import Unsynced
+from tests.support.log.backfill_histories import write_backfills
+from tests.support.log.hand_log import HandLog
+from tests.support.log.page_reader import frames_of, log_rows, table_rows
+from tests.support.merge.histories import make_table
 
 import cdcflow
 from cdcflow.config import Seal

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from dyinglayer import DyingLayer, Killed
-from gonelogs import gone
 from tests.servers.disks import Failing, Unsynced
+from tests.support.kill.abandoned_logs import gone
+from tests.support.kill.disk_layer import DyingLayer, Killed
 
 from cdcflow.config import Seal
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable, SyncFailed

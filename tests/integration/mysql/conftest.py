@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import MySQLDatabase
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 
 import pymysql
 import pytest
-from capturing import LOG_ID
-from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
+from tests.support.postgres.controlled_source import LOG_ID
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId

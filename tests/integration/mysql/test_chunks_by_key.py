@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from capturing import rows_of
-from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import MySQLDatabase
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
+from tests.support.postgres.controlled_source import rows_of
 
 from cdcflow.capture.interleave.messages import ChunkRead
 from cdcflow.errors import ConfigurationError

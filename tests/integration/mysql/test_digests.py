@@ -6,7 +6,6 @@ from typing import Any
 
 import pymysql
 import pytest
-from digested import buckets_of, here, with_other_key
 from tests.integration.mysql.test_same_value_on_both_paths import (
     BYTES,
     DECIMALS,
@@ -18,6 +17,7 @@ from tests.integration.mysql.test_same_value_on_both_paths import (
     Lab,
 )
 from tests.servers.mysql import MySQLDatabase
+from tests.support.values.digests import buckets_of, here, with_other_key
 
 from cdcflow.capture.ports.comparison import NoText
 from cdcflow.model.digest import Buckets, Hash

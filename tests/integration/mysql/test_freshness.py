@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
-from watched import Watched
+from tests.support.capture.watched_capture import Watched
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
 
 from cdcflow.capture.ports.source import Covering, Described
 from cdcflow.errors import ConfigurationError

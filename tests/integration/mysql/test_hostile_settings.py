@@ -8,9 +8,9 @@ from typing import Any
 
 import pymysql
 import pytest
-from capturing import Row
-from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import MySQLDatabase, MySQLServer
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
+from tests.support.postgres.controlled_source import Row
 
 from cdcflow.model.position import Checkpoint, Epoch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from idleclock import check_idle_clock
 from tests.servers.mysql import Flavor, MySQLDatabase
+from tests.support.capture.idle_clock import check_idle_clock
 
 pytestmark = pytest.mark.mysql
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import MySQLDatabase
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
 
 from cdcflow.errors import ConfigurationError
 

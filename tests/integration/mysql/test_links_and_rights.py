@@ -7,10 +7,10 @@ from typing import Any
 
 import pymysql
 import pytest
-from capturing import rows_of
-from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 from tests.servers.postgres import Database
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
+from tests.support.postgres.controlled_source import rows_of
 
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from mysqlcapturing import MySQLCapture
 from tests.servers.mysql import Flavor, MySQLServer
+from tests.support.mysql.controlled_source import MySQLCapture
 
 from cdcflow.sources.mysql.table_names import lower_name
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from mysqlcapturing import MakeMySQLCapture
 from tests.servers.mysql import MySQLDatabase
+from tests.support.mysql.controlled_source import MakeMySQLCapture
 
 from cdcflow.capture.ports.findings import Finding
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from mysqlcapturing import MakeMySQLCapture
 from tests.servers.mysql import MySQLServer
 from tests.servers.older import OlderMySQL
+from tests.support.mysql.controlled_source import MakeMySQLCapture
 
 from cdcflow.errors import ConfigurationError
 

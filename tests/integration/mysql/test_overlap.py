@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from capturing import LOG_ID
-from mysqlcapturing import MakeMySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
+from tests.support.mysql.controlled_source import MakeMySQLCapture
+from tests.support.postgres.controlled_source import LOG_ID
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import HistoryLost

@@ -9,9 +9,9 @@ from typing import Any
 
 import pymysql
 import pytest
-from capturing import rows_of
-from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import MySQLDatabase, MySQLServer
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
+from tests.support.postgres.controlled_source import rows_of
 
 from cdcflow import wiring
 from cdcflow.capture.interleave.messages import ChunkRead, Planned

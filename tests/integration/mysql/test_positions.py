@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
 from typer.testing import CliRunner
 
 from cdcflow import wiring

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from capturing import LOG_ID, rows_of
-from mysqlcapturing import MySQLCapture
-from restoredcopies import Transaction, copied, drawn_job, folded, put_back
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
+from tests.support.capture.restored_copies import Transaction, copied, drawn_job, folded, put_back
+from tests.support.mysql.controlled_source import MySQLCapture
+from tests.support.postgres.controlled_source import LOG_ID, rows_of
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import HistoryLost

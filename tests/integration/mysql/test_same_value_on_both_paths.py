@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mysqlvalues import WAYS, RowEvent, decoded, described, extras_of, row_events, selected
 from tests.servers.mysql import MySQLDatabase
+from tests.support.mysql.values import WAYS, RowEvent, decoded, described, extras_of, row_events, selected
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId

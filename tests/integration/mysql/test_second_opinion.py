@@ -14,10 +14,10 @@ from typing import Any
 
 import pymysql
 import pytest
-from mysqlcapturing import MakeMySQLCapture
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 from tests.servers.mysql import MySQLDatabase
+from tests.support.mysql.controlled_source import MakeMySQLCapture
 
 from cdcflow.model.table import BEFORE, OP, UNCHANGED
 

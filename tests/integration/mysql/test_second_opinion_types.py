@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from mysqlcapturing import MakeMySQLCapture
-from secondopinions import differences, sampling_all
 from tests.servers.mysql import Flavor, MySQLDatabase
+from tests.support.mysql.controlled_source import MakeMySQLCapture
+from tests.support.mysql.second_opinions import differences, sampling_all
 
 from cdcflow.sources.mysql import opinion_exclusions
 from cdcflow.sources.mysql.opinion_exclusions import EXCLUSIONS

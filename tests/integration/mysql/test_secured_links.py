@@ -11,8 +11,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from mysqlcapturing import MakeMySQLCapture
 from tests.servers.mysql import MySQLServer
+from tests.support.mysql.controlled_source import MakeMySQLCapture
 
 from cdcflow.errors import ConfigurationError
 

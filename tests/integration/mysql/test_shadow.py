@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.servers.mysql import Flavor, MySQLDatabase
-from watched import Watched
-from wrongdecoder import make_wrong, wrong_in
+from tests.support.capture.watched_capture import Watched
+from tests.support.capture.wrong_decoder import make_wrong, wrong_in
 
 from cdcflow.sources.mysql import chunks, decoders, ranges, row_events
 from cdcflow.sources.mysql.rows import DecodedRows

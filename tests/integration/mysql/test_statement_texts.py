@@ -8,9 +8,9 @@ from typing import Any
 
 import pymysql
 import pytest
-from mysqlcapturing import MySQLCapture
 from pymysql.constants import COMMAND
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
+from tests.support.mysql.controlled_source import MySQLCapture
 
 pytestmark = pytest.mark.mysql
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from capturing import rows_of
-from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
+from tests.support.postgres.controlled_source import rows_of
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import ConfigurationError, SourceUnavailable

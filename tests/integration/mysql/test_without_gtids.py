@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from capturing import LOG_ID
-from mysqlcapturing import MakeMySQLCapture
 from tests.servers.mysql import MySQLDatabase, MySQLServer
+from tests.support.mysql.controlled_source import MakeMySQLCapture
+from tests.support.postgres.controlled_source import LOG_ID
 
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError

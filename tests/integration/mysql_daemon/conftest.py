@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mysqlbank import MySQLBank
 from tests.servers.mysql import MySQLDatabase
+from tests.support.daemon.mysql_bank import MySQLBank
 
 
 @pytest.fixture

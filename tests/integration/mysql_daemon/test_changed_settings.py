@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from changedsettings import (
+from tests.support.daemon.changed_settings import (
     Changing,
     Odd,
     failed_reading_is_tried_again,
@@ -11,7 +11,7 @@ from changedsettings import (
     left_out_and_taken_in_again,
     policy_changed,
 )
-from mysqlbank import MySQLBank
+from tests.support.daemon.mysql_bank import MySQLBank
 
 pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 

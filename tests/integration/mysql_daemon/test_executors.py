@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from mysqlbank import MySQLBank
-from readerprocesses import assert_equal_after_all, read_while_one_dies, rows_in_files, run_backfill
+from tests.support.daemon.mysql_bank import MySQLBank
+from tests.support.daemon.reader_processes import (
+    assert_equal_after_all,
+    read_while_one_dies,
+    rows_in_files,
+    run_backfill,
+)
 
 pytestmark = pytest.mark.mysql
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from mysqlbank import MySQLBank
 from tests.servers.mysql import MySQLServer
+from tests.support.daemon.mysql_bank import MySQLBank
 
 from cdcflow.log.disk.layer import OsLayer
 

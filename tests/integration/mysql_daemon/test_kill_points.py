@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mysqlbank import MySQLBank
+from tests.support.daemon.mysql_bank import MySQLBank
 
 pytestmark = pytest.mark.mysql
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pymysql
 import pytest
-from mysqlbank import MySQLBank
-from mysqlcapturing import MySQLCapture
 from tests.servers.mysql import MySQLDatabase
+from tests.support.daemon.mysql_bank import MySQLBank
+from tests.support.mysql.controlled_source import MySQLCapture
 
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.errors import RightMissing

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pymysql
 import pytest
-from mysqlbank import MySQLBank
 from pymysql.constants import COMMAND
 from tests.servers.mysql import Flavor, MySQLDatabase
+from tests.support.daemon.mysql_bank import MySQLBank
 
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.errors import ConfigurationError

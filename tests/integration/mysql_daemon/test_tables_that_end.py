@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from mysqlbank import MySQLBank
 from tests.servers.mysql import MySQLDatabase
+from tests.support.daemon.mysql_bank import MySQLBank
 
 from cdcflow import wiring
 from cdcflow.capture.attempt import LoopIntervals

@@ -10,9 +10,9 @@ from typing import Any
 
 import pymysql
 import pytest
-from binlogreading import TestTables
-from pgwire import Row, Spools, marks, transactions
 from tests.servers.mysql import MySQLDatabase, MySQLServer
+from tests.support.mysql.binlog_decoder import TestTables
+from tests.support.postgres.wire import Row, Spools, marks, transactions
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.capture.ports.stream import StreamEvent

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from objectlogs import IDENTITY, ObjectLog, write
+from tests.support.objects.logs import IDENTITY, ObjectLog, write
 from typer.testing import CliRunner
 
 from cdcflow import wiring

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from objectlogs import ObjectLog, until, write
+from tests.support.objects.logs import ObjectLog, until, write
 
 import cdcflow
 from cdcflow.config import Objects

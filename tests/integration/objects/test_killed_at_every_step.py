@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from objectlogs import IDENTITY, ObjectLog, assert_whole, seen, settings_file, write, written
 from tests.servers.objects import ObjectServer
+from tests.support.objects.logs import IDENTITY, ObjectLog, assert_whole, seen, settings_file, write, written
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
@@ -23,7 +23,7 @@ from cdcflow.log.maintenance.retention import ExpiryRule
 from cdcflow.log.read.reader import check, list_segments
 from cdcflow.sinks.files.log import FileLog
 
-SUPPORT = Path(__file__).parents[2] / "support"
+PROGRAM = Path(__file__).parents[2] / "support" / "kill" / "object_store.py"
 STEPS_MAX = 200
 _buckets = count(1)
 
@@ -33,10 +33,10 @@ class Killable:
 
     def __init__(self) -> None:
         self._forks = subprocess.Popen(
-            [sys.executable, str(SUPPORT / "killable_objects.py")],
+            [sys.executable, str(PROGRAM)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             text=True,
         )
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from objectlogs import ObjectLog, assert_whole, settings_file, until, write
 from tests.servers.objects import ObjectServer
+from tests.support.objects.logs import ObjectLog, assert_whole, settings_file, until, write
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app

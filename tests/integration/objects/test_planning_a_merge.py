@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
-from objectlogs import put_away
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.objects.logs import put_away
 
 from cdcflow import local
 from cdcflow.config import Objects

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
-from objectlogs import put_away
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.objects.logs import put_away
 
 from cdcflow.config import Objects
 from cdcflow.log.files.layout import Layout

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-from objectlogs import ObjectLog
 from tests.servers.objects import ObjectServer
+from tests.support.objects.logs import ObjectLog
 
 from cdcflow.log.read.reader import check, list_segments, read_rows
 from cdcflow.model.change import reads

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from handlog import HandLog
-from mergehistories import make_table
-from objectlogs import CACHE_BYTES_MAX, NO_SOURCE, put_away
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.objects.logs import CACHE_BYTES_MAX, NO_SOURCE, put_away
 from typer.testing import CliRunner
 
 from cdcflow import local

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from objectlogs import ObjectLog, assert_whole, seen, settled, until, write, written
 from tests.servers.objects import SECRET_KEY, ObjectServer
+from tests.support.objects.logs import ObjectLog, assert_whole, seen, settled, until, write, written
 
 from cdcflow.config import Objects
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from capturing import Capture, MakeCapture
 from tests.servers.postgres import Database
+from tests.support.postgres.controlled_source import Capture, MakeCapture
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from capturing import LOG_ID, Capture, MakeCapture
 from tests.servers.postgres import Database
+from tests.support.postgres.controlled_source import LOG_ID, Capture, MakeCapture
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import HistoryLost

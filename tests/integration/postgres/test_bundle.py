@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.capture.watched_capture import Watched
 from typer.testing import CliRunner
-from watched import Watched
 
 from cdcflow.cli.app import app
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from capturing import SLOT, Capture, MakeCapture, Row, rows_of
 from tests.servers.postgres import Database
+from tests.support.postgres.controlled_source import SLOT, Capture, MakeCapture, Row, rows_of
 
 from cdcflow.capture.interleave.messages import Committed, MarkSeen
 from cdcflow.capture.ports.stream import Stream, StreamEvent

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from capturing import MakeCapture
 from tests.servers.postgres import Database
+from tests.support.postgres.controlled_source import MakeCapture
 
 from cdcflow.capture.interleave.messages import Committed, MarkSeen
 from cdcflow.capture.ports.stream import StreamEvent

@@ -6,8 +6,8 @@ import threading
 
 import pyarrow as pa
 import pytest
-from capturing import Capture, MakeCapture, rows_of, table_id
 from tests.servers.postgres import Database
+from tests.support.postgres.controlled_source import Capture, MakeCapture, rows_of, table_id
 
 from cdcflow.capture.interleave.messages import Chunk, XidSnapshot
 from cdcflow.errors import ConfigurationError, SourceUnavailable

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capturing import MakeCapture
-from comparedshop import ComparedShop
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.postgres.controlled_source import MakeCapture
+from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.postgres.catch_up import Windows

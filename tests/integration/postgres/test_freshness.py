@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.servers.postgres import Database, PostgresServer
-from watched import Watched
+from tests.support.capture.watched_capture import Watched
 
 from cdcflow.errors import HistoryLost
 

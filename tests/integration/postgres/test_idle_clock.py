@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from idleclock import check_idle_clock, check_silent_source_is_named
 from tests.servers.postgres import Database
+from tests.support.capture.idle_clock import check_idle_clock, check_silent_source_is_named
 
 pytestmark = pytest.mark.postgres
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from capturing import Capture, MakeCapture, rows_of
 from tests.servers.postgres import Database
+from tests.support.postgres.controlled_source import Capture, MakeCapture, rows_of
 
 from cdcflow.capture.interleave.messages import ChunkRead
 from cdcflow.errors import ConfigurationError

@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from capturing import Capture, MakeCapture
 from tests.servers.postgres import Database
+from tests.support.postgres.controlled_source import Capture, MakeCapture
 
 from cdcflow.errors import HistoryLost
 from cdcflow.sources.engine.selection import Selection

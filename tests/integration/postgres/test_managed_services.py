@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from capturing import MakeCapture
 from tests.servers import debian
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.postgres.controlled_source import MakeCapture
 
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.cli.doctor import script

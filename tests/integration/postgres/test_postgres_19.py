@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from capturing import MakeCapture
 from tests.servers.postgres import Database, PostgresServer
 from tests.servers.releases import RELEASES, environment
+from tests.support.postgres.controlled_source import MakeCapture
 
 from cdcflow.errors import ConfigurationError, HistoryLost
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 import psycopg
 import pytest
 import structlog
-from capturing import LOG_ID, SLOT, Capture, MakeCapture
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.postgres.controlled_source import LOG_ID, SLOT, Capture, MakeCapture
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint

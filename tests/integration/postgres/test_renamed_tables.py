@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from capturing import MakeCapture
 from tests.servers.postgres import Database
+from tests.support.postgres.controlled_source import MakeCapture
 
 from cdcflow.errors import SourceUnavailable
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from capturing import Capture, MakeCapture
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.postgres.controlled_source import Capture, MakeCapture
 
 from cdcflow.errors import RightMissing
 from cdcflow.sources.postgres import chunks

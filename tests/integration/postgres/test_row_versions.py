@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from capturing import Capture, table_id
 from tests.servers.postgres import Database
+from tests.support.postgres.controlled_source import Capture, table_id
 
 pytestmark = pytest.mark.postgres
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from capturing import LOG_ID, SLOT, MakeCapture
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.postgres.controlled_source import LOG_ID, SLOT, MakeCapture
 
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.config import secret

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import debezium
 import pyarrow as pa
 import pytest
 from tests.servers.postgres import Database
-from watched import Watched
-from wrongdecoder import make_wrong, wrong_in
+from tests.support.capture.watched_capture import Watched
+from tests.support.capture.wrong_decoder import make_wrong, wrong_in
+from tests.support.publish import debezium
 
 from cdcflow.capture import shadow as shadows
 from cdcflow.sources.postgres.stream import PostgresStream

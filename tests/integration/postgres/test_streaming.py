@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 import psycopg
 import pytest
-from capturing import SLOT, Capture, MakeCapture, Row
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.postgres.controlled_source import SLOT, Capture, MakeCapture, Row
 
 from cdcflow.capture.interleave.messages import Advanced, Committed
 from cdcflow.capture.ports.stream import StreamEvent

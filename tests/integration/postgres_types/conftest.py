@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from pgwire import Lab, lab_of
 from tests.servers.postgres import Database
+from tests.support.postgres.wire import Lab, lab_of
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from digested import buckets_of, by_bucket, here, with_other_key
-from pgwire import Lab
 from tests.integration.postgres_types.test_same_value_on_every_path import KINDS, _has_xml
+from tests.support.postgres.wire import Lab
+from tests.support.values.digests import buckets_of, by_bucket, here, with_other_key
 
 from cdcflow.capture.ports.comparison import NoText
 from cdcflow.model.digest import Buckets

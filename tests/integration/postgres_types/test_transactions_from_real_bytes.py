@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from pgwire import Lab, Row, advanced, marks, transactions
+from tests.support.postgres.wire import Lab, Row, advanced, marks, transactions
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import CdcflowError, ConfigurationError

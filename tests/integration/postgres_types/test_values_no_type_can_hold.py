@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pgwire import Lab
+from tests.support.postgres.wire import Lab
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.config import Special

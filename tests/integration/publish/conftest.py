@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import everytypes
 import pytest
 from tests.servers.kafka import KafkaBroker
+from tests.support.publish import every_type
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +16,7 @@ def broker() -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture(scope="package")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[everytypes.Log]:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[every_type.Log]:
     """Tables of all types, captured while they changed."""
-    with everytypes.captured(tmp_path_factory.mktemp("everytypes")) as made:
+    with every_type.captured(tmp_path_factory.mktemp("everytypes")) as made:
         yield made

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import publishkillable
 import pytest
-from kafkareading import committed
 from tests.servers.kafka import KafkaBroker
+from tests.support.kafka.topics import committed
+from tests.support.kill import publisher as killable_publisher
 
 from cdcflow import wiring
 from cdcflow.config import Config
@@ -92,7 +92,7 @@ def shop(tmp_path: Path, broker: KafkaBroker) -> Shop:
 
 
 def killed_at(shop: Shop, point: str, count: int) -> None:
-    program = Path(publishkillable.__file__)
+    program = Path(killable_publisher.__file__)
     done = subprocess.run([sys.executable, program, shop.file, point, str(count)], check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL
 
@@ -100,7 +100,7 @@ def killed_at(shop: Shop, point: str, count: int) -> None:
 def test_publisher_killed_at_every_step_loses_and_doubles_nothing(shop: Shop) -> None:
     """A machine may go down at any step; a consumer of committed messages must see each change once."""
     shop.sell(150)
-    for point in publishkillable.POINTS:
+    for point in killable_publisher.POINTS:
         killed_at(shop, point, 2)
     shop.publish()
     shop.check()

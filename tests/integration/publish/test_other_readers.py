@@ -15,12 +15,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import debezium
 import pytest
-from everytypes import TOPICS, Log, parsed
-from kafkareading import committed
 from tests.servers.kafka import KafkaBroker
 from tests.servers.registry import SchemaRegistry
+from tests.support.kafka.topics import committed
+from tests.support.publish import debezium
+from tests.support.publish.every_type import TOPICS, Log, parsed
 
 from cdcflow.publish.names import adjusted
 from cdcflow.publish.values import number_bytes

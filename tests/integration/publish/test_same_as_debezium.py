@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import debezium
 import pytest
-from everytypes import CHANGES, MODES, Log, is_read, parsed
-from kafkareading import Found
 from tests.servers.kafka import KafkaBroker
+from tests.support.kafka.topics import Found
+from tests.support.publish import debezium
+from tests.support.publish.every_type import CHANGES, MODES, Log, is_read, parsed
 
 pytestmark = pytest.mark.postgres
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import debezium
 import pytest
-from everytypes import parsed
-from kafkareading import committed
-from publishing import Capturing
 from tests.servers.kafka import KafkaBroker
 from tests.servers.mysql import MySQLDatabase, MySQLServer
+from tests.support.kafka.topics import committed
+from tests.support.publish import debezium
+from tests.support.publish.captured_rows import Capturing
+from tests.support.publish.every_type import parsed
 
 from cdcflow import wiring
 from cdcflow.config import Config

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runningshop import Shop, planned, said
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer
+from tests.support.daemon.running_shop import Shop, planned, said
 
 from cdcflow.publish.position import Published
 from cdcflow.publish.producer import Cluster, TableProducer

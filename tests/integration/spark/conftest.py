@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import mergehistories
 import pytest
-from handlog import HandLog
 from tests.servers.objects import ObjectServer
+from tests.support.log.hand_log import HandLog
+from tests.support.merge import histories as merge_histories
 
 from cdcflow import local
 from cdcflow.model.table import Table
@@ -86,4 +86,4 @@ def sql_of(spark: Any, warehouse: Path, format_name: str) -> Callable[[Table], s
 @pytest.fixture(scope="session")
 def make_table() -> Callable[..., Table]:
     """make_table("orders", id="int64", doc="string", key=("id",))"""
-    return mergehistories.make_table
+    return merge_histories.make_table

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filerows import places_of
-from handlog import HandLog
-from mergehistories import make_table
 from pyspark.sql.classic.dataframe import DataFrame
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.tables.file_rows import places_of
 
 from cdcflow import local
 from cdcflow.spark import read_cut

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparedshop import WAIT_S, ComparedShop
-from namedtables import SYSTEM_COLUMNS, Named
-from sqlnames import names
 from tests.servers.postgres import PostgresServer
+from tests.support.verify.compared_shop import WAIT_S, ComparedShop
+from tests.support.verify.named_tables import SYSTEM_COLUMNS, Named
+from tests.support.verify.sql_names import names
 
 from cdcflow import wiring
 from cdcflow.config import FileLog, load

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from tornwarehouse import TORN, delta_logs, tear_newest
+from tests.support.kill.torn_commits import TORN, delta_logs, tear_newest
+from tests.support.log.hand_log import HandLog
 
 from cdcflow import local
 from cdcflow.errors import HistoryLost

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handlog import HandLog
+from tests.support.log.hand_log import HandLog
 
 from cdcflow.model.table import Table
 from cdcflow.spark.job import MergeReport

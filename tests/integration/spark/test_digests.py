@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from comparedshop import ComparedShop
-from digested import by_bucket
 from tests.servers.postgres import Database
+from tests.support.values.digests import by_bucket
+from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow.model import digest
 from cdcflow.model.digest import BUCKETS_MAX, Buckets

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edgevalues import MODES, EdgeTables
-from handlog import HandLog
+from tests.support.log.hand_log import HandLog
+from tests.support.values.edges import MODES, EdgeTables
 
 from cdcflow.spark import job, read_cut, read_live
 from cdcflow.tables.formats import FORMATS

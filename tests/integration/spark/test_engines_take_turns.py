@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutbyspark import rows_of_cut
-from mergehistories import assert_as_folded, make_table, make_world, write_round
+from tests.support.merge.histories import assert_as_folded, make_table, make_world, write_round
+from tests.support.spark.cuts import rows_of_cut
 
 from cdcflow import local
 from cdcflow.spark import job, published_cut, read_cut

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from handlog import HandLog
+from tests.support.log.hand_log import HandLog
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.model.table import Table

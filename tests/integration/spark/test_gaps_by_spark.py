@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparedshop import ComparedShop
 from tests.servers.postgres import PostgresServer
+from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow import wiring
 from cdcflow.config import FileLog, load

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from versionhistories import make, split
-from versionlogs import versions, write
-from versiontables import HISTORIES, rows, told
+from tests.support.log.hand_log import HandLog
+from tests.support.versions.histories import make, split
+from tests.support.versions.logs import versions, write
+from tests.support.versions.tables import HISTORIES, rows, told
 
 from cdcflow import local
 from cdcflow.spark import job

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mergedorders import AFTER_PARTIAL, PARTIAL, MergedOrders
+from tests.support.merge.orders import AFTER_PARTIAL, PARTIAL, MergedOrders
 
 from cdcflow.model.table import Table
 from cdcflow.spark import job

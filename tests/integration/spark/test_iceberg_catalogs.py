@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
 from pyiceberg.catalog.rest import RestCatalog as RestClient
 from tests.servers.catalogs import HiveMetastore, RestCatalog
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.spark import engine, job, read_cut

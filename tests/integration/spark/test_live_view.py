@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import livehistories
-import mergehistories
 import pytest
-from handlog import HandLog
-from livehistories import Here
-from mergehistories import assert_as_folded, make_table, make_world, write_round
-from tablehistories import MODES
+from tests.support.log.hand_log import HandLog
+from tests.support.merge import histories as merge_histories
+from tests.support.merge.histories import assert_as_folded, make_table, make_world, write_round
+from tests.support.tables import live_histories
+from tests.support.tables.histories import MODES
+from tests.support.tables.live_histories import Here
 
 from cdcflow import local
 from cdcflow.model.table import Table
@@ -69,7 +69,7 @@ def no_view_left(spark: Any) -> Iterator[None]:
 @pytest.mark.usefixtures("no_view_left")
 def test_live_view_of_histories_is_the_fold(spark: Any, table_format: str, tmp_path: Path) -> None:
     """A few of the histories that the local engine runs dozens of."""
-    livehistories.run(BySpark(spark, table_format), SEED, ALONE or FEW, tmp_path, 2)
+    live_histories.run(BySpark(spark, table_format), SEED, ALONE or FEW, tmp_path, 2)
 
 
 @pytest.mark.spread(1)
@@ -77,7 +77,7 @@ def test_live_view_of_histories_is_the_fold(spark: Any, table_format: str, tmp_p
 @pytest.mark.parametrize("mode", ["soft_delete", "append", "history"])
 def test_live_view_in_each_mode_is_the_fold(spark: Any, mode: Mode, table_format: str, tmp_path: Path) -> None:
     """Deleted rows, changes and versions, as the next merge would leave them."""
-    livehistories.run(BySpark(spark, table_format), SEED, ALONE or FEW, tmp_path, 2, [mode])
+    live_histories.run(BySpark(spark, table_format), SEED, ALONE or FEW, tmp_path, 2, [mode])
 
 
 @pytest.mark.long
@@ -85,7 +85,7 @@ def test_live_view_in_each_mode_is_the_fold(spark: Any, mode: Mode, table_format
 def test_live_view_of_many_histories_is_the_fold(spark: Any, part: int, tmp_path: Path) -> None:
     """The same, many of them."""
     parties = BySpark(spark, FORMATS[part % len(FORMATS)])
-    livehistories.run(parties, SEED + 1000 * part, MANY // 10, tmp_path, 4, MODES)
+    live_histories.run(parties, SEED + 1000 * part, MANY // 10, tmp_path, 4, MODES)
 
 
 @pytest.mark.spread(1)
@@ -116,7 +116,7 @@ def test_live_view_follows_shapes_moved_keys_truncates_and_copies(
     check("two rounds after the cut")
 
 
-ORDERS = mergehistories.make_table("orders", id="int64", doc="string", note="string")
+ORDERS = merge_histories.make_table("orders", id="int64", doc="string", note="string")
 
 
 def test_keys_in_a_filter_keep_files_of_the_table_unread(

@@ -18,16 +18,16 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-import feedhistories
 import pyarrow as pa
 import pytest
-from bookpages import python_of
-from feedhistories import NEW
-from handlog import HandLog, time_of
-from mergehistories import make_table
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 from pyspark.sql.types import StructType
-from tablehistories import Histories
+from tests.support.docs.pages import python_of
+from tests.support.log import feed_histories
+from tests.support.log.feed_histories import NEW
+from tests.support.log.hand_log import HandLog, time_of
+from tests.support.merge.histories import make_table
+from tests.support.tables.histories import Histories
 
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.log.files.layout import Layout
@@ -202,7 +202,7 @@ def test_log_of_many_histories_equals_a_plain_read(read: Read, part: int, tmp_pa
 
 def feed_log(log: HandLog, seed: int, count: int, segments: int) -> list[dict[str, Any]]:
     """A log with a history of whole old rows, and what its feed says."""
-    steps = list(feedhistories.history(random.Random(seed), count))
+    steps = list(feed_histories.history(random.Random(seed), count))
     size = -(-count // segments)
     for at in range(0, count, size):
         log.segment([step for step, _ in steps[at : at + size]])

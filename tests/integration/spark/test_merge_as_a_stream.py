@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 import structlog
-from handlog import HandLog
-from mergehistories import World, assert_as_folded, make_table
-from objectlogs import ObjectLog
 from tests.servers.objects import SECRET_KEY
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import World, assert_as_folded, make_table
+from tests.support.objects.logs import ObjectLog
 
 from cdcflow.config import Objects
 from cdcflow.errors import ConfigurationError

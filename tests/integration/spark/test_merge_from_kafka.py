@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from logpairs import (
+from tests.servers.kafka import KafkaBroker
+from tests.servers.objects import SECRET_KEY, ObjectServer
+from tests.support.kafka.log_pairs import (
     FolderReader,
     history_of_a_shop,
     into_folder,
@@ -17,11 +19,9 @@ from logpairs import (
     rows_of,
     topics_on,
 )
-from securedbroker import CANARY, secured_broker
-from severallogs import START, Branch
-from severalmerges import check_cut
-from tests.servers.kafka import KafkaBroker
-from tests.servers.objects import SECRET_KEY, ObjectServer
+from tests.support.kafka.secured_broker import CANARY, secured_broker
+from tests.support.log.several_logs import START, Branch
+from tests.support.merge.several_logs import check_cut
 from typer.testing import CliRunner
 
 from cdcflow import wiring

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from objectlogs import IDENTITY, ObjectLog, settings_file
 from pyspark.sql import SparkSession
 from tests.servers.objects import ACCESS_VARIABLE, SECRET_VARIABLE
+from tests.support.objects.logs import IDENTITY, ObjectLog, settings_file
 
 from cdcflow import local
 from cdcflow.config import Objects

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from cutbyspark import rows_between, rows_of_cut
-from mergehistories import (
+from tests.support.merge.histories import (
     State,
     Step,
     World,
@@ -24,6 +23,7 @@ from mergehistories import (
     state_of,
     write_round,
 )
+from tests.support.spark.cuts import rows_between, rows_of_cut
 
 from cdcflow.log.fold.fold import sweep
 from cdcflow.model.table import Table

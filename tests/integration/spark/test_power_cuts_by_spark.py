@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from powercuts import PowerCuts
+from tests.support.kill.power_cuts import PowerCuts
+from tests.support.log.hand_log import HandLog
 
 from cdcflow.errors import CdcflowError
 from cdcflow.model.table import Table

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutbyspark import rows_between, rows_of_cut
-from handlog import HandLog
-from tablehistories import MODES, Histories
+from tests.support.log.hand_log import HandLog
+from tests.support.spark.cuts import rows_between, rows_of_cut
+from tests.support.tables.histories import MODES, Histories
 
 from cdcflow import local
 from cdcflow.spark import job

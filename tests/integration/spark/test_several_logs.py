@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from severallogs import START, Branch, go_on, in_order
+from tests.support.log.several_logs import START, Branch, go_on, in_order
 
 import cdcflow
 from cdcflow.errors import ConfigurationError, HistoryLost

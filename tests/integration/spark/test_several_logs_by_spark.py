@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from severalmerges import check_cut, pair, roots
+from tests.support.merge.several_logs import check_cut, pair, roots
 
 from cdcflow import local
 from cdcflow import spark as by_spark

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 from tests.servers.connect import ConnectServer
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.spark import job, merge_stream, published_cut, read_cut, read_live

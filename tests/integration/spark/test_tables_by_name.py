@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
-from otherspark import OtherSpark
 from tests.servers.catalogs import HiveMetastore
 from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.support.spark.other_process import OtherSpark
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.spark import job, read_cut

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import Step, make_table
-from objectlogs import put_away
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from tests.servers.objects import ObjectServer
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import Step, make_table
+from tests.support.objects.logs import put_away
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout

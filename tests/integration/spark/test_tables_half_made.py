@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
+from tests.support.log.hand_log import HandLog
 
 from cdcflow.model.table import Table
 from cdcflow.spark import job, read_cut

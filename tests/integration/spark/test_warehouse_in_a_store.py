@@ -12,10 +12,10 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from handlog import HandLog
-from mergehistories import Step, assert_as_folded, make_table, make_world, write_round
-from objectlogs import put_away
 from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import Step, assert_as_folded, make_table, make_world, write_round
+from tests.support.objects.logs import put_away
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout

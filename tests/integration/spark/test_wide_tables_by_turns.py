@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
-from handlog import HandLog
+from tests.support.log.hand_log import HandLog
 
 from cdcflow import local
 from cdcflow.model.table import Table

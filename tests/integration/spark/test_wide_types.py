@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparedshop import ComparedShop
 from tests.servers.postgres import Database
+from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow.spark import read_cut
 from cdcflow.tables.verify.job import _Verification

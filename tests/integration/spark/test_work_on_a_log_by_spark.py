@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logwork import AsMany, dying, made, told_of
+from tests.support.log.work import AsMany, dying, made, told_of
 from typer.testing import CliRunner
 
 import cdcflow

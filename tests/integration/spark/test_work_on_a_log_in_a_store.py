@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from logwork import AsMany, dying, made, told_of
-from objectlogs import put_away
 from tests.servers.objects import SECRET_KEY
+from tests.support.log.work import AsMany, dying, made, told_of
+from tests.support.objects.logs import put_away
 
 from cdcflow.config import Objects
 from cdcflow.errors import CdcflowError, InvariantViolated

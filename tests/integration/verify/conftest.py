@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from comparedshop import ComparedShop
 from tests.servers.mysql import MySQLDatabase
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.verify.compared_shop import ComparedShop
 
 _numbers = itertools.count(1)
 

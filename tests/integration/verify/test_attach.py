@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from comparedshop import WAIT_S, ComparedShop
 from deltalake import write_deltalake
 from tests.servers.mysql import MySQLDatabase
 from tests.servers.postgres import Database
+from tests.support.verify.compared_shop import WAIT_S, ComparedShop
 
 from cdcflow import local
 from cdcflow.daemon.interfaces.control_socket import ask

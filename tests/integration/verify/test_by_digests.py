@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from comparedshop import ComparedShop
+from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow.model.digest import FOLDS
 from cdcflow.sources.mysql import chunks as mysql_chunks

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from comparedshop import ComparedShop
-from namedtables import SYSTEM_COLUMNS, Named
-from sqlnames import names
+from tests.support.verify.compared_shop import ComparedShop
+from tests.support.verify.named_tables import SYSTEM_COLUMNS, Named
+from tests.support.verify.sql_names import names
 
 from cdcflow import local
 from cdcflow.capture.ports.source import Sampled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 import pytest
-from comparedshop import ComparedShop
+from tests.support.verify.compared_shop import ComparedShop
 
 NO_ROW_FOLLOWS = "ALTER TABLE orders ADD COLUMN note text"
 """The stream does not report it until a row arrives, and there is no default to detect."""

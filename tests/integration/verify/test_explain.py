@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from comparedshop import ComparedShop
+from tests.support.verify.compared_shop import ComparedShop
 
 LONG = "x" * 20_000
 """So long that the server's log does not repeat it."""

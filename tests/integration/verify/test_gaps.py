@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 import yaml
-from comparedshop import ComparedShop
 from tests.servers.mysql import MySQLServer
+from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow import local
 from cdcflow.log.read.reader import read_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from comparedshop import ComparedShop
+from tests.support.verify.compared_shop import ComparedShop
 
 
 def made(shop: ComparedShop) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from comparedshop import ComparedShop
+from tests.support.verify.compared_shop import ComparedShop
 
 ROWS = 200
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from comparedshop import ComparedShop
 from tests.servers.mysql import MySQLServer
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow import wiring
 from cdcflow.config import load

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from comparedshop import ComparedShop
 from tests.servers.objects import ObjectServer
+from tests.support.verify.compared_shop import ComparedShop
 
 
 def test_tables_merged_from_an_object_store_are_compared(

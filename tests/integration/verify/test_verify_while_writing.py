@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from comparedshop import ComparedShop
+from tests.support.verify.compared_shop import ComparedShop
 
 ROWS = 3000
 HOT = 20

@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from smallsource import AT, DONE, ITEMS, ORDERS, Small, committed
 from tests.simulation.steps import Silent, Steps
+from tests.support.capture.small_source import AT, DONE, ITEMS, ORDERS, Small, committed
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture import log_writes

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from smallsource import AT, BIGINT, DONE, ITEMS, ORDERS, Small, committed
+from tests.support.capture.small_source import AT, BIGINT, DONE, ITEMS, ORDERS, Small, committed
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture import log_writes

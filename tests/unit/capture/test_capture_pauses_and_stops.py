@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from smallsource import ITEMS, ORDERS, Small
+from tests.support.capture.small_source import ITEMS, ORDERS, Small
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture import capture as captures

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from orderedcapture import Stage, paused, stages
-from smallsource import ORDERS, Small
+from tests.support.capture.small_capture import Stage, paused, stages
+from tests.support.capture.small_source import ORDERS, Small
 
 from cdcflow.capture import requests
 from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders

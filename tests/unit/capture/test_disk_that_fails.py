@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from memorysource import OrdersSource
 from tests.servers.disks import Failing
+from tests.support.capture.memory_source import OrdersSource
 
 from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from smallsource import AT, DONE, ITEMS, ORDERS, Small
+from tests.support.capture.small_source import AT, DONE, ITEMS, ORDERS, Small
 
 from cdcflow.capture.freshness import LATE_S, Freshness
 from cdcflow.capture.interleave.limits import Limits

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from orderedcapture import Stage, paused, stages
+from tests.support.capture.small_capture import Stage, paused, stages
 
 from cdcflow.capture.interleave.messages import Command, Input, ResumeCapture
 from cdcflow.capture.interleave.progress import CommandRecord, commands_of

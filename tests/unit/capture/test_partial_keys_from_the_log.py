@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from queue import SimpleQueue
 
-from memorysource import OrdersSource
+from tests.support.capture.memory_source import OrdersSource
 
 from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.interleave.limits import Limits

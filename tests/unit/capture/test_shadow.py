@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memorysource import OrdersSource
-from wrongdecoder import Decode, make_wrong, wrong_in
+from tests.support.capture.memory_source import OrdersSource
+from tests.support.capture.wrong_decoder import Decode, make_wrong, wrong_in
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture import shadow as shadows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memorysource import OrdersSource
+from tests.support.capture.memory_source import OrdersSource
 
 from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from smallsource import AT, DONE, ITEMS, ORDERS, Small
+from tests.support.capture.small_source import AT, DONE, ITEMS, ORDERS, Small
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from smallsource import ORDERS, Small, committed
+from tests.support.capture.small_source import ORDERS, Small, committed
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture.attempt import LoopIntervals, Orders

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from confined import confinement
+from tests.support.docker.confinement import confinement
 
 from cdcflow.config import Config, load
 from cdcflow.config.places import check_writable, log_places, naming_paths, of_system, warehouse_places

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bookpages import ROOT
+from tests.support.docs.pages import ROOT
 
 from cdcflow import __version__
 

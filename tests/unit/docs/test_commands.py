@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer.main
-from bookpages import blocks, commands, name_of, pages, spans
+from tests.support.docs.pages import blocks, commands, name_of, pages, spans
 
 from cdcflow.cli.app import app
 
@@ -151,7 +151,7 @@ def test_every_other_command_is_listed_with_where_it_is_run() -> None:
 
 def test_every_target_of_make_on_a_page_exists() -> None:
     """`make help` and the pages list the same targets."""
-    from bookpages import ROOT
+    from tests.support.docs.pages import ROOT
 
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z][a-z.-]*)(?=[a-z. -]*:)", makefile, re.MULTILINE))

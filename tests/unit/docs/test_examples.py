@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from bookpages import Block, blocks, name_of, pages
 from pydantic import ValidationError
+from tests.support.docs.pages import Block, blocks, name_of, pages
 
 from cdcflow.config import Config
 from cdcflow.config.setting_paths import note_marks

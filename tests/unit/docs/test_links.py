@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from bookpages import DOCS, ROOT, name_of, pages, prose
+from tests.support.docs.pages import DOCS, ROOT, name_of, pages, prose
 
 BOOK = ROOT / "mkdocs.yml"
 OUTSIDE = {"architecture.md", "contributing.md", "changelog.md", "docker.md"}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 from tests.unit.daemon.test_http_api import JSON, OPERATE, READ, ask, token
 
 import cdcflow

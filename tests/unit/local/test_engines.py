@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mergehistories import make_table
+from tests.support.merge.histories import make_table
 
 from cdcflow import local, wiring
 from cdcflow.config import load

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import emptyjournals
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.log import empty_journals
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.extents import counted_records
@@ -540,7 +540,7 @@ def test_empty_journal_that_a_restart_replaces_during_the_check_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that starts next to the check writes another journal under the name of one that holds no rows."""
-    root = emptyjournals.write_log(tmp_path / "log", IDENTITY)
+    root = empty_journals.write_log(tmp_path / "log", IDENTITY)
     restarted = list[FileLog]()
 
     def restarts(layout: Layout, extent: Any) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from feedhistories import NEW, NUMBERS, OLD, Values, history, said
-from mergehistories import make_table
+from tests.support.log.feed_histories import NEW, NUMBERS, OLD, Values, history, said
+from tests.support.merge.histories import make_table
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.read.alignment import align, defaults_of

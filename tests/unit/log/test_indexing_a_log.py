@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from dyinglayer import DyingLayer, Killed
+from tests.support.kill.disk_layer import DyingLayer, Killed
 
 from cdcflow.log.disk.maintenance_lock import Busy, hold_lock
 from cdcflow.log.files.layout import Layout

@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-import emptyjournals
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests.support.log import empty_journals
 
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.log.files.extents import Extent, extents_of
@@ -200,7 +200,7 @@ def test_shapes_are_read_although_a_restart_replaces_an_empty_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon that starts writes another journal under its name, and a reader must not call that damage."""
-    root = emptyjournals.write_log(tmp_path / "log", IDENTITY)
+    root = empty_journals.write_log(tmp_path / "log", IDENTITY)
     restarted = list[FileLog]()
 
     def restarts_behind(where: Layout) -> list[Extent]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from handlog import HandLog
-from mergehistories import make_table
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 
 from cdcflow import wiring
 from cdcflow.config import load

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from embeddedmerge import Died, EmbeddedWarehouse
-from mergehistories import State, Written, make_table
+from tests.support.merge.embedded_engine import Died, EmbeddedWarehouse
+from tests.support.merge.histories import State, Written, make_table
 
 from cdcflow.log.fold.fold import LogChange
 from cdcflow.model.table import Table

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from embeddedmerge import EmbeddedWarehouse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mergehistories import State, Step, World, differences, grow, make_table, make_world, segment_of
+from tests.support.merge.embedded_engine import EmbeddedWarehouse
+from tests.support.merge.histories import State, Step, World, differences, grow, make_table, make_world, segment_of
 
 from cdcflow.log.fold.fold import FoldedRow, LogChange, fold, sweep
 from cdcflow.model.table import Table

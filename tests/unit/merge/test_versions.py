@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from embeddedhistory import EmbeddedHistory
-from versionhistories import Log, Piece, as_text, compacted, is_doubtful, make, split, untrue
-from versiontables import in_order, told
+from tests.support.versions.embedded_engine import EmbeddedHistory
+from tests.support.versions.histories import Log, Piece, as_text, compacted, is_doubtful, make, split, untrue
+from tests.support.versions.tables import in_order, told
 
 from cdcflow.log.fold.fold import End, Key, LogChange, Version, history
 from cdcflow.tables.merge import history as sql

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from binlogbytes import (
+from tests.support.mysql.binlog_bytes import (
     LONG,
     Log,
     TestColumn,
@@ -17,8 +17,8 @@ from binlogbytes import (
     simple,
     squeezed,
 )
-from binlogreading import FLAVORS, WIDE, T, U, decoded, ids_of, one, reader, refused, rows_of
-from pgwire import advanced, transactions
+from tests.support.mysql.binlog_decoder import FLAVORS, WIDE, T, U, decoded, ids_of, one, reader, refused, rows_of
+from tests.support.postgres.wire import advanced, transactions
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SourceUnavailable

@@ -10,11 +10,11 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from binlogbytes import Log, TestTable, image, shape_of, simple
-from binlogreading import Reader, TestTables, reader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pgwire import Row, advanced, marks, transactions
+from tests.support.mysql.binlog_bytes import Log, TestTable, image, shape_of, simple
+from tests.support.mysql.binlog_decoder import Reader, TestTables, reader
+from tests.support.postgres.wire import Row, advanced, marks, transactions
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.sources.mysql.gtids import Flavor

@@ -10,10 +10,10 @@ import zlib
 
 import numpy as np
 import pytest
-from binlogbytes import MARKS_TABLE, Log, image, packet, simple
-from binlogreading import FLAVORS, reader
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.support.mysql.binlog_bytes import MARKS_TABLE, Log, image, packet, simple
+from tests.support.mysql.binlog_decoder import FLAVORS, reader
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.sources.buffers import PAD

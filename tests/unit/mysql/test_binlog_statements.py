@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from binlogbytes import (
+from tests.support.mysql.binlog_bytes import (
     Log,
     shape_of,
     simple,
 )
-from binlogreading import FLAVORS, Reader, T, TestTables, U, decoded, ids_of, one, reader, refused, rows_of
+from tests.support.mysql.binlog_decoder import (
+    FLAVORS,
+    Reader,
+    T,
+    TestTables,
+    U,
+    decoded,
+    ids_of,
+    one,
+    reader,
+    refused,
+    rows_of,
+)
 
 from cdcflow.capture.interleave.messages import Advanced, RowsFilled
 from cdcflow.errors import ConfigurationError

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from binlogbytes import (
+from tests.support.mysql.binlog_bytes import (
     MARKS_TABLE,
     Log,
     image,
 )
-from binlogreading import FLAVORS, T, TestTables, U, decoded, ids_of, one, reader, refused, rows_of, told
-from pgwire import marks, transactions
+from tests.support.mysql.binlog_decoder import (
+    FLAVORS,
+    T,
+    TestTables,
+    U,
+    decoded,
+    ids_of,
+    one,
+    reader,
+    refused,
+    rows_of,
+    told,
+)
+from tests.support.postgres.wire import marks, transactions
 
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.sources.mysql.gtids import Flavor

@@ -6,8 +6,8 @@ import datetime
 
 import pyarrow as pa
 import pytest
-from binlogbytes import Log
-from binlogreading import TestTables, one, reader, rows_of
+from tests.support.mysql.binlog_bytes import Log
+from tests.support.mysql.binlog_decoder import TestTables, one, reader, rows_of
 
 from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.model.change import KeySet

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mysqlvalues import WAYS, bitmap, column, image, joined, result_row, table
+from tests.support.mysql.values import WAYS, bitmap, column, image, joined, result_row, table
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.sources.mysql.rows import RowKind

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 import pytest
-from binlogbytes import LONG, Log, TestColumn, TestTable, image
-from binlogreading import FLAVORS, WIDE, Reader, T, decoded, reader, rows_of
+from tests.support.mysql.binlog_bytes import LONG, Log, TestColumn, TestTable, image
+from tests.support.mysql.binlog_decoder import FLAVORS, WIDE, Reader, T, decoded, reader, rows_of
 
 from cdcflow.capture.interleave.messages import Committed, RowsIncomplete
 from cdcflow.model.table import TableId

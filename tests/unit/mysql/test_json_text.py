@@ -6,7 +6,7 @@ import struct
 
 import pyarrow as pa
 import pytest
-from mysqlvalues import WAYS, column, image, joined, table
+from tests.support.mysql.values import WAYS, column, image, joined, table
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.sources.mysql.rows import RowKind, changes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from binlogbytes import Log, simple
-from binlogreading import FLAVORS, U, ids_of, one, reader
+from tests.support.mysql.binlog_bytes import Log, simple
+from tests.support.mysql.binlog_decoder import FLAVORS, U, ids_of, one, reader
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from binlogbytes import Log, TestColumn, TestTable, packet, simple
-from binlogreading import TestTables
-from pgwire import Spools, marks, transactions
+from tests.support.mysql.binlog_bytes import Log, TestColumn, TestTable, packet, simple
+from tests.support.mysql.binlog_decoder import TestTables
+from tests.support.postgres.wire import Spools, marks, transactions
 
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable

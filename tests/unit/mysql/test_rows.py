@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from mysqlvalues import WAYS, bitmap, column, image, joined, table
+from tests.support.mysql.values import WAYS, bitmap, column, image, joined, table
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, TableId

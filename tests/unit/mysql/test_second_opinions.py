@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from binlogbytes import LONG, VARCHAR, Log, TestColumn, TestTable, simple
-from binlogcorpus import read
-from binlogreading import FLAVORS, TestTables, reader
 from pymysqlreplication.constants.CHARSET import charset_by_id
 from pymysqlreplication.row_event import RowsEvent, find_charset
-from secondopinions import AllSamples, differences
+from tests.support.mysql.binlog_bytes import LONG, VARCHAR, Log, TestColumn, TestTable, simple
+from tests.support.mysql.binlog_corpus import read
+from tests.support.mysql.binlog_decoder import FLAVORS, TestTables, reader
+from tests.support.mysql.second_opinions import AllSamples, differences
 
 from cdcflow.capture.ports.source import SecondOpinion
 from cdcflow.config import MySQL

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from binlogbytes import Log, simple
-from binlogreading import Reader, TestTables, ids_of, one, reader, rows_of
+from tests.support.mysql.binlog_bytes import Log, simple
+from tests.support.mysql.binlog_decoder import Reader, TestTables, ids_of, one, reader, rows_of
 
 from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.model.table import TableId

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from binlogbytes import Log
-from binlogreading import T, decoded, one, rows_of
-from pgwire import transactions
+from tests.support.mysql.binlog_bytes import Log
+from tests.support.mysql.binlog_decoder import T, decoded, one, rows_of
+from tests.support.postgres.wire import transactions
 
 from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.sources.mysql.position import BinlogPosition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from binlogbytes import lenenc
+from tests.support.mysql.binlog_bytes import lenenc
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from binlogbytes import Log, simple
-from binlogreading import TestTables, one, reader, rows_of
+from tests.support.mysql.binlog_bytes import Log, simple
+from tests.support.mysql.binlog_decoder import TestTables, one, reader, rows_of
 
 from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.model.table import TableId

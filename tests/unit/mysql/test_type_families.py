@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from mysqlvalues import column, table
+from tests.support.mysql.values import column, table
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode

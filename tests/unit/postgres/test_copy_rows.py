@@ -9,7 +9,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pgbytes import attribute, copy_rows, table
+from tests.support.postgres.message_bytes import attribute, copy_rows, table
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.sources.postgres.copy import decode_copy

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pgbytes import NO_NUMBERS, numeric_bytes
+from tests.support.postgres.message_bytes import NO_NUMBERS, numeric_bytes
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.sources.buffers import Cells, with_padding

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pgbytes import (
+from tests.support.postgres.message_bytes import (
     UNCHANGED,
     Cell,
     attribute,
@@ -33,7 +33,7 @@ from pgbytes import (
     update,
     xlog,
 )
-from pgwire import Row, Spools, advanced, marks, transactions
+from tests.support.postgres.wire import Row, Spools, advanced, marks, transactions
 
 from cdcflow.capture.interleave.messages import Committed, RowsFilled, RowVersion
 from cdcflow.capture.ports.stream import StreamEvent

@@ -15,8 +15,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pgbytes import attribute, begin, commit, copy_rows, insert, numeric_bytes, numeric_modifier, relation, table, xlog
-from pgwire import Spools
+from tests.support.postgres.message_bytes import (
+    attribute,
+    begin,
+    commit,
+    copy_rows,
+    insert,
+    numeric_bytes,
+    numeric_modifier,
+    relation,
+    table,
+    xlog,
+)
+from tests.support.postgres.wire import Spools
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.model.change import Run

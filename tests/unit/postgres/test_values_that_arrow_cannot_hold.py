@@ -9,8 +9,17 @@ from typing import get_args
 
 import pyarrow as pa
 import pytest
-from pgbytes import attribute, begin, commit, insert, numeric_modifier, relation, table, xlog
-from pgwire import Spools
+from tests.support.postgres.message_bytes import (
+    attribute,
+    begin,
+    commit,
+    insert,
+    numeric_modifier,
+    relation,
+    table,
+    xlog,
+)
+from tests.support.postgres.wire import Spools
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.config import Postgres, Special

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
-from pgbytes import begin, commit, insert, message, relation, table, truncate, xlog
+from tests.support.postgres.message_bytes import begin, commit, insert, message, relation, table, truncate, xlog
 
 from cdcflow.capture.interleave.messages import Advanced
 from cdcflow.capture.ports.stream import StreamEvent

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from jsonschema import Draft202012Validator
-from pushing import Pushed, asked, table
+from tests.support.push.collections import Pushed, asked, table
 
 import cdcflow
 from cdcflow.config import AccessToken

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pushing import ORDERS, SCHEMA
+from tests.support.push.collections import ORDERS, SCHEMA
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.push import columns

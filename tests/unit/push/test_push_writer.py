@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pushing import ORDERS, Pushed, asked, table
+from tests.support.push.collections import ORDERS, Pushed, asked, table
 
 from cdcflow.config import Seal
 from cdcflow.errors import OutcomeUnknown, SinkUnavailable

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from severallogs import START, Branch, Logged, go_on, in_order
+from tests.support.log.several_logs import START, Branch, Logged, go_on, in_order
 
 import cdcflow
 from cdcflow.errors import ConfigurationError, HistoryLost

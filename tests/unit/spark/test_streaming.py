@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
 from pyspark import cloudpickle
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mergehistories import make_table
+from tests.support.merge.histories import make_table
 
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.model.table import Table

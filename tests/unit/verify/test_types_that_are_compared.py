@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mergehistories import make_table
+from tests.support.merge.histories import make_table
 
 from cdcflow.model.sqltypes import stored
 from cdcflow.tables.local.comparison import DuckComparer

@@ -1,0 +1,1 @@
+"""Captures in the test's own process: small sources, commands, a status that is watched."""

@@ -1,0 +1,1 @@
+"""Costs without a clock."""

@@ -1,0 +1,1 @@
+"""Topics and brokers, and logs in Kafka."""

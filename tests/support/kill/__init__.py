@@ -1,0 +1,1 @@
+"""Crash points: programs that kill themselves, and disks that lose what was not synced."""

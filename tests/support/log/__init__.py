@@ -1,0 +1,1 @@
+"""Change logs that are written by hand, and independent readers of them."""

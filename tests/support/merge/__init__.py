@@ -1,0 +1,1 @@
+"""Histories of changes, the merge's expected result, and drivers that merge."""

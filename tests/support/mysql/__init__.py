@@ -1,0 +1,1 @@
+"""MySQL and MariaDB: bytes, decoders, and a source that a test controls."""

@@ -1,0 +1,1 @@
+"""Logs in an object store."""

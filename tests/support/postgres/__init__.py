@@ -1,0 +1,1 @@
+"""PostgreSQL: bytes, decoders, and a source that a test controls."""

@@ -1,0 +1,1 @@
+"""Published messages, with Debezium as the witness."""

@@ -1,0 +1,1 @@
+"""Collections that clients push rows into."""

@@ -1,0 +1,1 @@
+"""Spark, in this process or another one."""

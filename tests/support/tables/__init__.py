@@ -1,0 +1,1 @@
+"""Current-state tables: their histories, folds, files and damages."""

@@ -1,0 +1,1 @@
+"""The edge values of every type, and their digests."""

@@ -1,0 +1,1 @@
+"""A source and its copy, compared by the command."""

@@ -1,0 +1,1 @@
+"""Tables in mode history: their versions, and the oracle's."""
