@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -46,7 +46,6 @@ from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.log import Log
 from cdcflow.capture.ports.source import Source
 from cdcflow.capture.ports.stream import Stream, StreamEvent
-from cdcflow.capture.rates import ReadingRate, RecentRate
 from cdcflow.capture.shadow import Shadow
 from cdcflow.capture.source_polls import SourceLooks, row_versions
 from cdcflow.capture.source_tasks import SourceTasks
@@ -58,6 +57,11 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId, word
+
+LEAST_S = 1.0
+LOOK_EACH_S = 0.25
+RECENT_S = 5
+
 
 IDLE_WAIT_S = 0.1
 IDS_ABOVE_XMAX = 100_000
@@ -440,3 +444,45 @@ def maybe_hidden(visibility: Visibility) -> Uint64s:
     running = np.array(sorted(visibility.in_progress), np.uint64)
     above = np.arange(visibility.xmax, visibility.xmax + IDS_ABOVE_XMAX, dtype=np.uint64)
     return np.concatenate([running, above])
+
+
+class RecentRate:
+    """Rows a second over the last seconds. Used by one thread, readable from any."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque(maxlen=64)
+
+    def is_due(self, now_s: float) -> bool:
+        """It is time to record again."""
+        return not self._seen or now_s - self._seen[-1][0] >= LOOK_EACH_S
+
+    def record(self, now_s: float, rows: int) -> None:
+        """Record the number of rows so far."""
+        self._seen.append((now_s, rows))
+
+    def rows_per_second(self, now_s: float) -> float:
+        recent = [point for point in list(self._seen) if point[0] >= now_s - RECENT_S]
+        if len(recent) < 2:
+            return 0.0
+        return round((recent[-1][1] - recent[0][1]) / max(recent[-1][0] - recent[0][0], 0.001), 1)
+
+
+class ReadingRate:
+    """Rows a second over the time in which a backfill was under way. Used by one thread, readable from any."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._rows = 0
+        self._before: tuple[float, int] | None = None
+
+    def record(self, now_s: float, rows: int, *, is_reading: bool) -> None:
+        """Record the number of rows read so far, and whether there are more to read."""
+        if self._before is not None and (is_reading or rows > self._before[1]):
+            self._seconds += now_s - self._before[0]
+            self._rows += rows - self._before[1]
+        self._before = now_s, rows
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """None if reading did not last long enough to measure."""
+        return self._rows / self._seconds if self._rows and self._seconds >= LEAST_S else None

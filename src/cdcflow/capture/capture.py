@@ -33,15 +33,14 @@ from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.offline_audit import LateTraces
 from cdcflow.capture.ports.source import Source
-from cdcflow.capture.requests import Arguments, answer_json, orders_of
+from cdcflow.capture.requests import NO_ARGUMENTS, Arguments, answer_json, orders_of
 from cdcflow.capture.settings import CaptureSettings, OwnedLog, SettingsInUse
 from cdcflow.capture.shadow import Shadow
 from cdcflow.capture.source_polls import TablesChanged
 from cdcflow.capture.spans import OnSpan
-from cdcflow.capture.status import error_text, fields_of, status_of
-from cdcflow.capture.tally import DONE, Tally
 from cdcflow.capture.waker import Waker
 from cdcflow.errors import (
+    CdcflowError,
     ConfigurationError,
     HistoryLost,
     OutcomeUnknown,
@@ -50,6 +49,9 @@ from cdcflow.errors import (
     SourceUnavailable,
 )
 from cdcflow.model.position import Checkpoint, SourceIdentity
+
+DONE = ("rows_captured", "rows_read", "bytes_appended", "cuts", "syncs")
+
 
 HEALTHY_AFTER_S = 30.0
 ANSWER_WAIT_S = 5.0
@@ -343,17 +345,9 @@ class Capture:
         self,
         op: str,
         tables: Sequence[str] = (),
+        arguments: Arguments = NO_ARGUMENTS,
         *,
         asked_by: str = "this program",
-        keys: Sequence[Sequence[str]] | None = None,
-        where: str | None = None,
-        known_until: str | None = None,
-        position: str | None = None,
-        epoch: int | None = None,
-        base: str | None = None,
-        priority: int | None = None,
-        rows_per_second_max: int | None = None,
-        reset: bool = False,
     ) -> dict[str, object]:
         """Request an operation of the capture; `cdcflow.http.operations` lists them.
 
@@ -372,9 +366,8 @@ class Capture:
                 return self._pause_capture(asked_by)
             case "resume-capture":
                 return self._resume_capture(asked_by)
-        told = Arguments(keys, where, known_until, position, epoch, base, priority, rows_per_second_max, reset)
-        orders = orders_of(self._running(op, asked_by, tables), op, tables, told)
-        return self._answer_of(self._submit(self._commands.new(op, asked_by, orders, told.details(orders))))
+        orders = orders_of(self._running(op, asked_by, tables), op, tables, arguments)
+        return self._answer_of(self._submit(self._commands.new(op, asked_by, orders, arguments.details(orders))))
 
     def _running(self, op: str, asked_by: str, tables: Sequence[str] = ()) -> Attempt:
         if (attempt := self._attempt) is not None:
@@ -523,3 +516,44 @@ class Capture:
             why = "the capture is paused" if self._paused else (self._waiting_for or "starting").splitlines()[0]
             interrupted = f"nothing is currently captured: {why}"
         return self._freshness.states(attempt.progress if attempt else Progress({}), interrupted)
+
+
+class Tally:
+    """What attempts that ended have done, and what the latest of them knew."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.done: Counter[str] = Counter()
+        self.events: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+        self.attempts = 0
+        self.last_known: dict[str, object] = {}
+
+    def add(self, attempt: Attempt) -> None:
+        self.done.update(attempt.counts())
+        self.events.update(attempt.events)
+        self.last_known = {**attempt.status(), "rows_per_second": 0.0, "held_rows": 0, "held_bytes": 0}
+
+
+def fields_of(error: BaseException | None) -> dict[str, object]:
+    """An error as the fields of an event."""
+    remedy = getattr(error, "remedy", None)
+    found = {"kind": type(error).__name__, "reason": str(error).split("\n")[0]}
+    return {**found, "remedy": remedy} if remedy else {**found}
+
+
+def error_text(error: Exception) -> str:
+    """An error's text; an unexpected error's text is replaced, because it may hold a row's values."""
+    return str(error) if isinstance(error, CdcflowError) else "a fault in cdcflow"
+
+
+def status_of(found: Checkpoint, progress: Progress, limits: Limits) -> dict[str, object]:
+    """The status of a log that no attempt has open."""
+    return {
+        "epoch": found.epoch,
+        "cut": found.cut,
+        "position": found.position,
+        "next_offset": found.next_offset,
+        "commit_clock": found.commit_clock,
+        "tables": progress.to_status(limits.rows_per_second_max),
+    }

@@ -56,6 +56,9 @@ class Arguments:
         return {name: value for name, value in found.items() if value is not None}
 
 
+NO_ARGUMENTS = Arguments()
+
+
 def orders_of(attempt: Attempt, op: str, names: Sequence[str], told: Arguments) -> tuple[Order, ...]:
     """The machine's commands for an operation on tables (no names: all that are captured).
 

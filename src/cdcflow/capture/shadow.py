@@ -25,7 +25,7 @@ before its version.
 
 The table that was read longest ago has its turn next. Its row is kept in advance if other tables change more often.
 
-Both sides use cdcflow's own decoding of a type. Where the source can, `event_checks` has row events decoded by another
+Both sides use cdcflow's own decoding of a type. Where the source can, `EventChecks` has row events decoded by another
 library as well; its results are counted and reported here.
 """
 
@@ -39,7 +39,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.capture.event_checks import EventChecks
 from cdcflow.capture.interleave.messages import (
     Chunk,
     ChunkRead,
@@ -52,7 +51,7 @@ from cdcflow.capture.interleave.messages import (
 )
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.ports.chunks import ChunkSource
-from cdcflow.capture.ports.source import EventComparison, Source
+from cdcflow.capture.ports.source import EventComparison, SecondOpinion, Source
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.capture.source_tasks import SourceTasks
 from cdcflow.errors import CdcflowError
@@ -415,3 +414,33 @@ def _bits(values: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         np.uint8
     )
     return bits
+
+
+class EventChecks:
+    """Has row events compared with another library's decoding: at most one each `every_s`, if the source supports it.
+
+    `on_compared` is called from a task's thread.
+    """
+
+    def __init__(self, on_compared: Callable[[EventComparison], None]) -> None:
+        self._on_compared = on_compared
+        self._source: Source | None = None
+        self._wanted: bool | None = None
+        self._next_at = -1e9
+
+    def look(self, now_s: float, every_s: float | None, tasks: SourceTasks, source: Source) -> None:
+        """Have the kept event compared, if it is time. `every_s` None: stop."""
+        wanted = every_s is not None
+        if source is not self._source or wanted is not self._wanted:
+            self._source, self._wanted = source, wanted
+            if isinstance(source, SecondOpinion):
+                source.sample_events(wanted=wanted)
+        if every_s is None or now_s < self._next_at or not isinstance(source, SecondOpinion):
+            return
+        self._next_at = now_s + every_s
+        tasks.call(lambda: self._compare(source))
+
+    def _compare(self, source: SecondOpinion) -> None:
+        found = source.compare_event()
+        if found is not None:
+            self._on_compared(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,9 @@ import typer
 
 from cdcflow.config.template import DatabaseKind, template
 from cdcflow.errors import ConfigurationError
+
+UNIT = "cdcflow@.service"
+_PROGRAM = "/opt/cdcflow/bin/cdcflow"
 
 
 def init(
@@ -22,8 +27,6 @@ def init(
 ) -> None:
     """Write a commented settings file. An existing one is never overwritten."""
     if systemd:
-        from cdcflow.cli.systemd import unit
-
         typer.echo(unit(), nl=False)
         return
     try:
@@ -34,3 +37,9 @@ def init(
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
     typer.echo(f"wrote {path}; set source.url and source.tables in it, then run `cdcflow doctor`")
+
+
+def unit() -> str:
+    """The unit's text; it starts the cdcflow in this interpreter's directory."""
+    text = files("cdcflow").joinpath("packaging", UNIT).read_text(encoding="utf-8")
+    return text.replace(_PROGRAM, str(Path(sys.executable).parent / "cdcflow"))

@@ -11,6 +11,7 @@ from typing import Any
 from cdcflow import wiring
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.ports.part_readers import Readers
+from cdcflow.capture.requests import Arguments
 from cdcflow.config import Config
 from cdcflow.config.places import naming_paths
 from cdcflow.daemon.components import (
@@ -168,8 +169,8 @@ def answering(
                     raise ConfigurationError("this process reads tables and ends; it cannot take new settings")
                 return reloading.answer() if operation.name == "settings" else reloading.reload(request.get("digest"))
             case op:
-                arguments = {k: v for k, v in request.items() if k not in ("op", "tables")}
-                return capture.request(op, request.get("tables", []), asked_by=asked_by, **arguments)
+                arguments = Arguments(**{k: v for k, v in request.items() if k not in ("op", "tables")})
+                return capture.request(op, request.get("tables", []), arguments, asked_by=asked_by)
 
     return answer
 

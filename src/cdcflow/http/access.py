@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdcflow.config import AccessToken, secret
@@ -174,3 +175,29 @@ def is_from_our_page(headers: Mapping[str, str], scheme: str) -> bool:
 def is_json(content_type: str | None) -> bool:
     """Whether a body is declared as JSON: a form of another site cannot declare that without a preflight request."""
     return content_type is not None and content_type.partition(";")[0].strip().lower() == "application/json"
+
+
+def is_ours(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header names this server: by address, or by one of `names`.
+
+    A web page in a user's browser can send requests here under its own host name that resolves to 127.0.0.1 (DNS
+    rebinding). So a request must name this server by an address, `localhost`, or a name from the settings.
+    """
+    name = host.lower().rpartition(":")[0] if _has_port(host) else host.lower()
+    name = name.strip("[]")
+    if name in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def port_of(host: str) -> str:
+    """The port of a Host header; "" if it has no port."""
+    return host.rpartition(":")[2] if _has_port(host) else ""
+
+
+def _has_port(host: str) -> bool:
+    return host.rpartition(":")[2].isdigit() and (host.count(":") == 1 or "]:" in host)

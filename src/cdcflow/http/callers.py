@@ -11,8 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cdcflow.http.access import Access, Caller, is_from_our_page, is_json
-from cdcflow.http.hosts import port_of
+from cdcflow.http.access import Access, Caller, is_from_our_page, is_json, port_of
 from cdcflow.http.responses import Endpoint
 
 

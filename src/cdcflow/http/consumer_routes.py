@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from cdcflow.errors import CdcflowError
-from cdcflow.http import problems
+from cdcflow.http import responses
 from cdcflow.http.access import Access
 from cdcflow.http.callers import body_of, operator_of, reading, writer_of
 from cdcflow.http.consumers import LIMIT, LIMIT_MAX, WAIT_MAX_S, ConsumerDoor, ConsumerSession
@@ -108,7 +108,7 @@ async def _events(session: ConsumerSession, found: list[dict[str, Any]]) -> Asyn
             try:
                 found = await run_in_threadpool(session.next)
             except CdcflowError as error:
-                yield f"event: problem\ndata: {json.dumps(problems.of_error(error))}\n\n"
+                yield f"event: problem\ndata: {json.dumps(responses.of_error(error))}\n\n"
                 return
     finally:
         session.close()

@@ -10,8 +10,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cdcflow.http import problems
-from cdcflow.http.hosts import is_ours
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SinkUnavailable, SourceUnavailable
+from cdcflow.http.access import is_ours
+
+CONTENT_TYPE = "application/problem+json"
+
+_CODES: tuple[tuple[type[CdcflowError], int], ...] = (
+    (SourceUnavailable, 503),
+    (SinkUnavailable, 503),
+    (HistoryLost, 410),
+    (ConfigurationError, 400),
+)
+
 
 BODY_BYTES_MAX = 1 << 16
 REQUESTS_MAX = 64
@@ -129,16 +139,30 @@ _TITLES = {
 
 
 async def failure(request: Request, error: Exception) -> Response:
-    found = problems.of_error(error)
-    return Response(
-        json.dumps(found) + "\n", int(str(found["status"])), headers={"Content-Type": problems.CONTENT_TYPE}
-    )
+    found = of_error(error)
+    return Response(json.dumps(found) + "\n", int(str(found["status"])), headers={"Content-Type": CONTENT_TYPE})
 
 
 def problem_answer(code: int, title: str, detail: str, remedy: str | None = None) -> Response:
-    found = problems.problem(code, title, detail, remedy)
-    return Response(json.dumps(found) + "\n", code, headers={"Content-Type": problems.CONTENT_TYPE})
+    found = problem(code, title, detail, remedy)
+    return Response(json.dumps(found) + "\n", code, headers={"Content-Type": CONTENT_TYPE})
 
 
 def as_json(value: object, code: int = 200) -> Response:
     return Response(json.dumps(value, default=str) + "\n", code, media_type="application/json")
+
+
+def problem(code: int, title: str, detail: str, remedy: str | None = None) -> dict[str, object]:
+    """A problem's fields (RFC 9457), with the remedy in a separate one. `title` names the kind and is the same for all
+    of that kind, `detail` describes this case."""
+    found: dict[str, object] = {"type": "about:blank", "title": title, "status": code, "detail": detail}
+    return found if remedy is None else {**found, "remedy": remedy}
+
+
+def of_error(error: Exception) -> dict[str, object]:
+    """The problem for an error that ended an operation. The text of unexpected errors may hold row values."""
+    if isinstance(error, CdcflowError):
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), 500)
+        detail = str(error).removesuffix(f"\n  {error.remedy}")
+        return problem(code, type(error).__name__, detail, error.remedy)
+    return problem(500, "InvariantViolated", f"the daemon could not answer: {type(error).__name__}")

@@ -28,7 +28,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cdcflow.errors import CdcflowError
-from cdcflow.http import metrics, problems
+from cdcflow.http import metrics, responses
 from cdcflow.http.access import Access, Caller, is_json
 from cdcflow.http.callers import caller_of, reading
 from cdcflow.http.consumer_routes import consumer_routes
@@ -207,7 +207,7 @@ def _answer(answer: Written) -> Response:
 
 def _refusal(answer: Refused) -> Response:
     code, title = (409, "Conflict") if answer.conflict else (422, "Unprocessable Content")
-    found = problems.problem(code, title, answer.detail)
+    found = responses.problem(code, title, answer.detail)
     if answer.failures:
         found["errors"] = [failure.to_json() for failure in answer.failures]
-    return Response(f"{json.dumps(found)}\n", code, headers={"Content-Type": problems.CONTENT_TYPE})
+    return Response(f"{json.dumps(found)}\n", code, headers={"Content-Type": responses.CONTENT_TYPE})

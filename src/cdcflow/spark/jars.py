@@ -172,11 +172,6 @@ def iceberg_jars() -> list[str]:
     return [*_ICEBERG.listed(), str(OWN_JAR)]
 
 
-def kafka_jars() -> list[str]:
-    """Return the paths of the jars that let Spark read from Kafka. Raises as `jars` does."""
-    return _KAFKA.listed()
-
-
 def s3_jars() -> list[str]:
     """Return the paths of the jars that let Spark read and write in S3-compatible stores. Raises as `jars` does."""
     return _S3.listed()

@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
 
 from cdcflow.config.base import URL
 from cdcflow.errors import ConfigurationError, SinkUnavailable
@@ -24,13 +26,19 @@ from cdcflow.log.tier import Tier
 from cdcflow.spark import job, kafka
 from cdcflow.spark.job import MergeReport
 from cdcflow.spark.runtime.connect import refuse_connect
-from cdcflow.spark.runtime.retries import retried
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+FIRST_PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
+_STOP_LOOK_S = 0.2
+
+_log = structlog.get_logger()
+_Result = TypeVar("_Result")
+
 
 RETRY_TIMEOUT_S = 600.0
 
@@ -178,3 +186,33 @@ class _Looks:
         sealed = self._log.segments_behind(self._newest)
         self._newest = sealed[-1][1] if sealed else 0
         return self._newest
+
+
+def retried(attempt: Callable[[], _Result], timeout_s: float, is_wanted: Callable[[], bool] = lambda: True) -> _Result:
+    """Return what `attempt` returns. After SinkUnavailable it is repeated, with pauses that grow from 1 s to 30 s.
+
+    Raises:
+        SinkUnavailable: the next attempt would begin later than `timeout_s` after the first one, or `is_wanted`
+            returned False during a pause.
+    """
+    began = time.monotonic()
+    for pause_s in _pauses():
+        try:
+            return attempt()
+        except SinkUnavailable as error:
+            resumes = time.monotonic() + pause_s
+            if resumes > began + timeout_s:
+                raise
+            _log.warning("put off", reason=str(error).splitlines()[0], retry_in_s=pause_s)
+            while (left := resumes - time.monotonic()) > 0:
+                if not is_wanted():
+                    raise
+                time.sleep(min(left, _STOP_LOOK_S))
+    raise AssertionError("pauses never end")
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from cdcflow.capture.interleave.progress import CommandRecord, RepairRecord, commands_of, repairs_of
 from cdcflow.config import Config
 from cdcflow.log.read import reader
 from cdcflow.wiring.logs import log_reader, sealed_layout
 
+_Record = TypeVar("_Record", CommandRecord, RepairRecord)
+
 
 def commands_in_log(config: Config, limit: int) -> list[CommandRecord]:
-    """The latest commands that the configured log has recorded, oldest first. Each checkpoint has the latest commands
-    at its time; older ones are in the checkpoints of sealed segments."""
-    found: dict[int, CommandRecord] = {}
-    for progress in _checkpoints(config):
-        found |= {one.number: one for one in commands_of(progress) if one.number not in found}
-        if min(found, default=1) == 1 or len(found) >= limit:
-            break
-    return [found[number] for number in sorted(found)][-limit:]
+    """The latest commands that the configured log has recorded, oldest first."""
+    return _latest(config, commands_of, limit)
 
 
 def repairs_in_log(config: Config, limit: int) -> list[RepairRecord]:
     """The latest repairs that the configured log has recorded, oldest first."""
-    found: dict[int, RepairRecord] = {}
+    return _latest(config, repairs_of, limit)
+
+
+def _latest(config: Config, records_of: Callable[[Mapping[str, Any]], Iterable[_Record]], limit: int) -> list[_Record]:
+    """Each checkpoint has the latest records at its time; older ones are in the checkpoints of sealed segments."""
+    found: dict[int, _Record] = {}
     for progress in _checkpoints(config):
-        found |= {one.number: one for one in repairs_of(progress) if one.number not in found}
+        found |= {one.number: one for one in records_of(progress) if one.number not in found}
         if min(found, default=1) == 1 or len(found) >= limit:
             break
     return [found[number] for number in sorted(found)][-limit:]

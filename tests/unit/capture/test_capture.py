@@ -16,6 +16,7 @@ from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Adjust, Backfill, Cancel, Command, Input, Pause, Resume
+from cdcflow.capture.requests import Arguments
 from cdcflow.capture.source_polls import TablesChanged
 from cdcflow.errors import ConfigurationError, InvariantViolated, RightMissing, SinkUnavailable, SourceUnavailable
 from cdcflow.model.position import Checkpoint
@@ -228,7 +229,7 @@ def test_an_order_reaches_the_machine_for_each_of_its_tables(
     given: list[object] = []
 
     def during() -> None:
-        answer: Any = stage.capture.request(op, (), asked_by="ann", **more)
+        answer: Any = stage.capture.request(op, (), Arguments(**more), asked_by="ann")
         assert (answer["op"], list(answer["tables"])) == (op, ["public.items", "public.orders"])
 
     class Queue(SimpleQueue[Input]):

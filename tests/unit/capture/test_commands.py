@@ -21,6 +21,7 @@ from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Command, Input, PauseCapture, ResumeCapture
 from cdcflow.capture.interleave.progress import Progress, RepairOrder, TableProgress, commands_of, repairs_of
 from cdcflow.capture.log_writes import OnAnswer
+from cdcflow.capture.requests import Arguments
 from cdcflow.capture.settings import CaptureSettings
 from cdcflow.capture.waker import Waker
 from cdcflow.errors import ConfigurationError, SourceUnavailable
@@ -218,7 +219,7 @@ def test_rows_are_read_again_by_their_keys(stage: Callable[..., Stage], rows: di
     on.until_done("public.items")
     on.until_done()
     before = on.memory.checkpoint.next_offset
-    found = on.capture.request("reread", ["public.orders"], **rows)
+    found = on.capture.request("reread", ["public.orders"], Arguments(**rows))
     assert found["tables"] == {"public.orders": {"outcome": "ordered"}}
     on.until_done(behind=before)
     (record,) = commands_of(on.memory.checkpoint.progress)
@@ -244,7 +245,7 @@ def test_rows_that_cannot_be_meant_are_refused(
     on = stage()
     on.until_done()
     with pytest.raises(ConfigurationError, match=said) as caught:
-        on.capture.request("reread", tables, **rows)
+        on.capture.request("reread", tables, Arguments(**rows))
     assert "secret" not in str(caught.value)
     assert on.commands() == []
 
@@ -322,7 +323,7 @@ def test_rows_are_repaired_by_their_keys(stage: Callable[..., Stage]) -> None:
     on.until_done("public.items")
     on.until_done()
     before = on.memory.checkpoint.next_offset
-    found = on.capture.request("repair", ["public.orders"], keys=[["7"], ["7"]], known_until="0/9")
+    found = on.capture.request("repair", ["public.orders"], Arguments(keys=[["7"], ["7"]], known_until="0/9"))
     assert found["tables"] == {"public.orders": {"outcome": "ordered"}}
     on.until_done(behind=before)
     (command,) = commands_of(on.memory.checkpoint.progress)
@@ -349,7 +350,7 @@ def test_rows_that_cannot_be_repaired_are_refused(
     on = stage()
     on.until_done()
     with pytest.raises(ConfigurationError, match=said) as caught:
-        on.capture.request("repair", tables, **rows)
+        on.capture.request("repair", tables, Arguments(**rows))
     assert "secret" not in str(caught.value)
     assert on.commands() == []
 

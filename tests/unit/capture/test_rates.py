@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdcflow.capture.rates import ReadingRate
+from cdcflow.capture.attempt import ReadingRate
 
 
 def test_only_the_time_of_reading_counts() -> None:

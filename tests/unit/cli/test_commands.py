@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import cdcflow
 from cdcflow import errors, wiring
 from cdcflow.capture.ports.findings import Finding
+from cdcflow.capture.requests import Arguments
 from cdcflow.cli import backfill as backfill_module
 from cdcflow.cli import failure, output
 from cdcflow.cli.app import app
@@ -421,8 +422,8 @@ class Asked:
     def stop(self) -> None:
         self.calls.append(("stop",))
 
-    def request(self, op: str, tables: list[str], **adjustment: object) -> dict[str, object]:
-        self.calls.append((op, tables, adjustment))
+    def request(self, op: str, tables: list[str], arguments: Arguments, *, asked_by: str) -> dict[str, object]:
+        self.calls.append((op, tables, arguments, asked_by))
         return {"op": op, "tables": tables}
 
     def status(self, **_: float) -> dict[str, object]:
@@ -432,9 +433,9 @@ class Asked:
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        ({"op": "pause", "tables": ["a.b"]}, ("pause", ["a.b"], {"asked_by": "ann"})),
-        ({"op": "adjust", "tables": ["a.b"], "priority": 3}, ("adjust", ["a.b"], {"asked_by": "ann", "priority": 3})),
-        ({"op": "stop"}, ("stop", [], {"asked_by": "ann"})),
+        ({"op": "pause", "tables": ["a.b"]}, ("pause", ["a.b"], Arguments(), "ann")),
+        ({"op": "adjust", "tables": ["a.b"], "priority": 3}, ("adjust", ["a.b"], Arguments(priority=3), "ann")),
+        ({"op": "stop"}, ("stop", [], Arguments(), "ann")),
     ],
 )
 def test_socket_requests_become_calls(request_: dict[str, Any], expected: tuple[Any, ...]) -> None:

@@ -24,9 +24,8 @@ from cdcflow.config import AccessToken
 from cdcflow.daemon.interfaces.health import health, readiness
 from cdcflow.daemon.interfaces.http_server import LIBRARIES, HttpServer
 from cdcflow.errors import ConfigurationError
-from cdcflow.http.access import Access
+from cdcflow.http.access import Access, is_ours
 from cdcflow.http.connection import CONNECTIONS_MAX
-from cdcflow.http.hosts import is_ours
 from cdcflow.http.metrics import exposition
 from cdcflow.http.responses import REQUESTS_MAX
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import cdcflow
 from cdcflow.cli import output
-from cdcflow.cli.progress import BackfillProgress
+from cdcflow.cli.backfill import BackfillProgress
 from cdcflow.daemon.events import event_lines, send_structlog_to
 from cdcflow.http.metrics import exposition
 from cdcflow.tables.merge.refusals import rebuilt

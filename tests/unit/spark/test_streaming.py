@@ -17,8 +17,7 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout
 from cdcflow.spark import kafka, merge, merge_stream, read_cut, streaming
 from cdcflow.spark.log_source.sealed_offsets import OffsetServer, source_of
-from cdcflow.spark.runtime import retries
-from cdcflow.spark.runtime.retries import retried
+from cdcflow.spark.streaming import retried
 
 
 class Clock:
@@ -37,7 +36,6 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(retries, "time", found)
     monkeypatch.setattr(streaming, "time", found)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cdcflow.tables.verify.rounds import Rounds
+from cdcflow.tables.verify.job import Rounds
 
 
 def rounds_until_exhausted(moves: Iterable[bool]) -> int:

@@ -535,3 +535,18 @@ def settle(futures: Sequence[Future[Any]]) -> None:
     for future in futures:
         with contextlib.suppress(CancelledError):
             future.exception()
+
+
+class OwnPartReader:
+    """Implements `cdcflow.capture.ports.part_readers.PartReader` on chunks, and closes what they were opened with."""
+
+    def __init__(self, chunks: Chunks[Any, Any, Any], close: Callable[[], None]) -> None:
+        self._chunks = chunks
+        self._close = close
+
+    def read_part(self, chunk: Chunk, part: Any) -> PartRows:
+        return self._chunks.read_part(chunk, part)
+
+    def close(self) -> None:
+        self._chunks.close()
+        self._close()

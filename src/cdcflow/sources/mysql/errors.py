@@ -60,8 +60,6 @@ LOCKED = frozenset((1205, 1213))
 NO_SUCH_INDEX = 1176
 NO_SUCH_FUNCTION = frozenset((1305, 1046))
 """1046: the server would search a schema for the function, but no schema is selected."""
-TABLE_CHANGED = 1412
-PURGED = 1236
 
 _LACKS_GLOBAL = 1227
 _GRANTS: Mapping[int, str] = {

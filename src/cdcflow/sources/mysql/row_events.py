@@ -34,7 +34,6 @@ from cdcflow.sources.mysql.rows import DecodedRows, RowKind
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, Tables, table_map, table_name
 from cdcflow.sources.mysql.wire import HEADER, Events, Types, protocol_error
 
-_ID = HEADER + 6
 _V1_BODY = HEADER + 8
 _EXTRA = HEADER + 8
 _NO_TABLE = 0xFFFFFF

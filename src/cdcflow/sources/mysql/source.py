@@ -33,10 +33,9 @@ from cdcflow.model import rereading
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine import policies
-from cdcflow.sources.engine.chunks import Chunks
+from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
-from cdcflow.sources.engine.part_reader import OwnPartReader
 from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap, sampling, second_opinion

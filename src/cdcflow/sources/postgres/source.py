@@ -28,10 +28,9 @@ from cdcflow.model import rereading
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine import policies
-from cdcflow.sources.engine.chunks import Chunks
+from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
-from cdcflow.sources.engine.part_reader import OwnPartReader
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.postgres import estimates, publication, sampling, slot
 from cdcflow.sources.postgres.catalog import Catalog, Selected

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -66,6 +66,20 @@ _log = structlog.get_logger()
 _Answer = TypeVar("_Answer")
 
 
+@dataclass(frozen=True, slots=True)
+class MergeRequest:
+    """One log, the warehouse into which it is merged, and how; see `merge`."""
+
+    engines: Engines
+    log: LogLayout
+    warehouse: Warehouse
+    on_edit: OnEdit
+    watch: Watch
+    policies: Policies
+    newest: Checkpoint | None
+    origin: Mapping[str, object]
+
+
 def merge(
     engines: Engines,
     log: LogLayout | Path | str,
@@ -102,66 +116,46 @@ def merge(
         TableFailed: the engine failed at every table.
     """
     with engines.first.lease():
-        given = (
-            engines,
-            LogLayout.of(log),
-            Warehouse.of(warehouse),
-            tables,
-            on_edit,
-            newest,
-            origin or {},
-            watch,
-            policies,
-        )
+        place = Warehouse.of(warehouse)
+        request = MergeRequest(engines, LogLayout.of(log), place, on_edit, watch, policies, newest, origin or {})
         try:
-            return _merge(*given, recent=True)
+            return _merge(request, tables, recent=True)
         except OlderNeeded:
-            return _merge(*given, recent=False)
+            return _merge(request, tables, recent=False)
 
 
-def _merge(
-    engines: Engines,
-    log: LogLayout,
-    place: Warehouse,
-    tables: Collection[str] | None,
-    on_edit: OnEdit,
-    newest: Checkpoint | None,
-    origin: Mapping[str, object],
-    watch: Watch,
-    policies: Policies,
-    *,
-    recent: bool,
-) -> MergeReport:
+def _merge(request: MergeRequest, tables: Collection[str] | None, *, recent: bool) -> MergeReport:
     """`recent`: list only segments after the published cut, if listing all of them would cost more. Raises OlderNeeded
     if they are not enough; what was already committed stays committed."""
     began = time.monotonic()
-    with of_all_tables(engines.first, place):
-        cuts = engines.first.cuts()
+    engine, log, place = request.engines.first, request.log, request.warehouse
+    with of_all_tables(engine, place):
+        cuts = engine.cuts()
         cuts.drop_torn()
         before = cuts.newest()
     whole = sealed(log, 0 if before is None else before.offset, recent=recent)
     if whole.newest is None:
         return MergeReport(0, 0, False, time.monotonic() - began, ())
-    for name in sorted(policies.each.keys() - whole.tables(before).keys() if policies.each else ()):
+    for name in sorted(each.keys() - whole.tables(before).keys() if (each := request.policies.each) else ()):
         _log.warning("settings name a table of which the log has no row", table=name)
     reports: dict[str, TableMergeReport] = {}
     published = False
-    steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
+    steps = [whole] if engine.reads_in_place else whole.steps(0 if before is None else before.cut)
     for number, step in enumerate(steps, 1):
-        told = functools.partial(_tell_step, watch, number)
-        run = MergeRun(engines, step, place, on_edit, whole, newest, origin, before, told, policies)
+        told = functools.partial(_tell_step, request.watch, number)
+        run = MergeRun(replace(request, watch=told), step, whole, before)
         found = run.tables(_known(tables, step, whole, before))
         new = run.cut(found)
         new = None if new is None else run.pinned(new)
         found = run.final(found)
         if new is not None:
-            with of_all_tables(engines.first, place):
+            with of_all_tables(engine, place):
                 cuts.publish(new)
             _log.info("cut published", cut=new.cut, tables=len(new.tables))
             before, published = new, True
         reports |= {r.name: both(reports.get(r.name), r) for r in found}
     if before is not None:
-        show_views(engines.first, place, before)
+        show_views(engine, place, before)
     if before is not None and log.is_home:
         note(log, place, before)
     last = whole.newest
@@ -207,29 +201,16 @@ class MergeRun:
     """One merge: the log's latest cut, and what was published before. `log` is the part of `whole` that this step
     merges."""
 
-    def __init__(
-        self,
-        engines: Engines,
-        log: Range,
-        warehouse: Warehouse,
-        on_edit: OnEdit,
-        whole: Range,
-        newest: Checkpoint | None,
-        origin: Mapping[str, object],
-        published: Cut | None,
-        watch: Watch,
-        policies: Policies,
-    ) -> None:
-        self._policies = policies
-        self._watch = watch
-        self._engines = engines
+    def __init__(self, request: MergeRequest, log: Range, whole: Range, published: Cut | None) -> None:
+        self._request = request
+        self._engines = request.engines
         self._log = log
-        self._warehouse = warehouse
-        self._on_edit = on_edit
+        self._warehouse = request.warehouse
         self._checkpoint = log.checkpoint
         self._cut = self._checkpoint.cut
         self._ahead: set[TableId] = set()
-        self._positions = Positions(log, whole, newest, published, warehouse, engines.first.rules, policies)
+        rules = request.engines.first.rules
+        self._positions = Positions(log, whole, request.newest, published, request.warehouse, rules, request.policies)
         self._ids: dict[TableId, str] = {}
         self._commits: dict[TableId, str] = {}
         self._shown: set[str] = set()
@@ -239,7 +220,6 @@ class MergeRun:
         self._removed: set[str] = set()
         self._known: Mapping[str, TableId] = {}
         self._chosen: Mapping[TableId, int] = {}
-        self._origin = origin
         self._published = published
 
     def tables(self, wanted: Collection[str] | None) -> tuple[TableMergeReport, ...]:
@@ -316,7 +296,7 @@ class MergeRun:
         if before is None and self._positions.is_removed(table):
             self._removed.add(str(table))
             return None
-        policy = self._policies.of(str(table))
+        policy = self._request.policies.of(str(table))
         mode = decided(table, None if before is None else before.properties, policy.mode, policy.history_columns)
         if (before is None or str(table) not in self._positions.backfilled) and not self._log.files(table, 0):
             if before is not None:
@@ -331,9 +311,9 @@ class MergeRun:
         edits = self._edits(there, table, before)
         is_new = self._positions.is_new(table, before)
         range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=is_new)
-        work = TableMerge(self._log, self._positions, engine, there, range_, since, self._origin)
+        work = TableMerge(self._log, self._positions, engine, there, range_, since, self._request.origin)
         if files:
-            self._watch(MergeProgress(str(table), self._chosen[table], len(self._chosen)))
+            self._request.watch(MergeProgress(str(table), self._chosen[table], len(self._chosen)))
             work.run()
         elif before is not None and table not in self._ahead and work.sweeps:
             work.sweep()
@@ -374,8 +354,8 @@ class MergeRun:
         shape = self._positions.empty_shape(table)
         if shape is None:
             raise self._positions.history_lost(table)
-        range_ = TableRange(table, None, (), 0, policy=self._policies.of(str(table)), mode=mode)
-        TableMerge(self._log, self._positions, engine, there, range_, 0, self._origin).make_empty(shape)
+        range_ = TableRange(table, None, (), 0, policy=self._request.policies.of(str(table)), mode=mode)
+        TableMerge(self._log, self._positions, engine, there, range_, 0, self._request.origin).make_empty(shape)
         made = there.snapshot()
         self._positions.see(table, made)
         _log.info("table made without a row", table=str(table), engine=engine.name)
@@ -535,7 +515,7 @@ class MergeRun:
         if before is None or entry is None or before.version == entry.version:
             return []
         found = there.edits_since(entry.version)
-        if found and self._on_edit == "stop":
+        if found and self._request.on_edit == "stop":
             raise ConfigurationError(
                 f"merging into {table}: another process changed its rows ({', '.join(found)})",
                 remedy=f"check the table against its source; to rebuild it, move its folder away and run"

@@ -30,7 +30,7 @@ from cdcflow.tables.formats import tag_of
 from cdcflow.tables.job.common_clock import sealed_clock
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import of_all_tables
-from cdcflow.tables.job.job import MergeRun, OnEdit, note, show_views
+from cdcflow.tables.job.job import MergeRequest, MergeRun, OnEdit, note, show_views
 from cdcflow.tables.job.reports import SeveralReport, TableMergeReport, Watch, unwatched
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.paths import Warehouse
@@ -205,10 +205,8 @@ class _Work:
 
     def _merge(self, log: Merged, upto: Range, clock: int) -> tuple[TableMergeReport, ...]:
         before = self._parts.get(log.name)
-        at = log.newest, log.origin
-        run = MergeRun(
-            self._engines, upto, self._warehouse, self._on_edit, upto, *at, before, self._watch, log.policies
-        )
+        work = self._engines, log.layout, self._warehouse, self._on_edit, self._watch
+        run = MergeRun(MergeRequest(*work, log.policies, log.newest, log.origin), upto, upto, before)
         reports = run.tables(None)
         self._runs[log.name] = run
         now = run.cut(reports) or before

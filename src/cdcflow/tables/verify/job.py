@@ -42,9 +42,17 @@ from cdcflow.tables.verify.report import (
     Verdict,
     What,
 )
-from cdcflow.tables.verify.rounds import Rounds
 from cdcflow.tables.verify.settled import Changed, Fences, SettledRange, changed, joined, reached
 from cdcflow.tables.verify.source_rows import SourceRows
+
+MOVES_MAX = 12
+"""A row that is still open after the copy has advanced this many times changes all the time."""
+
+STILL_MAX = 30
+"""After this many consecutive rounds at the same place of the copy, the copy is not expected to advance."""
+
+ROUNDS_MAX = 60
+
 
 KEYS_AT_ONCE = 20_000
 """At most this many unverified keys are read again; if there are more, the first of them are representative."""
@@ -94,11 +102,10 @@ def verify(
     """
     began = time.monotonic()
     found = []
+    sides = _Sides(comparison, log, comparer, differences_max, keys_max, pace, sleep)
     for shape in _selected(comparison.tables(), tables):
         for against, copy in copies.items():
-            one = _Verification(
-                comparison, log, copy, comparer, shape, against, differences_max, keys_max, pace, sleep
-            ).run()
+            one = _Verification(sides, copy, shape, against).run()
             _log.info("table compared", table=one.table, against=against, verdict=one.verdict, rows=one.rows)
             found.append(one)
             if watch is not None:
@@ -133,33 +140,33 @@ class _Look:
         return int(self.doubts.num_rows - self.open.num_rows)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """What the comparisons of all tables share; see `verify`."""
+
+    comparison: Comparison
+    log: LogReader
+    comparer: Comparer
+    differences_max: int
+    keys_max: int
+    pace: Pace
+    sleep: Callable[[float], None]
+
+
 class _Verification:
     """The comparison of one table with one copy."""
 
-    def __init__(
-        self,
-        comparison: Comparison,
-        log: LogReader,
-        copy: Copy,
-        comparer: Comparer,
-        shape: Table,
-        against: Against,
-        differences_max: int,
-        keys_max: int,
-        pace: Pace,
-        sleep: Callable[[float], None],
-    ) -> None:
-        self._log = log
-        self._comparison = comparison
+    def __init__(self, sides: _Sides, copy: Copy, shape: Table, against: Against) -> None:
+        self._sides = sides
+        self._log = sides.log
+        self._comparison = sides.comparison
         self._copy = copy
-        self._comparer = comparer
+        self._comparer = sides.comparer
         self._shape = shape
         self._against: Against = against
-        self._differences_max = differences_max
-        self._keys_max = keys_max
-        self._pace = pace
-        self._sleep = sleep
-        self._source = SourceRows(comparison, shape.id, rows_per_second=pace.rows_per_second, sleep=sleep)
+        self._pace = sides.pace
+        rate, sleep = sides.pace.rows_per_second, sides.sleep
+        self._source = SourceRows(sides.comparison, shape.id, rows_per_second=rate, sleep=sleep)
 
     def run(self) -> TableReport:
         began = time.monotonic()
@@ -200,7 +207,7 @@ class _Verification:
             if rounds.exhausted:
                 break
             if rounds.done > 1 or not columns.has_key:
-                self._sleep(self._pace.seal_wait_s)
+                self._sides.sleep(self._pace.seal_wait_s)
             before = look.at.offset
             # Keys that certainly differ stay included: their rows are shown as last read.
             look = self._again(columns, look.doubts) if columns.has_key else self._whole(columns)
@@ -219,8 +226,8 @@ class _Verification:
             cut=look.at.cut,
             different=sure.num_rows + (beyond if sure.num_rows else 0),
             unsettled=look.open.num_rows,
-            differences=self._differences(columns, sure.slice(0, self._differences_max), look),
-            keys=self._named(columns, sure.slice(0, self._keys_max)),
+            differences=self._differences(columns, sure.slice(0, self._sides.differences_max), look),
+            keys=self._named(columns, sure.slice(0, self._sides.keys_max)),
             shape_key=self._shape_key(columns) if verdict == "equal but for" else (),
             rounds=rounds.done,
         )
@@ -307,7 +314,7 @@ class _Verification:
 
     def _ended(self, fences: Fences) -> SettledRange:
         self._source.end(fences)
-        return reached(self._log, self._comparison, fences, self._pace.log_wait_s, self._sleep)
+        return reached(self._log, self._comparison, fences, self._pace.log_wait_s, self._sides.sleep)
 
     def _look(
         self, columns: Columns, at: At, found: SettledRange, doubts: pa.Table, rows: int, source: pa.Table | None
@@ -418,3 +425,30 @@ def _by_key(columns: Columns, rows: pa.Table) -> dict[Key, list[Row]]:
 
 def _plain(value: object) -> object:
     return tuple(map(_plain, value)) if isinstance(value, list) else value
+
+
+@dataclass(slots=True)
+class Rounds:
+    """The rounds of one table: how often rows that change while they are compared are compared again.
+
+        copy     ──A─────────────B──────────▶      A, B: the copy advances, by a sealed segment or a merge
+        rounds     1  2  3  4  5 6                 2 to 5 see the copy of round 1
+
+    A row that was written after the copy's place stays open until the copy has passed it. So the number of times that
+    the copy advanced counts, not the number of comparisons. A log in Kafka advances only with its merges. `done`: how
+    many rounds there were.
+    """
+
+    done: int = 1
+    _moves: int = 1
+    _still: int = 0
+
+    def count(self, *, moved: bool) -> None:
+        """Record another round. `moved`: at another place of the copy than the one before."""
+        self.done += 1
+        self._moves += moved
+        self._still = 0 if moved else self._still + 1
+
+    @property
+    def exhausted(self) -> bool:
+        return self.done >= ROUNDS_MAX or self._moves >= MOVES_MAX or self._still >= STILL_MAX

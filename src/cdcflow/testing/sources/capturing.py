@@ -16,6 +16,7 @@ from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.progress import RepairRecord, repairs_of
+from cdcflow.capture.requests import Arguments
 from cdcflow.model.change import READ
 from cdcflow.sinks.memory import Memory, MemoryLog
 from cdcflow.testing.folded import Unmergeable, current, read
@@ -62,7 +63,7 @@ class Captured:
     def order(self, op: str, *names: str, **arguments: Any) -> Mapping[str, Any]:
         """Send the running capture a command, and return its answer."""
         assert self._capture is not None
-        return self._capture.request(op, [str(self._kit.named(name)) for name in names], **arguments)
+        return self._capture.request(op, [str(self._kit.named(name)) for name in names], Arguments(**arguments))
 
     def ids_read(self, name: str) -> list[int]:
         """The ids of a table's rows that chunks brought into the log, in its order."""
