@@ -1,7 +1,6 @@
 """The shadow check: whether what the stream decoded equals what the source holds. Sampled; off unless requested.
 
-A wrong decoder yields rows that look like any other, and nothing downstream can detect it. So now and then a row that a
-transaction changed is read again by its key, and compared with what was decoded:
+What it finds, and what not: docs/verify.md. A row that a transaction changed is read again by its key, and compared:
 
     c      the stream delivers a change of a row: key, columns and transaction are kept
     read   the row, by its key, in a snapshot that sees c
@@ -22,11 +21,6 @@ A statement that changes rows without the log containing it (PostgreSQL's rewrit
 queried after the read and compared with that of the table's backfill. The catalog may be ahead of the stream; but a
 backfill is done only when the stream has passed its last mark, so a row that arrives afterwards was not decoded from
 before its version.
-
-The table that was read longest ago has its turn next. Its row is kept in advance if other tables change more often.
-
-Both sides use cdcflow's own decoding of a type. Where the source can, `EventChecks` has row events decoded by another
-library as well; its results are counted and reported here.
 """
 
 from __future__ import annotations

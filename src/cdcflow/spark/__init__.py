@@ -19,25 +19,25 @@ Importing this package does not import pyspark; a missing pyspark is reported on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdcflow.spark.session import session
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from cdcflow.log.files.layout import Layout
     from cdcflow.log.tier import Tier
+    from cdcflow.spark.cuts import published_cut, read_cut
     from cdcflow.spark.job import MergeReport
-    from cdcflow.tables.cut import Cut
-    from cdcflow.tables.job.live import Live
-    from cdcflow.tables.job.moments import AsOf
-    from cdcflow.tables.job.reports import SeveralReport
+    from cdcflow.spark.live import read_live
+    from cdcflow.spark.log_source.log_plan import read_log
+    from cdcflow.spark.log_source.several_logs import merge_logs, read_logs
     from cdcflow.tables.paths import Warehouse
 
 __all__ = [
@@ -53,6 +53,21 @@ __all__ = [
     "session",
 ]
 
+_FOUND_IN = {
+    "merge_logs": "log_source.several_logs",
+    "published_cut": "cuts",
+    "read_cut": "cuts",
+    "read_live": "live",
+    "read_log": "log_source.log_plan",
+    "read_logs": "log_source.several_logs",
+}
+
+
+def __getattr__(name: str) -> Any:  # Any: a function of this package, imported when it is first used
+    if name not in _FOUND_IN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_FOUND_IN[name]}"), name)
+
 
 def merge(
     spark: SparkSession,
@@ -67,24 +82,6 @@ def merge(
     from cdcflow.spark import job
 
     return job.merge(spark, log_path, warehouse, table_format=table_format, policies=policies)
-
-
-def merge_logs(
-    spark: SparkSession,
-    logs: Mapping[str, Layout | Tier | Path | str],
-    warehouse: Warehouse | Path | str,
-    *,
-    without: Collection[str] = (),
-    table_format: str | None = None,
-    policies: Policies = DEFAULTS,
-) -> SeveralReport:
-    """Merge the new changes of several logs, keyed by name, into one warehouse, and publish one cut for all of their
-    tables (see `cdcflow.tables.job.several_logs.merge_logs`). `table_format`: as in `merge`."""
-    from cdcflow.spark.log_source import several_logs
-
-    return several_logs.merge_logs(
-        spark, logs, warehouse, without=without, table_format=table_format, policies=policies
-    )
 
 
 def merge_stream(
@@ -115,46 +112,6 @@ def merge_stream(
     )
 
 
-def read_cut(
-    spark: SparkSession,
-    warehouse: Warehouse | Path | str,
-    cut: int | None = None,
-    *,
-    as_of: AsOf | None = None,
-    incomplete: bool = False,
-    tables: Collection[str] | None = None,
-) -> dict[str, DataFrame]:
-    """Return all tables, or some, at one cut or point in time (see `cdcflow.spark.cuts.read_cut`)."""
-    from cdcflow.spark import cuts
-
-    return cuts.read_cut(spark, warehouse, cut, as_of=as_of, incomplete=incomplete, tables=tables)
-
-
-def published_cut(
-    spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None, *, as_of: AsOf | None = None
-) -> Cut:
-    """Return a published cut: its tables with their states, and the excluded ones (see `cdcflow.spark.cuts`)."""
-    from cdcflow.spark import cuts
-
-    return cuts.published_cut(spark, warehouse, cut, as_of=as_of)
-
-
-def read_live(
-    spark: SparkSession,
-    log: Layout | Tier | Path | str,
-    warehouse: Warehouse | Path | str,
-    tables: Collection[str] | None = None,
-    *,
-    incomplete: bool = False,
-    policies: Policies = DEFAULTS,
-) -> Live[DataFrame]:
-    """Return all tables, or some, as of the latest sealed cut of the log, without a merge (see
-    `cdcflow.spark.live`)."""
-    from cdcflow.spark import live
-
-    return live.read_live(spark, log, warehouse, tables, incomplete=incomplete, policies=policies)
-
-
 def register(spark: SparkSession, open_settings: Callable[[str], Layout] | None = None) -> None:
     """Register `spark.read.format("cdcflow")` and `spark.readStream.format("cdcflow")` in a session (see
     `cdcflow.spark.log_source.change_log`), and enable filter pushdown to data sources written in Python.
@@ -167,34 +124,3 @@ def register(spark: SparkSession, open_settings: Callable[[str], Layout] | None 
     known = type("ChangeLogSource", (ChangeLogSource,), {"open_settings": open_settings})
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(known)
-
-
-def read_log(
-    spark: SparkSession,
-    log: Layout | Tier | Path | str,
-    table: str,
-    *,
-    shape: str = "log",
-    truncates: str = "stop",
-    **ends: int | str | datetime | None,
-) -> DataFrame:
-    """Return a table's changes in the log's sealed part, over Spark's own Parquet reader (see
-    `cdcflow.spark.log_source.log_plan`)."""
-    from cdcflow.spark.log_source import log_plan
-
-    return log_plan.read_log(spark, log, table, shape=shape, truncates=truncates, **ends)
-
-
-def read_logs(
-    spark: SparkSession,
-    logs: Mapping[str, Layout | Tier | Path | str],
-    table: str,
-    *,
-    to: str | datetime | int | None = None,
-    start: Mapping[str, int] | None = None,
-) -> DataFrame:
-    """Return a table's changes in the sealed parts of several logs, in one order (see
-    `cdcflow.spark.log_source.several_logs`)."""
-    from cdcflow.spark.log_source import several_logs
-
-    return several_logs.read_logs(spark, logs, table, to=to, start=start)

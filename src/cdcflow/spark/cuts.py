@@ -7,8 +7,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
 from cdcflow.model.sqltypes import text_sql
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.runtime.connect import refuse_connect
@@ -28,7 +26,7 @@ from cdcflow.tables.cut import (
     version_gone,
 )
 from cdcflow.tables.formats import format_for, rules_of
-from cdcflow.tables.job.failures import read_tables
+from cdcflow.tables.job.failures import read_tables, wanted_tables
 from cdcflow.tables.job.moments import AsOf, find
 from cdcflow.tables.merge.statement import create_table
 from cdcflow.tables.paths import CUTS, Warehouse
@@ -44,8 +42,6 @@ _COLUMNS = (
 
 VERSIONS_KEPT_S = 3600.0
 """Younger versions of the table of cuts are kept for readers that are using them."""
-
-_log = structlog.get_logger()
 
 
 class CutsTable:
@@ -249,14 +245,7 @@ def read_cut(
     root = reached(spark, warehouse)
     found = published_cut(spark, root, cut, as_of=as_of)
     format_ = table_format(format_for(root, None))
-    for name, why in sorted(found.left_out.items()):
-        if tables is None or name in tables:
-            _log.warning("table not in the cut", table=name, cut=found.cut, reason=why)
-    wanted = [
-        name
-        for name, table in sorted(found.tables.items())
-        if (table.complete or incomplete) and (tables is None or name in tables)
-    ]
+    wanted = wanted_tables(found, tables, incomplete=incomplete)
 
     def pinned(name: str) -> DataFrame:
         there = format_.table(spark, root, found.tables[name].path.split("/"))

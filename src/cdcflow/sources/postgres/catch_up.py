@@ -1,20 +1,12 @@
-"""A large backlog in windows, through SQL; then the stream, near the log's end.
-
-A walsender sends one change at a time over the network, and wakes its consumer for each. The same decoding, run as a
-query, returns a window of changes through COPY, faster and at less cost to the server (docs/performance.md):
+"""A large backlog in windows, through SQL; then the stream, near the log's end (docs/decisions/0007).
 
     slot ──copied──▶ temporary slot ──a window──▶ decoder ──▶ events … durable ──▶ the slot is advanced
                             └─────────the next window──▶ …                  near the log's end: the stream
 
-The windows are read from a temporary copy of the slot, so the server decodes the next one while cdcflow is still
-writing the previous one. The slot itself is advanced, on a separate connection, only to what is durable in the change
-log. So a crash at any step repeats something at most: the copy ends with its session, the slot is still at a position
-that the change log had reached earlier, and what was delivered since is skipped, as after any restart (L15). A window's
-messages are those of the stream, in the same decoder.
-
-For each window the server reads its log again, starting at the copy's `restart_lsn`, which an open transaction holds
-back. So windows grow with that range, and pay while it is no more than a few times their length (docs/decisions/0007);
-after that the stream, which reads it once, is cheaper.
+The slot itself is advanced, on a separate connection, only to what is durable in the change log. So a crash at any step
+repeats something at most: the copy ends with its session, the slot is still at a position that the change log had
+reached earlier, and what was delivered since is skipped, as after any restart (L15). A window's messages are those of
+the stream, in the same decoder.
 
 `pg_logical_slot_get_binary_changes` checks both of its bounds at commits only, so a window holds whole transactions,
 and the server keeps all of it in a temporary file until the last one is decoded. A large transaction would be a file

@@ -8,57 +8,8 @@ reads, is stored with the backfill's progress, and is compared later:
     plan ── version 1 ── rows are read ──▶ done        ALTER TABLE        version 2 ── changed: plan, read again
                          stored with each cut                             (at the next row, poll, or start)
 
-The version is durable with the generation that it belongs to, and the comparison has the same result until the next
-plan stores a new one. So no crash loses the request to read again, and no statement is answered twice. For why a
-version must also be known before a generation begins, see `cdcflow.capture.interleave.machine`.
-
-The catalog shows a statement once it is committed, while the stream may lag: then a table is read again before the
-stream reaches the statement, which is early, but correct.
-
-What a version holds, and when rows have changed since an older one:
-- Of each file (the table, or each of its partitions) `relfilenode`, and a digest of `xmin` of its columns' rows in
-  `pg_attribute`. Rows changed if BOTH differ. A new file alone is VACUUM FULL, CLUSTER, TRUNCATE, SET TABLESPACE:
-  the same values elsewhere. Different columns alone are a statement that rewrites nothing on the server either: rows
-  keep their bytes, and the constant for rows older than a column is passed with the column (`Column.missing`). That
-  constant is removed from the catalog by VACUUM FULL, which then counts, as it changes both: PostgreSQL clears
-  `atthasmissing` in `pg_attribute`. The digest is of `xmin`, not of the columns' types, because
-  `ALTER COLUMN v TYPE int USING v * 2` leaves the type. Both are read in one statement's snapshot: a pair of two
-  different times could hide a rewrite.
-- Of a partitioned table rows also changed if a partition was removed or has a new file: DROP, DETACH and TRUNCATE of a
-  partition publish nothing (TRUNCATE of the whole table does). The catalog does not distinguish TRUNCATE of a partition
-  from its VACUUM FULL, so the latter costs a reading, too. Rows also changed if a partition was added, unless it is
-  known to have been empty: CREATE TABLE … PARTITION OF writes all rows of `pg_attribute` in one command, and ATTACH
-  writes those of its columns again (`attinhcount`). So a column whose row is from the command that created the table
-  was never attached. Each table between it and the root must be created like that, and its file must be its first one,
-  whose number is the table's oid: rows that arrived by the stream may be truncated before the next poll. A partition
-  that was added and removed between two polls is in neither version: the stream describes it before its first row,
-  and by that time no catalog has it.
-- Of each column its type, with domains resolved, and whether it is published. If one of them differs, the same bytes
-  show another value (timestamp to timestamptz, cidr to inet) or one that was never sent (DROP EXPRESSION before
-  PostgreSQL 18). Character types are one type here.
-- Of each type in use that has its own catalog rows, its labels (enums) or columns (composites). Rows changed if one
-  that existed does not any longer: a new label changes no row. A type that is first used by a new column may have been
-  altered after rows were written, before the first poll. Rows count as changed unless the type is as CREATE TYPE
-  created it: its rows in the catalogs are then from one command.
-
-- Its primary key, as the number of the constraint, which REINDEX CONCURRENTLY keeps, and the file of its index, which a
-  new type of a column keeps. A different key, or a time without one, is a reason to read the table again once a message
-  arrived that does not contain the key of its time: REPLICA IDENTITY FULL marks every column, a table without a key
-  none. Such rows were decoded with the current key, and while there was no key, several rows may have had the same key
-  values. Earlier keys are kept (`keys_were`), because the stream may not have reached the statement. Conversely, such a
-  message may arrive before its transaction is visible in the catalog: the server sends a transaction once its commit is
-  in the log, and shows it later (with synchronous replication, when the standby has it). So the version also keeps that
-  one arrived (`untold`), and a process that is started in between compares the keys.
-- Also, of each column its number: dropped columns are kept (`was`), because a message from before the drop may still
-  arrive, and names do not distinguish a column from one that replaced it (`catalog.column_numbers`).
-
-Two separate differences may be compared as one (ADD COLUMN, and VACUUM FULL a year later, with no poll in between):
-rows are then read again without need, but never left unread. What else the text of a value depends on, such as the
-name of a `regclass`, is not watched.
-
-Sources: src/backend/commands/tablecmds.c (ATRewriteTables, ATColumnChangeRequiresRewrite, MergeAttributesIntoExisting),
-commands/cluster.c (finish_heap_swap), catalog/heap.c (RelationClearMissing, AddNewAttributeTuples, heap_create) of
-PostgreSQL 14 to 18.
+What a version holds, and which difference means that rows have changed: docs/decisions/0030. For why a version must
+also be known before a generation begins, see `cdcflow.capture.interleave.machine`.
 """
 
 from __future__ import annotations

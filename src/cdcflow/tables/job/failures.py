@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -197,6 +197,19 @@ def _of_all(found: Failure, cuts: str) -> CdcflowError:
         remedy=f"restore it from a copy, then run `cdcflow merge`; or {again}",
         runbook="warehouse-damaged",
     )
+
+
+def wanted_tables(cut: Cut, tables: Collection[str] | None, *, incomplete: bool) -> list[str]:
+    """Return the names of the requested tables that the cut has, by default of all; those that are excluded from it are
+    logged as warnings."""
+    for name, why in sorted(cut.left_out.items()):
+        if tables is None or name in tables:
+            _log.warning("table not in the cut", table=name, cut=cut.cut, reason=why)
+    return [
+        name
+        for name, table in sorted(cut.tables.items())
+        if (table.complete or incomplete) and (tables is None or name in tables)
+    ]
 
 
 def read_tables(

@@ -8,20 +8,17 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-import structlog
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.tables.cut import REPLACED, Cut, is_replaced, version_gone
 from cdcflow.tables.formats import format_for
-from cdcflow.tables.job.failures import FileUnreadable, read_tables
+from cdcflow.tables.job.failures import FileUnreadable, read_tables, wanted_tables
 from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.job.moments import AsOf, find
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.failures import of_local
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import HandOver
-
-_log = structlog.get_logger()
 
 
 def published_cut(warehouse: Path, cut: int | None, as_of: AsOf | None) -> Cut:
@@ -46,14 +43,7 @@ def read_cut(
     """
     with closing(LocalEngine(warehouse, format_for(warehouse, None))) as engine:
         found = find(engine.cuts(), warehouse, cut, as_of)
-        for name, why in sorted(found.left_out.items()):
-            if tables is None or name in tables:
-                _log.warning("table not in the cut", table=name, cut=found.cut, reason=why)
-        wanted = [
-            name
-            for name, table in sorted(found.tables.items())
-            if (table.complete or incomplete) and (tables is None or name in tables)
-        ]
+        wanted = wanted_tables(found, tables, incomplete=incomplete)
         rows = partial(_rows, engine, warehouse, found)
         return read_tables(found, wanted, rows, engine.name, Warehouse(warehouse), of_local)
 

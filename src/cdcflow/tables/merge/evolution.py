@@ -1,4 +1,4 @@
-"""How a current-state table follows the shapes of its source table.
+"""How a current-state table follows the shapes of its source table (docs/tables.md; the reasons: docs/decisions/0010).
 
 A column is its number, not its name (PostgreSQL's attnum): a rename keeps the number, a column that is dropped and
 added again under the same name gets a new number and must not return with the old one's values.
@@ -7,32 +7,14 @@ added again under the same name gets a new number and must not return with the o
     shape 2   id#1  amount#2        note#4       qty renamed, note dropped and added again
     table     id    amount          note__dropped_3   note
 
-| the source did       | the table does                                                         |
-| -------------------- | ---------------------------------------------------------------------- |
-| added a column       | adds it; old rows get the constant default that the source gave them   |
-| widened a type       | widens it                                                              |
-| renamed a column     | renames it                                                             |
-| dropped a column     | keeps it; new rows have NULL there (without a key: all rows)           |
-| dropped, added again | keeps the old one as `<name>__dropped_<number>`, adds the new one      |
-| anything else        | stops, and names column, types and remedy; or adds a version of it     |
-
-An evolution is several commits, and a run may die between any two. What was done before is determined from the table's
-columns and not from their names: the format gives each column an id that it never uses again (Delta's column mapping,
-Iceberg's field ids), and the table's description records which of cdcflow's columns has which id.
+An evolution is several commits, and a run may die between any two:
 
     describe   which ids the columns have, and which columns will be added         "open"
     steps      rename, widen, add, fill
     describe   the table's new names and numbers                                   closed
 
-Rows of a table without a key are identified by the columns that the source has: a delete contains no value of one that
-was dropped. So such a column is emptied, and loses the source's number.
-
-The next run finds an open description, reads names and types by id, and evolves from that state: a swap that was
-carried out is not carried out again, and a column that was added is recognized by what the description announced.
-Nothing else of an interrupted evolution needs to be remembered, whatever the source did to the table since.
-
-`_missing` holds names. Before a column is renamed its new name is added next to the old one in each row that lists it,
-and names that belong to no column are removed afterwards; so the names in these lists are correct at any time.
+The next run finds an open description, reads names and types by the ids that the format gives its columns, and evolves
+from that state.
 """
 
 from __future__ import annotations
