@@ -132,6 +132,3 @@ def tell(report: SeveralReport, *, json: bool = False) -> None:
         typer.echo(f"log {name} was not waited for; its tables did not change", err=True)
     said = "published" if report.published else "was published before"
     typer.echo(f"cut {report.cut} {said}, {report.seconds:.1f} s" if report.cut else "no cut was published yet")
-
-
-__all__ = ["merge_logs", "tell"]

@@ -188,6 +188,3 @@ def _start_spark(log: Path, kafka: bool, table_format: str) -> SparkSession:
         finally:
             os.dup2(ours, 2)
             os.close(ours)
-
-
-__all__ = ["DemoEngine", "EngineKind", "demo_engine"]

@@ -136,6 +136,3 @@ class DemoTopic:
 def demo_log(kind: LogKind, directory: Path) -> DemoLog:
     """The demo's log of this kind; nothing is started yet."""
     return Folder(directory) if kind == "files" else DemoTopic(directory)
-
-
-__all__ = ["Folder", "DemoLog", "LogKind", "DemoTopic", "demo_log"]

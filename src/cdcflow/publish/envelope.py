@@ -117,14 +117,3 @@ _ODD = re.compile(r"[^a-zA-Z0-9._-]")
 def topic_name(*parts: str) -> str:
     """A topic's name; a character that Kafka does not allow becomes an underscore, as at Debezium."""
     return _ODD.sub("_", ".".join(parts))
-
-
-__all__ = [
-    "POSTGRES_SOURCE",
-    "TRANSACTION_KEY",
-    "TRANSACTION_VALUE",
-    "key",
-    "mysql_source",
-    "topic_name",
-    "value",
-]

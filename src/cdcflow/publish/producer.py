@@ -253,6 +253,3 @@ def _named(error: KafkaException, attempted: str) -> CdcflowError:
     if code in _UNREACHED:
         return SinkUnavailable(said, runbook="broker-unreachable")
     return SinkUnavailable(said)
-
-
-__all__ = ["UNCHANGED_HEADER", "Cluster", "TableProducer", "looked_at"]

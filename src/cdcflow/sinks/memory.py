@@ -216,6 +216,3 @@ class MemorySpool:
                 if keep.any():
                     yield ChangeBatch(batch.table, index[batch.index[keep]], batch.rows.filter(pa.array(keep)))
             after += rows - int(gone.sum())
-
-
-__all__ = ["Memory", "MemoryLog", "MemorySpool"]

@@ -103,6 +103,3 @@ class Watcher:
         """The process has ended in good order."""
         self._shell.kill()
         self._shell.communicate()
-
-
-__all__ = ["OrdinaryUser", "Started", "Watcher", "free_port"]

@@ -271,6 +271,3 @@ def _own(layout: Layout, log_id: str, identity: SourceIdentity, first_offset: in
         )
     if file.source != identity:  # the source is on another timeline now
         write_file(layer, layout.log_json, replace(file, source=identity).to_json().encode())
-
-
-__all__ = ["TOPIC_END", "FolderHistory", "Sealer", "check_follows", "learn"]

@@ -95,6 +95,3 @@ class HeldFile:
 
     def abandon(self) -> None:
         """Leave it to recovery."""
-
-
-__all__ = ["HeldFile", "RowFile", "Write"]

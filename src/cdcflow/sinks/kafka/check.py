@@ -105,6 +105,3 @@ class _Frames:
             self._seen.fault(
                 f"topic offset {topic_offset}", f"a shape of {shape.table.id} differs from the one in the state"
             )
-
-
-__all__ = ["check"]

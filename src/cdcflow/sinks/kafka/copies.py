@@ -293,6 +293,3 @@ class _TableRows:
                 yield table, rows.slice(0, count)
             if self._held is not None:
                 return
-
-
-__all__ = ["Copied", "OnSegment", "to_folder", "to_topic"]

@@ -117,6 +117,3 @@ def _mend(topic: str, name: str, value: str, why: str) -> Finding:
     level: Literal["error", "warning"] = "error" if name == CLEANED else "warning"
     command = f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config {name}={value}"
     return Finding(level, f"topic {topic}", f"{name} is not {value}: {why}", command)
-
-
-__all__ = ["doctor", "wrong"]

@@ -122,16 +122,3 @@ _REACH = "check log.kafka.brokers and the network; cdcflow tries again, and noth
 def _plain(error: KafkaError) -> str:
     # The library's messages begin with the client's and the broker's names, once or twice.
     return re.sub(r"^(?:[\w-]+#\S*\s*)?(?:\[thrd:[^\]]*\]:\s*)?", "", error.str())
-
-
-__all__ = [
-    "ErrorCallback",
-    "Fenced",
-    "GONE",
-    "is_fenced",
-    "is_missing",
-    "is_moving",
-    "is_refused",
-    "map_error",
-    "refused_option",
-]

@@ -49,6 +49,3 @@ def last_cut(topics: Topics, state: TopicState) -> int | None:
             if last is not None:
                 return last
     return None if 0 <= known < low else 0
-
-
-__all__ = ["frames", "last_cut", "read_state"]

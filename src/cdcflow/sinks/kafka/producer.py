@@ -137,6 +137,3 @@ class Sender:
         if is_fenced(about):
             return Fenced(about.str())
         return map_error(error, self._attempted, self._errors)
-
-
-__all__ = ["OnDelivery", "Sender"]

@@ -224,6 +224,3 @@ def headers_of(runs: Sequence[TransactionHeaders], first: int, last: int) -> pa.
 
 def _readable(state: TopicState, low: int) -> list[TopicRange]:
     return [s for s in state.topic_ranges if s.topic_offset >= low]
-
-
-__all__ = ["Context", "KafkaReader", "TopicCursor", "headers_of"]

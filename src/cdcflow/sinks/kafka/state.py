@@ -185,17 +185,3 @@ def _entries(progress: Mapping[str, Any]) -> dict[str, Any]:
 
 def _said(key: str, value: object) -> StateRecord:
     return key.encode(), json.dumps(value, separators=(",", ":")).encode()
-
-
-__all__ = [
-    "StateRecord",
-    "TopicState",
-    "TopicRange",
-    "of_checkpoint",
-    "of_expired",
-    "of_log",
-    "of_shape",
-    "of_topic_range",
-    "of_writer",
-    "read",
-]

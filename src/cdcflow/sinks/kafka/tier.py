@@ -253,6 +253,3 @@ class TieredReader:
             )
         offsets = self._layout.segments_behind(state.checkpoint.next_offset)
         return offsets[-1][1] + 1 if offsets else file.first_offset
-
-
-__all__ = ["KafkaTier", "OpenHistory", "OpenedTier", "OpeningHistory", "TieredReader"]

@@ -285,6 +285,3 @@ class PartitionReader:
                     return
                 elif time.monotonic() - heard_at > self._wait_s:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"it ends at {offset}, not at {end}"))
-
-
-__all__ = ["Admin", "CLEANED", "PartitionReader", "Topics"]

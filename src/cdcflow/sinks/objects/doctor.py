@@ -102,6 +102,3 @@ def _losses(lost: tuple[list[Bounds], list[Bounds]], bucket: Bucket, layout: Lay
 
 def _first_line(error: CdcflowError) -> str:
     return str(error).split("\n", maxsplit=1)[0]
-
-
-__all__ = ["doctor", "faults", "missing"]

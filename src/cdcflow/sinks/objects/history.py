@@ -270,6 +270,3 @@ def _own(bucket: Bucket, log_id: str, identity: SourceIdentity, first_offset: in
         log = replace(log, source=identity)
         bucket.put("log.json", log.to_json().encode())
     return log
-
-
-__all__ = ["StoredHistory"]

@@ -88,6 +88,3 @@ def room_for(doing: str) -> Iterator[Path]:
         room = tempfile.TemporaryDirectory(prefix="cdcflow-", dir=disk)
     with room:
         yield Path(room.name)
-
-
-__all__ = ["StoredLog", "bucket_at", "room_for"]

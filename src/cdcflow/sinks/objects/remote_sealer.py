@@ -61,6 +61,3 @@ class StoreSealer:
                 place = json.loads((directory / TOPIC_END).read_bytes())
                 shutil.rmtree(directory)
                 yield json.dumps({"segment": text.decode(), "place": place})
-
-
-__all__ = ["NAMES", "StoreSealer"]
