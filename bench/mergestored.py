@@ -60,7 +60,7 @@ def log_bytes(table_format: str, count: int) -> list[Line]:
 
 def _put(root: Path, bucket: Bucket) -> None:
     """Upload the sealed part to a bucket, manifests last."""
-    there = set(bucket.listed(""))
+    there = set(bucket.list_objects(""))
     for path in sorted(root.rglob("*"), key=lambda p: (p.name == "segment.json", str(p))):
         name = os.fspath(path.relative_to(root))
         if path.is_file() and name not in there:

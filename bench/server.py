@@ -24,7 +24,7 @@ from tests.servers.postgres import PostgresServer
 
 from bench.harness import Child, Failed
 from bench.shapes import Shape
-from cdcflow.demo.servers.postgres import installed
+from cdcflow.demo.servers.postgres import binary_directory
 
 KEPT, SLOT, PUBLICATION = "bench_kept", "bench", "bench"
 
@@ -107,7 +107,7 @@ class Server(PostgresServer):
 
 def machine(transport: str) -> str:
     """The environment that a run's figures belong to: cores, versions, and how the parties connected to the server."""
-    program = installed() / "postgres"
+    program = binary_directory() / "postgres"
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     way = {"tcp": "TCP on the loopback", "unix": "Unix socket"}[transport]
     return f"{os.cpu_count()} cores, PostgreSQL {said.split()[-1]}, Python {platform.python_version()}, {way}"

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdcflow.config import Special
-from cdcflow.model.sqltypes import stored
+from cdcflow.model.sqltypes import stored_type
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.mysql.types import registry
 from cdcflow.sources.mysql.types.columns import CatalogColumn
@@ -104,7 +104,7 @@ class Line:
     beyond: str
 
     def cells(self) -> list[str]:
-        delta = stored(self.arrow).table
+        delta = stored_type(self.arrow).table
         iceberg = ICEBERG.holds(delta)
         table = _code(delta) + ("" if iceberg == delta else f", Iceberg {_code(iceberg)}")
         differs = "; ".join(filter(None, (_otherwise(self.arrow), self.beyond)))
@@ -188,6 +188,6 @@ def _table(title: str, lines: Iterator[Line]) -> str:
 def _arrow() -> str:
     rows = ["| in the log | Delta | Iceberg |", "| --- | --- | --- |"]
     for arrow in ARROW:
-        delta = stored(arrow).table
+        delta = stored_type(arrow).table
         rows.append(f"| {_code(str(arrow))} | {_code(delta)} | {_code(ICEBERG.holds(delta))} |")
     return "\n".join(rows)

@@ -34,7 +34,7 @@ def unpacked(package: str, suite: str) -> Path:
     Raises:
         NotToBeHad: this is no Debian, or the fetch failed.
     """
-    if found := cached.unpacked(package, suite):
+    if found := cached.package_directory(package, suite):
         return found
     return _unpacked(package, suite, lambda place: _fetch(package, suite, place))
 
@@ -56,7 +56,7 @@ def _unpacked(package: str, suite: str, fetch: Callable[[Path], None]) -> Path:
     place = cached.cache() / f"{package}-{suite}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with _locked(place.with_suffix(".lock")):
-        if cached.unpacked(package, suite) is None:
+        if cached.package_directory(package, suite) is None:
             shutil.rmtree(place, ignore_errors=True)
             fetch(place)
     return place / "root"

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import PartitionMetadata
 
 from cdcflow.demo.servers import kafka
-from cdcflow.demo.servers.kafka import PATIENCE_S, VERSION, cached_jars, installed, is_whole
+from cdcflow.demo.servers.kafka import PATIENCE_S, VERSION, cached_jars, is_whole, jar_folder
 from cdcflow.demo.servers.processes import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def jars() -> Path:
     """
     place = cached_jars()
     if os.environ.get("CDCFLOW_KAFKA") or is_whole(place):
-        return installed()
+        return jar_folder()
     place.parent.mkdir(parents=True, exist_ok=True)
     # Only one process fetches, in a separate process: the resolver brings a JVM that would stay.
     with place.with_suffix(".lock").open("w") as file:

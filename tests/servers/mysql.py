@@ -23,7 +23,7 @@ from pymysql.constants import CLIENT
 from tests.servers import debian
 
 from cdcflow.demo.servers import mysql
-from cdcflow.demo.servers.mysql import PACKAGES, VARIABLES, Flavor, Installation, installed, unpacked
+from cdcflow.demo.servers.mysql import PACKAGES, VARIABLES, Flavor, Installation, find_installation, unpacked_package
 from cdcflow.errors import ConfigurationError
 
 FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
@@ -41,7 +41,7 @@ def installation(flavor: Flavor) -> Installation:
     if named.startswith("debian:"):
         return _fetched(flavor, named.removeprefix("debian:"))
     try:
-        return installed(flavor)
+        return find_installation(flavor)
     except ConfigurationError:
         if named:
             raise
@@ -52,7 +52,7 @@ def _fetched(flavor: Flavor, suite: str | None = None) -> Installation:
     package, usual = PACKAGES[flavor]
     suite = suite or usual
     try:
-        found = unpacked(flavor, debian.unpacked(package, suite))
+        found = unpacked_package(flavor, debian.unpacked(package, suite))
         if found is None:
             raise debian.NotToBeHad(f"the package {package} of Debian {suite} does not run here")
     except debian.NotToBeHad as error:

@@ -11,7 +11,7 @@ from tests.servers.postgres import PostgresServer
 from tests.suites.fetch import headers, regress
 from tests.suites.onpostgres import DATABASE
 
-from cdcflow.demo.servers.postgres import SUPERUSER, environment, installed
+from cdcflow.demo.servers.postgres import SUPERUSER, binary_directory, environment
 
 LIBRARIES = {"regress": "regress/regress.c", "refint": "spi/refint.c", "autoinc": "spi/autoinc.c"}
 UNSCHEDULED = ("numeric_big",)
@@ -102,7 +102,7 @@ def _is_compiled(source: Path, library: Path, flags: list[str]) -> bool:
 def _psql(server: PostgresServer) -> Path:
     """The server's own program; an installation without one takes another release's."""
     own = server.bin_directory / "psql"
-    return own if own.exists() else installed() / "psql"
+    return own if own.exists() else binary_directory() / "psql"
 
 
 __all__ = ["Suite"]

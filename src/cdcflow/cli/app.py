@@ -56,7 +56,7 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
-            command = lazy.loaded(name, COMMANDS[name][0])
+            command = lazy.load_command(name, COMMANDS[name][0])
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:  # Any: the package of a context depends on typer's version
@@ -78,7 +78,7 @@ class CommandGroup(TyperGroup):
             if debug or hasattr(error, "exit_code"):  # the latter: a usage error, which the framework words itself
                 raise
             known = _of_system(error)
-            typer.echo(failure.unexpected(error) if known is None else failure.block(known), err=True)
+            typer.echo(failure.unexpected_error(error) if known is None else failure.block(known), err=True)
             raise typer.Exit(failure.exit_code(error if known is None else known)) from None
 
 

@@ -44,7 +44,7 @@ def get(
     json: Json = False,
 ) -> None:
     """Print a row, now or at a point in time, and the change that produced it."""
-    asked = _opened(log, config)
+    asked = _open(log, config)
     found = asked.get(table, *key_of(key), as_of=as_of)
     if json:
         output.print_json(_told_found(found))
@@ -53,7 +53,7 @@ def get(
     if watch:
         with signals.stopping() as stop:
             for change in asked.watch(table, *key_of(key), after=found.moment.offset, wait=stop.wait):
-                output.print_json(_told(change)) if json else _say(change)
+                output.print_json(_as_json(change)) if json else _say(change)
 
 
 def history(
@@ -67,9 +67,9 @@ def history(
     json: Json = False,
 ) -> None:
     """Print the changes of a row, the latest first."""
-    found = _opened(log, config).history(table, *key_of(key), as_of=as_of, before=before, limit=limit)
+    found = _open(log, config).history(table, *key_of(key), as_of=as_of, before=before, limit=limit)
     if json:
-        output.print_json({**asdict(found), "table": table, "changes": [_told(change) for change in found.changes]})
+        output.print_json({**asdict(found), "table": table, "changes": [_as_json(change) for change in found.changes]})
         return
     for change in found.changes:
         _say(change)
@@ -94,7 +94,7 @@ def range_(
 
     The whole table is built from the log for it, in memory.
     """
-    rows = _opened(log, config).range(table, first, last, as_of, limit + 1)
+    rows = _open(log, config).range(table, first, last, as_of, limit + 1)
     for row in rows.slice(0, limit).to_pylist():
         if json:
             output.print_json(row)
@@ -116,7 +116,7 @@ def diff(
     json: Json = False,
 ) -> None:
     """Print the rows of a table that differ between two points in time."""
-    found = _opened(log, config).diff(table, first, last, limit)
+    found = _open(log, config).diff(table, first, last, limit)
     if json:
         output.print_json({**asdict(found), "table": table})
         return
@@ -143,9 +143,9 @@ def transaction(
     json: Json = False,
 ) -> None:
     """Print a transaction: when it was committed, and every row that it changed."""
-    found = _opened(log, config).transaction(number, limit=limit)
+    found = _open(log, config).transaction(number, limit=limit)
     if json:
-        output.print_json({**asdict(found), "changes": [_told(change) for change in found.changes]})
+        output.print_json({**asdict(found), "changes": [_as_json(change) for change in found.changes]})
         return
     what = "a chunk of a backfill" if found.kind == "read" else f"transaction {found.number} (id {found.xid})"
     typer.echo(f"{what}, committed {_time(found.commit_ts)}, position {found.position}")
@@ -159,7 +159,7 @@ def transaction(
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _opened(log: str | None, config: Any) -> ChangeLog:  # Any: a Path, or what tests give in its place
+def _open(log: str | None, config: Any) -> ChangeLog:  # Any: a Path, or what tests give in its place
     import cdcflow
 
     return cdcflow.open(config if log is None else log)
@@ -221,7 +221,7 @@ def _say_notes(notes: Iterable[str]) -> None:
         typer.echo(f"note: {note}")
 
 
-def _told(change: Change) -> dict[str, Any]:
+def _as_json(change: Change) -> dict[str, Any]:
     """For machines. Bytes as hex, since JSON has no bytes."""
     return {
         "table": str(change.table.id),
@@ -240,7 +240,7 @@ def _told_found(found: Found) -> dict[str, Any]:
         **asdict(found),
         "table": str(found.table),
         "values": None if found.values is None else _plain(found.values),
-        "last": None if found.last is None else _told(found.last),
+        "last": None if found.last is None else _as_json(found.last),
     }
 
 

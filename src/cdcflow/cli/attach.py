@@ -55,10 +55,10 @@ def _order(settings: Config, table: str, base: str) -> None:
         raise _no_daemon(table)
     outcome = answer["tables"][table]
     if outcome["outcome"] != "attached":
-        raise _refused(table, outcome.get("reason") or outcome["outcome"])
+        raise _refusal(table, outcome.get("reason") or outcome["outcome"])
 
 
-def _refused(table: str, why: str) -> ConfigurationError:
+def _refusal(table: str, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"attaching {table}: {why}",
         remedy=f"run `cdcflow merge`, and `cdcflow repair {word(table)}` if you doubt its rows",

@@ -55,12 +55,12 @@ def backfill(
     if before is None:
         found = _by_ourselves(settings, tuple(tables or ()), on)
     else:
-        ordered = _ordered(settings, tuple(tables or ()))
+        ordered = _request_backfill(settings, tuple(tables or ()))
         if not wait:
             _tell(json, {name: {"state": "ordered"} for name in ordered})
             return
         try:
-            found = _followed(settings, ordered, before.get("tables", {}))
+            found = _wait_until_settled(settings, ordered, before.get("tables", {}))
         except KeyboardInterrupt:
             names = " ".join(ordered)
             typer.echo(
@@ -75,7 +75,7 @@ def backfill(
         raise typer.Exit(failure.FINDINGS)
 
 
-def _ordered(settings: Config, tables: Sequence[str]) -> list[str]:
+def _request_backfill(settings: Config, tables: Sequence[str]) -> list[str]:
     answer = ask(settings.log.folder, {"op": "backfill", "tables": list(tables)})
     if answer is None:
         raise SourceUnavailable(
@@ -84,7 +84,7 @@ def _ordered(settings: Config, tables: Sequence[str]) -> list[str]:
     return [str(name) for name in answer["tables"]]
 
 
-def _followed(settings: Config, ordered: Sequence[str], before: Tables) -> Tables:
+def _wait_until_settled(settings: Config, ordered: Sequence[str], before: Tables) -> Tables:
     """The requested tables once they are settled in a newer generation than `before`."""
     with BackfillProgress() as progress:
         while True:
@@ -111,11 +111,11 @@ def _by_ourselves(settings: Config, tables: Sequence[str], on: str | None = None
         from cdcflow import wiring
 
         with wiring.readers(settings, on) as readers:
-            return _captured(settings, tables, readers)
-    return _captured(settings, tables)
+            return _capture_tables(settings, tables, readers)
+    return _capture_tables(settings, tables)
 
 
-def _captured(settings: Config, tables: Sequence[str], readers: Readers | None = None) -> Tables:
+def _capture_tables(settings: Config, tables: Sequence[str], readers: Readers | None = None) -> Tables:
     lean()
     from cdcflow.daemon import backfill_process
 

@@ -70,7 +70,7 @@ def list_consumers(
     """List the consumers: what each gets, how far it is, and who reads it."""
     found = _consumers(log, config, state).list_consumers()
     if json:
-        output.print_json([_told(one) for one in found])
+        output.print_json([_as_json(one) for one in found])
         return
     rows = [
         (
@@ -182,7 +182,7 @@ def _ops(one: Listed) -> str:
     return one.state.definition.ops or ""
 
 
-def _told(one: Listed) -> dict[str, Any]:
+def _as_json(one: Listed) -> dict[str, Any]:
     from cdcflow.log.query.rows_as_json import consumer_as_json
 
     return consumer_as_json(one)

@@ -16,7 +16,7 @@ __all__ = [
     "block",
     "exit_code",
     "trace",
-    "unexpected",
+    "unexpected_error",
 ]
 
 
@@ -28,7 +28,7 @@ def block(error: CdcflowError) -> str:
     return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in rest)])
 
 
-def unexpected(error: BaseException) -> str:
+def unexpected_error(error: BaseException) -> str:
     """An unexpected error, without its text: that may hold a row's values."""
     return (
         f"{type(error).__name__} in {_line_of(error.__traceback__)}: this is a fault in cdcflow\n"

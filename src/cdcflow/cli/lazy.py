@@ -18,7 +18,7 @@ def register(app: typer.Typer, summaries: Mapping[str, str]) -> None:
         app.command(name, help=summary)(_stand_in)
 
 
-def loaded(name: str, path: str) -> Any:  # Any: the package of a command depends on typer's version
+def load_command(name: str, path: str) -> Any:  # Any: the package of a command depends on typer's version
     """The command itself. `path`: "module:attribute", a function or a Typer of subcommands."""
     module, _, attribute = path.partition(":")
     found = getattr(import_module(module), attribute)

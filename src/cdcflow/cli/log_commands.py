@@ -110,7 +110,7 @@ def list_commands(
     if json:
         output.print_json([{"number": one.number, **one.to_json()} for one in found])
         return
-    rows = [(one.number, _moment(one.at_us), one.asked_by, one.op, *_told(one)) for one in found]
+    rows = [(one.number, _moment(one.at_us), one.asked_by, one.op, *_details_and_outcomes(one)) for one in found]
     columns = ("number", "when", "who", "operation", "with", "outcome")
     output.stdout().print(output.table(None, columns, rows))
 
@@ -149,7 +149,7 @@ def list_repairs(
     output.stdout().print(output.table(None, columns, rows))
 
 
-def _told(one: CommandRecord) -> tuple[str, str]:
+def _details_and_outcomes(one: CommandRecord) -> tuple[str, str]:
     details = " ".join(f"{name}={value}" for name, value in one.details.items())
     return details, "; ".join(f"{table}: {outcome}" for table, outcome in one.outcomes.items())
 

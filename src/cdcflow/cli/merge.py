@@ -50,7 +50,7 @@ def merge(
     settings = load(config[0])
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
     check_writable(warehouse_places(settings))
-    merged = _leaving_word(settings, _traced(settings, _merging(settings)))
+    merged = _leaving_word(settings, _with_spans(settings, _merging(settings)))
     if pause_s is None:
         report = merged()
         tell(report, json=json)
@@ -140,7 +140,7 @@ def _leaving_word(settings: Config, merged: Callable[[], MergeReport]) -> Callab
     return merge
 
 
-def _traced(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[], MergeReport]:
+def _with_spans(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[], MergeReport]:
     """Merge, with a span for each, if the settings name a collector."""
     if settings.service.traces is None:
         return merged

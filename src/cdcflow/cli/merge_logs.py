@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | None, *, once: bool, json: bool) -> None:
     """Merge once, or at the requested interval or that of the first settings."""
-    settings = _named(configs)
+    settings = _settings_by_name(configs)
     first = next(iter(settings.values()))
     check_writable(warehouse_places(first))
     pause_s = None if once else (seconds(every) if every is not None else first.merge.every)
@@ -39,7 +39,7 @@ def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | Non
         raise typer.Exit(failure.FINDINGS)
 
 
-def _named(configs: Sequence[Path]) -> dict[str, Config]:
+def _settings_by_name(configs: Sequence[Path]) -> dict[str, Config]:
     """The settings, by the names of their files."""
     found: dict[str, Config] = {}
     for path in configs:

@@ -38,13 +38,13 @@ def order(request: Mapping[str, object], config: Path, json: bool, *, timeout_s:
     if json:
         output.print_json(answer)
     else:
-        for line in told(answer):
+        for line in answer_lines(answer):
             typer.echo(line)
     if not any(fits(one) for one in _outcomes(answer).values()):
         raise typer.Exit(failure.FINDINGS)
 
 
-def told(answer: Mapping[str, Any]) -> Iterator[str]:
+def answer_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """The lines of an answer."""
     outcomes = _outcomes(answer)
     unchanged = {name: one for name, one in outcomes.items() if not fits(one)}

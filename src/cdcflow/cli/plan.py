@@ -35,7 +35,7 @@ def plan(
     ] = False,
 ) -> None:
     """Show what the settings file will do to a running daemon, or at the next start. Changes nothing."""
-    _, found = _planned(config)
+    _, found = _make_plan(config)
     if json:
         output.print_json(found.to_json())
     else:
@@ -52,7 +52,7 @@ def apply(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Show the plan, ask, and make the running daemon use the settings file. Ends when it captures with it."""
-    settings, found = _planned(config)
+    settings, found = _make_plan(config)
     if not json:
         show(found)
     if found.refused:
@@ -68,7 +68,7 @@ def apply(
         settings.log.folder, {"op": "reload", "digest": digest(settings_as_text(settings))}, timeout_s=ANSWER_WITHIN_S
     )
     if answer is None:
-        raise _ended()
+        raise _daemon_ended()
     number = int(answer["number"])
     is_paused = _follow(settings, number)
     if json:
@@ -86,23 +86,23 @@ def _nothing_to_do(settings: Config, found: Plan, json: bool) -> None:
         typer.echo(f"No daemon answers in {settings.log.folder}: the next `cdcflow run` does this.")
 
 
-def _planned(file: Path) -> tuple[Config, Plan]:
+def _make_plan(file: Path) -> tuple[Config, Plan]:
     from cdcflow import wiring
 
     settings = load(file)
     running = ask(settings.log.folder, {"op": "settings"})
     if running is None:
-        return settings, _costed(settings, wiring.plan_capture(settings), {})
+        return settings, _with_cost(settings, wiring.plan_capture(settings), {})
     if Path(running["file"]) != file.absolute():
         raise ConfigurationError(
             f"the daemon on this log was started with {running['file']}, and this is {file.absolute()}",
             remedy=f"change that file, and run `cdcflow plan --config {running['file']}`",
         )
     found = wiring.plan_capture(settings, running["settings"])
-    return settings, _costed(settings, found, running["settings"])
+    return settings, _with_cost(settings, found, running["settings"])
 
 
-def _costed(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
+def _with_cost(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
     """The plan with the cost of its reading. The source's log is measured for a second, and only if it matters."""
     from cdcflow import wiring
     from cdcflow.capture.plan import Rates
@@ -125,7 +125,7 @@ def _follow(settings: Config, number: int) -> bool:
     while time.monotonic() < deadline:
         status = ask(settings.log.folder, {"op": "status"})
         if status is None:
-            raise _ended()
+            raise _daemon_ended()
         state: Mapping[str, Any] = status["settings"]
         refused: Mapping[str, Any] = state.get("refused") or {}
         if refused.get("number") == number:
@@ -144,7 +144,7 @@ def _follow(settings: Config, number: int) -> bool:
     )
 
 
-def _ended() -> SourceUnavailable:
+def _daemon_ended() -> SourceUnavailable:
     return SourceUnavailable(
         "the daemon ended before it used the settings", remedy="start `cdcflow run`: it begins with this file"
     )

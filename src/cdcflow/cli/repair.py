@@ -68,7 +68,7 @@ def repair(
     others = _others(status, tables or (), doubtful)
     # All of them, as in the source: the daemon may not know yet of a table that was added or dropped.
     named = others if tables or doubtful else ()
-    clean = [_repaired(settings, named, against or Against.tables, {})] if others else []
+    clean = [_repair_all(settings, named, against or Against.tables, {})] if others else []
     if doubtful:
         clean.append(_repaired_in_doubt(settings, doubtful, against))
     if not all(clean):
@@ -104,21 +104,21 @@ def _others(status: Mapping[str, Any], names: Sequence[str], doubtful: Mapping[s
 def _repaired_in_doubt(settings: Config, doubtful: Mapping[str, Doubt], against: Against | None) -> bool:
     """Repair tables that are unverified, comparing with the log if it is whole."""
     if against is not None:
-        return _repaired(settings, list(doubtful), against, doubtful)
+        return _repair_all(settings, list(doubtful), against, doubtful)
     alone = [name for name, doubt in doubtful.items() if doubt.base]
     by_log = [name for name in doubtful if name not in alone]
     clean = []
     if by_log:
-        from_log = _compared(settings, by_log, Against.log)
+        from_log = _compare(settings, by_log, Against.log)
         left = [t.table for t in from_log.tables if t.verdict == "not compared"]
         alone += left
         by_log = [name for name in by_log if name not in left]
-        clean = [_repaired(settings, by_log, Against.log, doubtful, from_log)] if by_log else []
-    clean += [_repaired(settings, alone, Against.tables, doubtful)] if alone else []
+        clean = [_repair_all(settings, by_log, Against.log, doubtful, from_log)] if by_log else []
+    clean += [_repair_all(settings, alone, Against.tables, doubtful)] if alone else []
     return all(clean)
 
 
-def _repaired(
+def _repair_all(
     settings: Config,
     names: Sequence[str],
     against: Against,
@@ -129,16 +129,16 @@ def _repaired(
 
     No `names`: all tables. `first`: an existing comparison.
     """
-    report = first or _compared(settings, names, against)
+    report = first or _compare(settings, names, against)
     found = {(table.table, table.against): table for table in report.tables if not names or table.table in names}
     unnamed: set[str] = set()
     for _ in range(ROUNDS_MAX):
         wrong = [table for table in found.values() if table.verdict == "different" and table.table not in unnamed]
-        mended = {table.table for table in wrong if _mended(settings, table, _known_until(doubtful, table))}
+        mended = {table.table for table in wrong if _repair_table(settings, table, _known_until(doubtful, table))}
         unnamed |= {table.table for table in wrong} - mended
         if not mended:
             break
-        again = _compared(settings, sorted(mended), against, SHOWN)
+        again = _compare(settings, sorted(mended), against, SHOWN)
         found |= {(table.table, table.against): table for table in again.tables}
     tell(Report(tuple(found.values()), report.seconds))
     proven = [
@@ -149,7 +149,7 @@ def _repaired(
     return all(table.verdict == "equal" for table in found.values()) and all(proven)
 
 
-def _compared(settings: Config, tables: Sequence[str], against: Against, shown: int = 0) -> Report:
+def _compare(settings: Config, tables: Sequence[str], against: Against, shown: int = 0) -> Report:
     from cdcflow import wiring
 
     return wiring.run_verification(
@@ -200,7 +200,7 @@ def _proven(settings: Config, name: str, base: str, found: Sequence[TableReport]
     return True
 
 
-def _mended(settings: Config, table: TableReport, known_until: str | None) -> bool:
+def _repair_table(settings: Config, table: TableReport, known_until: str | None) -> bool:
     """Have the rows of a table repaired, and wait until they are in the log. False if they cannot be named.
 
     `known_until`: where changes began to be lost.

@@ -49,7 +49,7 @@ def _print(found: Mapping[str, Any]) -> None:
                 output.number(f.get("rows")),
                 _throttle(f),
                 _fresh(f, outages),
-                _verified(found, name),
+                _last_verified(found, name),
                 _remark(name, f),
             )
             for name, f in sorted(tables.items())
@@ -72,7 +72,7 @@ def _remark(table: str, fields: Mapping[str, Any]) -> str:
     return str(fields.get("reason") or fields.get("shadow_difference") or "")
 
 
-def _verified(found: Mapping[str, Any], table: str) -> str:
+def _last_verified(found: Mapping[str, Any], table: str) -> str:
     """When the table was last compared with its source, and found equal."""
     known = verified_of(found, table)
     if known["different"]:

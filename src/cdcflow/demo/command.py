@@ -91,7 +91,7 @@ def demo(
         )
         outcome = run.play()
     for text in outcome.failures:
-        screen.failed(text)
+        screen.fail_step(text)
     lines = [
         (
             v.table,
@@ -118,8 +118,8 @@ def demo(
     ):
         screen.print(f"  {command}")
     screen.print()
-    if outcome.passed:
-        for sentence in _shown(outcome, source, table_format):
+    if outcome.is_success:
+        for sentence in _summary(outcome, source, table_format):
             screen.print(sentence)
         screen.print(f"demo passed in {outcome.seconds:.0f} s")
         return
@@ -129,7 +129,7 @@ def demo(
     raise typer.Exit(failure.FINDINGS)
 
 
-def _shown(outcome: DemoOutcome, source: SourceName, table_format: TableFormat) -> list[str]:
+def _summary(outcome: DemoOutcome, source: SourceName, table_format: TableFormat) -> list[str]:
     """What the demo has shown, in three sentences."""
     changes = sum(n for kind, n in outcome.transactions_written.items() if kind != "rolled back")
     loaded, equal = sum(outcome.rows_loaded.values()), sum(v.source.rows for v in outcome.verdicts)

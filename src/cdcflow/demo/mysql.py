@@ -87,7 +87,7 @@ class MySQL:
         file, position = self._server.binlog()
         return f"{file}:{position}"
 
-    def passed(self, position: object, end: str) -> bool:
+    def has_reached(self, position: object, end: str) -> bool:
         if not position:
             return False
         return BinlogPosition.parse(str(position)).coordinate >= BinlogPosition.parse(f"{end};").coordinate

@@ -77,7 +77,7 @@ class Postgres:
         ((end,),) = self._server.execute("SELECT pg_current_wal_flush_lsn()::text", flights.DATABASE)
         return str(end)
 
-    def passed(self, position: object, end: str) -> bool:
+    def has_reached(self, position: object, end: str) -> bool:
         return _lsn(position) >= _lsn(end)
 
     def execute(self, statement: str) -> None:

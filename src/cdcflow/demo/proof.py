@@ -110,8 +110,8 @@ def target_hashes(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> DataF
 
 def in_mysql(table: str, columns: Columns) -> str:
     """The query with which MySQL or MariaDB computes a table's digest: rows, and the two sums. For a UTC session."""
-    quoted = [(_quoted(name, "`"), kind) for name, kind in columns]
-    texts = ", ".join(_counted(column, _mysql_text(column, kind), "char_length") for column, kind in quoted)
+    quoted = [(_quote(name, "`"), kind) for name, kind in columns]
+    texts = ", ".join(_with_length(column, _mysql_text(column, kind), "char_length") for column, kind in quoted)
     first, second = (f"coalesce(sum(cast(conv(substr(h, {at}, 15), 16, 10) AS unsigned)), 0)" for at in (1, 16))
     return f"SELECT count(*), {first}, {second} FROM (SELECT sha2(concat({texts}), 256) AS h FROM `{table}`) r"
 
@@ -134,20 +134,20 @@ def verdicts(
 
 
 def _in_postgres(columns: Sequence[tuple[str, str]]) -> str:
-    quoted = [(_quoted(name, '"'), kind) for name, kind in columns]
-    return " || ".join(_counted(column, _postgres_text(column, kind)) for column, kind in quoted)
+    quoted = [(_quote(name, '"'), kind) for name, kind in columns]
+    return " || ".join(_with_length(column, _postgres_text(column, kind)) for column, kind in quoted)
 
 
 def _in_spark(columns: Sequence[tuple[str, str]]) -> str:
-    quoted = [(_quoted(name, "`"), kind) for name, kind in columns]
-    return " || ".join(_counted(column, _spark_text(column, kind)) for column, kind in quoted)
+    quoted = [(_quote(name, "`"), kind) for name, kind in columns]
+    return " || ".join(_with_length(column, _spark_text(column, kind)) for column, kind in quoted)
 
 
-def _counted(column: str, text: str, length: str = "length") -> str:
+def _with_length(column: str, text: str, length: str = "length") -> str:
     return f"CASE WHEN {column} IS NULL THEN '-' ELSE concat('+', {length}({text}), ':', {text}) END"
 
 
-def _quoted(name: str, quote: str) -> str:
+def _quote(name: str, quote: str) -> str:
     return f"{quote}{name.replace(quote, quote * 2)}{quote}"
 
 

@@ -61,13 +61,13 @@ class Screen:
             if not self._console.is_terminal:
                 self._say(f"… {text}")
 
-    def done(self, text: str) -> None:
+    def finish_step(self, text: str) -> None:
         """A step is done; the text stays on the screen."""
         with self._lock:
             self._now = ""
             self._say(f"✓ {text}")
 
-    def failed(self, text: str) -> None:
+    def fail_step(self, text: str) -> None:
         with self._lock:
             self._say(f"✗ {text}")
 

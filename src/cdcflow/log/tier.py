@@ -54,7 +54,7 @@ class Tier(Protocol):
         """The address of the log's topic."""
         ...
 
-    def opened(self) -> AbstractContextManager[OpenTier]:
+    def open(self) -> AbstractContextManager[OpenTier]:
         """Find out what has to be sealed, and lock the history in the meantime.
 
         Raises:

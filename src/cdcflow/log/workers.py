@@ -17,7 +17,7 @@ B = TypeVar("B")
 class AwayLog(Protocol):
     """A log in an object store, for a process that can reach nothing else of it. Can be sent to that process."""
 
-    def opened(self) -> AbstractContextManager[Layout]:
+    def open(self) -> AbstractContextManager[Layout]:
         """The log's layout, with a temporary local folder as its directory."""
         ...
 

@@ -76,7 +76,7 @@ def text_sql(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def stored(arrow: pa.DataType) -> Stored:
+def stored_type(arrow: pa.DataType) -> Stored:
     """How Spark reads and keeps an Arrow type.
 
     Raises:
@@ -85,7 +85,7 @@ def stored(arrow: pa.DataType) -> Stored:
     if (simple := _SIMPLE.get(arrow)) is not None:
         return simple
     if pa.types.is_dictionary(arrow):
-        return stored(arrow.value_type)
+        return stored_type(arrow.value_type)
     if pa.types.is_fixed_size_binary(arrow):
         return Stored("binary", "binary")
     if pa.types.is_timestamp(arrow) and arrow.unit == "us":
@@ -95,7 +95,7 @@ def stored(arrow: pa.DataType) -> Stored:
             return Stored(*(f"decimal({arrow.precision},{arrow.scale})",) * 2)
         return Stored("binary", "string", f"{DECIMAL_TEXT}({{}}, {arrow.scale})")
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
-        item = stored(arrow.value_type)
+        item = stored_type(arrow.value_type)
         inner = None if item.convert is None else f"transform({{}}, x -> {item.sql('x')})"
         if pa.types.is_decimal256(arrow.value_type) and item.convert is not None:
             inner = f"{DECIMAL_TEXTS}({{}}, {arrow.value_type.scale})"
@@ -103,7 +103,7 @@ def stored(arrow: pa.DataType) -> Stored:
             raise _no_type(arrow)
         return Stored(f"array<{item.read}>", f"array<{item.table}>", inner)
     if pa.types.is_struct(arrow):
-        fields = [(f.name, stored(f.type)) for f in arrow]
+        fields = [(f.name, stored_type(f.type)) for f in arrow]
         if all(s.convert is None for _, s in fields):
             ddl = ",".join(f"{name_sql(n)}:{s.read}" for n, s in fields)
             return Stored(f"struct<{ddl}>", f"struct<{ddl}>")

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.publish.connect import Schema
-from cdcflow.publish.message_columns import RENDERED, constant, grouped, joined
-from cdcflow.publish.names import adjusted
-from cdcflow.publish.varints import behind_length, fixed, integers, varints, zigzag
+from cdcflow.publish.message_columns import RENDERED, concat_columns, constant, join_groups
+from cdcflow.publish.names import adjust_name
+from cdcflow.publish.varints import behind_length, fixed_width, integers, varints, zigzag
 
 _NULL, _VALUE, _END = constant(b"\0"), constant(b"\x02"), constant(b"\0")
 _PLAIN = {"boolean": "boolean", "int16": "int", "int32": "int", "int64": "long", "float": "float", "double": "double"}
@@ -38,9 +38,9 @@ class AvroWriter:
             case "boolean":
                 return pc.if_else(values, constant(b"\x01"), constant(b"\0"))
             case "float":
-                return fixed(values, "<f4")
+                return fixed_width(values, "<f4")
             case "double":
-                return fixed(values, "<f8")
+                return fixed_width(values, "<f8")
             case "string" | "bytes":
                 return behind_length(values.cast(RENDERED), zigzagged=True)
             case _:
@@ -48,20 +48,20 @@ class AvroWriter:
 
     def record(self, parts: Sequence[pa.Array | pa.Scalar], schema: Schema) -> pa.Array:
         fields = zip(parts, schema.fields, strict=True)
-        return joined(*(_branch(part) if inner.optional else part for part, (_, inner) in fields))
+        return concat_columns(*(_branch(part) if inner.optional else part for part, (_, inner) in fields))
 
     def sequence(
         self, items: pa.Array, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], schema: Schema
     ) -> pa.Array:
-        whole = grouped(_branch(items) if schema.items is None or schema.items.optional else items, lengths, b"")
+        whole = join_groups(_branch(items) if schema.items is None or schema.items.optional else items, lengths, b"")
         # One block with all elements, then one with none; an empty array has only the second.
-        block = joined(varints(zigzag(lengths)), whole)
-        return joined(pc.if_else(pa.array(lengths > 0), block, constant(b"")), _END)
+        block = concat_columns(varints(zigzag(lengths)), whole)
+        return concat_columns(pc.if_else(pa.array(lengths > 0), block, constant(b"")), _END)
 
 
 def _branch(cells: pa.Array | pa.Scalar) -> pa.Array:
     """A value of the union of null and its type."""
-    return pc.coalesce(joined(_VALUE, cells), _NULL)
+    return pc.coalesce(concat_columns(_VALUE, cells), _NULL)
 
 
 def schema_text(schema: Schema) -> str:
@@ -100,12 +100,12 @@ def _of(schema: Schema, known: set[str]) -> object:
 
 
 def _record(schema: Schema, known: set[str]) -> object:
-    full = adjusted(schema.name or "ConnectDefault")
+    full = adjust_name(schema.name or "ConnectDefault")
     if full in known:
         return full
     known.add(full)
     namespace, _, name = full.rpartition(".")
-    names = [adjusted(field) for field, _ in schema.fields]
+    names = [adjust_name(field) for field, _ in schema.fields]
     if len(set(names)) < len(names):
         raise ConfigurationError(
             f"describing {schema.name} for Avro: two columns have the same name once Avro's rules are kept",

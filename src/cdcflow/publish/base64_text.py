@@ -29,11 +29,11 @@ def base64_text(values: pa.Array) -> pa.Array:
             continue
         rows = np.flatnonzero(sizes == size)
         cells = content[starts[rows, None] + np.arange(size)]
-        out[ends[rows, None] + np.arange((size + 2) // 3 * 4)] = _encoded(cells)
+        out[ends[rows, None] + np.arange((size + 2) // 3 * 4)] = _encode(cells)
     return of_parts(ends, out, values)
 
 
-def _encoded(cells: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def _encode(cells: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Encode rows of equally many bytes."""
     count, size = cells.shape
     padded = np.zeros((count, (size + 2) // 3, 3), np.uint32)

@@ -66,7 +66,7 @@ def decimal(arrow: pa.DataType, precision: int | None, modes: Modes) -> Encoding
     """A number with a scale, which the log stores as a decimal."""
     match modes.decimal:
         case "precise":
-            return Encoding(connect.decimal(arrow.scale, precision), values.unscaled, None, b"\0")
+            return Encoding(connect.decimal(arrow.scale, precision), values.unscaled_bytes, None, b"\0")
         case "string":
             return text(modes, convert=values.plain_decimal, neutral=zero(arrow.scale))
         case "double":
@@ -86,7 +86,7 @@ def moment(digits: int, modes: Modes) -> Encoding:
 
 
 def zoned_moment(digits: int, modes: Modes) -> Encoding:
-    return text(modes, connect.ZONED_TIMESTAMP, values.zoned(digits), "1970-01-01T00:00:00Z")
+    return text(modes, connect.ZONED_TIMESTAMP, values.utc_text(digits), "1970-01-01T00:00:00Z")
 
 
 def date(modes: Modes) -> Encoding:
@@ -147,7 +147,7 @@ def interval(modes: Modes) -> Encoding:
 
 
 def of_column(encoding: Encoding, *, nullable: bool) -> Encoding:
-    return encoding if nullable else replace(encoding, schema=encoding.schema.required)
+    return encoding if nullable else replace(encoding, schema=encoding.schema.as_required)
 
 
 _TYPE = re.compile(
@@ -155,7 +155,7 @@ _TYPE = re.compile(
 )
 
 
-def parsed(source: str) -> tuple[str, int | None, int | None, bool]:
+def parse_type(source: str) -> tuple[str, int | None, int | None, bool]:
     """A type's text without its numbers, its numbers, and whether it is an array."""
     found = _TYPE.match(source)
     assert found is not None  # noqa: S101  matches anything

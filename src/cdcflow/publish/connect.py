@@ -26,7 +26,7 @@ class Schema:
     items: Schema | None = None
 
     @property
-    def required(self) -> Schema:
+    def as_required(self) -> Schema:
         return replace(self, optional=False)
 
     def to_json(self, field: str | None = None) -> dict[str, object]:
@@ -51,7 +51,7 @@ BOOLEAN, INT16, INT32, INT64 = Schema("boolean"), Schema("int16"), Schema("int32
 FLOAT, DOUBLE, STRING, BYTES = Schema("float"), Schema("double"), Schema("string"), Schema("bytes")
 
 
-def named(plain: Schema, name: str, version: int = 1, **parameters: str) -> Schema:
+def named_schema(plain: Schema, name: str, version: int = 1, **parameters: str) -> Schema:
     """A plain type with a semantic name."""
     return replace(plain, name=name, version=version, parameters=tuple(parameters.items()))
 
@@ -75,15 +75,15 @@ def decimal(scale: int, precision: int | None) -> Schema:
 
 
 VARIABLE_SCALE_DECIMAL = struct(
-    ("scale", INT32.required),
-    ("value", BYTES.required),
+    ("scale", INT32.as_required),
+    ("value", BYTES.as_required),
     name="io.debezium.data.VariableScaleDecimal",
     version=1,
     doc="Variable scaled decimal",
 )
 POINT = struct(
-    ("x", DOUBLE.required),
-    ("y", DOUBLE.required),
+    ("x", DOUBLE.as_required),
+    ("y", DOUBLE.as_required),
     ("wkb", BYTES),
     ("srid", INT32),
     name="io.debezium.data.geometry.Point",
@@ -91,23 +91,23 @@ POINT = struct(
     doc="Geometry (POINT)",
 )
 GEOMETRY = struct(
-    ("wkb", BYTES.required), ("srid", INT32), name="io.debezium.data.geometry.Geometry", version=1, doc="Geometry"
+    ("wkb", BYTES.as_required), ("srid", INT32), name="io.debezium.data.geometry.Geometry", version=1, doc="Geometry"
 )
-DATE = named(INT32, "io.debezium.time.Date")
-TIME = named(INT32, "io.debezium.time.Time")
-MICRO_TIME = named(INT64, "io.debezium.time.MicroTime")
-TIMESTAMP = named(INT64, "io.debezium.time.Timestamp")
-MICRO_TIMESTAMP = named(INT64, "io.debezium.time.MicroTimestamp")
-ZONED_TIMESTAMP = named(STRING, "io.debezium.time.ZonedTimestamp")
-ZONED_TIME = named(STRING, "io.debezium.time.ZonedTime")
-MICRO_DURATION = named(INT64, "io.debezium.time.MicroDuration")
-INTERVAL = named(STRING, "io.debezium.time.Interval")
-YEAR = named(INT32, "io.debezium.time.Year")
-CONNECT_DATE = named(INT32, "org.apache.kafka.connect.data.Date")
-CONNECT_TIME = named(INT32, "org.apache.kafka.connect.data.Time")
-CONNECT_TIMESTAMP = named(INT64, "org.apache.kafka.connect.data.Timestamp")
-JSON = named(STRING, "io.debezium.data.Json")
-UUID = named(STRING, "io.debezium.data.Uuid")
-XML = named(STRING, "io.debezium.data.Xml")
-LTREE = named(STRING, "io.debezium.data.Ltree")
-TSVECTOR = named(STRING, "io.debezium.data.Tsvector")
+DATE = named_schema(INT32, "io.debezium.time.Date")
+TIME = named_schema(INT32, "io.debezium.time.Time")
+MICRO_TIME = named_schema(INT64, "io.debezium.time.MicroTime")
+TIMESTAMP = named_schema(INT64, "io.debezium.time.Timestamp")
+MICRO_TIMESTAMP = named_schema(INT64, "io.debezium.time.MicroTimestamp")
+ZONED_TIMESTAMP = named_schema(STRING, "io.debezium.time.ZonedTimestamp")
+ZONED_TIME = named_schema(STRING, "io.debezium.time.ZonedTime")
+MICRO_DURATION = named_schema(INT64, "io.debezium.time.MicroDuration")
+INTERVAL = named_schema(STRING, "io.debezium.time.Interval")
+YEAR = named_schema(INT32, "io.debezium.time.Year")
+CONNECT_DATE = named_schema(INT32, "org.apache.kafka.connect.data.Date")
+CONNECT_TIME = named_schema(INT32, "org.apache.kafka.connect.data.Time")
+CONNECT_TIMESTAMP = named_schema(INT64, "org.apache.kafka.connect.data.Timestamp")
+JSON = named_schema(STRING, "io.debezium.data.Json")
+UUID = named_schema(STRING, "io.debezium.data.Uuid")
+XML = named_schema(STRING, "io.debezium.data.Xml")
+LTREE = named_schema(STRING, "io.debezium.data.Ltree")
+TSVECTOR = named_schema(STRING, "io.debezium.data.Tsvector")

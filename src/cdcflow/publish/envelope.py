@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from cdcflow.publish.connect import INT64, STRING, Schema, array, named, struct
+from cdcflow.publish.connect import INT64, STRING, Schema, array, named_schema, struct
 
 SNAPSHOT = replace(
-    named(
+    named_schema(
         STRING,
         "io.debezium.data.Enum",
         allowed="true,first,first_in_data_collection,last_in_data_collection,last,false,incremental",
@@ -16,20 +16,20 @@ SNAPSHOT = replace(
     default="false",
 )
 _SOURCE_BEGIN = (
-    ("version", STRING.required),
-    ("connector", STRING.required),
-    ("name", STRING.required),
-    ("ts_ms", INT64.required),
+    ("version", STRING.as_required),
+    ("connector", STRING.as_required),
+    ("name", STRING.as_required),
+    ("ts_ms", INT64.as_required),
     ("snapshot", SNAPSHOT),
-    ("db", STRING.required),
+    ("db", STRING.as_required),
     ("sequence", STRING),
     ("ts_us", INT64),
     ("ts_ns", INT64),
 )
 POSTGRES_SOURCE = struct(
     *_SOURCE_BEGIN,
-    ("schema", STRING.required),
-    ("table", STRING.required),
+    ("schema", STRING.as_required),
+    ("table", STRING.as_required),
     ("txId", INT64),
     ("lsn", INT64),
     ("xmin", INT64),
@@ -45,10 +45,10 @@ def mysql_source(connector: str) -> Schema:
     return struct(
         *_SOURCE_BEGIN,
         ("table", STRING),
-        ("server_id", INT64.required),
+        ("server_id", INT64.as_required),
         ("gtid", STRING),
-        ("file", STRING.required),
-        ("pos", INT64.required),
+        ("file", STRING.as_required),
+        ("pos", INT64.as_required),
         ("row", Schema("int32", optional=False)),
         ("thread", INT64),
         ("query", STRING),
@@ -59,31 +59,31 @@ def mysql_source(connector: str) -> Schema:
 
 
 TRANSACTION = struct(
-    ("id", STRING.required),
-    ("total_order", INT64.required),
-    ("data_collection_order", INT64.required),
+    ("id", STRING.as_required),
+    ("total_order", INT64.as_required),
+    ("data_collection_order", INT64.as_required),
     name="event.block",
     version=1,
 )
 TRANSACTION_KEY = struct(
-    ("id", STRING.required), name="io.debezium.connector.common.TransactionMetadataKey", version=1, optional=False
+    ("id", STRING.as_required), name="io.debezium.connector.common.TransactionMetadataKey", version=1, optional=False
 )
 TRANSACTION_VALUE = struct(
-    ("status", STRING.required),
-    ("id", STRING.required),
+    ("status", STRING.as_required),
+    ("id", STRING.as_required),
     ("event_count", INT64),
     (
         "data_collections",
         array(
             struct(
-                ("data_collection", STRING.required),
-                ("event_count", INT64.required),
+                ("data_collection", STRING.as_required),
+                ("event_count", INT64.as_required),
                 name="event.collection",
                 version=1,
             )
         ),
     ),
-    ("ts_ms", INT64.required),
+    ("ts_ms", INT64.as_required),
     name="io.debezium.connector.common.TransactionMetadataValue",
     version=1,
     optional=False,
@@ -91,7 +91,7 @@ TRANSACTION_VALUE = struct(
 
 
 def key(topic: str, fields: tuple[tuple[str, Schema], ...]) -> Schema:
-    return struct(*((name, inner.required) for name, inner in fields), name=f"{topic}.Key", optional=False)
+    return struct(*((name, inner.as_required) for name, inner in fields), name=f"{topic}.Key", optional=False)
 
 
 def value(topic: str, fields: tuple[tuple[str, Schema], ...], source: Schema) -> Schema:
@@ -101,7 +101,7 @@ def value(topic: str, fields: tuple[tuple[str, Schema], ...], source: Schema) ->
         ("after", row),
         ("source", source),
         ("transaction", TRANSACTION),
-        ("op", STRING.required),
+        ("op", STRING.as_required),
         ("ts_ms", INT64),
         ("ts_us", INT64),
         ("ts_ns", INT64),

@@ -21,7 +21,7 @@ from cdcflow.model.table import BEFORE, OFFSET, OP, TRANSACTION, UNCHANGED, Colu
 from cdcflow.publish import envelope, mysql_columns, postgres_columns
 from cdcflow.publish.columns import Encoding, Modes
 from cdcflow.publish.formats import Frame, MessageFormat
-from cdcflow.publish.message_columns import NONE, render, repeated
+from cdcflow.publish.message_columns import NONE, render, repeat_cells
 from cdcflow.publish.sources import HeaderBatch, SourceBlocks, SourcePosition
 
 Bools = npt.NDArray[np.bool_]
@@ -94,7 +94,7 @@ class TableEvents:
 
     def messages(self, rows: pa.RecordBatch, group: TransactionGroup) -> Messages:
         """The messages of these rows (`Table.log_schema`), in their order."""
-        rows = self._kept(rows)
+        rows = self._without_skipped(rows)
         ops = rows.column(OP)
         deletes = pc.equal(ops, DELETE)
         cells = self._cells(rows, deletes)
@@ -113,7 +113,7 @@ class TableEvents:
             _unchanged_names(rows, deletes),
         )
 
-    def _kept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_skipped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if not self._rules.skipped:
             return rows
         skipped = pc.is_in(rows.column(OP), pa.array(sorted(self._rules.skipped), pa.string()))
@@ -159,7 +159,7 @@ class TableEvents:
         columns = self._blocks.columns(self._table.id, group.transactions, group.positions, found)
         inner = self._blocks.schema.fields
         rendered = [render(c, s, writer) for c, (_, s) in zip(columns, inner, strict=True)]
-        source = repeated(writer.record(rendered, self._blocks.schema), index)
+        source = repeat_cells(writer.record(rendered, self._blocks.schema), index)
         transaction: pa.Array | pa.Scalar = NONE
         if self._rules.transactions:
             transaction = self._transaction(rows, which, group)

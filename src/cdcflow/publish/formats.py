@@ -36,12 +36,12 @@ def format_of(name: FormatName, register: Register | None = None) -> MessageForm
         case "json-schema":
             return MessageFormat(JsonWriter(), lambda topic, part, schema: with_schema(schema))
         case "avro":
-            return MessageFormat(AvroWriter(), _registered(register, "AVRO", avro_text, b""))
+            return MessageFormat(AvroWriter(), _confluent_frame(register, "AVRO", avro_text, b""))
         case "protobuf":
-            return MessageFormat(ProtobufWriter(), _registered(register, "PROTOBUF", protobuf_text, b"\0"))
+            return MessageFormat(ProtobufWriter(), _confluent_frame(register, "PROTOBUF", protobuf_text, b"\0"))
 
 
-def _registered(
+def _confluent_frame(
     register: Register | None, kind: str, text: Callable[[Schema], str], behind: bytes
 ) -> Callable[[str, str, Schema], Frame]:
     """Confluent's wire format: a zero, the schema's number, and for Protobuf which message of the schema it is."""

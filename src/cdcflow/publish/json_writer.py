@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from cdcflow.publish.base64_text import base64_text
 from cdcflow.publish.connect import Schema
-from cdcflow.publish.message_columns import RENDERED, constant, grouped, joined
+from cdcflow.publish.message_columns import RENDERED, concat_columns, constant, join_groups
 
 _QUOTE = constant(b'"')
 _NULL = constant(b"null")
@@ -26,9 +26,9 @@ class JsonWriter:
     def scalar(self, values: pa.Array, schema: Schema) -> pa.Array:
         match schema.type:
             case "string":
-                return _quoted(escaped(values.cast(pa.large_string())))
+                return _quote(escape(values.cast(pa.large_string())))
             case "bytes":
-                return _quoted(base64_text(values))
+                return _quote(base64_text(values))
             case "float" | "double":
                 return _decimals(values)
             case _:
@@ -40,15 +40,15 @@ class JsonWriter:
         for part, (name, _) in zip(parts, schema.fields, strict=True):
             pieces += [constant(before + json.dumps(name, ensure_ascii=False).encode() + b":"), _or_null(part)]
             before = b","
-        return joined(*pieces, constant(b"}" if pieces else b"{}"))
+        return concat_columns(*pieces, constant(b"}" if pieces else b"{}"))
 
     def sequence(
         self, items: pa.Array, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], schema: Schema
     ) -> pa.Array:
-        return joined(constant(b"["), grouped(_or_null(items), lengths, b","), constant(b"]"))
+        return concat_columns(constant(b"["), join_groups(_or_null(items), lengths, b","), constant(b"]"))
 
 
-def escaped(texts: pa.Array) -> pa.Array:
+def escape(texts: pa.Array) -> pa.Array:
     """Escape texts for use between the quotes of JSON."""
     if not pc.any(pc.match_substring_regex(texts, _SPECIAL)).as_py():
         return texts
@@ -59,8 +59,8 @@ def escaped(texts: pa.Array) -> pa.Array:
     return texts
 
 
-def _quoted(texts: pa.Array) -> pa.Array:
-    return joined(_QUOTE, texts.cast(RENDERED), _QUOTE)
+def _quote(texts: pa.Array) -> pa.Array:
+    return concat_columns(_QUOTE, texts.cast(RENDERED), _QUOTE)
 
 
 def _or_null(part: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:

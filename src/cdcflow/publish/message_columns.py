@@ -56,17 +56,17 @@ def constant(text: bytes) -> pa.Scalar:
     return pa.scalar(text, RENDERED)
 
 
-def joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
+def concat_columns(*parts: pa.Array | pa.Scalar) -> pa.Array:
     """Concatenate the parts of each row. At least one part is a column."""
     return pc.binary_join_element_wise(*parts, constant(b""))
 
 
-def repeated(cells: pa.Array, index: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
+def repeat_cells(cells: pa.Array, index: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
     """The cells that each row points to."""
     return pc.take(cells, pa.array(index))
 
 
-def grouped(items: pa.Array, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], between: bytes) -> pa.Array:
+def join_groups(items: pa.Array, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], between: bytes) -> pa.Array:
     """Consecutive rendered items (none NULL) joined into one cell per group."""
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     return pc.binary_join(pa.LargeListArray.from_arrays(pa.array(ends), items), constant(between))

@@ -21,7 +21,7 @@ from cdcflow.publish.columns import (
     moment,
     number,
     of_column,
-    parsed,
+    parse_type,
     text,
     zoned_moment,
 )
@@ -40,14 +40,14 @@ def _encoding(name: str, source: str, arrow: pa.DataType, modes: Modes) -> Encod
     if source.startswith(("enum(", "set(")):
         labels = ",".join(label.replace("''", "'") for label in _LABEL.findall(source))
         kind = "io.debezium.data.Enum" if source.startswith("enum") else "io.debezium.data.EnumSet"
-        return text(modes, connect.named(connect.STRING, kind, allowed=labels))
-    plain, first, _, _ = parsed(source)
+        return text(modes, connect.named_schema(connect.STRING, kind, allowed=labels))
+    plain, first, _, _ = parse_type(source)
     digits = first or 0
     match plain:
         case "bit" if digits == 1:
             return Encoding(connect.BOOLEAN, values.bit_of_number, None, False)
         case "bit":
-            schema = connect.named(connect.BYTES, "io.debezium.data.Bits", length=str(digits))
+            schema = connect.named_schema(connect.BYTES, "io.debezium.data.Bits", length=str(digits))
             return Encoding(schema, values.bits_of_number(digits), None, b"")
         case "bigint unsigned" if modes.bigint_unsigned == "long":
             return number(connect.INT64, values.unsigned_long(name))
@@ -62,7 +62,7 @@ def _encoding(name: str, source: str, arrow: pa.DataType, modes: Modes) -> Encod
         case "geometry":
             return Encoding(connect.GEOMETRY, values.geometry, None, {"wkb": b"", "srid": None})
         case "vector":
-            schema = connect.named(connect.array(connect.FLOAT), "io.debezium.data.FloatVector")
+            schema = connect.named_schema(connect.array(connect.FLOAT), "io.debezium.data.FloatVector")
             return Encoding(schema, values.as_is, None, [])
         case "decimal" | "decimal unsigned" if pa.types.is_decimal(arrow):
             return decimal(arrow, arrow.precision, modes)

@@ -7,7 +7,7 @@ import re
 _ODD = re.compile(r"[^A-Za-z0-9_]")
 
 
-def adjusted(name: str) -> str:
+def adjust_name(name: str) -> str:
     """Each dot-separated part reduced to letters, digits and underscores, not beginning with a digit."""
     return ".".join(_part(part) for part in name.split("."))
 

@@ -15,7 +15,7 @@ from cdcflow.publish.columns import (
     moment,
     number,
     of_column,
-    parsed,
+    parse_type,
     text,
     zero,
     zoned_moment,
@@ -40,7 +40,7 @@ def encoding(column: Column, modes: Modes) -> Encoding:
 
 
 def _encoding(source: str, arrow: pa.DataType, modes: Modes) -> Encoding:
-    name, first, second, is_list = parsed(source)
+    name, first, second, is_list = parse_type(source)
     if is_list:
         if not pa.types.is_list(arrow):
             return text(modes)
@@ -53,7 +53,7 @@ def _scalar(name: str, first: int | None, second: int | None, arrow: pa.DataType
     if extension in _EXTENSIONS:
         name = extension
     if not pa.types.is_string(arrow):
-        return _typed(name, first, arrow, modes)
+        return _plain_encoding(name, first, arrow, modes)
     match name:
         case "numeric":
             return _number_text(second if second is not None else 0 if first else None, first, modes)
@@ -74,7 +74,7 @@ def _scalar(name: str, first: int | None, second: int | None, arrow: pa.DataType
             return text(modes)
 
 
-def _typed(name: str, first: int | None, arrow: pa.DataType, modes: Modes) -> Encoding:
+def _plain_encoding(name: str, first: int | None, arrow: pa.DataType, modes: Modes) -> Encoding:
     match name:
         case "money":
             return decimal(arrow, None, modes)
@@ -106,7 +106,7 @@ def _bits(name: str, first: int | None, modes: Modes) -> Encoding:
     if name == "bit" and first == 1:
         return Encoding(connect.BOOLEAN, values.bit_of_text, None, False)
     length = BITS_MAX if first is None else first
-    schema = connect.named(connect.BYTES, "io.debezium.data.Bits", length=str(length))
+    schema = connect.named_schema(connect.BYTES, "io.debezium.data.Bits", length=str(length))
     return Encoding(schema, values.bits_of_text, modes.unavailable.encode(), b"")
 
 

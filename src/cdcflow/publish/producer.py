@@ -94,7 +94,7 @@ class TableProducer:
             made = cls(cluster, producer, None)
             made.make_topics([])
             producer.init_transactions(WAIT_S)
-            made.published = _published(cluster)
+            made.published = _last_position(cluster)
         return made
 
     def make_topics(self, names: Collection[str]) -> None:
@@ -186,10 +186,10 @@ def looked_at(cluster: Cluster) -> Published | None:
     """
     with _naming(f"publishing under {cluster.prefix}"):
         there = AdminClient(cluster.client()).list_topics(timeout=LOOK_S).topics
-        return _published(cluster) if cluster.position_topic in there else None
+        return _last_position(cluster) if cluster.position_topic in there else None
 
 
-def _published(cluster: Cluster) -> Published | None:
+def _last_position(cluster: Cluster) -> Published | None:
     """The latest committed position, None if there is no position."""
     settings: dict[str, Setting] = {
         "group.id": "cdcflow-readers-have-no-group",
@@ -224,10 +224,10 @@ def _naming(attempted: str) -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise _named(error, attempted) from None
+        raise _translate_error(error, attempted) from None
 
 
-def _named(error: KafkaException, attempted: str) -> CdcflowError:
+def _translate_error(error: KafkaException, attempted: str) -> CdcflowError:
     """Translate an error of the library or the brokers."""
     about: KafkaError = error.args[0]
     code, said = about.code(), f"{attempted}: {about.str()}"

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.publish.connect import Schema
-from cdcflow.publish.message_columns import RENDERED, constant, grouped, joined
-from cdcflow.publish.names import adjusted, flat
-from cdcflow.publish.varints import behind_length, fixed, integers, varint, varints
+from cdcflow.publish.message_columns import RENDERED, concat_columns, constant, join_groups
+from cdcflow.publish.names import adjust_name, flat
+from cdcflow.publish.varints import behind_length, fixed_width, integers, varint, varints
 
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
 _WIRE = {"boolean": _VARINT, "int16": _VARINT, "int32": _VARINT, "int64": _VARINT, "float": _FOUR, "double": _EIGHT}
@@ -33,9 +33,9 @@ class ProtobufWriter:
             case "boolean":
                 return pc.if_else(values, constant(b"\x01"), constant(b"\0"))
             case "float":
-                return fixed(values, "<f4")
+                return fixed_width(values, "<f4")
             case "double":
-                return fixed(values, "<f8")
+                return fixed_width(values, "<f8")
             case "string" | "bytes":
                 return behind_length(values.cast(RENDERED), zigzagged=False)
             case _:
@@ -43,14 +43,14 @@ class ProtobufWriter:
 
     def record(self, parts: Sequence[pa.Array | pa.Scalar], schema: Schema) -> pa.Array:
         numbered = enumerate(zip(parts, schema.fields, strict=True), 1)
-        return joined(*(_field(part, number, inner) for number, (part, (_, inner)) in numbered))
+        return concat_columns(*(_field(part, number, inner) for number, (part, (_, inner)) in numbered))
 
     def sequence(
         self, items: pa.Array, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], schema: Schema
     ) -> pa.Array:
         assert schema.items is not None  # noqa: S101  of an array, always
         element = behind_length(_field(items, 1, schema.items), zigzagged=False)
-        return grouped(joined(constant(_tag(1, _LENGTH)), element), lengths, b"")
+        return join_groups(concat_columns(constant(_tag(1, _LENGTH)), element), lengths, b"")
 
 
 def _tag(number: int, wire: int) -> bytes:
@@ -64,11 +64,11 @@ def _field(cells: pa.Array | pa.Scalar, number: int, schema: Schema) -> pa.Array
     if schema.type in ("struct", "array"):
         cells = behind_length(cells, zigzagged=False)
     tag = constant(_tag(number, _WIRE.get(schema.type, _LENGTH)))
-    return pc.coalesce(joined(tag, cells), _NOTHING)
+    return pc.coalesce(concat_columns(tag, cells), _NOTHING)
 
 
 def schema_text(schema: Schema) -> str:
-    package, _, _ = adjusted(schema.name or "Value").rpartition(".")
+    package, _, _ = adjust_name(schema.name or "Value").rpartition(".")
     lines = ['syntax = "proto3";', *([f"package {package};"] if package else [])]
     return "\n".join([*lines, "", *_message(schema, set()), ""])
 

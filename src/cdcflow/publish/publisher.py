@@ -94,7 +94,7 @@ class Publisher:
         published = looked_at(cluster)
         tail = self._open_tail()
         if tail is not None:
-            _checked(published, tail, cluster)
+            _check_position(published, tail, cluster)
 
     def run(self, *, once: bool = False, wait: bool = True) -> None:
         """Publish until `stop`; `once`: until the current end of the log.
@@ -144,7 +144,7 @@ class Publisher:
         producer = TableProducer.open(cluster)
         self.has_begun, self.is_connecting = True, False
         try:
-            published = _checked(producer.published, tail, cluster)
+            published = _check_position(producer.published, tail, cluster)
             session = _PublishSession(tail, producer, self._make_form(), self._rules, cluster.prefix, self._stop.is_set)
             self._tell("publishing begun", {"prefix": cluster.prefix, "offset": published.next_offset})
             until = tail.next_offset() if once else None
@@ -202,7 +202,7 @@ class Publisher:
         return tail
 
 
-def _checked(found: Published | None, tail: GrowingLog, cluster: Cluster) -> Published:
+def _check_position(found: Published | None, tail: GrowingLog, cluster: Cluster) -> Published:
     if found is None:
         return Published(tail.log_id)
     if found.log_id != tail.log_id:
@@ -259,14 +259,14 @@ class _PublishSession:
     def publish(self, after: Published, rows: int) -> Published:
         """Publish one group: the next transactions, through the one that reaches this many rows."""
         first = after.next_offset
-        headers = pa.concat_tables(self._heard(self._tail.transactions(first, first + rows - 1)))
+        headers = pa.concat_tables(self._until_stopped(self._tail.transactions(first, first + rows - 1)))
         transactions = HeaderBatch(headers, after.position)
         self.group = _Bounds(transactions.last_offset, headers.num_rows)
         group = TransactionGroup(transactions, self._blocks, time.time_ns())
         self._producer.begin()
-        for table, found in gathered(self._heard(self._tail.rows(first, transactions.last_offset))):
+        for table, found in gather_rows(self._until_stopped(self._tail.rows(first, transactions.last_offset))):
             events = self._events(table)
-            for piece in self._heard(_pieces(found)):
+            for piece in self._until_stopped(_pieces(found)):
                 self._producer.send(events.messages(piece, group))
         if self._transactions is not None:
             self._producer.send(self._transactions.messages(group))
@@ -275,7 +275,7 @@ class _PublishSession:
         self._producer.commit(done)
         return done
 
-    def _heard(self, parts: Iterable[Part]) -> Iterator[Part]:
+    def _until_stopped(self, parts: Iterable[Part]) -> Iterator[Part]:
         """The same parts; raises `_Stopped` when a stop is requested."""
         for part in parts:
             if self._stopping():
@@ -290,7 +290,7 @@ class _PublishSession:
         return found
 
 
-def gathered(parts: Iterable[LogRows]) -> Iterator[tuple[Table, pa.Table]]:
+def gather_rows(parts: Iterable[LogRows]) -> Iterator[tuple[Table, pa.Table]]:
     """The same rows in fewer, larger parts, ascending within a table as before.
 
     A log that is written change by change is read in parts of a row or two, and a part's fixed cost is a hundred

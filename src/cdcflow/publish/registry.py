@@ -30,7 +30,7 @@ def registrar(settings: Registry) -> Register:
         url = f"{settings.url.rstrip('/')}/subjects/{urllib.parse.quote(subject, safe='')}/versions"
         headers = {"Content-Type": _JSON, "Accept": f"{_JSON}, application/json", **_login(settings)}
         request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310  http(s), by config
-        return _asked(request, f"registering the schema of {subject}")
+        return _request_id(request, f"registering the schema of {subject}")
 
     return register
 
@@ -42,7 +42,7 @@ def _login(settings: Registry) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(said).decode()}"}
 
 
-def _asked(request: urllib.request.Request, attempted: str) -> int:
+def _request_id(request: urllib.request.Request, attempted: str) -> int:
     try:
         with urllib.request.urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310  http(s), by config
             return int(json.load(answer)["id"])

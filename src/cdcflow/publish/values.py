@@ -37,7 +37,7 @@ def _each(values: pa.Array, kind: pa.DataType, of: Callable[..., object]) -> pa.
 # ── numbers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def unscaled(values: pa.Array) -> pa.Array:
+def unscaled_bytes(values: pa.Array) -> pa.Array:
     """A decimal's unscaled number: two's complement, big-endian, in as few bytes as possible."""
     width = values.type.byte_width
     raw = np.frombuffer(values.buffers()[1] or b"", np.uint8).reshape(-1, width)
@@ -69,11 +69,11 @@ VARIABLE_SCALE = pa.struct([("scale", pa.int32()), ("value", pa.binary())])
 def variable_scale(values: pa.Array) -> pa.Array:
     """Numbers as text, each with its own scale. NaN and infinities have none: NULL."""
 
-    def one(text: str) -> dict[str, object] | None:
+    def scale_and_value(text: str) -> dict[str, object] | None:
         scale, number = _exact(text)
         return None if number is None else {"scale": scale, "value": number_bytes(number)}
 
-    return _each(values, VARIABLE_SCALE, one)
+    return _each(values, VARIABLE_SCALE, scale_and_value)
 
 
 _NO_NUMBERS = frozenset(("NaN", "Infinity", "-Infinity"))
@@ -92,11 +92,11 @@ def _exact(text: str) -> tuple[int, int | None]:
 def scaled_text(scale: int) -> Callable[[pa.Array], pa.Array]:
     """Numbers as text whose column has a scale: the unscaled number."""
 
-    def one(text: str) -> bytes | None:
+    def unscaled_number(text: str) -> bytes | None:
         own, number = _exact(text)
         return None if number is None else number_bytes(number * 10 ** (scale - own))
 
-    return lambda values: _each(values, pa.binary(), one)
+    return lambda values: _each(values, pa.binary(), unscaled_number)
 
 
 def text_double(values: pa.Array) -> pa.Array:
@@ -129,7 +129,7 @@ def unsigned_long(name: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def unsigned_precise(values: pa.Array) -> pa.Array:
-    return unscaled(values.cast(pa.decimal128(20, 0)))
+    return unscaled_bytes(values.cast(pa.decimal128(20, 0)))
 
 
 # ── bytes and bits ──────────────────────────────────────────────────────────────────────────────────────────
@@ -150,11 +150,11 @@ def hex_of(values: pa.Array) -> pa.Array:
 def bits_of_text(values: pa.Array) -> pa.Array:
     """Texts of 0 and 1 as bytes, least significant first, as few as possible."""
 
-    def one(text: str) -> bytes:
+    def bits(text: str) -> bytes:
         number = int(text, 2) if text else 0
         return number.to_bytes((number.bit_length() + 7) // 8, "little")
 
-    return _each(values, pa.binary(), one)
+    return _each(values, pa.binary(), bits)
 
 
 def bits_of_number(length: int) -> Callable[[pa.Array], pa.Array]:
@@ -184,15 +184,15 @@ def micros(values: pa.Array) -> pa.Array:
 
 def millis(values: pa.Array) -> pa.Array:
     """Milliseconds since 1970, rounded down."""
-    return _floored(values.view(pa.int64()), 1000)
+    return _floor_divide(values.view(pa.int64()), 1000)
 
 
-def _floored(numbers: pa.Array, by: int) -> pa.Array:
+def _floor_divide(numbers: pa.Array, by: int) -> pa.Array:
     found = pa.array(numbers.fill_null(0).to_numpy(zero_copy_only=False) // by)
     return pc.if_else(numbers.is_valid(), found, pa.scalar(None, pa.int64())) if numbers.null_count else found
 
 
-def zoned(digits: int) -> Callable[[pa.Array], pa.Array]:
+def utc_text(digits: int) -> Callable[[pa.Array], pa.Array]:
     """A timestamp as ISO 8601 in UTC with `digits` fractional digits of the second."""
 
     def convert(values: pa.Array) -> pa.Array:
@@ -236,7 +236,7 @@ def clock_micros(values: pa.Array) -> pa.Array:
 
 
 def clock_millis(values: pa.Array) -> pa.Array:
-    return _floored(clock_micros(values), 1000).cast(pa.int32())
+    return _floor_divide(clock_micros(values), 1000).cast(pa.int32())
 
 
 def duration_millis(name: str) -> Callable[[pa.Array], pa.Array]:
@@ -250,7 +250,7 @@ def duration_millis(name: str) -> Callable[[pa.Array], pa.Array]:
                 remedy="set publish.kafka.time_precision_mode: adaptive_time_microseconds",
                 runbook="value-not-representable",
             )
-        return _floored(numbers, 1000).cast(pa.int32())
+        return _floor_divide(numbers, 1000).cast(pa.int32())
 
     return convert
 
@@ -258,7 +258,7 @@ def duration_millis(name: str) -> Callable[[pa.Array], pa.Array]:
 def zoned_clock(values: pa.Array) -> pa.Array:
     """Times of day with an offset, converted to UTC."""
 
-    def one(text: str) -> str:
+    def utc_clock(text: str) -> str:
         found = _CLOCK.fullmatch(text)
         assert found is not None  # noqa: S101  the server's own text
         hour, minute, second, fraction, sign, *offset = found.groups()
@@ -268,7 +268,7 @@ def zoned_clock(values: pa.Array) -> pa.Array:
         rest = f".{fraction.rstrip('0')}" if fraction and fraction.strip("0") else ""
         return f"{at // 3600:02d}:{at // 60 % 60:02d}:{at % 60:02d}{rest}Z"
 
-    return _each(values, pa.string(), one)
+    return _each(values, pa.string(), utc_clock)
 
 
 def micro_duration(values: pa.Array) -> pa.Array:
@@ -292,7 +292,7 @@ def micro_duration(values: pa.Array) -> pa.Array:
 
 
 def iso_interval(values: pa.Array) -> pa.Array:
-    def one(value: dict[str, int]) -> str:
+    def interval_text(value: dict[str, int]) -> str:
         months, rest = value["months"], value["microseconds"]
         sign = -1 if rest < 0 else 1
         second, fraction = divmod(abs(rest), 1_000_000)
@@ -302,7 +302,7 @@ def iso_interval(values: pa.Array) -> pa.Array:
         text = format(seconds.normalize() if fraction else seconds, "f")
         return f"P{years}Y{month}M{value['days']}DT{hours}H{minutes}M{text}S"
 
-    return _each(values, pa.string(), one)
+    return _each(values, pa.string(), interval_text)
 
 
 # ── texts of composite types ────────────────────────────────────────────────────────────────────────────────
@@ -315,14 +315,14 @@ def hstore_json(values: pa.Array) -> pa.Array:
     """An hstore's text as a JSON object of texts."""
     import json
 
-    def one(text: str) -> str:
+    def as_json(text: str) -> str:
         pairs = {
             _BACKSLASHED.sub(r"\1", k): None if v is None else _BACKSLASHED.sub(r"\1", v)
             for k, v in ((m[1], m[2]) for m in _PAIR.finditer(text))
         }
         return json.dumps(pairs, ensure_ascii=False, separators=(",", ":"))
 
-    return _each(values, pa.string(), one)
+    return _each(values, pa.string(), as_json)
 
 
 POINT = pa.struct([("x", pa.float64()), ("y", pa.float64()), ("wkb", pa.binary()), ("srid", pa.int32())])
@@ -338,20 +338,20 @@ def point_at(x: float, y: float) -> dict[str, object]:
 def point(values: pa.Array) -> pa.Array:
     """A point's text as coordinates, and as WKB."""
 
-    def one(text: str) -> dict[str, object]:
+    def coordinates(text: str) -> dict[str, object]:
         x, y = text.strip("()").split(",")
         return point_at(float(x), float(y))
 
-    return _each(values, POINT, one)
+    return _each(values, POINT, coordinates)
 
 
 def geometry(values: pa.Array) -> pa.Array:
     """EWKB (little-endian) as WKB and its SRID, NULL for none."""
 
-    def one(value: bytes) -> dict[str, object]:
+    def wkb_and_srid(value: bytes) -> dict[str, object]:
         if value[4] & _HAS_SRID == 0:
             return {"wkb": value, "srid": None}
         kind, srid = struct.unpack_from("<Ii", value, 1)
         return {"wkb": value[:1] + struct.pack("<I", kind & ~(_HAS_SRID << 24)) + value[9:], "srid": srid}
 
-    return _each(values, GEOMETRY, one)
+    return _each(values, GEOMETRY, wkb_and_srid)

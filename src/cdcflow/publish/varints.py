@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.publish.base64_text import of_parts
-from cdcflow.publish.message_columns import joined
+from cdcflow.publish.message_columns import concat_columns
 
 _BYTES_MAX = 10
 _SHIFTS = np.arange(_BYTES_MAX, dtype=np.uint64) * np.uint64(7)
@@ -43,7 +43,7 @@ def integers(values: pa.Array) -> npt.NDArray[np.int64]:
     return np.ascontiguousarray(found)
 
 
-def fixed(values: pa.Array, kind: str) -> pa.Array:
+def fixed_width(values: pa.Array, kind: str) -> pa.Array:
     """Numbers in as many bytes as their type has, least significant first."""
     numbers = values.fill_null(0).to_numpy(zero_copy_only=False).astype(kind)
     ends = np.arange(len(numbers) + 1, dtype=np.int64) * numbers.itemsize
@@ -57,4 +57,4 @@ def lengths(cells: pa.Array) -> npt.NDArray[np.int64]:
 def behind_length(cells: pa.Array, *, zigzagged: bool) -> pa.Array:
     """Each cell, preceded by its length in bytes."""
     sizes = lengths(cells)
-    return joined(varints(zigzag(sizes) if zigzagged else sizes.view(np.uint64), cells), cells)
+    return concat_columns(varints(zigzag(sizes) if zigzagged else sizes.view(np.uint64), cells), cells)

@@ -88,7 +88,7 @@ class MemoryLog:
         self._living()
         self._numbering.check(numbered)
         run = own_rows(numbered.run)
-        batches = run.batches if isinstance(run, Run) else self._attached(run)
+        batches = run.batches if isinstance(run, Run) else self._attach(run)
         head = TransactionHeaders.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
         owners = Owners.of(head.headers)
         rows = tuple(
@@ -172,7 +172,7 @@ class MemoryLog:
     def _all(self) -> list[_Entry]:
         return [*self._memory.entries, *self._entries[self._synced :]]
 
-    def _attached(self, run: SpooledTransaction) -> tuple[ChangeBatch, ...]:
+    def _attach(self, run: SpooledTransaction) -> tuple[ChangeBatch, ...]:
         spool = self._spools.pop(run.spool, None)
         if spool is None:
             raise InvariantViolated(f"attaching spool {run.spool}: no such spool is open")

@@ -64,7 +64,7 @@ def merge(
     path.
 
     Raises:
-        ConfigurationError, HistoryLost, SinkUnavailable, InvariantViolated: as `cdcflow.ports.Tier.opened` and
+        ConfigurationError, HistoryLost, SinkUnavailable, InvariantViolated: as `cdcflow.ports.Tier.open` and
             `cdcflow.spark.job.merge` do.
     """
     refuse_connect(spark)
@@ -88,7 +88,7 @@ def merged(spark: SparkSession, name: str, tier: Tier, policies: Policies = DEFA
     topic's new records are sealed into the history first.
 
     Raises:
-        ConfigurationError, HistoryLost, SinkUnavailable: as `cdcflow.ports.Tier.opened` does.
+        ConfigurationError, HistoryLost, SinkUnavailable: as `cdcflow.ports.Tier.open` does.
     """
     refuse_connect(spark)
     return Merged(name, tier.layout, policies, *seal(spark, tier))
@@ -99,7 +99,7 @@ def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, obje
 
     Return the log's latest checkpoint, and the place in the topic where the history ends. Durable on return.
     """
-    with tier.opened() as opened:
+    with tier.open() as opened:
         if opened.tail is not None:
             for directory in _sealed(spark, opened, opened.tail):
                 opened.put(directory)

@@ -129,7 +129,7 @@ def _check(log: Layout | Tier) -> None:
     """
     with contextlib.suppress(SinkUnavailable):
         if not isinstance(log, Layout):
-            with log.opened():
+            with log.open():
                 return
         if not log.exists():
             raise ConfigurationError(

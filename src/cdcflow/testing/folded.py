@@ -24,10 +24,10 @@ from cdcflow.tables.merge.evolution import evolve
 
 def folded_log(location: LogLocation) -> dict[TableId, dict[Key, FoldedRow]]:
     """Every table of a log in a folder or a store as of its latest cut, swept if a backfill is done."""
-    return folded(FolderReader(location))
+    return fold_log(FolderReader(location))
 
 
-def folded(log: LogReader) -> dict[TableId, dict[Key, FoldedRow]]:
+def fold_log(log: LogReader) -> dict[TableId, dict[Key, FoldedRow]]:
     """The same for a log anywhere."""
     changes: dict[TableId, list[tuple[Table, LogChange]]] = defaultdict(list)
     for table, _version, rows in log.read_rows():

@@ -127,7 +127,7 @@ def history_bucket(log: KafkaLog) -> Bucket:
         from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.remote_sealer import NAMES
     access = log.kafka.objects or StoreAccess()
-    return Bucket.at(str(log.history_url), access.address, NAMES)
+    return Bucket.of_url(str(log.history_url), access.address, NAMES)
 
 
 def opened_store(log: FileLog, objects: Objects) -> BucketStore:

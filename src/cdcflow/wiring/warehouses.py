@@ -139,7 +139,7 @@ def logs_to_merge(configs: Mapping[str, Config], spark: Any = None) -> list[Merg
     part of those in Kafka.
 
     Raises:
-        HistoryLost, SinkUnavailable: a topic cannot be sealed; see `cdcflow.ports.Tier.opened`.
+        HistoryLost, SinkUnavailable: a topic cannot be sealed; see `cdcflow.ports.Tier.open`.
     """
     return [_merge_input(name, config, spark) for name, config in configs.items()]
 

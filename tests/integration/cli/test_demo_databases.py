@@ -45,7 +45,7 @@ def test_every_database_of_the_demo_is_loaded_written_to_and_counted(kind: Kind)
         before = digests["planes"]
         source.execute(source.planted_fault)
         assert source.digest("planes", source.columns("planes")) != before
-        assert not source.passed(None if kind != "postgres" else "0/0", source.end())
+        assert not source.has_reached(None if kind != "postgres" else "0/0", source.end())
         assert begin != source.end()
         assert seed(source.url, None, 2_000) == {}, "a complete seed stays unchanged"
         if kind != "postgres":

@@ -149,7 +149,7 @@ def test_make_target_fetches_what_the_demo_then_finds(
     _recipe(f"SOURCE={flavor}", f"tests.servers.mysql {flavor}")
     assert fetching_mysql.main([flavor]) == 0
     fetching_mysql.installation.cache_clear()
-    assert mysql.installed(flavor).base == tmp_path / "cache" / f"{package}-{suite}" / "root" / "usr"
+    assert mysql.find_installation(flavor).base == tmp_path / "cache" / f"{package}-{suite}" / "root" / "usr"
 
 
 def _put(root: Path, place: Path) -> None:
@@ -173,12 +173,12 @@ def test_kafka_is_found_by_the_printed_remedies(reachable: Path, monkeypatch: py
     """
     _recipe("LOG=kafka", "tests.servers.kafka")
     jars = fetching_kafka.jars()
-    assert kafka.installed() == jars
+    assert kafka.jar_folder() == jars
     (reachable / "kafka").mkdir()
     (reachable / "kafka" / "libs").symlink_to(jars)
     monkeypatch.setenv("CDCFLOW_KAFKA", str(reachable))
     with pytest.raises(ConfigurationError, match=r"CDCFLOW_KAFKA names .* which has no libs/kafka_2"):
-        kafka.installed()
+        kafka.jar_folder()
     monkeypatch.setenv("CDCFLOW_KAFKA", str(reachable / "kafka"))
     with kafka.KafkaBroker() as broker:
         assert Admin(Topics(broker.address, "none"), "looking").brokers() == 1
@@ -187,10 +187,10 @@ def test_kafka_is_found_by_the_printed_remedies(reachable: Path, monkeypatch: py
 @pytest.mark.postgres
 def test_named_postgres_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the wheel is installed."""
-    directory = postgres.installed()
+    directory = postgres.binary_directory()
     monkeypatch.setenv("CDCFLOW_POSTGRES", str(directory.parent))
     with pytest.raises(ConfigurationError, match="which has no initdb"):
-        postgres.installed()
+        postgres.binary_directory()
     monkeypatch.setenv("CDCFLOW_POSTGRES", str(directory))
     assert postgres.binaries() == {"named": directory}
     with postgres.PostgresServer() as server:

@@ -16,7 +16,7 @@ from cdcflow import wiring
 from cdcflow.capture.attempt import LoopIntervals
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.model.table import TableId
-from cdcflow.testing.folded import folded
+from cdcflow.testing.folded import fold_log
 
 pytestmark = pytest.mark.postgres
 
@@ -106,7 +106,7 @@ class Ledger(Bank):
         """Tables whose rows by the log are not the source's; default constants of columns that rows were written
         without are filled in, as a merge does.
         """
-        rows = folded(self.reader)
+        rows = fold_log(self.reader)
         shapes = self.reader.table_shapes()
         found: dict[str, tuple[object, object]] = {}
         for name in self.tables:

@@ -17,7 +17,7 @@ from cdcflow.capture.attempt import LoopIntervals
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.stream import PostgresStream
-from cdcflow.testing.folded import folded
+from cdcflow.testing.folded import fold_log
 
 pytestmark = pytest.mark.postgres
 
@@ -134,7 +134,7 @@ class Ends:
         reader = self.bank.reader
         report = reader.check(deep=True)
         assert report.is_whole, report.faults
-        tables, found, expected = folded(reader), {}, {}
+        tables, found, expected = fold_log(reader), {}, {}
         more = ["kept", "root", "renamed_new", "twice_new", "part_detached_1"]
         for name in (*self.ending, *more):
             logged = tables.get(self.id(name), {}).values()
@@ -230,7 +230,7 @@ def test_capture_whose_tables_are_all_gone_waits_for_others(
         database.execute(last)
     with bank.capturing():
         wait(bank, "the ends")
-    rows = folded(bank.reader)
+    rows = fold_log(bank.reader)
     assert [len(rows[TableId("public", t)]) for t in "tu"] == [2, 1]
     bank.tables = ("t", "u")
     with bank.capturing():
@@ -241,5 +241,5 @@ def test_capture_whose_tables_are_all_gone_waits_for_others(
 
 def is_new(bank: Bank, table: str) -> bool:
     """The table that was created last is read."""
-    rows = folded(bank.reader).get(TableId("public", table), {})
+    rows = fold_log(bank.reader).get(TableId("public", table), {})
     return [row.values["v"] for row in rows.values()] == ["new"]

@@ -25,7 +25,7 @@ from cdcflow.demo.postgres import Postgres as PostgresSource
 from cdcflow.log.fold.fold import FoldedRow
 from cdcflow.model.table import TableId
 from cdcflow.spark.cuts import CutsTable, read_cut
-from cdcflow.testing.folded import folded
+from cdcflow.testing.folded import fold_log
 from cdcflow.wiring import log_reader
 
 pytestmark = [
@@ -98,7 +98,7 @@ def ran(spark: Any) -> Iterator[Ran]:
             known = status_of(stack, f"capture-{name}")["verified"]
             found.verified[name] = {table for table, kinds in known.items() if "at" in kinds["tables"]}
         found.in_postgres = rows_of(postgres)
-        log = folded(log_reader(load(stack.mounted("capture-postgres", "/etc/cdcflow/cdcflow.yaml"))))
+        log = fold_log(log_reader(load(stack.mounted("capture-postgres", "/etc/cdcflow/cdcflow.yaml"))))
         found.in_log = {t: {k: whole(row) for k, row in log[TableId("public", t)].items()} for t in flights.TABLES}
         found.sealed = [str(path) for path in stack.volume("history").rglob("segment.json")]
         found.bucket = [str(path) for path in stack.volume("objects").rglob("segment.json")]
@@ -230,7 +230,7 @@ def captured(stack: Stack, daemon: str, source: DemoSource) -> int:
 
     def passed() -> bool:
         status = status_of(stack, daemon)
-        return is_whole(status) and source.passed(status["position"], end)
+        return is_whole(status) and source.has_reached(status["position"], end)
 
     wait(passed, f"{daemon} to come to {end}")
     return int(status_of(stack, daemon)["next_offset"]) - 1

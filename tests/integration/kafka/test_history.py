@@ -54,7 +54,7 @@ def sealed(opened: OpenedTier, topics: Topics) -> Iterator[str]:
 
 def seal(topics: Topics, history: Path, segment_bytes: int = SMALL) -> int:
     """Seal all that is committed; the number of segments that were added."""
-    with KafkaTier(topics, history, segment_bytes).opened() as opened:
+    with KafkaTier(topics, history, segment_bytes).open() as opened:
         directories = list(sealed(opened, topics))
         for directory in directories:
             opened.put(directory)
@@ -106,7 +106,7 @@ def test_one_topic_range_is_sealed_piece_by_piece(topics: Topics, history: Path)
 def test_a_run_that_dies_is_repeated_without_doubles_or_holes(topics: Topics, history: Path, put_before: int) -> None:
     """Killed after the segments were written, before the first, the second or the fourth of them had its name."""
     into_topic(topics, history_of_a_shop())
-    with KafkaTier(topics, history, SMALL).opened() as opened:
+    with KafkaTier(topics, history, SMALL).open() as opened:
         directories = list(sealed(opened, topics))
         for directory in directories[:put_before]:
             opened.put(directory)
@@ -121,7 +121,7 @@ def test_a_task_that_dies_in_a_segment_leaves_nothing_that_counts(topics: Topics
     """Half a Parquet file, no manifest: the next run removes it and begins again."""
     into_topic(topics, history_of_a_shop())
 
-    with KafkaTier(topics, history, SMALL).opened() as opened, topics.reader(topics.name) as reader:
+    with KafkaTier(topics, history, SMALL).open() as opened, topics.reader(topics.name) as reader:
         assert opened.tail is not None
         messages = list(reader.messages(opened.tail.begin, opened.tail.end))
         cut = max(at for at, message in enumerate(messages) if message.key == bytes((FrameKind.CUT, 0)))
@@ -135,7 +135,7 @@ def test_a_task_that_dies_in_a_segment_leaves_nothing_that_counts(topics: Topics
 def test_segments_in_another_order_are_refused(topics: Topics, history: Path) -> None:
     """The driver does not trust tasks: a segment that does not follow is not installed."""
     into_topic(topics, history_of_a_shop())
-    with KafkaTier(topics, history, SMALL).opened() as opened:
+    with KafkaTier(topics, history, SMALL).open() as opened:
         first, second, *_ = sealed(opened, topics)
         with pytest.raises(InvariantViolated, match="do not follow"):
             opened.put(second)
@@ -146,9 +146,9 @@ def test_two_do_not_add_to_a_history_at_once(topics: Topics, history: Path) -> N
     """Two merges of one log, each on its own schedule: the second gets an error to retry later."""
     into_topic(topics, history_of_a_shop())
     with (
-        KafkaTier(topics, history).opened(),
+        KafkaTier(topics, history).open(),
         pytest.raises(SinkUnavailable, match="another process"),
-        KafkaTier(topics, history).opened(),
+        KafkaTier(topics, history).open(),
     ):
         pass
 

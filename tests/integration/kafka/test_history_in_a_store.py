@@ -73,7 +73,7 @@ class Machine:
 
     def seal(self, segment_bytes: int = SMALL) -> int:
         """Seal all that is committed; the number of segments that were added."""
-        with self.tier(segment_bytes).opened() as opened:
+        with self.tier(segment_bytes).open() as opened:
             said = list(self.sealed(opened))
             for one in said:
                 opened.put(one)
@@ -96,7 +96,7 @@ class Machine:
             name = self.layout.segment(*bounds).name
             known |= {f"{name}/{file.path}" for file in segment.files}
             known |= {f"{name}/segment.json", f"{name}/place.json"}
-        return sorted(set(self.bucket.listed("segments")) - known)
+        return sorted(set(self.bucket.list_objects("segments")) - known)
 
 
 @pytest.fixture
@@ -119,9 +119,9 @@ def test_what_is_sealed_is_what_the_topic_has(machine: Machine, other: Machine) 
         into_topic(machine.topics, steps[at : at + 1], roll=at % 2 == 0)
         sealing = (machine, other)[at % 2]
         sealing.seal()
-        with machine.tier().opened() as one:
+        with machine.tier().open() as one:
             here = dict(one.origin())
-        with other.tier().opened() as two:
+        with other.tier().open() as two:
             assert dict(two.origin()) == here
         ends.append(here["place"])
         assert here["topic"] == machine.topics.name
@@ -146,7 +146,7 @@ def test_reader_reads_the_rest_from_the_brokers(machine: Machine) -> None:
     report = reader.check(deep=True)
     assert report.is_whole, report.faults
     assert report.segments > 0
-    assert loss._sealed(machine.layout, KafkaReader(machine.topics).state()) > 0
+    assert loss._last_sealed_offset(machine.layout, KafkaReader(machine.topics).state()) > 0
 
 
 class Dies(BaseException):
@@ -217,13 +217,13 @@ def test_of_two_that_seal_at_once_one_adds_and_the_other_is_notified(
     """They share no lock, and the later one ends its segment further on: nothing may appear twice or be skipped."""
     steps = history_of_a_shop()
     into_topic(machine.topics, steps[:3])
-    with machine.tier(1 << 20).opened() as early:
+    with machine.tier(1 << 20).open() as early:
         (of_early,) = machine.sealed(early)
         into_topic(machine.topics, steps[3:])
-        with other.tier(1 << 20).opened() as late:
+        with other.tier(1 << 20).open() as late:
             (of_late,) = other.sealed(late)
             if looked:
-                look = StoredHistory._listed
+                look = StoredHistory._objects_within
 
                 def overtaken(history: StoredHistory, segment: Segment) -> dict[str, StoredObject]:
                     found = look(history, segment)
@@ -231,7 +231,7 @@ def test_of_two_that_seal_at_once_one_adds_and_the_other_is_notified(
                         late.put(of_late)
                     return found
 
-                monkeypatch.setattr(StoredHistory, "_listed", overtaken)
+                monkeypatch.setattr(StoredHistory, "_objects_within", overtaken)
             else:
                 late.put(of_late)
             with pytest.raises(SinkUnavailable, match=r"another process has added one .*\n.*merge again"):
@@ -243,7 +243,7 @@ def test_of_two_that_seal_at_once_one_adds_and_the_other_is_notified(
 def test_two_processes_with_equal_segments_use_separate_files(machine: Machine, other: Machine) -> None:
     """The same offsets from both: files that one uploaded stay whole whatever the other does, and do not block it."""
     into_topic(machine.topics, history_of_a_shop())
-    with machine.tier().opened() as one, other.tier().opened() as two:
+    with machine.tier().open() as one, other.tier().open() as two:
         first, second = list(machine.sealed(one)), list(other.sealed(two))
         one.put(first[0])
         with pytest.raises(SinkUnavailable, match="another process"):
@@ -258,9 +258,9 @@ def test_one_process_of_a_machine_adds_at_a_time(machine: Machine) -> None:
     """Two merges on one machine need not seal the same in vain."""
     into_topic(machine.topics, history_of_a_shop())
     with (
-        machine.tier().opened(),
+        machine.tier().open(),
         pytest.raises(SinkUnavailable, match="another process"),
-        machine.tier().opened(),
+        machine.tier().open(),
     ):
         pass
 
@@ -268,11 +268,11 @@ def test_one_process_of_a_machine_adds_at_a_time(machine: Machine) -> None:
 def test_segment_that_does_not_follow_or_is_missing_is_not_added(machine: Machine) -> None:
     """The driver trusts neither tasks nor the store."""
     into_topic(machine.topics, history_of_a_shop())
-    with machine.tier().opened() as opened:
+    with machine.tier().open() as opened:
         first, second, *_ = machine.sealed(opened)
         with pytest.raises(InvariantViolated, match="do not follow"):
             opened.put(second)
-        gone = next(name for name in machine.bucket.listed("segments") if name.startswith(f"{1:020d}"))
+        gone = next(name for name in machine.bucket.list_objects("segments") if name.startswith(f"{1:020d}"))
         machine.bucket.delete([f"segments/{gone}"])
         with pytest.raises(SinkUnavailable, match="does not have it as uploaded"):
             opened.put(first)
@@ -333,7 +333,7 @@ def test_a_history_is_indexed_by_executors(machine: Machine, objects: Objects, t
     assert indexed()["indexed"] == 0
     tier = wiring.tier(settings)
     assert isinstance(tier, KafkaTier)
-    with tier.opened() as opened:
+    with tier.open() as opened:
         for one in machine.sealed(opened):
             opened.put(one)
     layout = wiring.sealed_layout(settings)
@@ -366,7 +366,7 @@ def test_wrong_setting_is_reported_under_its_name_in_the_file(
     monkeypatch.setenv("WRONG", "not-the-secret")
     into_topic(topics, history_of_a_shop()[:1])
     settings = config(topics, objects, tmp_path, **access)
-    with pytest.raises(ConfigurationError, match=words) as caught, wiring.tier(settings).opened():
+    with pytest.raises(ConfigurationError, match=words) as caught, wiring.tier(settings).open():
         pass
     findings = wiring.findings._log_findings(settings)
     assert any(f.level == "error" and "log.kafka." in (f.remedy or "") for f in findings), findings
@@ -376,5 +376,5 @@ def test_wrong_setting_is_reported_under_its_name_in_the_file(
 def test_objects_sent_to_an_executor_show_no_secret(machine: Machine) -> None:
     """Spark shows functions by their names, and users print them."""
     into_topic(machine.topics, history_of_a_shop()[:1])
-    with machine.tier().opened() as opened:
+    with machine.tier().open() as opened:
         assert SECRET_KEY not in repr(opened.sealer)

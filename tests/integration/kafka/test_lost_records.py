@@ -63,7 +63,7 @@ def delete_topics(topics: Topics, *names: str) -> None:
 
 def seal(topics: Topics, history: Path) -> None:
     """All that is committed, into the history."""
-    with KafkaTier(topics, history).opened() as opened:
+    with KafkaTier(topics, history).open() as opened:
         assert opened.tail is not None
         with topics.reader(topics.name) as reader:
             for directory in list(opened.sealer(reader.messages(opened.tail.begin, opened.tail.end))):

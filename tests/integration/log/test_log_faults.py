@@ -530,7 +530,7 @@ def test_failed_write_makes_nothing_durable(tmp_path: Path) -> None:
     with pytest.raises(SinkUnavailable):
         log._write()
     full[0] = False
-    for act in (log.sync, log._write, log.seal_pending, log._synced):
+    for act in (log.sync, log._write, log.seal_pending, log._sync_last_cut):
         with pytest.raises(SinkUnavailable):
             act()
     assert log.checkpoint.cut == 1

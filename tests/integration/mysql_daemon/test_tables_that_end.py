@@ -18,7 +18,7 @@ from cdcflow.config import load
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.stream import BinlogStream
-from cdcflow.testing.folded import folded
+from cdcflow.testing.folded import fold_log
 
 pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 
@@ -90,7 +90,7 @@ class Lives:
         reader = self.bank.reader
         report = reader.check(deep=True)
         assert report.is_whole, report.faults
-        tables, late = folded(reader), written(reader)
+        tables, late = fold_log(reader), written(reader)
         for schema, names in ((self.name, [*self.forms, *BESIDE, "renamed_new"]), (f"{self.name}_gone", ["a", "b"])):
             there = self.there(schema)
             for name in names:
@@ -198,12 +198,12 @@ def test_capture_whose_tables_are_all_gone_waits_for_others(
     for _ in range(2):
         with bank.capturing():
             bank.wait_until(upto(bank), "the ends")
-        assert not any(folded(bank.reader).values())
+        assert not any(fold_log(bank.reader).values())
     assert written(bank.reader) == {TableId(bank.schema, "t")}
     bank.tables = ("t", "u")
     with bank.capturing():
         mysql_database.execute(*create, "INSERT INTO t VALUES (2, 'new')", "INSERT INTO u VALUES (3, 'new')")
-        bank.wait_until(lambda: len(folded(bank.reader).get(TableId(bank.schema, "u"), {})) == 1, "the new tables")
+        bank.wait_until(lambda: len(fold_log(bank.reader).get(TableId(bank.schema, "u"), {})) == 1, "the new tables")
         bank.wait_until(upto(bank), "the new tables")
     bank.assert_log_equals_source()
 
@@ -267,5 +267,5 @@ def test_new_table_that_the_settings_do_not_fit_is_skipped(mysql_database: MySQL
     bank.configure(bad_text="replace", columns={f"{words}.k": "stop"})
     bank.tables = ("t", "words")
     with bank.capturing():
-        bank.wait_until(lambda: len(folded(bank.reader).get(words, {})) == 1, "the table that was skipped")
+        bank.wait_until(lambda: len(fold_log(bank.reader).get(words, {})) == 1, "the table that was skipped")
     bank.assert_log_equals_source()

@@ -119,7 +119,7 @@ def test_compaction_and_expiry_killed_at_any_step_lose_and_double_nothing(
         log.retention().expire(ExpiryRule(before_cut=3))
         assert len(list(log.layout.segments.iterdir())) == 1, "what was replaced or expired is still here"
         assert [(s.first_offset, s.last_offset) for s in list_segments(log.alone)] == [(9, 10)]
-        names = {name.split("/")[1] for name in log.bucket.listed("") if "/" in name}
+        names = {name.split("/")[1] for name in log.bucket.list_objects("") if "/" in name}
         assert len(names) == 1, "what was replaced is still in the bucket"
         assert check(log.alone, deep=True).faults == ()
         return died
@@ -155,7 +155,7 @@ def test_expiry_killed_at_any_step_is_finished_and_named_by_the_next(
         said.append(ran.output)
         assert [path.name for path in log.layout.segments.iterdir()] == [segment_name((5, 8))]
         if place == "store":
-            assert {name.split("/")[1] for name in log.bucket.listed("") if "/" in name} == {segment_name((5, 8))}
+            assert {name.split("/")[1] for name in log.bucket.list_objects("") if "/" in name} == {segment_name((5, 8))}
         return died
 
     assert every_step(one) > 5

@@ -42,7 +42,7 @@ def put(log: ObjectLog, *ids: int) -> None:
 
 def objects_of(log: ObjectLog, first: int, last: int) -> list[str]:
     folder = f"segments/{segment_name((first, last))}"
-    return [f"{folder}/{name}" for name in log.bucket.listed(folder)]
+    return [f"{folder}/{name}" for name in log.bucket.list_objects(folder)]
 
 
 @pytest.mark.parametrize("lost", ["everything", "one file", "a manifest", "content"])
@@ -56,7 +56,7 @@ def test_local_files_are_deleted_only_when_the_bucket_has_them(log: ObjectLog, t
     victim = next(n for n in names if n.endswith("segment.json") == (lost == "a manifest"))
     match lost:
         case "everything":
-            log.bucket.delete(list(log.bucket.listed("")))
+            log.bucket.delete(list(log.bucket.list_objects("")))
         case "content":
             changed = bytearray(log.bucket.get(victim))
             changed[-1] ^= 1
@@ -163,7 +163,7 @@ def test_unreachable_store_has_lost_nothing(
     key = ObjectLog(log.root, log.objects.model_copy(update={"access_key": "${env:CDCFLOW_WRONG_KEY}"}))
     if own_object_server.is_real:  # moto requires no key
         with pytest.raises(ConfigurationError, match=r"log\.objects\.access_key"):
-            key.bucket.listed("segments")
+            key.bucket.list_objects("segments")
         with pytest.raises(ConfigurationError, match=r"log\.objects\.access_key"):
             key.bucket.get("log.json")
     own_object_server.kill()

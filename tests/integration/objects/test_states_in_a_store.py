@@ -182,7 +182,7 @@ def test_state_that_is_no_longer_needed_is_removed_from_the_bucket(place: Place)
     place.expire(3)
     place.kept(10)
     place.expire(4)
-    names = {name.split("/")[0] for name in Bucket(place.objects).listed("states")}
+    names = {name.split("/")[0] for name in Bucket(place.objects).list_objects("states")}
     assert names == {f"{10:020d}"}
     assert place.values() == EXPECTED | {5: "newer"}
 

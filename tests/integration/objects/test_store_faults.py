@@ -156,7 +156,7 @@ def test_segments_in_another_bucket_are_not_forgotten(log: ObjectLog, object_ser
     moved = ObjectLog(log.root, object_server.objects("moved"))
     with pytest.raises(ConfigurationError, match=r"(?s)its segments are in s3://bucket-.*copy everything"):
         moved.open()
-    for name in log.bucket.listed(""):
+    for name in log.bucket.list_objects(""):
         moved.bucket.put_new(name, log.bucket.get(name))
     (log.root / "uploads.json").unlink()
     opened = moved.open()
@@ -174,7 +174,7 @@ def test_segment_that_is_in_neither_place_is_named(log: ObjectLog) -> None:
     write(opened, [1])
     log.settled()
     opened.close()
-    log.bucket.delete(list(log.bucket.listed("")))
+    log.bucket.delete(list(log.bucket.list_objects("")))
     (log.root / "uploads.json").unlink()
     error = ended(log.open(), log)
     assert "missing" in str(error)
@@ -188,7 +188,7 @@ def test_changed_object_is_never_read(log: ObjectLog) -> None:
     log.settled()
     opened.close()
     folder = f"segments/{segment_name((1, 2))}"
-    name = next(n for n in log.bucket.listed(folder) if n.startswith("shop.orders"))
+    name = next(n for n in log.bucket.list_objects(folder) if n.startswith("shop.orders"))
     content = bytearray(log.bucket.get(f"{folder}/{name}"))
     content[len(content) // 2] ^= 1
     log.bucket.put(f"{folder}/{name}", bytes(content))
@@ -245,10 +245,10 @@ def test_start_and_doctor_name_the_wrong_setting_and_no_secret(
 
 def test_doctor_requests_only_what_a_capture_may(object_server: ObjectServer, log: ObjectLog, tmp_path: Path) -> None:
     """It changes nothing, and reports which log is in the bucket."""
-    before = log.bucket.listed("")
+    before = log.bucket.list_objects("")
     (found,) = doctor(log.bucket, log.layout, lambda segment, file: None)
     assert (found.level, "no log in it yet" in found.text) == ("ok", True)
-    assert log.bucket.listed("") == before
+    assert log.bucket.list_objects("") == before
     opened = log.open()
     write(opened, [1])
     log.settled()

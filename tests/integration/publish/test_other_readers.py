@@ -22,7 +22,7 @@ from tests.support.kafka.topics import committed
 from tests.support.publish import debezium
 from tests.support.publish.every_type import TOPICS, Log, parsed
 
-from cdcflow.publish.names import adjusted
+from cdcflow.publish.names import adjust_name
 from cdcflow.publish.values import number_bytes
 
 pytestmark = [
@@ -169,7 +169,7 @@ def _typed(value: Any, schema: Any) -> Any:
 def _same(found: Any, expected: Any, where: str = "") -> None:
     """The same values; names that a format does not allow are adjusted, and its own decimals are numbers."""
     if isinstance(expected, dict):
-        assert [adjusted(name) for name in found] == [adjusted(name) for name in expected], where
+        assert [adjust_name(name) for name in found] == [adjust_name(name) for name in expected], where
         for mine, (name, theirs) in zip(found.values(), expected.items(), strict=True):
             if where.endswith("after") or name not in ("ts_ms", "ts_us", "ts_ns", "name"):
                 _same(mine, theirs, f"{where}.{name}")

@@ -117,8 +117,8 @@ class DyingTier(KafkaTier):
 
     put_before = 0
 
-    def opened(self) -> Any:
-        found = super().opened()
+    def open(self) -> Any:
+        found = super().open()
 
         class Dying:
             def __enter__(inner) -> Any:  # noqa: N805

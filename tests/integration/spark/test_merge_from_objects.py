@@ -133,7 +133,7 @@ def test_file_that_is_missing_locally_and_in_the_bucket_is_named(log: ObjectLog,
     put(log, 1)
     place = log.alone
     files = segments.sealed(place).files(ORDERS.id, 0)
-    gone = [name for name in log.bucket.listed("") if name.endswith(Path(files[0].path).name)]
+    gone = [name for name in log.bucket.list_objects("") if name.endswith(Path(files[0].path).name)]
     log.bucket.delete(gone)
     with pytest.raises(HistoryLost, match=r"shop\.orders: file .* of segment 1-3 is neither (?s:.*)cdcflow log check"):
         segments.present(place, files, tmp_path)
@@ -169,7 +169,7 @@ def test_copy_that_cannot_be_read_is_lost_history(log: ObjectLog) -> None:
     """As where a merge looks for the file."""
     put(log, 1)
     files = segments.sealed(log.alone).files(ORDERS.id, 0)
-    log.bucket.delete([name for name in log.bucket.listed("") if name.endswith(Path(files[0].path).name)])
+    log.bucket.delete([name for name in log.bucket.list_objects("") if name.endswith(Path(files[0].path).name)])
     with pytest.raises(HistoryLost, match=r"shop\.orders: file .* of segment 1-3 is neither"):
         segments.copied(log.alone, files)
 

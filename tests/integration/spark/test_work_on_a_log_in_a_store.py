@@ -135,8 +135,8 @@ def test_executors_write_the_same_as_this_process_in_a_store(
         assert check(log.alone, deep=True).is_whole
         assert log.current() == before
         assert not list(log.root.glob("**/*.tmp"))
-        assert not [path for path in log.bucket.listed("") if "/." in path]
-        found.append((told_of(layout, 30), sorted(log.bucket.listed("segments")), before))
+        assert not [path for path in log.bucket.list_objects("") if "/." in path]
+        found.append((told_of(layout, 30), sorted(log.bucket.list_objects("segments")), before))
     assert found[0] == found[1]
     assert SECRET_KEY not in str(spark.sparkContext.getConf().getAll())
 

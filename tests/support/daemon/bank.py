@@ -30,7 +30,7 @@ from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import TableId
 from cdcflow.tables.verify import Report
 from cdcflow.tables.verify.job import Pace
-from cdcflow.testing.folded import folded
+from cdcflow.testing.folded import fold_log
 
 SCHEMA = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(14,2) NOT NULL,
@@ -48,7 +48,7 @@ INSERT INTO notices SELECT i % 40, i % 2 = 0, ARRAY['a', NULL, 'b'] FROM generat
 WAIT_S = 60.0
 
 Folded = Mapping[TableId, dict[Key, FoldedRow]]
-"""The rows that `cdcflow.testing.folded` builds from a log."""
+"""The rows that `cdcflow.testing.folded.fold_log` builds from a log."""
 
 
 class Branch(ABC):
@@ -248,7 +248,7 @@ class Branch(ABC):
 
     def logged_rows(self, table: str, tables: Folded | None = None) -> list[tuple[object, ...]]:
         """A table's rows by the log, sorted. `tables`: the log, folded already."""
-        rows = (folded(self.reader) if tables is None else tables).get(TableId(self.schema, table), {})
+        rows = (fold_log(self.reader) if tables is None else tables).get(TableId(self.schema, table), {})
         incomplete = [key for key, row in rows.items() if row.missing]
         assert not incomplete, f"{len(incomplete)} rows of {table} miss columns"
         columns = self.columns(table)
@@ -261,7 +261,7 @@ class Branch(ABC):
         log = log or self.reader
         report = log.check(deep=True)
         assert report.is_whole, report.faults
-        tables = folded(log)
+        tables = fold_log(log)
         for table in self.tables:
             source, logged = self.source_rows(table), self.logged_rows(table, tables)
             assert len(logged) == len(source), table

@@ -85,7 +85,7 @@ class ObjectLog:
 
     def copied_down(self, target: Path) -> Path:
         """Every object of the bucket under its name in a directory: a log on files."""
-        for name in self.bucket.listed(""):
+        for name in self.bucket.list_objects(""):
             path = target / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(self.bucket.get(name))
@@ -162,7 +162,7 @@ def assert_whole(log: ObjectLog, ids: Sequence[Sequence[int]], room: Path) -> No
 
 def put_away(root: Path, bucket: Bucket) -> None:
     """Upload the sealed part of a log made by hand to a bucket, manifests last; existing objects stay."""
-    there = set(bucket.listed(""))
+    there = set(bucket.list_objects(""))
     listed = sorted(root.rglob("*"), key=lambda p: (p.name == "segment.json", str(p)))
     for path in listed:
         name = path.relative_to(root).as_posix()

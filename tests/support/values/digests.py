@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from cdcflow.model import digest
 from cdcflow.model.digest import BUCKETS_MAX, Buckets, Hash
-from cdcflow.model.sqltypes import stored
+from cdcflow.model.sqltypes import stored_type
 from cdcflow.model.table import Table
 from cdcflow.tables.local.comparison import DuckComparer
 from cdcflow.tables.verify.port import Columns
@@ -16,7 +16,7 @@ from cdcflow.tables.verify.port import Columns
 
 def buckets_of(shape: Table, *names: str, key: tuple[str, ...] = ("id",), hash_: Hash = "md5") -> Buckets:
     """Of these columns of a table as its copy holds them, so many that a small key has one to itself."""
-    types = {c.name: stored(c.type.arrow).table for c in shape.columns}
+    types = {c.name: stored_type(c.type.arrow).table for c in shape.columns}
     columns = tuple((name, types[name]) for name in dict.fromkeys((*key, *names)))
     return Buckets(columns, key, BUCKETS_MAX, hash_)
 

@@ -24,7 +24,7 @@ def test_without_a_terminal_a_status_prints_nothing(capsys: pytest.CaptureFixtur
         shown.step("reading")
         for _ in range(100):
             shown.show(STATUS, {"flight": 7})
-        shown.done("read")
+        shown.finish_step("read")
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 

@@ -25,7 +25,7 @@ def outcome(verdicts: list[Verdict], *failures: str) -> demo_run.DemoOutcome:
 
 def test_five_equal_tables_pass() -> None:
     """The passing case, so that the others mean something."""
-    assert outcome(EQUAL).passed
+    assert outcome(EQUAL).is_success
 
 
 @pytest.mark.parametrize(
@@ -33,18 +33,18 @@ def test_five_equal_tables_pass() -> None:
 )
 def test_one_differing_table_fails(last: Digest | None) -> None:
     """Four tables out of five are not a proof."""
-    assert not outcome([*EQUAL[:-1], replace(EQUAL[-1], target=last)]).passed
+    assert not outcome([*EQUAL[:-1], replace(EQUAL[-1], target=last)]).is_success
 
 
 @pytest.mark.parametrize("verdicts", [[], EQUAL[:-1]])
 def test_what_was_not_compared_fails(verdicts: list[Verdict]) -> None:
     """An empty list of differences must not look like success."""
-    assert not outcome(verdicts).passed
+    assert not outcome(verdicts).is_success
 
 
 def test_demo_with_a_failure_fails_though_all_rows_are_equal() -> None:
     """A daemon that does not stop in time, or a cut with an orphan, is a separate failure."""
-    assert not outcome(EQUAL, "the first cut is not consistent").passed
+    assert not outcome(EQUAL, "the first cut is not consistent").is_success
 
 
 @pytest.mark.parametrize("log", LogName)

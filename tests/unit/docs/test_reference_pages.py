@@ -6,7 +6,7 @@ import pytest
 from tests.reference import commands, settings, types
 from tests.reference.pages import DOCS, pages, written
 
-from cdcflow.model.sqltypes import stored
+from cdcflow.model.sqltypes import stored_type
 
 
 @pytest.mark.parametrize("name", ["settings.md", "options.md", "types.md"])
@@ -62,5 +62,5 @@ def _is_listed(name: str, page: str) -> bool:
 def test_differences_are_described_for_each_type_that_is_kept_as_another() -> None:
     """Nothing is converted to text, or to a decimal, silently."""
     for line in (*types.postgres(), *types.mysql()):
-        if stored(line.arrow).convert is not None or stored(line.arrow).table == "decimal(20,0)":
+        if stored_type(line.arrow).convert is not None or stored_type(line.arrow).table == "decimal(20,0)":
             assert line.cells()[-1], line

@@ -162,4 +162,4 @@ def test_failure_ends_with_its_section() -> None:
     """The last line is a command that the reader can run."""
     lost = errors.HistoryLost("the slot is gone", remedy="run it anew", runbook="publication-changed")
     assert failure.block(lost).splitlines()[-1] == "  read more: cdcflow explain-error publication-changed"
-    assert failure.unexpected(KeyError("x")).splitlines()[-1] == "  read more: cdcflow explain-error unexpected"
+    assert failure.unexpected_error(KeyError("x")).splitlines()[-1] == "  read more: cdcflow explain-error unexpected"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.model.sqltypes import literal, name_sql, stored, text_sql, widens
+from cdcflow.model.sqltypes import literal, name_sql, stored_type, text_sql, widens
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.tables.merge import statement
@@ -196,13 +196,13 @@ def test_a_rename_also_renames_what_rows_miss() -> None:
 )
 def test_spark_holds_every_value_exactly(arrow: pa.DataType, type_: str) -> None:
     """Where Spark has no such type the table holds the exact text, never something rounded."""
-    assert stored(arrow).table == type_
+    assert stored_type(arrow).table == type_
 
 
 def test_type_that_spark_cannot_hold_is_refused_with_an_error_that_names_it() -> None:
     """Better no table than a wrong one."""
     with pytest.raises(ConfigurationError, match="timestamp"):
-        stored(pa.timestamp("ns"))
+        stored_type(pa.timestamp("ns"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.model.sqltypes import stored, widens
+from cdcflow.model.sqltypes import stored_type, widens
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.tables.formats.delta import RULES as DELTA
@@ -51,10 +51,10 @@ def test_key_that_is_spelled_differently_in_the_recreated_table_stops_with_an_er
 def test_struct_is_kept_only_where_all_of_its_fields_are_kept_unchanged() -> None:
     """One field that Spark would change makes the whole value a different one."""
     fine, wide = ("a", pa.int32()), ("b", pa.decimal256(50, 1))
-    assert stored(pa.struct([fine])).convert is None
+    assert stored_type(pa.struct([fine])).convert is None
     for fields in ([fine, wide], [wide, fine]):
         with pytest.raises(ConfigurationError, match="Spark has no type"):
-            stored(pa.struct(fields))
+            stored_type(pa.struct(fields))
 
 
 def test_positions_of_the_key_are_those_of_its_columns_in_its_order() -> None:
@@ -67,8 +67,8 @@ def test_positions_of_the_key_are_those_of_its_columns_in_its_order() -> None:
 @pytest.mark.parametrize("arrow", [pa.time64("us"), pa.duration("us")], ids=str)
 def test_times_are_read_as_the_numbers_that_parquet_has(arrow: pa.DataType) -> None:
     """Spark has no type for them: it reads microseconds, and the table shows their text."""
-    assert (stored(arrow).read, stored(arrow).table) == ("bigint", "string")
-    assert (stored(pa.list_(arrow)).read, stored(pa.list_(arrow)).table) == ("array<bigint>", "array<string>")
+    assert (stored_type(arrow).read, stored_type(arrow).table) == ("bigint", "string")
+    assert (stored_type(pa.list_(arrow)).read, stored_type(pa.list_(arrow)).table) == ("array<bigint>", "array<string>")
 
 
 @pytest.mark.parametrize(

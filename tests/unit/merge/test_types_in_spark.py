@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.model.sqltypes import Stored, literal, stored, widens
+from cdcflow.model.sqltypes import Stored, literal, stored_type, widens
 from cdcflow.tables.local.dialect import connect, duckdb_sql
 
 AS_IT_IS = {
@@ -41,8 +41,8 @@ AS_IT_IS = {
 @pytest.mark.parametrize("arrow", AS_IT_IS, ids=str)
 def test_types_that_spark_has_are_read_and_kept_unchanged(arrow: pa.DataType) -> None:
     """Both names are written into every table: a different name would not hold the value, or not be read."""
-    assert stored(arrow) == Stored(AS_IT_IS[arrow], AS_IT_IS[arrow])
-    assert stored(arrow).sql("x") == "x"
+    assert stored_type(arrow) == Stored(AS_IT_IS[arrow], AS_IT_IS[arrow])
+    assert stored_type(arrow).sql("x") == "x"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_types_that_spark_has_are_read_and_kept_unchanged(arrow: pa.DataType) ->
 )
 def test_a_decimal_of_more_than_38_digits_becomes_its_text(arrow: pa.DataType, found: Stored) -> None:
     """Spark would round it, or refuse the file."""
-    assert stored(arrow) == found
+    assert stored_type(arrow) == found
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_a_decimal_of_more_than_38_digits_becomes_its_text(arrow: pa.DataType, f
 def test_what_spark_would_change_is_refused(arrow: pa.DataType) -> None:
     """With an error that names the column, before the first row."""
     with pytest.raises(ConfigurationError, match="Spark has no type"):
-        stored(arrow)
+        stored_type(arrow)
 
 
 def converted(arrow: pa.DataType, value: int | None) -> object:
     given = "NULL" if value is None else str(value)
-    sql = duckdb_sql(f"SELECT {stored(arrow).sql('x')} FROM (SELECT CAST({given} AS bigint) AS x)")
+    sql = duckdb_sql(f"SELECT {stored_type(arrow).sql('x')} FROM (SELECT CAST({given} AS bigint) AS x)")
     row = connect().execute(sql).fetchone()
     assert row is not None
     return row[0]

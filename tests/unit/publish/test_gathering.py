@@ -11,7 +11,7 @@ from cdcflow.log.read.reader import LogRows
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.publish import publisher
-from cdcflow.publish.publisher import gathered
+from cdcflow.publish.publisher import gather_rows
 
 A, B = TableId("shop", "a"), TableId("shop", "b")
 
@@ -28,7 +28,7 @@ def part(table: Table, *offsets: int) -> LogRows:
 
 
 def offsets(parts: list[LogRows]) -> Iterator[tuple[str, int, list[int]]]:
-    for table, rows in gathered(parts):
+    for table, rows in gather_rows(parts):
         assert len(rows.to_batches()) == 1
         yield table.id.name, len(table.columns), rows.column("_offset").to_pylist()
 

@@ -26,9 +26,9 @@ def test_unscaled_numbers_have_as_few_bytes_as_hold_them() -> None:
     numbers = [0, 1, -1, 127, 128, -128, -129, 255, 256, *large]
     for kind in (pa.decimal128(38, 0), pa.decimal256(60, 0)):
         column = pa.array([None, *map(Decimal, numbers)], kind)
-        found = values.unscaled(column).to_pylist()
+        found = values.unscaled_bytes(column).to_pylist()
         assert found == [None, *map(values.number_bytes, numbers)]
-        assert values.unscaled(column.slice(3, 5)).to_pylist() == found[3:8]
+        assert values.unscaled_bytes(column.slice(3, 5)).to_pylist() == found[3:8]
     said = {0: b"\0", 127: b"\x7f", 128: b"\0\x80", -128: b"\x80", -129: b"\xff\x7f"}
     assert {number: values.number_bytes(number) for number in said} == said
 
@@ -84,12 +84,12 @@ def test_timestamps_of_any_year_are_iso_texts(digits: int) -> None:
     column = pa.array([*us, None], pa.int64()).view(pa.timestamp("us", "UTC"))
     length = 19 + digits + (digits > 0)
     expected = [t.isoformat(timespec="microseconds")[:length] + "Z" for t in near]
-    assert values.zoned(digits)(column).to_pylist() == [*expected, None]
+    assert values.utc_text(digits)(column).to_pylist() == [*expected, None]
     far = pa.array([*us, -62_167_219_200_000_001, 253_402_300_800_000_000], pa.int64()).view(pa.timestamp("us", "UTC"))
     fraction = "." + "9" * digits if digits else ""
     nothing = "." + "0" * digits if digits else ""
     beyond = [f"-0001-12-31T23:59:59{fraction}Z", f"+10000-01-01T00:00:00{nothing}Z"]
-    assert values.zoned(digits)(far).to_pylist() == [*expected, *beyond]
+    assert values.utc_text(digits)(far).to_pylist() == [*expected, *beyond]
 
 
 def test_an_interval_that_64_bits_do_not_hold_stops_with_the_setting() -> None:

@@ -97,7 +97,7 @@ def test_a_part_is_read_and_its_rows_are_written_with_their_offsets(processes: P
     assert (part.told, part.rows.rows) == ("told 5", 5)
     path = tmp_path / "0000000001-000001.parquet"
     file = HeldFile(path, part.rows, 100, 7, 1_700_000_000_000_000)
-    entry = file.written()
+    entry = file.write_or_wait()
     found = pq.read_table(path)
     assert found.column(OFFSET).to_pylist() == list(range(100, 105))
     assert set(found.column(TRANSACTION).to_pylist()) == {7}
@@ -224,7 +224,7 @@ def test_reported_file_is_compared_with_the_real_one(processes: Processes, tmp_p
         entry = {"path": "", "rows": 3, "sha256": "", "first_offset": 1, "last_offset": 3, **told}
         liar.send(Answer(liar.recv().id, entry))
         with pytest.raises(SinkUnavailable, match="differs from what the process that wrote it reported"):
-            file.written()
+            file.write_or_wait()
         assert not file.synced
 
 
@@ -248,14 +248,14 @@ def test_file_of_a_process_without_the_folder_is_sent_to_the_caller(
     monkeypatch.setattr(chunk_reader_process, "PIECE_BYTES", 1000)
     rows = read(away(processes), 500).rows
     path = tmp_path / "sent.parquet"
-    entry = HeldFile(path, rows, 100, 7, 1_700_000_000_000_000).written()
+    entry = HeldFile(path, rows, 100, 7, 1_700_000_000_000_000).write_or_wait()
     assert (entry.rows, entry.bytes) == (500, path.stat().st_size)
     assert entry.bytes > 2000, "the file was sent in one piece"
     written = tmp_path / "log" / "sent.parquet"
     written.parent.mkdir()
     with Processes(1, "127.0.0.1", written.parent) as others:
         begin(others, Numbers())
-        again = HeldFile(written, read(others, 500).rows, 100, 7, 1_700_000_000_000_000).written()
+        again = HeldFile(written, read(others, 500).rows, 100, 7, 1_700_000_000_000_000).write_or_wait()
     assert again == entry
     assert path.read_bytes() == written.read_bytes()
 
@@ -273,7 +273,7 @@ def test_a_file_is_durable_before_it_counts(
 
     monkeypatch.setattr(os, "fsync", noted)
     path = tmp_path / "a.parquet"
-    HeldFile(path, read(away(processes), 5).rows, 1, 1, 0).written()
+    HeldFile(path, read(away(processes), 5).rows, 1, 1, 0).write_or_wait()
     assert synced == [str(path)]
 
 
@@ -281,8 +281,8 @@ def test_file_that_cannot_be_written_is_reported_and_the_process_stays(processes
     """A full disk here does not concern the executor; what it still sends is not taken for its next answer."""
     away(processes)
     with pytest.raises(SinkUnavailable, match=r"writing rows of a chunk to .*No such file"):
-        HeldFile(tmp_path / "no" / "a.parquet", read(processes, 5).rows, 1, 1, 0).written()
-    entry = HeldFile(tmp_path / "b.parquet", read(processes, 6, window=2).rows, 1, 1, 0).written()
+        HeldFile(tmp_path / "no" / "a.parquet", read(processes, 5).rows, 1, 1, 0).write_or_wait()
+    entry = HeldFile(tmp_path / "b.parquet", read(processes, 6, window=2).rows, 1, 1, 0).write_or_wait()
     assert (entry.rows, processes.lost) == (6, 0)
 
 
@@ -296,7 +296,7 @@ def test_file_that_is_changed_in_transit_does_not_count(processes: Processes, tm
     with chunk_reader_process.bare(sender) as stream:
         stream.sendall(b"PAR2")
     with pytest.raises(SinkUnavailable, match="it was changed on its way"):
-        file.written()
+        file.write_or_wait()
     sender.close()
 
 
@@ -314,7 +314,7 @@ def test_a_process_that_dies_or_falls_silent_within_a_file_ends_the_attempt(tmp_
             if ends:
                 sender.close()
             with pytest.raises(SinkUnavailable, match="the executor that has them is gone"):
-                file.written()
+                file.write_or_wait()
             assert processes.lost == 1
             sender.close()
 

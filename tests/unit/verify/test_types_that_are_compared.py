@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.support.merge.histories import make_table
 
-from cdcflow.model.sqltypes import stored
+from cdcflow.model.sqltypes import stored_type
 from cdcflow.tables.local.comparison import DuckComparer
 from cdcflow.tables.verify.port import Columns
 
@@ -48,7 +48,7 @@ def test_rows_of_every_type_have_digests(
 ) -> None:
     """A type without one ended the comparison of this table, and of all after it, as a fault in cdcflow."""
     shape = make_table("odd", id="int64", v=type_)
-    columns = Columns(shape.id, (("id", "bigint"), ("v", stored(type_).table)), ("id",), True)
+    columns = Columns(shape.id, (("id", "bigint"), ("v", stored_type(type_).table)), ("id",), True)
     rows = pa.table({"id": pa.array(range(3), pa.int64()), "v": pa.array(values, type_)})
     found = comparer.converted(columns, shape, rows)
     assert found.column("v").to_pylist() == kept

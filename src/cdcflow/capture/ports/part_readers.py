@@ -58,7 +58,7 @@ class Readers(Protocol):
     def count(self) -> int: ...
 
     @property
-    def gone(self) -> bool:
+    def unavailable(self) -> bool:
         """No such process runs and none will start: callers must read parts themselves."""
         ...
 

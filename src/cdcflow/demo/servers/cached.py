@@ -17,7 +17,7 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdcflow"
 
 
-def unpacked(package: str, suite: str) -> Path | None:
+def package_directory(package: str, suite: str) -> Path | None:
     """The directory that holds `package` of a Debian suite with all it depends on; None if it is not in the cache."""
     place = cache() / f"{package}-{suite}"
     # The file is written last: without it, a fetch was interrupted.
@@ -32,4 +32,4 @@ def command(root: Path, program: str) -> tuple[str, ...]:
     return (str(loader), "--library-path", ":".join(map(str, libraries)), str(root / program))
 
 
-__all__ = ["cache", "command", "unpacked"]
+__all__ = ["cache", "command", "package_directory"]

@@ -15,16 +15,16 @@ def check_installed(kind: Kind, *, with_kafka: bool) -> None:
     if kind == "postgres":
         from cdcflow.demo.servers import postgres
 
-        postgres.installed()
+        postgres.binary_directory()
     else:
         from cdcflow.demo.servers import mysql
 
-        mysql.installed(kind)
+        mysql.find_installation(kind)
     if with_kafka:
         from cdcflow.demo.servers import kafka
 
         kafka.java()
-        kafka.installed()
+        kafka.jar_folder()
 
 
 __all__ = ["check_installed"]

@@ -41,7 +41,7 @@ def cached_jars() -> Path:
     return cache() / f"kafka-{VERSION}"
 
 
-def installed() -> Path:
+def jar_folder() -> Path:
     """The folder with the broker's jars.
 
     Raises:
@@ -97,7 +97,7 @@ class KafkaBroker(Started):
         java_options: Sequence[str] = ("-Xmx512m", "-XX:+UseSerialGC"),
     ) -> None:
         self._user = OrdinaryUser.choose("Kafka")
-        self._jars, self._java_program = installed(), java()
+        self._jars, self._java_program = jar_folder(), java()
         self._java_options = java_options
         # An id must not begin with a dash, which the tool would take for an option.
         self._cluster_id = uuid.uuid4().hex[:22]
@@ -208,4 +208,4 @@ class KafkaBroker(Started):
             self._watcher = None
 
 
-__all__ = ["VERSION", "KafkaBroker", "cached_jars", "installed", "is_whole", "java"]
+__all__ = ["VERSION", "KafkaBroker", "cached_jars", "jar_folder", "is_whole", "java"]

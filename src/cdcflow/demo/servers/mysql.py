@@ -98,13 +98,13 @@ class Installation:
         return [self.base / "lib" / "mysql" / part for part in inner]
 
 
-def installed(flavor: Flavor) -> Installation:
+def find_installation(flavor: Flavor) -> Installation:
     """The server program of this flavor.
 
     Raises:
         ConfigurationError: it is not on this machine; the message explains how to get it.
     """
-    found = _named(flavor) or _on_path(flavor) or _in_cache(flavor)
+    found = _from_environment(flavor) or _on_path(flavor) or _in_cache(flavor)
     if found is None:
         name, program = {
             "mysql": ("MySQL 8.4 or newer", "mysqld"),
@@ -117,11 +117,11 @@ def installed(flavor: Flavor) -> Installation:
     return found
 
 
-def _named(flavor: Flavor) -> Installation | None:
+def _from_environment(flavor: Flavor) -> Installation | None:
     program = os.environ.get(VARIABLES[flavor])
     if not program:
         return None
-    found = _installed(Path(program))
+    found = _installation_of(Path(program))
     if found is None or found.flavor != flavor:
         raise ConfigurationError(f"{VARIABLES[flavor]} names {program}, which is not a server program of {flavor}")
     return found
@@ -131,13 +131,13 @@ def _on_path(flavor: Flavor) -> Installation | None:
     path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/usr/libexec"
     for name in ("mysqld",) if flavor == "mysql" else ("mariadbd", "mysqld"):
         program = shutil.which(name, path=path)
-        found = _installed(Path(program).resolve()) if program else None
+        found = _installation_of(Path(program).resolve()) if program else None
         if found is not None and found.flavor == flavor:
             return found
     return None
 
 
-def _installed(program: Path) -> Installation | None:
+def _installation_of(program: Path) -> Installation | None:
     version = _version((str(program),))
     return None if version is None else Installation(version[0], (str(program),), program.parent.parent, version[1])
 
@@ -152,11 +152,11 @@ def _version(command: Sequence[str]) -> tuple[Flavor, str] | None:
 
 
 def _in_cache(flavor: Flavor) -> Installation | None:
-    root = cached.unpacked(*PACKAGES[flavor])
-    return None if root is None else unpacked(flavor, root)
+    root = cached.package_directory(*PACKAGES[flavor])
+    return None if root is None else unpacked_package(flavor, root)
 
 
-def unpacked(flavor: Flavor, root: Path) -> Installation | None:
+def unpacked_package(flavor: Flavor, root: Path) -> Installation | None:
     """The server program of a Debian package that was unpacked into a directory; None if it does not run here."""
     command = cached.command(root, f"usr/sbin/{'mysqld' if flavor == 'mysql' else 'mariadbd'}")
     version = _version(command)
@@ -250,7 +250,7 @@ class MySQLServer(Started):
     """A private MySQL or MariaDB server. A context manager: inside it runs, afterwards it is gone.
 
     `settings` add to or replace `SETTINGS` and `OF_FLAVOR`; an empty value omits one. `installation` is the program
-    (None: what `installed` finds). The superuser `root` connects from this machine without a password.
+    (None: what `find_installation` finds). The superuser `root` connects from this machine without a password.
 
     Raises:
         ConfigurationError: there is no such program here, or no user to run it as.
@@ -261,7 +261,7 @@ class MySQLServer(Started):
         self, flavor: Flavor, settings: Mapping[str, str] | None = None, installation: Installation | None = None
     ) -> None:
         self.flavor = flavor
-        self.installation = installation or installed(flavor)
+        self.installation = installation or find_installation(flavor)
         self._user = OrdinaryUser.choose(flavor)
         self._template = _TEMPLATES.of(self.installation, self._user)
         self.directory = Path(tempfile.mkdtemp(prefix=f"cdcflow-{flavor}-"))
@@ -385,6 +385,6 @@ __all__ = [
     "Flavor",
     "Installation",
     "MySQLServer",
-    "installed",
-    "unpacked",
+    "find_installation",
+    "unpacked_package",
 ]

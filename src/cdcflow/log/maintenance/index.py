@@ -151,7 +151,7 @@ _Piece = tuple[Sequence[Bounds], int]
 
 def _made_away(away: AwayLog, given: _Piece) -> _Made:
     """The same, in a process that can reach only the store."""
-    with away.opened() as layout:
+    with away.open() as layout:
         return _build_index(layout, given)
 
 

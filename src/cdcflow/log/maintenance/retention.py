@@ -325,7 +325,7 @@ def _compacted_away(away: AwayLog, group: Sequence[Bounds]) -> tuple[Segment, st
 
     The segment does not count yet: it has no manifest there.
     """
-    with away.opened() as layout:
+    with away.open() as layout:
         OS_LAYER.mkdir(layout.segments)
         segment, name = _write_compacted(layout, OS_LAYER, group)
         folder = segment_name((segment.first_offset, segment.last_offset))

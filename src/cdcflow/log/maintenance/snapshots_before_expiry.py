@@ -102,7 +102,7 @@ def _write_table(
 
 def _folded_away(away: AwayLog, opened: Callable[[Layout], ChangeLog], offset: int, name: str) -> StateTable | str:
     """The same into the store, for a process that can reach only that."""
-    with away.opened() as layout:
+    with away.open() as layout:
         found = _write_table(partial(opened, layout), offset, layout.root, OS_LAYER, name)
         if not isinstance(found, str):
             away.put(state_writer.beside_name(offset, found), layout.root / found.file, found.sha256)

@@ -87,20 +87,20 @@ class Sealer:
         for unsealed in tail.segments():
             name = f".{uuid.uuid4().hex}.tmp"
             with storing(f"sealing a part of topic {self.topic} in {self.segments}"):
-                segment, text = self._written(self.segments / name, unsealed, chain)
+                segment, text = self._write(self.segments / name, unsealed, chain)
                 said = json.dumps({"topic": self.topic, "place": tail.topic_offset}).encode()
                 write_file(OS_LAYER, self.segments / name / TOPIC_END, said)
             yield name
             chain = manifest_hash(text), segment.first_offset, segment.xid_newest
 
-    def _written(
+    def _write(
         self, directory: Path, unsealed: Unsealed, chain: tuple[str, int | None, int | None]
     ) -> tuple[Segment, bytes]:
         previous, previous_offset, xid_newest = chain
         return write_segment(
             OS_LAYER,
             directory,
-            lambda open_target: self._renamed(
+            lambda open_target: self._with_prefix(
                 seal(
                     unsealed.records,
                     _no_spool,
@@ -115,7 +115,7 @@ class Sealer:
             ),
         )
 
-    def _renamed(self, segment: Segment) -> Segment:
+    def _with_prefix(self, segment: Segment) -> Segment:
         return replace(segment, files=tuple(replace(file, path=self.prefix + file.path) for file in segment.files))
 
 

@@ -40,7 +40,7 @@ class JournalFile:
         return self.head_bytes + self.encoder.bytes
 
     @property
-    def named(self) -> bool:
+    def is_named(self) -> bool:
         return self._named
 
     def write(self) -> None:

@@ -209,7 +209,7 @@ class FileLog:
         self._numbering.check(numbered)
         run = numbered.run
         batches = run.batches if isinstance(run, Run) else ()
-        filed = self._filed(run)
+        filed = self._shape_for_file(run)
         encoder = self._journal.encoder
         # Everything that can be refused is refused before the first frame: after that the log has part of a run.
         spooled = self._spool_of(run) if isinstance(run, SpooledTransaction) else None
@@ -238,7 +238,7 @@ class FileLog:
         self._numbering.cut(checkpoint)
         journal, durable = self._journal, self._durable
         journal.encoder.cut(checkpoint, durable.end if durable.journal is journal else journal.head_bytes)
-        self._cut = _JournalCut(checkpoint, journal, journal.bytes, (*self._unsynced(), *self._attached))
+        self._cut = _JournalCut(checkpoint, journal, journal.bytes, (*self._unsynced_files(), *self._attached))
         self._attached = []
 
     def sync(self) -> Checkpoint:
@@ -250,9 +250,9 @@ class FileLog:
         """
         with self._syncing, self._deadly():
             self._living()
-            checkpoint = self._synced()
+            checkpoint = self._sync_last_cut()
             if self._uploads is not None:
-                self._uploads.reached(checkpoint)
+                self._uploads.on_durable(checkpoint)
             return checkpoint
 
     def open_spool(self) -> SpoolFile:
@@ -297,7 +297,7 @@ class FileLog:
         header = JournalHeader(self.log_id, self.epoch, cut.checkpoint, old.header.first_offset, cut.end)
         self._journal = JournalFile(self._layout, header, self._layer)
         self._journals.append(self._journal)
-        self._cut = _JournalCut(cut.checkpoint, self._journal, self._journal.head_bytes, self._unsynced())
+        self._cut = _JournalCut(cut.checkpoint, self._journal, self._journal.head_bytes, self._unsynced_files())
         self._closed.append(Closed(old.header, cut.end, cut.checkpoint, tuple(file.name for file in self._of_journal)))
         self._of_journal = []
         self._rows_since = None
@@ -318,7 +318,7 @@ class FileLog:
                 self._is_clean = True
             while closed := tuple(self._closed):
                 with self._syncing:
-                    self._synced()  # the following journals must have their names before these are removed
+                    self._sync_last_cut()  # the following journals must have their names before these are removed
                 for journal in closed:
                     segments.append(self._segments.seal(journal))
                     self._closed.popleft()
@@ -413,7 +413,7 @@ class FileLog:
     def _rolls(self) -> bool:
         return self._numbering.at_cut and self._cut.checkpoint.next_offset > self._journal.header.first_offset
 
-    def _unsynced(self) -> tuple[_Beside, ...]:
+    def _unsynced_files(self) -> tuple[_Beside, ...]:
         """Separate files that the last cut needs and that are not durable yet."""
         return tuple(file for file in self._cut.beside if not file.synced) if self._cut.beside else ()
 
@@ -421,7 +421,7 @@ class FileLog:
         """The contents of journals, oldest first, including what follows the last cut."""
         self._write()
         with self._syncing, self._deadly():
-            self._synced()
+            self._sync_last_cut()
         closed = [Extent(c.header, c.bytes, c.checkpoint) for c in self._closed]
         return [*closed, Extent(self._journal.header, self._journal.bytes, self._cut.checkpoint)]
 
@@ -449,7 +449,7 @@ class FileLog:
         self._attached.append(spooled)
         self._of_journal.append(spooled)
 
-    def _filed(self, run: Run | SpooledTransaction | HeldRun) -> Table | None:
+    def _shape_for_file(self, run: Run | SpooledTransaction | HeldRun) -> Table | None:
         """The shape of a run whose rows go into a separate file; None if they go into the journal."""
         if not isinstance(run, Run) or (table := rowfile.table_of(run)) is None:
             return None
@@ -457,7 +457,7 @@ class FileLog:
 
     def _file(self, numbered: Numbered, table: Table) -> None:
         """Name a file that is written in its turn, by the thread that writes the journal."""
-        assert isinstance(numbered.run, Run)  # noqa: S101 - see `_filed`
+        assert isinstance(numbered.run, Run)  # noqa: S101 - see `_shape_for_file`
         name = self._next_name("parquet")
         write = partial(
             rowfile.write,
@@ -477,7 +477,7 @@ class FileLog:
             offset += piece.rows
 
     def _name(self, table: Table, made: RowFile | HeldFile) -> None:
-        self._journal.encoder.file(table, made.written)
+        self._journal.encoder.file(table, made.write_or_wait)
         self._attached.append(made)
         self._of_journal.append(made)
 
@@ -504,7 +504,7 @@ class FileLog:
                     self._dead = InvariantViolated(text)
                     raise self._dead from error
 
-    def _synced(self) -> Checkpoint:
+    def _sync_last_cut(self) -> Checkpoint:
         """Make the last cut durable; the caller holds `_syncing`."""
         cut = self._cut
         if cut is not self._durable:
@@ -525,7 +525,7 @@ class FileLog:
         return cut.checkpoint
 
     def _sync_journal(self, journal: JournalFile) -> None:
-        is_new = not journal.named
+        is_new = not journal.is_named
         if is_new:
             self._lease.check()
         try:

@@ -97,7 +97,7 @@ def create(
         file = layout.log_file()
         if not identity.is_source_of(file.source, renamed=accept_renamed, replaced=accept_replaced):
             raise _of_another_source(layout, file, identity)
-        return _checked(layout, file, identity, layer, accept_timeline=accept_timeline)
+        return _check_identity(layout, file, identity, layer, accept_timeline=accept_timeline)
     if layout.segment_offsets() or layout.journal_offsets():
         raise InvariantViolated(
             f"opening the log {layout.root}: it has data but no log.json",
@@ -117,13 +117,14 @@ def _of_another_source(layout: Layout, file: LogFile, identity: SourceIdentity) 
             "`cdcflow run --accept-history-loss`, which reads all tables again"
         )
     return ConfigurationError(
-        f"opening the log {layout.root}: it belongs to {_named(file.source)}, and the source is {_named(identity)}",
+        f"opening the log {layout.root}: it belongs to {_describe_identity(file.source)}, and the source is "
+        f"{_describe_identity(identity)}",
         remedy=remedy,
         runbook="other-log",
     )
 
 
-def _checked(
+def _check_identity(
     layout: Layout, file: LogFile, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool
 ) -> LogFile:
     # A database keeps the name that it had when the log began: the server is queried whether it was renamed.
@@ -155,7 +156,7 @@ def recover(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Op
     base = sealed.last_checkpoint() if sealed else Checkpoint()
     recovered = Recovered()
     header = JournalHeader(file.log_id, lease.epoch, base)
-    closed = [_closed(w) for w in journals if w.rows]
+    closed = [_as_closed(w) for w in journals if w.rows]
     if journals:
         last = journals[-1]
         recovered = Recovered(
@@ -182,7 +183,7 @@ def _forget_cached(layout: Layout) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _named(identity: SourceIdentity) -> str:
+def _describe_identity(identity: SourceIdentity) -> str:
     return f"{identity.kind} system {identity.system_id}, database {identity.database}"
 
 
@@ -232,7 +233,7 @@ def _sync_file(path: Path, layer: FileLayer, size: int | None) -> None:
         layer.close(fd)
 
 
-def _closed(scanned: Whole) -> Closed:
+def _as_closed(scanned: Whole) -> Closed:
     return Closed(scanned.header, scanned.bytes, scanned.checkpoint, tuple(record.name for record in scanned.attached))
 
 

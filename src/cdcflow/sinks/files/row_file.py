@@ -33,7 +33,7 @@ class RowFile:
         self._write = write
         self._layer = layer
 
-    def written(self) -> SegmentFile:
+    def write_or_wait(self) -> SegmentFile:
         """Write it: once, when its rows have offsets and before the next cut counts.
 
         Raises:
@@ -68,7 +68,7 @@ class HeldFile:
         self._rows = rows.rows
         self._waits: Callable[[], Mapping[str, Any]] = rows.write(str(path), first_offset, transaction, commit_ts)
 
-    def written(self) -> SegmentFile:
+    def write_or_wait(self) -> SegmentFile:
         """Wait for it.
 
         Raises:

@@ -18,7 +18,7 @@ class Uploading(Protocol):
         """Something was sealed."""
         ...
 
-    def reached(self, checkpoint: Checkpoint) -> None:
+    def on_durable(self, checkpoint: Checkpoint) -> None:
         """The log is durable up to this checkpoint."""
         ...
 

@@ -71,7 +71,7 @@ def to_folder(topics: Topics, path: Path, on_segment: OnSegment, segment_bytes: 
     """
     layout = Layout(path)
     _check_untouched(layout, f"copying topic {topics.name} into {path}")
-    with KafkaTier(topics, path, segment_bytes).opened() as opened:
+    with KafkaTier(topics, path, segment_bytes).open() as opened:
         history = opened.history
         parts = 0
         if opened.tail is not None:
@@ -231,7 +231,7 @@ def _append_run(log: KafkaLog, headers: pa.Table, tables: list[_TableRows]) -> N
         and last - first >= SPOOLED_ROWS
         and headers.column("kind")[0].as_py() == Kind.SOURCE.value
     ):
-        log.append(Numbered(_spooled(log, headers, first, last, tables), Offset(first), number, clock))
+        log.append(Numbered(_spool(log, headers, first, last, tables), Offset(first), number, clock))
         return
     origin = headers.column("origin").combine_chunks()
     run = Run(
@@ -246,7 +246,7 @@ def _append_run(log: KafkaLog, headers: pa.Table, tables: list[_TableRows]) -> N
     log.append(Numbered(run, Offset(first), number, clock))
 
 
-def _spooled(log: KafkaLog, headers: pa.Table, first: int, last: int, tables: list[_TableRows]) -> SpooledTransaction:
+def _spool(log: KafkaLog, headers: pa.Table, first: int, last: int, tables: list[_TableRows]) -> SpooledTransaction:
     spool = log.open_spool()
     for begin in range(first, last + 1, SPOOLED_ROWS):
         spool.write(list(_batches(tables, begin, min(last, begin + SPOOLED_ROWS - 1))), None)

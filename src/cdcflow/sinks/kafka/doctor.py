@@ -31,7 +31,7 @@ def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | No
     except CdcflowError as error:
         return [Finding("error", subject, str(error).split("\n")[0], error.remedy)]
     if not there:
-        if (gone := loss.deleted(topics, folder)) is not None:
+        if (gone := loss.deletion_finding(topics, folder)) is not None:
             return [gone]
         return [Finding("ok", subject, f"the brokers answer; cdcflow will create {topics.name} and {topics.state}")]
     missing = {topics.name, topics.state} - there.keys()

@@ -129,10 +129,10 @@ class KafkaLog:
         self._state_records.append(states.of_writer(self.epoch, f"process {os.getpid()} on {socket.gethostname()}"))
         if is_new and state.identity is not None:
             self._state_records.append(states.of_log(self.log_id, state.identity))
-        self._state_records += [states.of_expired(s) for s in _expired(topics, state)]
+        self._state_records += [states.of_expired(s) for s in _expired_ranges(topics, state)]
         self._begin_range()
         with self._syncing, self._deadly():
-            self._synced()
+            self._sync_last_cut()
 
     @classmethod
     def open(
@@ -175,7 +175,7 @@ class KafkaLog:
         found = read_state(topics)
         if found.identity is not None:
             _check_source(found.identity, identity, attempted, renamed=accept_renamed, replaced=accept_replaced)
-        owned = _owned(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
+        owned = _owned_state(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
         owned = replace(owned, epoch=max(owned.epoch, after_epoch or owned.epoch))
         loss.check(topics, found, attempted, folder, history, accepted=accept_loss, reopened=reopened)
         with storing(f"{attempted}: creating a folder for large transactions"):
@@ -241,7 +241,7 @@ class KafkaLog:
         """
         with self._syncing, self._deadly():
             self._living()
-            return self._synced()
+            return self._sync_last_cut()
 
     def open_spool(self) -> SpoolFile:
         """A new spool. Counted only when a `SpooledTransaction` that names it is appended."""
@@ -406,7 +406,7 @@ class KafkaLog:
         self._put(_Spooled(self._scratch / spooled.name, attach, self._encoder.apart(spooled.shapes)))
         self._spooled_bytes += spooled.bytes
 
-    def _synced(self) -> Checkpoint:
+    def _sync_last_cut(self) -> Checkpoint:
         """Send and commit up to the last cut; the caller holds `_syncing`."""
         cut = self._cut
         if cut.upto == self._sent:
@@ -446,11 +446,11 @@ class KafkaLog:
         """Readers find a topic range by the offset of its head, which only the broker knows."""
         offsets: list[int] = []
 
-        def delivered(error: object, message: object) -> None:
+        def note_offset(error: object, message: object) -> None:
             if error is None:
                 offsets.append(message.offset())  # type: ignore[attr-defined]  # the library's Message
 
-        tell = delivered
+        tell = note_offset
         for key, value in pieces(HEAD, [head_of(begun.header)], self._topics.message_bytes):
             self._sender.put(self._topics.name, key, value, tell)
             tell = None  # type: ignore[assignment]  # only the first piece's offset is needed
@@ -466,10 +466,10 @@ class KafkaLog:
         try:
             yield
         except Fenced as error:
-            self._dead = self._dead or self._refused(error)
+            self._dead = self._dead or self._refusal(error)
             raise self._dead from None
         except SinkUnavailable as error:
-            self._dead = self._dead or self._gone() or error
+            self._dead = self._dead or self._deleted_topic_error() or error
             raise self._dead from None
         except CdcflowError as error:
             self._dead = self._dead or error
@@ -478,7 +478,7 @@ class KafkaLog:
             self._dead = SinkUnavailable(f"{self._attempted}: reading a spool in {self._scratch}: {error.strerror}")
             raise self._dead from error
 
-    def _gone(self) -> InvariantViolated | None:
+    def _deleted_topic_error(self) -> InvariantViolated | None:
         """An error if a topic was deleted.
 
         The library waits for it as for a topic that does not exist yet, so the brokers are queried.
@@ -492,7 +492,7 @@ class KafkaLog:
                     )
         return None
 
-    def _refused(self, error: Fenced) -> CdcflowError:
+    def _refusal(self, error: Fenced) -> CdcflowError:
         """Why the brokers refuse this writer: another process took the log over, or a transaction took too long."""
         deadline = time.monotonic() + SUCCESSOR_S
         while time.monotonic() < deadline:
@@ -552,7 +552,7 @@ def _check_source(
     )
 
 
-def _owned(
+def _owned_state(
     state: TopicState, identity: SourceIdentity, attempted: str, copy_of: str | None, *, accept_timeline: bool
 ) -> TopicState:
     """The state of a log of this source; a new state if there is no log."""
@@ -581,7 +581,7 @@ def _newer(known: int | None, xids: Uint64s) -> int:
     return int(base + np.uint32(max(0, int((low - base).view(np.int32).max()))))
 
 
-def _expired(topics: Topics, state: TopicState) -> list[TopicRange]:
+def _expired_ranges(topics: Topics, state: TopicState) -> list[TopicRange]:
     """Topic ranges that the brokers have deleted."""
     if not state.topic_ranges:
         return []

@@ -33,8 +33,8 @@ def check_there(topics: Topics, attempted: str, folder: Path | None) -> None:
     Raises:
         HistoryLost: neither exists.
     """
-    if _noted(folder) is not None and not Admin(topics, attempted).partitions():
-        gone = deleted(topics, folder)
+    if _read_note(folder) is not None and not Admin(topics, attempted).partitions():
+        gone = deletion_finding(topics, folder)
         assert gone is not None  # noqa: S101  a note exists
         raise HistoryLost(f"{attempted}: {gone.text}", remedy=gone.remedy, runbook="topic-gone")
 
@@ -69,7 +69,7 @@ def check(
     if accepted:
         return
     if state.identity is None:
-        if (known := _noted(folder)) is not None:
+        if (known := _read_note(folder)) is not None:
             raise HistoryLost(
                 f"{attempted}: the log with the id {known} no longer exists: topics "
                 f"{topics.name} and {topics.state} were deleted or recreated",
@@ -91,7 +91,7 @@ def expired_whole(topics: Topics, state: TopicState, history: LogLocation | None
         low = reader.bounds()[0]
     if upto < 1 or any(s.topic_offset >= low and s.first_offset <= upto for s in state.topic_ranges):
         return None
-    if _sealed(history, state) >= upto:
+    if _last_sealed_offset(history, state) >= upto:
         return None
     return (
         f"the brokers have removed the rows up to offset {upto}, which topic {topics.state} still lists: topic "
@@ -113,7 +113,7 @@ def findings(topics: Topics, folder: Path | None, history: LogLocation | None) -
     first = min(
         (s.first_offset for s in state.topic_ranges if s.topic_offset >= low), default=state.checkpoint.next_offset
     )
-    sealed = _sealed(history, state)
+    sealed = _last_sealed_offset(history, state)
     if history is not None and 0 < sealed < first - 1:
         name = Layout.of(history).name
         yield Finding(
@@ -124,9 +124,9 @@ def findings(topics: Topics, folder: Path | None, history: LogLocation | None) -
         )
 
 
-def deleted(topics: Topics, folder: Path | None) -> Finding | None:
+def deletion_finding(topics: Topics, folder: Path | None) -> Finding | None:
     """The finding if neither topic exists; None if this machine knows of no log in them."""
-    known = _noted(folder)
+    known = _read_note(folder)
     if known is None:
         return None
     text = f"topics {topics.name} and {topics.state}, which had log {known}, are gone"
@@ -142,7 +142,7 @@ def problem(topics: Topics, folder: Path, history: LogLocation) -> str | None:
     try:
         there = Admin(topics, f"checking the log in topic {topics.name}").partitions()
         if not there:
-            gone_both = deleted(topics, folder)
+            gone_both = deletion_finding(topics, folder)
             return None if gone_both is None else gone_both.text
         if gone := {topics.name, topics.state} - there.keys():
             return f"topic {gone.pop()} is gone"
@@ -153,20 +153,20 @@ def problem(topics: Topics, folder: Path, history: LogLocation) -> str | None:
 
 def note(folder: Path | None, log_id: str) -> None:
     """Note the log's id with the daemon's other local files. If the note is lost, only this warning is."""
-    if folder is not None and _noted(folder) != log_id:
+    if folder is not None and _read_note(folder) != log_id:
         with storing(f"writing the log's id into {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
             write_file(OS_LAYER, folder / _NOTE, f"{log_id}\n".encode())
 
 
-def _noted(folder: Path | None) -> str | None:
+def _read_note(folder: Path | None) -> str | None:
     try:
         return None if folder is None else (folder / _NOTE).read_text().strip() or None
     except FileNotFoundError:
         return None
 
 
-def _sealed(history: LogLocation | None, state: TopicState) -> int:
+def _last_sealed_offset(history: LogLocation | None, state: TopicState) -> int:
     """The last offset of this log in its history; 0 if it has no segments."""
     layout = None if history is None else Layout.of(history)
     if layout is None or not layout.exists() or layout.log_file().log_id != state.log_id:
@@ -174,4 +174,4 @@ def _sealed(history: LogLocation | None, state: TopicState) -> int:
     return max((last for _, last in layout.segments_behind(state.checkpoint.next_offset)), default=0)
 
 
-__all__ = ["check", "deleted", "expired_whole", "findings", "note", "problem"]
+__all__ = ["check", "deletion_finding", "expired_whole", "findings", "note", "problem"]

@@ -58,7 +58,7 @@ class Sender:
 
     def begin(self) -> None:
         """Begin a transaction."""
-        with self._named():
+        with self._errors_translated():
             self._producer.begin_transaction()
 
     def put(self, topic: str, key: bytes, value: bytes | None, on_delivery: OnDelivery | None = None) -> None:
@@ -68,12 +68,12 @@ class Sender:
             SinkUnavailable: they accept nothing at all.
         """
         left, moved_at = -1, time.monotonic()
-        with self._named():
+        with self._errors_translated():
             while True:
                 try:
                     self._producer.produce(topic, value, key, 0, on_delivery)
                 except BufferError:
-                    left, moved_at = self._moved(left, moved_at)
+                    left, moved_at = self._check_progress(left, moved_at)
                     self._producer.poll(0.05)
                 else:
                     return
@@ -81,9 +81,9 @@ class Sender:
     def settle(self) -> None:
         """Wait until the brokers have all records, however slow they are."""
         left, moved_at = -1, time.monotonic()
-        with self._named():
+        with self._errors_translated():
             while self._producer.flush(0.2):
-                left, moved_at = self._moved(left, moved_at)
+                left, moved_at = self._check_progress(left, moved_at)
 
     def commit(self) -> None:
         """Commit the transaction.
@@ -97,7 +97,7 @@ class Sender:
             self._producer.commit_transaction(self._wait_s)
         except KafkaException as error:
             about: KafkaError = error.args[0]
-            failed = self._failed(error)
+            failed = self._error_from(error)
             if isinstance(failed, SinkUnavailable) and not about.txn_requires_abort():
                 text = f"{self._attempted}: it is unknown whether it was committed ({about.str()})"
                 raise OutcomeUnknown(text) from None
@@ -114,7 +114,7 @@ class Sender:
                 self._producer.purge()
             self._producer = None  # type: ignore[assignment]  # not used after this
 
-    def _moved(self, left: int, moved_at: float) -> tuple[int, float]:
+    def _check_progress(self, left: int, moved_at: float) -> tuple[int, float]:
         """How much is left to be sent and since when; SinkUnavailable if that has been the same for too long."""
         now, count = time.monotonic(), len(self._producer)
         if count != left:
@@ -124,13 +124,13 @@ class Sender:
         return left, moved_at
 
     @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
+    def _errors_translated(self) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:
-            raise self._failed(error) from None
+            raise self._error_from(error) from None
 
-    def _failed(self, error: KafkaException) -> Exception:
+    def _error_from(self, error: KafkaException) -> Exception:
         with contextlib.suppress(KafkaException):
             self._producer.poll(0)  # errors that were not reported yet
         about: KafkaError = error.args[0]

@@ -127,11 +127,11 @@ def _state(said: Mapping[str, Any]) -> TopicState:
 
 
 def of_log(log_id: str, identity: SourceIdentity) -> StateRecord:
-    return _said(LOG, {"format": FORMAT, "log_id": log_id, "identity": identity.to_json()})
+    return _state_record(LOG, {"format": FORMAT, "log_id": log_id, "identity": identity.to_json()})
 
 
 def of_writer(epoch: Epoch, process: str) -> StateRecord:
-    return _said(WRITER, {"epoch": epoch, "process": process})
+    return _state_record(WRITER, {"epoch": epoch, "process": process})
 
 
 def of_checkpoint(before: Checkpoint, after: Checkpoint, newest_xid: int | None) -> Iterator[StateRecord]:
@@ -141,21 +141,21 @@ def of_checkpoint(before: Checkpoint, after: Checkpoint, newest_xid: int | None)
     there are ten tables or ten thousand.
     """
     if after.source is not before.source and after.source != before.source:
-        yield _said(SOURCE, dict(after.source))
+        yield _state_record(SOURCE, dict(after.source))
     if after.progress is not before.progress:
         known, now = _entries(before.progress), _entries(after.progress)
         for key, value in now.items():
             if key not in known or (value is not known[key] and value != known[key]):
-                yield _said(key, value)
+                yield _state_record(key, value)
         for key in known.keys() - now.keys():
             yield key.encode(), None
     value = json.loads(replace(after, progress={}, source={}).to_json())
     small = {k: v for k, v in value.items() if k not in ("progress", "source")}
-    yield _said(CUT, {**small, "newest_xid": newest_xid})
+    yield _state_record(CUT, {**small, "newest_xid": newest_xid})
 
 
 def of_shape(table: Table, number: int) -> StateRecord:
-    return _said(f"{SHAPE}/{table.id}/{number}", {"number": number, "table": table.to_json()})
+    return _state_record(f"{SHAPE}/{table.id}/{number}", {"number": number, "table": table.to_json()})
 
 
 def of_topic_range(topic_range: TopicRange) -> StateRecord:
@@ -164,7 +164,7 @@ def of_topic_range(topic_range: TopicRange) -> StateRecord:
         "first_offset": topic_range.first_offset,
         "newest_xid": topic_range.newest_xid,
     }
-    return _said(f"{TOPIC_RANGE}/{topic_range.topic_offset:020d}", value)
+    return _state_record(f"{TOPIC_RANGE}/{topic_range.topic_offset:020d}", value)
 
 
 def of_expired(topic_range: TopicRange) -> StateRecord:
@@ -183,5 +183,5 @@ def _entries(progress: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _said(key: str, value: object) -> StateRecord:
+def _state_record(key: str, value: object) -> StateRecord:
     return key.encode(), json.dumps(value, separators=(",", ":")).encode()

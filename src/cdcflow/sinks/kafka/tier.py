@@ -79,7 +79,7 @@ class KafkaTier:
         return TopicAddress(self.topics.brokers, self.topics.name, self.topics.options)
 
     @contextmanager
-    def opened(self) -> Iterator[OpenedTier]:
+    def open(self) -> Iterator[OpenedTier]:
         """Find out what there is to seal, and hold the history's lock until the end of the context.
 
         Raises:
@@ -201,7 +201,7 @@ class TieredReader:
         self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
     ) -> Iterator[LogRows]:
         """The log's rows between two offsets (both inclusive; `to_offset` None: up to the latest cut)."""
-        sealed = self._sealed()
+        sealed = self._history_end()
         if from_offset < sealed:
             last = sealed - 1 if to_offset is None else min(to_offset, sealed - 1)
             yield from reader.read_rows(self._layout, from_offset, last, tables)
@@ -210,7 +210,7 @@ class TieredReader:
 
     def read_transactions(self, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
         """The headers of the transactions with a row between two offsets, in order."""
-        sealed = self._sealed()
+        sealed = self._history_end()
         if from_offset < sealed:
             last = sealed - 1 if to_offset is None else min(to_offset, sealed - 1)
             yield from reader.read_transactions(self._layout, from_offset, last)
@@ -221,7 +221,7 @@ class TieredReader:
         """Read the whole history and topic and report what is wrong with either, or between them."""
         if not self._layout.exists():
             return self._tail.check(deep=deep)
-        self._sealed()
+        self._history_end()
         history, topic = check.check(self._layout, deep=deep), self._tail.check(deep=deep, history=self._layout)
         faults = [*history.faults, *topic.faults]
         if topic.first_offset > history.next_offset:
@@ -238,7 +238,7 @@ class TieredReader:
             next_offset=max(history.next_offset, topic.next_offset),
         )
 
-    def _sealed(self) -> int:
+    def _history_end(self) -> int:
         """The offset after the history."""
         if not self._layout.exists():
             return 0

@@ -131,7 +131,7 @@ class Admin:
     def partitions(self) -> dict[str, int]:
         """How many partitions each existing topic of the log has."""
         topics = (self._topics.name, self._topics.state)
-        found = self._listed()
+        found = self._all_topics()
         return {t: len(found[t].partitions) for t in topics if t in found and found[t].error is None}
 
     def settings(self, topic: str) -> dict[str, str]:
@@ -145,7 +145,7 @@ class Admin:
 
     def replicas(self) -> dict[str, int]:
         """How many copies there are of each of the log's topics."""
-        found = self._listed()
+        found = self._all_topics()
         topics = (self._topics.name, self._topics.state)
         return {t: len(found[t].partitions[0].replicas) for t in topics if t in found and found[t].partitions}
 
@@ -161,7 +161,7 @@ class Admin:
         """The number of brokers, as known to the one that answers."""
         return len(self._metadata().brokers)
 
-    def _listed(self) -> dict[str, TopicMetadata]:
+    def _all_topics(self) -> dict[str, TopicMetadata]:
         """All topics."""
         return self._metadata().topics
 
@@ -190,7 +190,9 @@ class Admin:
     def wait_for(self, topics: set[str]) -> None:
         """Wait until the brokers know newly created topics."""
         deadline = time.monotonic() + self._wait_s
-        while not topics <= {t for t, at in self._listed().items() if at.partitions and at.partitions[0].leader >= 0}:
+        while not topics <= {
+            t for t, at in self._all_topics().items() if at.partitions and at.partitions[0].leader >= 0
+        }:
             if time.monotonic() > deadline:
                 raise SinkUnavailable(f"{self._attempted}: the brokers do not show the topics that they created")
             time.sleep(0.05)

@@ -89,7 +89,7 @@ class Bucket:
         self._begin(settings.url, settings.address, {})
 
     @classmethod
-    def at(cls, url: str, address: Callable[[str], StoreAddress], names: Mapping[str, str] | None = None) -> Bucket:
+    def of_url(cls, url: str, address: Callable[[str], StoreAddress], names: Mapping[str, str] | None = None) -> Bucket:
         """The prefix of a bucket that a URL names.
 
         `address` returns how the bucket is reached, with the current keys; `names`: the names of `log.objects` and its
@@ -161,7 +161,7 @@ class Bucket:
             found = obstore.list_with_delimiter(self._store(ANSWER_WITHIN), name)
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]]
 
-    def listed(self, name: str) -> dict[str, StoredObject]:
+    def list_objects(self, name: str) -> dict[str, StoredObject]:
         """All objects under a folder, by their names in it."""
         return dict(self.each_listed(name))
 
@@ -196,7 +196,7 @@ class Bucket:
     def _store(self, within: timedelta) -> S3Store:
         found = self._stores.get(within)
         if found is None:
-            found = self._stores[within] = _opened(self.name, self.address, within)
+            found = self._stores[within] = _open_store(self.name, self.address, within)
         return found
 
     @contextmanager
@@ -212,25 +212,27 @@ class Bucket:
                 raise  # one of cdcflow's files
             if refusals.is_missing(error):
                 raise FileNotFoundError(2, "no such object", f"{self.name}/{name}") from None
-            raise self._refused(attempt, error) from None
+            raise self._refusal(attempt, error) from None
         except BaseError as error:
-            raise self._refused(attempt, error) from None
+            raise self._refusal(attempt, error) from None
 
-    def _refused(self, attempt: str, error: Exception) -> CdcflowError:
+    def _refusal(self, attempt: str, error: Exception) -> CdcflowError:
         found = refusals.refused_or_away(attempt, error)
         if isinstance(found, ConfigurationError):
             self._stores.clear()  # so that a changed secret is read again
         if found.remedy is None or not self._names:
             return found
-        return type(found)(str(found).partition("\n")[0], remedy=self._renamed(found.remedy), runbook=found.runbook)
+        return type(found)(
+            str(found).partition("\n")[0], remedy=self._with_configured_names(found.remedy), runbook=found.runbook
+        )
 
-    def _renamed(self, text: str) -> str:
+    def _with_configured_names(self, text: str) -> str:
         for name, ours in self._names.items():
             text = text.replace(name, ours)
         return text
 
 
-def _opened(url: str, address: StoreAddress, within: timedelta) -> S3Store:
+def _open_store(url: str, address: StoreAddress, within: timedelta) -> S3Store:
     client: ClientConfig = {"connect_timeout": CONNECT_WITHIN, "timeout": within}
     if address.endpoint is not None and address.endpoint.startswith("http://"):
         client["allow_http"] = True

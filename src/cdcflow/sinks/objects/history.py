@@ -126,8 +126,8 @@ class StoredHistory:
             InvariantViolated: it does not follow the existing segments.
             SinkUnavailable: another process added one concurrently, or the store is unavailable.
         """
-        segment, text, place = self._said(directory)
-        there = self._listed(segment)
+        segment, text, place = self._parse_entry(directory)
+        there = self._objects_within(segment)
         wrong = [name for name, size in _files(segment, text).items() if name not in there or there[name].bytes != size]
         link, is_ours = _link(segment.first_offset), not wrong
         if is_ours:
@@ -174,14 +174,14 @@ class StoredHistory:
                 said = self._bucket.get(_link(self._next))
             except FileNotFoundError:
                 return
-            segment, text, place = self._said(said.decode())
-            self._finish(segment, text, place, None, self._listed(segment))
+            segment, text, place = self._parse_entry(said.decode())
+            self._finish(segment, text, place, None, self._objects_within(segment))
 
     @property
     def _next(self) -> int:
         return self._log.first_offset if self.newest is None else self.newest.last_offset + 1
 
-    def _said(self, said: str) -> tuple[Segment, bytes, Mapping[str, Any]]:
+    def _parse_entry(self, said: str) -> tuple[Segment, bytes, Mapping[str, Any]]:
         name = self._bucket.name
         try:
             value = json.loads(said)
@@ -230,7 +230,7 @@ class StoredHistory:
                     runbook="two-daemons",
                 ) from None
 
-    def _listed(self, segment: Segment) -> dict[str, StoredObject]:
+    def _objects_within(self, segment: Segment) -> dict[str, StoredObject]:
         """The objects in folders of segments that begin within this one, by folder and name."""
         found: dict[str, StoredObject] = {}
         for name, listed in self._bucket.each_listed("segments", f"{segment.first_offset:020d}"):

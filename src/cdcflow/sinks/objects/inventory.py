@@ -80,7 +80,7 @@ def wrong_parts(bucket: Bucket, segment: Segment, text: bytes, directory: Path) 
     If a local file is damaged, the bucket's content is read and decides.
     """
     folder = f"segments/{segment_name((segment.first_offset, segment.last_offset))}"
-    listed = bucket.listed(folder)
+    listed = bucket.list_objects(folder)
     wrong = [name for name, size in sizes(segment, text).items() if name not in listed or listed[name].bytes != size]
     for file in segment.files:
         here = directory / file.path

@@ -60,4 +60,4 @@ class RemoteBucket:
     def _remove(self, folder: str, manifest: str) -> None:
         """Delete the manifest first: without it, the rest no longer counts."""
         self._bucket.delete([f"{folder}/{manifest}"])
-        self._bucket.delete([f"{folder}/{name}" for name in self._bucket.listed(folder)])
+        self._bucket.delete([f"{folder}/{name}" for name in self._bucket.list_objects(folder)])

@@ -33,7 +33,7 @@ class StoredLog:
     address: StoreAddress
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Layout]:
+    def open(self) -> Iterator[Layout]:
         bucket = self._bucket()
         from cdcflow.sinks.objects.store import BucketStore
 
@@ -61,7 +61,7 @@ class StoredLog:
 
 
 def bucket_at(url: str, address: StoreAddress, doing: str, names: Mapping[str, str]) -> Bucket:
-    """A bucket, opened on a machine that may lack the client library. `names`: see `Bucket.at`.
+    """A bucket, opened on a machine that may lack the client library. `names`: see `Bucket.of_url`.
 
     Raises:
         ConfigurationError: the store's client library is not installed here.
@@ -74,7 +74,7 @@ def bucket_at(url: str, address: StoreAddress, doing: str, names: Mapping[str, s
             remedy="pip install 'cdcflow[objects]' on every machine of the cluster",
             runbook="package-missing",
         ) from None
-    return Bucket.at(url, lambda _: address, names)
+    return Bucket.of_url(url, lambda _: address, names)
 
 
 @contextlib.contextmanager

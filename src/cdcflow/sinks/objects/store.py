@@ -58,8 +58,8 @@ class BucketStore:
     @property
     def room(self) -> Path:
         """A directory for temporary files; created if it does not exist."""
-        rooms = _made(self._cache / "rooms")
-        for left in _listed(rooms):
+        rooms = _make_directory(self._cache / "rooms")
+        for left in _paths_in(rooms):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > LEFT_FOR_S:
                     shutil.rmtree(left, ignore_errors=True)  # left by a killed process
@@ -85,7 +85,7 @@ class BucketStore:
         found = sorted(b for n in self._bucket.folders("segments") if (b := segment_bounds(n)) is not None)
         if not found:  # there need not be a log: of one in Kafka nothing may be sealed yet
             return []
-        known = self._known(found)
+        known = self._cached_bounds(found)
         new = [bounds for bounds in found if bounds not in known]
         if len(new) > 1:
             with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -126,20 +126,20 @@ class BucketStore:
         return text
 
     def file(self, bounds: Bounds, file: SegmentFile, *, anew: bool = False) -> Path:
-        return self._copied("segments", segment_name(bounds), file, anew=anew)
+        return self._local_copy("segments", segment_name(bounds), file, anew=anew)
 
     def fetch(self, bounds: Bounds, file: SegmentFile, target: Path) -> None:
         self._fetch(f"segments/{segment_name(bounds)}/{file.path}", file, target)
 
     def states(self) -> Sequence[int]:
-        parts = [name.split("/") for name in self._bucket.listed("states")]
+        parts = [name.split("/") for name in self._bucket.list_objects("states")]
         return sorted(offset for n in parts if n[1:] == ["state.json"] and (offset := state_offset(n[0])) is not None)
 
     def state(self, offset: int) -> bytes:
         return self._bucket.get(f"states/{state_name(offset)}/state.json")
 
     def state_file(self, offset: int, file: SegmentFile) -> Path:
-        return self._copied("states", state_name(offset), file)
+        return self._local_copy("states", state_name(offset), file)
 
     def copy(self, segment: Segment, file: SegmentFile) -> Path:
         """The path of a file that was read back, if it still exists; does not query the store."""
@@ -167,7 +167,7 @@ class BucketStore:
     def _files(self) -> Path:
         return self._own / "files"
 
-    def _copied(self, kind: str, folder: str, file: SegmentFile, *, anew: bool = False) -> Path:
+    def _local_copy(self, kind: str, folder: str, file: SegmentFile, *, anew: bool = False) -> Path:
         copy = self._files / folder / file.path
         if not anew:
             with contextlib.suppress(FileNotFoundError):
@@ -195,11 +195,11 @@ class BucketStore:
                 runbook="log-damaged",
             )
 
-    def _known(self, found: Sequence[Bounds]) -> list[Bounds]:
+    def _cached_bounds(self, found: Sequence[Bounds]) -> list[Bounds]:
         """Those whose manifest is cached. The copies of expired and compacted segments are removed."""
         there = set(found)
         known: list[Bounds] = []
-        for path in _listed(self._manifests):
+        for path in _paths_in(self._manifests):
             bounds = segment_bounds(path.name.removesuffix(".json"))
             if bounds in there and bounds is not None:
                 known.append(bounds)
@@ -217,7 +217,7 @@ class BucketStore:
     @contextlib.contextmanager
     def _keeping(self, copy: Path) -> Iterator[Path]:
         """A file to write, which gets its name when it is whole: another process may fetch the same one."""
-        _made(copy.parent)
+        _make_directory(copy.parent)
         handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
         os.close(handle)
         try:
@@ -242,7 +242,7 @@ class BucketStore:
             total -= size
 
 
-def _made(directory: Path) -> Path:
+def _make_directory(directory: Path) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -254,7 +254,7 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def _listed(directory: Path) -> list[Path]:
+def _paths_in(directory: Path) -> list[Path]:
     try:
         return list(directory.iterdir())
     except FileNotFoundError:

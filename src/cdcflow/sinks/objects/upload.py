@@ -107,7 +107,7 @@ def put_manifest(bucket: Bucket, segment: Segment, text: bytes) -> None:
 def put_state(bucket: Bucket, directory: Path, state: LogState) -> None:
     """Upload a state of the log's tables, its manifest last. A whole one that exists stays: it has the same content."""
     folder = f"states/{state_name(state.offset)}"
-    found = bucket.listed(folder)
+    found = bucket.list_objects(folder)
     if "state.json" in found:
         return
     bucket.delete([f"{folder}/{name}" for name in found])  # of an interrupted upload; its files may differ
@@ -207,7 +207,7 @@ def put_again(
 
 def missing_parts(bucket: Bucket, segment: Segment, text: bytes) -> list[str]:
     """The files of a segment that the bucket does not list with their sizes; one request."""
-    found = bucket.listed(f"segments/{segment_name((segment.first_offset, segment.last_offset))}")
+    found = bucket.list_objects(f"segments/{segment_name((segment.first_offset, segment.last_offset))}")
     return sorted(name for name, size in sizes(segment, text).items() if name not in found or found[name].bytes != size)
 
 

@@ -42,7 +42,7 @@ class Uploaded:
             ) from None
 
 
-def lost(layout: Layout, known: Uploaded | None) -> list[Bounds]:
+def lost_segments(layout: Layout, known: Uploaded | None) -> list[Bounds]:
     """What is lost of the log, as of the last comparison with the bucket; without what has expired since."""
     first_offset = layout.log_file().first_offset
     return [(max(a, first_offset), b) for a, b in (known.lost if known is not None else ()) if b >= first_offset]
@@ -67,7 +67,7 @@ def status(layout: Layout, url: str = "") -> Mapping[str, object]:
     """What waits for upload, and what is lost, for operators: without a daemon, without querying the store."""
     known = Uploaded.read(layout)
     last_offset = 0 if known is None else known.last_offset
-    gone = lost(layout, known)
+    gone = lost_segments(layout, known)
     waiting = [layout.manifest(*b)[0] for b in layout.segment_offsets() if b[0] > last_offset]
     return {
         "upload_offset": last_offset,

@@ -56,7 +56,7 @@ _log = structlog.get_logger("cdcflow")
 class Uploads:
     """Uploads the sealed segments of one log to a bucket.
 
-    `start`, `wake` and `reached` never wait for the store; `close` waits a short time.
+    `start`, `wake` and `on_durable` never wait for the store; `close` waits a short time.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Uploads:
         """Something was sealed."""
         self._asked.set()
 
-    def reached(self, checkpoint: Checkpoint) -> None:
+    def on_durable(self, checkpoint: Checkpoint) -> None:
         """The log is durable up to this checkpoint."""
         self._durable = checkpoint
 

@@ -264,7 +264,11 @@ class Chunks(Generic[C, P, R]):
             match chunk.kind:
                 case "range":
                     others = self._others
-                    return self._range(chunk) if others is None or others.gone else self._read_by_others(chunk, others)
+                    return (
+                        self._range(chunk)
+                        if others is None or others.unavailable
+                        else self._read_by_others(chunk, others)
+                    )
                 case "keys":
                     return self._run(chunk, lambda connection: self._keys(connection, chunk))
                 case "whole":

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from cdcflow.capture.ports.comparison import NoText
 from cdcflow.model.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, Hash, is_portable
-from cdcflow.model.sqltypes import stored
+from cdcflow.model.sqltypes import stored_type
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.tables import DescribedTable, describe
@@ -106,7 +106,7 @@ def _no_text(column: ServerColumn, codec: Codec, copied: str) -> str:
     arrow = codec.arrow
     if not is_portable(copied):
         return f"{copied} has no text that is the same everywhere"
-    if copied != stored(arrow).table and not (pa.types.is_integer(arrow) and copied in WHOLE_NUMBERS):
+    if copied != stored_type(arrow).table and not (pa.types.is_integer(arrow) and copied in WHOLE_NUMBERS):
         return f"the copy holds it as {copied}"
     if pa.types.is_floating(arrow) or column.type_code in (TypeCode.GEOMETRY, TypeCode.VECTOR):
         return f"{codec.where.type_text} has no text that is the same everywhere"

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from cdcflow.capture.ports.comparison import NoText
 from cdcflow.model.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, is_portable
-from cdcflow.model.sqltypes import stored
+from cdcflow.model.sqltypes import stored_type
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.types.describe import AttributeInfo, Codec, Policy, describe_table, quote_name
@@ -106,7 +106,7 @@ def _concat(pieces: Sequence[str]) -> str:
 def _other_type(arrow: pa.DataType, copied: str) -> str:
     if not is_portable(copied):
         return f"{copied} has no text that is the same everywhere"
-    if copied == stored(arrow).table or (pa.types.is_integer(arrow) and copied in WHOLE_NUMBERS):
+    if copied == stored_type(arrow).table or (pa.types.is_integer(arrow) and copied in WHOLE_NUMBERS):
         return ""
     return f"the copy holds it as {copied}"
 

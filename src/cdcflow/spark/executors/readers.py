@@ -133,7 +133,7 @@ class Processes:
     # ── cdcflow.capture.ports.part_readers.Readers ────────────────────────────────────────────────────────────────────
 
     @property
-    def gone(self) -> bool:
+    def unavailable(self) -> bool:
         return self._error is not None
 
     def read(self, chunk: Chunk, part: Any) -> Future[HeldPart]:

@@ -22,7 +22,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.alignment import sources
 from cdcflow.log.read.feed import AFTER_UPDATE, BEFORE_UPDATE, DELETED, INSERTED, TRUNCATED
 from cdcflow.log.tier import Tier
-from cdcflow.model.sqltypes import DECIMAL_TEXT, literal, name_sql, stored, text_sql
+from cdcflow.model.sqltypes import DECIMAL_TEXT, literal, name_sql, stored_type, text_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
 from cdcflow.spark.engine import located
 from cdcflow.spark.live import lasting_room
@@ -105,8 +105,8 @@ def _part(spark: SparkSession, plan: PlannedQuery, shape: Table, files: Sequence
 
 
 def _read_ddl(shape: Table) -> str:
-    own = [f"{name_sql(c.name)} {stored(c.type.arrow).read}" for c in shape.columns]
-    before = ", ".join(f"{name_sql(f.name)}: {stored(f.type).read}" for f in shape.before_type)
+    own = [f"{name_sql(c.name)} {stored_type(c.type.arrow).read}" for c in shape.columns]
+    before = ", ".join(f"{name_sql(f.name)}: {stored_type(f.type).read}" for f in shape.before_type)
     ours = [f"{OFFSET} bigint", f"{TRANSACTION} bigint", f"{COMMIT_TS} timestamp"]
     return ", ".join([*ours, *own, f"{OP} string", f"{UNCHANGED} array<string>", f"{BEFORE} struct<{before}>"])
 
@@ -152,7 +152,7 @@ def _is_full(shape: Table) -> bool:
 
 def _converts(shape: Table) -> bool:
     """Return whether a column has another type in its file than the one in which it is shown."""
-    return any(stored(column.type.arrow).convert is not None for column in shape.columns)
+    return any(stored_type(column.type.arrow).convert is not None for column in shape.columns)
 
 
 def _is_whole(shape: Table) -> str:
@@ -162,7 +162,7 @@ def _is_whole(shape: Table) -> str:
 
 
 def _cast(value: str, own: Column, column: Column) -> str:
-    return f"CAST({stored(own.type.arrow).sql(value)} AS {ddl_of(column.type.arrow)})"
+    return f"CAST({stored_type(own.type.arrow).sql(value)} AS {ddl_of(column.type.arrow)})"
 
 
 def _default(shown: Shaped, column: Column, is_whole: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.model.sqltypes import name_sql, stored
+from cdcflow.model.sqltypes import name_sql, stored_type
 
 _SECOND_US = 1_000_000
 
@@ -20,7 +20,7 @@ def ddl_of(arrow: pa.DataType) -> str:
     """
     if pa.types.is_struct(arrow):
         return f"struct<{', '.join(f'{name_sql(f.name)}: {ddl_of(f.type)}' for f in arrow)}>"
-    return stored(arrow).table
+    return stored_type(arrow).table
 
 
 def for_spark(rows: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:

@@ -32,7 +32,7 @@ from cdcflow.log.read.moments import (
 from cdcflow.log.read.reader import row_groups, table_shapes
 from cdcflow.model.change import TRUNCATE
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.sqltypes import stored, widens
+from cdcflow.model.sqltypes import stored_type, widens
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Identity, Table, TableId, table_from_json
 from cdcflow.tables.segments import InputFile, Range, sealed, shapes_of
@@ -191,7 +191,7 @@ def shaped(
             raise parted(table, why, max(f.file.last_offset for f in files if f.shape == shape))
     found = Shaped(target, shapes, defaults_of(shapes, target), kind, truncates_as_rows)
     for column in target.columns:
-        stored(column.type.arrow)
+        stored_type(column.type.arrow)
         default_of(column, target, found.defaults)
     return found
 
@@ -203,7 +203,7 @@ def target_of(shapes: Sequence[Table]) -> Table:
     columns = list(newest.columns)
     for shape in shapes:
         for at, own in enumerate(sources(shape, newest)):
-            if own is not None and widens(stored(columns[at].type.arrow).table, stored(own.type.arrow).table):
+            if own is not None and widens(stored_type(columns[at].type.arrow).table, stored_type(own.type.arrow).table):
                 columns[at] = replace(columns[at], type=own.type)
     return replace(newest, columns=tuple(columns))
 
@@ -359,7 +359,7 @@ def _in_the_way(shape: Table, target: Table, kind: str) -> str | None:
     for column, own in zip(target.columns, sources(shape, target), strict=True):
         if own is None:
             continue
-        old, new = stored(own.type.arrow).table, stored(column.type.arrow).table
+        old, new = stored_type(own.type.arrow).table, stored_type(column.type.arrow).table
         if old != new and not widens(old, new):
             return f"column {column.name} was {old} and is {new} later, which does not hold the old values"
     return None

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.model import digest
-from cdcflow.model.sqltypes import name_sql, stored
+from cdcflow.model.sqltypes import name_sql, stored_type
 from cdcflow.model.table import Table, TableId
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.live import LocalReader
@@ -167,7 +167,7 @@ def _kept(arrow: pa.DataType, value: str, type_: str) -> str:
     if "struct<" in type_:
         return value  # unchanged; DuckDB has another syntax for struct types
     is_text = pa.types.is_decimal256(arrow) or _is_list_of_wide(arrow)
-    return f"CAST({value if is_text else stored(arrow).sql(value)} AS {type_})"
+    return f"CAST({value if is_text else stored_type(arrow).sql(value)} AS {type_})"
 
 
 def _decimal_texts(array: pa.ListArray) -> pa.ListArray:

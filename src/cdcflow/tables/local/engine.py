@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
-from cdcflow.model.sqltypes import DECIMAL_TEXT, has_two_zeros, stored
+from cdcflow.model.sqltypes import DECIMAL_TEXT, has_two_zeros, stored_type
 from cdcflow.model.table import Table
 from cdcflow.tables.cut import (
     EXPIRED_PROPERTY,
@@ -112,7 +112,7 @@ def _strange(shape: Table, mode: ModeRules) -> str | None:
     """Return why only Spark can merge a table of this shape correctly; `None` if this engine can."""
     for column in shape.columns:
         try:
-            held = stored(column.type.arrow)
+            held = stored_type(column.type.arrow)
         except ConfigurationError:
             return None  # no engine can, and the merge reports it
         if "struct<" in held.table or DECIMAL_TEXT in (held.convert or ""):

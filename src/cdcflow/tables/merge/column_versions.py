@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.model.sqltypes import stored, widens
+from cdcflow.model.sqltypes import stored_type, widens
 from cdcflow.model.table import Column, Table
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.target import Target
@@ -66,7 +66,7 @@ class _Versions:
         """The column with the number of the version that takes its values; the version is added if necessary. If it may
         not be added, or no table holds its type, the evolution raises the error."""
         try:
-            type_ = self.format_.holds(stored(column.type.arrow).table)
+            type_ = self.format_.holds(stored_type(column.type.arrow).table)
         except ConfigurationError:
             return column
         known = sorted((n for n in self.types if n > 0 and source_number(n) == column.number), reverse=True)

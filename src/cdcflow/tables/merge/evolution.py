@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.model.sqltypes import literal, stored, widens
+from cdcflow.model.sqltypes import literal, stored_type, widens
 from cdcflow.model.table import LOG_COLUMNS, MISSING, OFFSET, Column, Table
 from cdcflow.tables.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Step, Widen
 from cdcflow.tables.merge.column_versions import (
@@ -353,7 +353,7 @@ def _widened(shape: Table, old: TargetColumn, new: str, format_: Format, mode: M
 
 def _type(shape: Table, column: Column) -> str:
     try:
-        return stored(column.type.arrow).table
+        return stored_type(column.type.arrow).table
     except ConfigurationError as error:
         raise CannotFollow(f"table {shape.id}, column {column.name}: {error}") from error
 

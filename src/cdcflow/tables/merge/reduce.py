@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cdcflow.model.sqltypes import has_two_zeros, name_sql, stored, text_sql
+from cdcflow.model.sqltypes import has_two_zeros, name_sql, stored_type, text_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.tables.merge.column_versions import of_source, source_number, version_of
 from cdcflow.tables.merge.evolution import Evolution
@@ -159,9 +159,9 @@ def read_schema(shape: Table, *, moved: bool) -> str:
     """The schema to read a shape's Parquet files with (DDL), so that Spark need not inspect them first."""
     parts = [f"{OFFSET} bigint", f"{OP} string", f"{UNCHANGED} array<string>"]
     parts += [f"{TRANSACTION} bigint", f"{COMMIT_TS} timestamp"]
-    parts += [f"{name_sql(c.name)} {stored(c.type.arrow).read}" for c in shape.columns]
+    parts += [f"{name_sql(c.name)} {stored_type(c.type.arrow).read}" for c in shape.columns]
     if moved:
-        types = {c.name: stored(c.type.arrow).read for c in shape.columns}
+        types = {c.name: stored_type(c.type.arrow).read for c in shape.columns}
         fields = ", ".join(f"{name_sql(k)}: {types[k]}" for k in shape.key_columns)
         parts.append(f"{BEFORE} struct<{fields}>")
     return ", ".join(parts)
@@ -192,11 +192,11 @@ def projection(layout: ColumnLayout, number: int, *, moved: bool) -> list[str]:
             is_early = column.number == OURS or number in layout.early(i)
             parts.append(f"{layout.default_sql(i) if is_early else f'CAST(NULL AS {column.type})'} AS c{i}")
         else:
-            parts.append(f"CAST({stored(own.type.arrow).sql(name_sql(own.name))} AS {column.type}) AS c{i}")
+            parts.append(f"CAST({stored_type(own.type.arrow).sql(name_sql(own.name))} AS {column.type}) AS c{i}")
     if moved:
         for i in layout.key:
             own = found[layout.target.columns[i].number]
-            value = stored(own.type.arrow).sql(f"{BEFORE}.{name_sql(own.name)}")
+            value = stored_type(own.type.arrow).sql(f"{BEFORE}.{name_sql(own.name)}")
             parts.append(f"CAST({value} AS {layout.target.columns[i].type}) AS b{i}")
     return parts
 

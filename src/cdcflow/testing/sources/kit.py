@@ -104,8 +104,8 @@ class SourceKit(Protocol):
 def needs(act: Act) -> Callable[[S], S]:
     """Mark a scenario that needs an act which not every database can do."""
 
-    def marked(scenario: S) -> S:
+    def mark(scenario: S) -> S:
         scenario.needs = act  # type: ignore[attr-defined]  # functions have room for it
         return scenario
 
-    return marked
+    return mark
