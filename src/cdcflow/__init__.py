@@ -26,7 +26,7 @@ def open(log: Config | Path | str) -> SubscribedLog:  # noqa: A001  as in `gzip.
         ConfigurationError: there is no log.
     """
     # Imported by its name: every module imports this one, and none may import all the others with it.
-    opened: SubscribedLog = importlib.import_module("cdcflow.wiring.opening").open_for_queries(log)
+    opened: SubscribedLog = importlib.import_module("cdcflow.wiring.queries").open_for_queries(log)
     return opened
 
 
@@ -39,5 +39,5 @@ def open_logs(logs: Mapping[str, Config | Path | str], *, silent_after_s: float 
     Raises:
         ConfigurationError: there is no log.
     """
-    opened: Logs = importlib.import_module("cdcflow.wiring.opening").opened_logs(logs, silent_after_s)
+    opened: Logs = importlib.import_module("cdcflow.wiring.queries").open_several_logs(logs, silent_after_s)
     return opened

@@ -23,7 +23,7 @@ from cdcflow.config import Settings
 from cdcflow.config.changes import rule_for
 from cdcflow.config.collections import Push, Serve
 from cdcflow.config.logs import FileLog, KafkaLog
-from cdcflow.config.publishing import Publish
+from cdcflow.config.publish import Publish
 from cdcflow.config.references import SecretReference
 from cdcflow.config.sources import MySQL, Postgres
 from cdcflow.config.units import BYTES, TIMES, with_unit

@@ -9,15 +9,15 @@ from types import ModuleType
 from unittest import mock
 
 from cdcflow.capture.interleave import machine
-from cdcflow.capture.interleave.windowing import Windowing
+from cdcflow.capture.interleave.window_sequence import WindowSequence
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Bugs that can be planted. `windowing` replaces that part of the machine, `patch` one attribute of a class; the
+    """Bugs that can be planted. `windows` replaces that part of the machine, `patch` one attribute of a class; the
     others are in the source, or in how the process is started."""
 
-    windowing: type[Windowing] = Windowing
+    windows: type[WindowSequence] = WindowSequence
     patch: tuple[type | ModuleType, str, object] | None = None
     epoch_forgotten: bool = False
     unchanged_as_null: bool = False
@@ -36,8 +36,8 @@ class Faults:
     @contextmanager
     def planted(self) -> Iterator[None]:
         with ExitStack() as planted:
-            if self.windowing is not Windowing:
-                planted.enter_context(mock.patch.object(machine, "Windowing", self.windowing))
+            if self.windows is not WindowSequence:
+                planted.enter_context(mock.patch.object(machine, "WindowSequence", self.windows))
             if self.patch is not None:
                 planted.enter_context(mock.patch.object(*self.patch))
             yield

@@ -28,18 +28,18 @@ from cdcflow.capture.interleave.messages import (
 )
 from cdcflow.capture.interleave.progress import State, TableProgress
 from cdcflow.capture.interleave.window import Window
-from cdcflow.capture.interleave.windowing import Windowing
+from cdcflow.capture.interleave.window_sequence import WindowSequence
 from cdcflow.capture.log_writes import Recording
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 
 
-class NoVisibilityCheck(Windowing):
+class NoVisibilityCheck(WindowSequence):
     def _check_fence(self, window: Window, table: TableId) -> bool:
         return True
 
 
-class HighNotWaitedFor(Windowing):
+class HighNotWaitedFor(WindowSequence):
     """Lets the window go when high is written, at the place the stream happens to be."""
 
     def mark_written(self, mark: Token) -> None:
@@ -51,14 +51,14 @@ class HighNotWaitedFor(Windowing):
             self._high_seen(window, MarkSeen(window.high, position, 0))
 
 
-class ChunkAfterWindow(Windowing):
+class ChunkAfterWindow(WindowSequence):
     def _release_window(self, window: Window) -> None:
         self._tail.append_all(window.held)
         window.held = []
         super()._release_window(window)
 
 
-class CutBeforeChunk(Windowing):
+class CutBeforeChunk(WindowSequence):
     """The checkpoint records the chunk as read, and its rows follow after the cut."""
 
     def _release_window(self, window: Window) -> None:
@@ -76,7 +76,7 @@ class CutBeforeChunk(Windowing):
             self._tail.next_offset, self._tail.next_transaction = offset, transaction
 
 
-class AcknowledgesHeld(Windowing):
+class AcknowledgesHeld(WindowSequence):
     """The position of a cut is the latest that was delivered, held or not."""
 
     def add_committed(self, run: Transactions) -> None:
@@ -85,7 +85,7 @@ class AcknowledgesHeld(Windowing):
             self._tail.reach(run.last_position)
 
 
-class TimeAheadOfHeld(Windowing):
+class TimeAheadOfHeld(WindowSequence):
     """A time that arrives while transactions are held is reported with the next cut, which precedes them."""
 
     def mark_seen(self, seen: MarkSeen) -> None:
@@ -104,7 +104,7 @@ def remembers_ranges_only(backlog: Backlog, run: Transactions) -> None:
             backlog._work[table].remember(run.partial_keys(table))
 
 
-class ForgetsAtOnce(Windowing):
+class ForgetsAtOnce(WindowSequence):
     """Uses a check of what is visible while a chunk with an older snapshot is still being read."""
 
     def chunk_read(self, read: ChunkRead) -> None:
@@ -112,7 +112,7 @@ class ForgetsAtOnce(Windowing):
         self._delivered.forget()
 
 
-class ReleasesInFront(Windowing):
+class ReleasesInFront(WindowSequence):
     """Lets transactions pass that follow one that touches a table of the window."""
 
     def add_committed(self, run: Transactions) -> None:
@@ -130,7 +130,7 @@ def at_low(*kinds: str) -> Callable[[Window, TableId], int | None]:
     return lambda window, table: 0 if window.chunks[table].kind in kinds else original(window, table)
 
 
-class DeliveredForgottenAtWindow(Windowing):
+class DeliveredForgottenAtWindow(WindowSequence):
     """Ids delivered inside a window are not remembered for the next."""
 
     def _close_window(self) -> None:
@@ -138,7 +138,7 @@ class DeliveredForgottenAtWindow(Windowing):
         self._delivered = Delivered(self._delivered.ids()[:0], 1_000)
 
 
-class PlansAtOnce(Windowing):
+class PlansAtOnce(WindowSequence):
     """Plans a table that is captured again while changes from before may still arrive."""
 
     def _open(self) -> None:
@@ -146,14 +146,14 @@ class PlansAtOnce(Windowing):
         super()._open()
 
 
-class ReadsAgainAtOnce(Windowing):
+class ReadsAgainAtOnce(WindowSequence):
     """Begins again with a table whose rows a statement changed while rows from before it may still arrive."""
 
     def wait_for_mark(self) -> None:
         pass
 
 
-class PlansAtAnyVersion(Windowing):
+class PlansAtAnyVersion(WindowSequence):
     """Takes a plan although the row version is not the one from before `since`."""
 
     def accept_plan(self, planned: Planned) -> None:
@@ -179,12 +179,12 @@ def durable_before_its_sync(durability: Durability) -> None:
 
 PLANTED: dict[str, Faults] = {
     "ack before fsync": Faults(patch=(Recording, "acknowledge", acknowledges_the_last_cut)),
-    "no visibility check": Faults(windowing=NoVisibilityCheck),
+    "no visibility check": Faults(windows=NoVisibilityCheck),
     "token without epoch": Faults(epoch_forgotten=True),
-    "high not waited for": Faults(windowing=HighNotWaitedFor),
-    "chunk rows after the window": Faults(windowing=ChunkAfterWindow),
-    "cut before chunk rows": Faults(windowing=CutBeforeChunk),
-    "ack of a held transaction": Faults(windowing=AcknowledgesHeld),
+    "high not waited for": Faults(windows=HighNotWaitedFor),
+    "chunk rows after the window": Faults(windows=ChunkAfterWindow),
+    "cut before chunk rows": Faults(windows=CutBeforeChunk),
+    "ack of a held transaction": Faults(windows=AcknowledgesHeld),
     "unchanged taken for NULL": Faults(unchanged_as_null=True),
     "no re-read of moved partial rows": Faults(patch=(Backlog, "remember_partial", remembers_nothing)),
     "resume that skips one transaction": Faults(skips_after_restart=1),
@@ -196,7 +196,7 @@ PLANTED: dict[str, Faults] = {
 _stop, _fitting = Backlog.stop, allowed_commands._fitting
 
 
-class DeletesAtHigh(Windowing):
+class DeletesAtHigh(WindowSequence):
     """Places the deletes of a repair after what was held, where they delete rows that arrived in between."""
 
     def _release_window(self, window: Window) -> None:
@@ -211,7 +211,7 @@ class DeletesAtHigh(Windowing):
 
 
 IN_REPAIRS: dict[str, Faults] = {
-    "deletes of a repair at high": Faults(windowing=DeletesAtHigh),
+    "deletes of a repair at high": Faults(windows=DeletesAtHigh),
     "deletes after the rows that were read": Faults(deletes_behind_rows=True),
     "deletes of keys that were not looked for": Faults(deletes_keys_left=True),
     "repair without deletes": Faults(deletes_nothing=True),
@@ -251,17 +251,17 @@ EARLY: dict[str, Faults] = {
 """The source is notified of what is not durable yet (invariant 2)."""
 
 MORE: dict[str, Faults] = {
-    "held transactions overtaken": Faults(windowing=ReleasesInFront),
+    "held transactions overtaken": Faults(windows=ReleasesInFront),
     "whole chunk placed at low": Faults(patch=(Window, "held_before", at_low("whole"))),
     "key change replayed over a later row": Faults(patch=(Window, "held_before", at_low("range", "keys"))),
-    "ids of a window forgotten": Faults(windowing=DeliveredForgottenAtWindow),
-    "table captured again before the log caught up": Faults(windowing=PlansAtOnce),
+    "ids of a window forgotten": Faults(windows=DeliveredForgottenAtWindow),
+    "table captured again before the log caught up": Faults(windows=PlansAtOnce),
     "table captured again over running transactions": Faults(runs_over_running=True),
     "statement that fills rows not reported": Faults(fills_unsaid=True),
-    "rows that a statement changed read again before the log caught up": Faults(windowing=ReadsAgainAtOnce),
-    "table planned at another row version": Faults(windowing=PlansAtAnyVersion),
+    "rows that a statement changed read again before the log caught up": Faults(windows=ReadsAgainAtOnce),
+    "table planned at another row version": Faults(windows=PlansAtAnyVersion),
     "heartbeat's time taken after its position": Faults(asks_time_late=True),
-    "heartbeat's time reported before held transactions": Faults(windowing=TimeAheadOfHeld),
+    "heartbeat's time reported before held transactions": Faults(windows=TimeAheadOfHeld),
 }
 """More that the simulation finds."""
 
@@ -272,9 +272,9 @@ _changed = Interleave._rows_changed
 def sweeps_from_inside_a_batch(machine: Interleave, table: TableId) -> None:
     """An `Interleave._rows_changed` that begins again with a table once a statement changed its rows, and takes the
     place that it sweeps from although rows from before the statement may follow in the same batch."""
-    caught_up_by = machine._windowing._caught_up_by
+    caught_up_by = machine._windows._caught_up_by
     _changed(machine, table)
-    machine._windowing._caught_up_by = caught_up_by
+    machine._windows._caught_up_by = caught_up_by
 
 
 def each_bound_for_itself(delivered: Delivered, *visibilities: Visibility) -> None:
@@ -308,7 +308,7 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
 
 SUBTLE: dict[str, Faults] = {
     "key changes after the last range forgotten": Faults(patch=(Backlog, "remember_partial", remembers_ranges_only)),
-    "delivered ids forgotten by a newer check": Faults(windowing=ForgetsAtOnce),
+    "delivered ids forgotten by a newer check": Faults(windows=ForgetsAtOnce),
     "key change replayed over a later row": MORE["key change replayed over a later row"],
     "whole chunk placed at low": MORE["whole chunk placed at low"],
 }

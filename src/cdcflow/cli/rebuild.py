@@ -30,7 +30,7 @@ def rebuild(
 
     send_structlog_to(sys.stderr)  # stdout is for the report
     leave_interrupts_out()
-    report = wiring.rebuilt(load(config), into, say_progress)
+    report = wiring.rebuild_tables(load(config), into, say_progress)
     if json:
         output.print_json(plain(report))
     else:

@@ -9,12 +9,12 @@ effect.
 
 from __future__ import annotations
 
+from cdcflow.config.access import AccessToken, is_loopback
 from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Idempotency, Push, Serve
-from cdcflow.config.loading import load
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal, StoreAccess
 from cdcflow.config.notify import Notify
-from cdcflow.config.publishing import (
+from cdcflow.config.publish import (
     BinaryMode,
     DecimalMode,
     FormatName,
@@ -26,7 +26,7 @@ from cdcflow.config.publishing import (
     UnsignedMode,
 )
 from cdcflow.config.references import is_reference, secret
-from cdcflow.config.serving import AccessToken, is_loopback
+from cdcflow.config.settings_file import load
 from cdcflow.config.sources import Backfill, MySQL, Postgres, Special, Tls
 from cdcflow.config.units import byte_count, seconds
 from cdcflow.config.whole import Config, Merge, Service

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from cdcflow.config.access import AccessToken, check_tokens
 from cdcflow.config.base import Settings, is_host_and_port
-from cdcflow.config.serving import AccessToken, check_tokens
 from cdcflow.config.units import Bytes, Seconds
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cdcflow.config.collections import Collection, Serve
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
-from cdcflow.config.publishing import Publish, PublishKafka
+from cdcflow.config.publish import Publish, PublishKafka
 from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL, Postgres
 from cdcflow.config.whole import Config, Merge, Service

@@ -9,13 +9,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
+from cdcflow.config.access import AccessToken, check_tokens
 from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.collections import Push, Serve
 from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog, StoreAccess
 from cdcflow.config.notify import Notify
-from cdcflow.config.publishing import Publish
+from cdcflow.config.publish import Publish
 from cdcflow.config.references import is_reference
-from cdcflow.config.serving import AccessToken, check_tokens
 from cdcflow.config.sources import MySQL, Postgres
 from cdcflow.config.units import Seconds
 from cdcflow.errors import ConfigurationError

@@ -29,7 +29,7 @@ def serve(settings: Config, tell: OnEvent) -> None:
     with contextlib.ExitStack() as around:
         around.enter_context(telling_end(tell, "serving failed"))
         around.enter_context(obeying_signals(stop.set, tell))
-        pushing = wiring.pushing(settings, tell)
+        pushing = wiring.open_push_log(settings, tell)
         around.callback(pushing.writer.stop)
         pushing.writer.start()
         door = pushing.serve

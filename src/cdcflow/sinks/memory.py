@@ -16,7 +16,7 @@ from cdcflow.log.read.lookup import gather_keys, keys_expired, keys_of_partial
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, TableId
-from cdcflow.sinks.numbering import Numbering, own_rows
+from cdcflow.sinks.log_end import LogEnd, own_rows
 
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -72,7 +72,7 @@ class MemoryLog:
         self._memory = memory
         memory.epoch = Epoch(memory.epoch + 1)
         self.epoch = memory.epoch
-        self._numbering = Numbering(memory.checkpoint)
+        self._log_end = LogEnd(memory.checkpoint)
         self._entries: list[_Entry] = []
         self._cut = (memory.checkpoint, 0)
         self._synced = 0
@@ -86,7 +86,7 @@ class MemoryLog:
 
     def append(self, numbered: Numbered) -> None:
         self._living()
-        self._numbering.check(numbered)
+        self._log_end.check(numbered)
         run = own_rows(numbered.run)
         batches = run.batches if isinstance(run, Run) else self._attach(run)
         head = TransactionHeaders.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
@@ -97,11 +97,11 @@ class MemoryLog:
             if len(b.index)
         )
         self._entries.append(_Entry(head, run.kind, rows, batches, numbered.first_offset))
-        self._numbering.advance(numbered)
+        self._log_end.advance(numbered)
 
     def cut(self, checkpoint: Checkpoint) -> None:
         self._living()
-        self._numbering.cut(checkpoint)
+        self._log_end.cut(checkpoint)
         self._cut = (checkpoint, len(self._entries))
 
     def sync(self) -> Checkpoint:
@@ -193,7 +193,7 @@ class MemorySpool:
 
     def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
         rows = sum(b.rows.num_rows for b in batches)
-        Numbering.check_index(batches, rows)
+        LogEnd.check_index(batches, rows)
         if subxids is not None and len(subxids) != rows:
             raise InvariantViolated(f"spooling {rows} rows with {len(subxids)} sub-transactions")
         self._pieces.append((tuple(batches), subxids))

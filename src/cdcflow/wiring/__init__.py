@@ -3,8 +3,8 @@
 The commands, the demo and programs that embed cdcflow start here with a `Config`.
 """
 
-from cdcflow.wiring.attaching import attach_table
-from cdcflow.wiring.capturing import (
+from cdcflow.wiring.attachment import attach_table
+from cdcflow.wiring.captures import (
     addresses,
     capture,
     capture_settings,
@@ -14,8 +14,9 @@ from cdcflow.wiring.capturing import (
     open_source,
     publisher,
 )
+from cdcflow.wiring.cleanup import drop, leftovers
 from cdcflow.wiring.commands import commands_in_log, repairs_in_log
-from cdcflow.wiring.ending import drop, leftovers
+from cdcflow.wiring.executors import readers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
 from cdcflow.wiring.logs import (
     copy_log,
@@ -34,12 +35,11 @@ from cdcflow.wiring.logs import (
     topics,
     workers,
 )
-from cdcflow.wiring.opening import consumers_status, open_for_queries
-from cdcflow.wiring.planning import log_growth, plan_capture
-from cdcflow.wiring.pushing import pushing
-from cdcflow.wiring.reading import readers
-from cdcflow.wiring.rebuilding import rebuilt
-from cdcflow.wiring.verifying import run_verification
+from cdcflow.wiring.plans import log_growth, plan_capture
+from cdcflow.wiring.push_log import open_push_log
+from cdcflow.wiring.queries import consumers_status, open_for_queries
+from cdcflow.wiring.rebuild import rebuild_tables
+from cdcflow.wiring.verification import run_verification
 from cdcflow.wiring.warehouses import (
     check_logs_to_merge,
     engines,
@@ -89,9 +89,9 @@ __all__ = [
     "topics",
     "log_growth",
     "plan_capture",
-    "pushing",
+    "open_push_log",
     "readers",
-    "rebuilt",
+    "rebuild_tables",
     "engines",
     "check_logs_to_merge",
     "logs_to_merge",

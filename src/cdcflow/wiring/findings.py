@@ -10,7 +10,7 @@ from cdcflow.config import Config, KafkaLog
 from cdcflow.errors import CdcflowError, ConfigurationError, RightMissing, SinkUnavailable, SourceUnavailable
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.check import Fault
-from cdcflow.wiring.capturing import control_table, open_source
+from cdcflow.wiring.captures import control_table, open_source
 from cdcflow.wiring.logs import (
     client_library,
     history_bucket,

@@ -31,7 +31,7 @@ from cdcflow.push.operations import parse_operations
 from cdcflow.push.remembered import Once
 from cdcflow.push.writer import Answer, Request, Written
 from cdcflow.sinks.files.log import FileLog
-from cdcflow.wiring import pushing
+from cdcflow.wiring import open_push_log
 
 TOKEN = "t" * 24
 SETTINGS = """
@@ -203,12 +203,12 @@ def test_log_of_a_capture_is_refused_and_stays_unchanged(folder: Path) -> None:
     FileLog.open(folder / "log", SourceIdentity("postgres", "7", "shop")).close()
     before = (folder / "log" / "log.json").read_bytes(), (folder / "log" / "epoch").read_bytes()
     with pytest.raises(ConfigurationError, match="a capture from postgres writes it") as caught:
-        pushing(load(folder / "cdcflow.yaml"), lambda event, fields: None)
+        open_push_log(load(folder / "cdcflow.yaml"), lambda event, fields: None)
     assert exit_code(caught.value) == 78
     assert ((folder / "log" / "log.json").read_bytes(), (folder / "log" / "epoch").read_bytes()) == before
     text = (folder / "cdcflow.yaml").read_text()
     (folder / "cdcflow.yaml").write_text(text.replace("./log", "./log-of-its-own"))
-    pushing(load(folder / "cdcflow.yaml"), lambda event, fields: None).writer.stop()
+    open_push_log(load(folder / "cdcflow.yaml"), lambda event, fields: None).writer.stop()
 
 
 def test_changed_schema_is_accepted_or_refused_at_the_start(folder: Path) -> None:
@@ -228,7 +228,7 @@ def test_changed_schema_is_accepted_or_refused_at_the_start(folder: Path) -> Non
 
 def run(settings: Path, *requests: Any, key: str | None = None) -> list[Answer]:
     """Return the answers of a process to these requests, sent one after another; then it ends."""
-    opened = pushing(load(settings), lambda event, fields: None)
+    opened = open_push_log(load(settings), lambda event, fields: None)
     try:
         opened.writer.start()
         shape = opened.shapes["orders"]

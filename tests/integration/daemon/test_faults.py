@@ -73,7 +73,7 @@ def test_new_table_is_captured_from_its_first_row(bank: Bank) -> None:
 
 def test_table_made_while_it_runs_is_captured_soon(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """O05, P61: a daemon need not be restarted because a migration created a table."""
-    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=1.0))
+    monkeypatch.setattr(wiring.captures, "LoopIntervals", partial(LoopIntervals, tables_look_s=1.0))
     seen: list[str] = []
     with bank.capturing(on_event=lambda event, _fields: seen.append(event)):
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
@@ -89,7 +89,7 @@ def test_table_made_while_it_runs_is_captured_soon(bank: Bank, monkeypatch: pyte
 
 def test_tables_that_change_places_are_captured_on(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every online migration ends like this: the new table takes the old one's name in one transaction, under load."""
-    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=1.0))
+    monkeypatch.setattr(wiring.captures, "LoopIntervals", partial(LoopIntervals, tables_look_s=1.0))
     bank.database.execute("CREATE TABLE entries_new (LIKE entries INCLUDING ALL)")
     seen: list[str] = []
     bank.start_writing(seed=8)
@@ -213,7 +213,7 @@ def test_late_sealing_holds_the_capture_up(bank: Bank, monkeypatch: pytest.Monke
         return original(self)
 
     monkeypatch.setattr(FileLog, "seal_pending", seal_pending)
-    monkeypatch.setattr(FileLog, "seal_due", lambda self, now_s: self._numbering.at_cut)
+    monkeypatch.setattr(FileLog, "seal_due", lambda self, now_s: self._log_end.at_cut)
     monkeypatch.setattr(log_writes, "UNSEALED_MAX", 3)
     with bank.capturing():
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")

@@ -115,7 +115,7 @@ def test_rows_are_right_whatever_happened_to_their_key(
     """Two rows have the same key, and one is deleted while there is no key: the other is lost if that delete is taken
     for one of all rows with the current key. And an INSERT without a key stops the capture only until the key is back.
     """
-    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=1.0))
+    monkeypatch.setattr(wiring.captures, "LoopIntervals", partial(LoopIntervals, tables_look_s=1.0))
     halves = {f"{way}_{name}": steps for way in WAYS for name, steps in {**FULL, **FOR_A_MOMENT}.items()}
     whole = {f"{way}_{name}": step for way in ("running", "stopped") for name, step in ONE_STEP.items()}
     same = {f"{way}_{name}": step for way in ("running", "stopped") for name, step in SAME.items()}

@@ -183,7 +183,7 @@ def test_rows_that_a_statement_changed_are_read_again_and_others_are_not(
     """The log does not contain these changes: without a second read, tables would permanently show NULL or old
     values.
     """
-    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=1.0))
+    monkeypatch.setattr(wiring.captures, "LoopIntervals", partial(LoopIntervals, tables_look_s=1.0))
     changed, unchanged = possible(database, CHANGED), possible(database, UNCHANGED)
     for name, way, _ in changed + unchanged:
         create(database, name, way)
@@ -227,7 +227,7 @@ def test_only_table_may_be_created_and_dropped(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that begins before the migrations waits for tables, and continues when the last one is dropped."""
-    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.5))
+    monkeypatch.setattr(wiring.captures, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.5))
     ledger = Ledger(database, tmp_path, ("made",))
     seen: list[str] = []
     empty = "no table to capture yet"

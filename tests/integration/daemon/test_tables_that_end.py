@@ -184,7 +184,7 @@ def test_tables_that_end_keep_what_they_had(ends: Ends, monkeypatch: pytest.Monk
     """P61, O05: the catalog is later than the stream. Every change from before a table's end is in the log, and no
     later one under its old name.
     """
-    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.3))
+    monkeypatch.setattr(wiring.captures, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.3))
     bank = ends.bank
     with bank.capturing():
         wait(bank, "the backfill")
@@ -215,7 +215,7 @@ def test_capture_whose_tables_are_all_gone_waits_for_others(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: Sequence[str], way: str
 ) -> None:
     """A name that was captured is no mistake in the settings, and a database without tables gets new ones."""
-    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.3))
+    monkeypatch.setattr(wiring.captures, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.3))
     bank = Bank(database, tmp_path, create=False)
     bank.configure(tables=[f"public.{name}" for name in names])
     create = "; ".join(f"CREATE TABLE {t} ({PLAIN})" for t in "tu")

@@ -161,7 +161,7 @@ def test_tables_that_end_while_the_stream_lags(lives: Lives, monkeypatch: pytest
     """The check of the tables sees that they are gone before the stream has their last changes, and so do the starts
     that follow from it.
     """
-    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.3))
+    monkeypatch.setattr(wiring.captures, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.3))
     bank = lives.bank
     starts: list[int] = []
 
@@ -186,7 +186,7 @@ def test_capture_whose_tables_are_all_gone_waits_for_others(
     mysql_database: MySQLDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: Sequence[str]
 ) -> None:
     """M39: a name that was captured is no mistake in the settings, and a database without tables gets new ones."""
-    monkeypatch.setattr(wiring.capturing, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.3))
+    monkeypatch.setattr(wiring.captures, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.3))
     bank = MySQLBank(mysql_database, tmp_path, create=False)
     bank.configure(tables=[f"{bank.schema}.{name}" for name in names])
     create = [f"CREATE TABLE {t} (id int PRIMARY KEY, v varchar(9))" for t in "tu"]

@@ -12,7 +12,7 @@ from cdcflow.capture.ports.source import Sampled
 from cdcflow.config import load
 from cdcflow.model.table import TableId
 from cdcflow.tables.verify import buckets
-from cdcflow.wiring.capturing import open_source
+from cdcflow.wiring.captures import open_source
 
 
 def digests(named: Named) -> dict[str, str]:

@@ -19,7 +19,7 @@ from cdcflow import wiring
 from cdcflow.config import load, secret
 from cdcflow.log.read.reader import list_segments
 from cdcflow.spark.executors.readers import Processes
-from cdcflow.wiring.reading import _part_reader
+from cdcflow.wiring.executors import _part_reader
 
 WITHIN_S = 60.0
 

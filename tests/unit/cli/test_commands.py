@@ -194,8 +194,8 @@ def test_rows_that_the_log_itself_has_lost_are_never_kept(
 ) -> None:
     """A comparison with a log that lacks rows itself would prove nothing."""
     asked: list[dict[str, object]] = []
-    monkeypatch.setattr(wiring.capturing, "open_log", lambda *_, **named: asked.append(named))
-    settings = wiring.capturing.capture_settings(load(folder / "cdcflow.yaml"), keep_rows=keep_rows)
+    monkeypatch.setattr(wiring.captures, "open_log", lambda *_, **named: asked.append(named))
+    settings = wiring.captures.capture_settings(load(folder / "cdcflow.yaml"), keep_rows=keep_rows)
     settings.open_log(SourceIdentity("postgres", "1", "shop"), True)
     assert (asked[0]["accept_history_loss"], asked[0]["accept_rows_lost"]) == (True, accepted)
 

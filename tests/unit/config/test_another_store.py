@@ -14,7 +14,7 @@ from cdcflow.config import Config
 from cdcflow.errors import SourceUnavailable
 from cdcflow.log.files.layout import Layout
 from cdcflow.sinks.objects.uploaded import Uploaded
-from cdcflow.wiring.planning import plan_capture
+from cdcflow.wiring.plans import plan_capture
 
 URL = "s3://bucket/shop"
 

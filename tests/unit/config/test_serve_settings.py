@@ -74,4 +74,4 @@ def test_commands_of_a_capture_report_that_there_is_no_database(tmp_path: Path) 
     with pytest.raises(ConfigurationError, match="run `cdcflow serve`"):
         wiring.open_source(load(written(tmp_path, SERVE + LOG)))
     with pytest.raises(ConfigurationError, match=r"set serve\.collections"):
-        wiring.pushing(load(written(tmp_path, SOURCE + LOG)), lambda event, fields: None)
+        wiring.open_push_log(load(written(tmp_path, SOURCE + LOG)), lambda event, fields: None)

@@ -21,7 +21,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.notes import Note
 from cdcflow.log.maintenance.expiry import Expiring, ExpiryPolicy
 from cdcflow.log.read.reader import list_segments
-from cdcflow.wiring import capturing
+from cdcflow.wiring import captures
 
 ORDERS = make_table("orders", id="int64")
 MERGE = ("merge", "/warehouse")
@@ -174,7 +174,7 @@ def test_daemon_runs_retention_next_to_its_capture(log: Layout, tmp_path: Path) 
 def test_a_publisher_notes_what_it_has_sent(log: Layout, tmp_path: Path) -> None:
     """From its first offset: an idle publisher must not hold the log indefinitely."""
     told: Told = []
-    tell = capturing._noting(load(_settings(tmp_path, path="log")), "shop", lambda *event: told.append(event))
+    tell = captures._noting(load(_settings(tmp_path, path="log")), "shop", lambda *event: told.append(event))
     tell("publishing begun", {"prefix": "shop", "offset": 3})
     assert notes.read(log, "publish", "shop") == Note("publish", "shop", 2)
     tell("published", {"offset": 6, "seconds": 0.1})

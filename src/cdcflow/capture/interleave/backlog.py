@@ -1,7 +1,7 @@
 """Which tables are still to be read, how far each one is, and what to read next.
 
-This module does not depend on windows, marks or the stream's order; see `cdcflow.capture.interleave.windowing`. It
-owns the stored progress and the unstored facts about each table (`work`).
+This module does not depend on windows, marks or the stream's order; see `cdcflow.capture.interleave.window_sequence`.
+It owns the stored progress and the unstored facts about each table (`work`).
 
 Rows that move. A plan is fixed at its start, so the range chunks miss a row if an update moves its new version to a
 page that was already read, or above the bound. The log has that update, but perhaps not all of its columns. So as soon

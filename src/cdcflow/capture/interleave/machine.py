@@ -4,8 +4,8 @@
     chunk                    rows read here
     change log   ──c──c──c──│ r r r r c──c──c │──c──▶        │: a cut; r: rows of the chunk
 
-Which of them comes first, and why that is right, is in `windowing`; whose turn it is, and which rows must be read by
-key, in `backlog`. This module handles what source and operators change about the tables during a backfill.
+Which of them comes first, and why that is right, is in `window_sequence`; whose turn it is, and which rows must be read
+by key, in `backlog`. This module handles what source and operators change about the tables during a backfill.
 
 Rows that a statement changes without writing them to the log (ALTER TYPE … USING). The source provides a *row version*,
 which differs after any such statement; rows are read again if the version they were read at is not the current one. The
@@ -61,7 +61,7 @@ from cdcflow.capture.interleave.messages import (
 )
 from cdcflow.capture.interleave.progress import CommandRecord, Progress, State
 from cdcflow.capture.interleave.tail import Tail
-from cdcflow.capture.interleave.windowing import Windowing
+from cdcflow.capture.interleave.window_sequence import WindowSequence
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import TableId
@@ -94,10 +94,10 @@ class Interleave:
         stored = Progress.from_json(checkpoint.progress)
         self._backlog = Backlog(stored, tables, limits, checkpoint.next_offset, partial)
         seen = Delivered(delivered, limits.delivered_max)
-        self._windowing = Windowing(epoch, self._backlog, self._tail, seen, limits)
+        self._windows = WindowSequence(epoch, self._backlog, self._tail, seen, limits)
         for table, keys in partial.items():
             if keys is None and (known := self._backlog.get(table)) is not None and known.collects_from is not None:
-                self._windowing.again(table, UNKNOWN)
+                self._windows.again(table, UNKNOWN)
 
     def step(self, given: Input) -> list[Effect]:
         """Take one input and return the effects to carry out, in this order. Those on the log come first.
@@ -106,13 +106,13 @@ class Interleave:
             InvariantViolated: the input is impossible; stop, nothing more may be written.
         """
         self._take(given)
-        self._windowing.go_on()
-        is_due = self._tail.due or (self._backlog.changed and not self._windowing.holding)
+        self._windows.go_on()
+        is_due = self._tail.due or (self._backlog.changed and not self._windows.holding)
         if is_due and self._tail.position is not None:  # otherwise the source was never read: no position
             self._tail.make_cut(self._backlog.json())
             self._backlog.changed = False
-        effects = self._tail.effects + self._windowing.asks
-        self._tail.effects, self._windowing.asks = [], []
+        effects = self._tail.effects + self._windows.asks
+        self._tail.effects, self._windows.asks = [], []
         return effects
 
     @property
@@ -122,7 +122,7 @@ class Interleave:
 
     def use(self, limits: Limits) -> None:
         """Apply other limits, beginning with the next chunk."""
-        self._windowing.limits = limits
+        self._windows.limits = limits
         self._backlog.use(limits)
 
     @property
@@ -133,7 +133,7 @@ class Interleave:
     @property
     def held_size(self) -> tuple[int, int]:
         """Rows and bytes held because a window is open. Any thread may call it."""
-        window = self._windowing.window
+        window = self._windows.window
         if window is None:
             return 0, 0
         return sum(run.rows for run in tuple(window.held)), window.held_bytes
@@ -141,17 +141,17 @@ class Interleave:
     @property
     def window_tables(self) -> tuple[TableId, ...]:
         """The tables of the open window; empty if no window is open. Any thread may call it."""
-        window = self._windowing.window
+        window = self._windows.window
         return () if window is None else tuple(window.chunks)
 
     def _take(self, given: Input) -> None:
         match given:
             case Committed(run):
-                self._windowing.add_committed(run)
+                self._windows.add_committed(run)
             case MarkSeen():
-                self._windowing.mark_seen(given)
+                self._windows.mark_seen(given)
             case Advanced(position, commit_ts):
-                self._windowing.advance(position, commit_ts)
+                self._windows.advance(position, commit_ts)
             case RowsFilled(table, swapped=True):
                 self._on_swap(table)
             case RowsFilled(table, _, None):
@@ -164,17 +164,17 @@ class Interleave:
                 for version in found:
                     self._compare_version(version)
             case Tick(now_us):
-                self._windowing.tick(now_us)
+                self._windows.tick(now_us)
             case MarkWritten(mark):
-                self._windowing.mark_written(mark)
+                self._windows.mark_written(mark)
             case Planned():
-                self._windowing.accept_plan(given)
+                self._windows.accept_plan(given)
             case ChunkRead():
-                self._windowing.chunk_read(given)
+                self._windows.chunk_read(given)
             case ChunkFailed():
-                self._windowing.chunk_failed(given)
+                self._windows.chunk_failed(given)
             case SnapshotTaken(visibility):
-                self._windowing.snapshot_taken(visibility)
+                self._windows.snapshot_taken(visibility)
             case Command():
                 self._command(given)
             case Forget(table):
@@ -194,20 +194,20 @@ class Interleave:
             self._rows_changed(version.table)
         # A change of rows may have left the version the same: a partition that was added, written to, and dropped.
         if self._backlog.keep_version(version) or version.changed:
-            self._windowing.wait_for_mark()
+            self._windows.wait_for_mark()
 
     def _rows_changed(self, table: TableId) -> None:
         # Also if its backfill failed: the statement may have fixed the cause, and a table that it emptied would stay
         # empty.
         if not self._is_unread(table, "cancelled", "forgotten"):
-            self._windowing.again(table, "a statement changed its old rows")
-            self._windowing.wait_for_mark()  # rows from before the statement may follow in the same batch
+            self._windows.again(table, "a statement changed its old rows")
+            self._windows.wait_for_mark()  # rows from before the statement may follow in the same batch
 
     def _on_swap(self, table: TableId) -> None:
         known = self._backlog.get(table)
         if known is not None and known.active:
-            self._windowing.again(table, "another table took its name while it was read")
-            self._windowing.wait_for_mark()  # as above
+            self._windows.again(table, "another table took its name while it was read")
+            self._windows.wait_for_mark()  # as above
 
     def _rows_incomplete(self, table: TableId, keys: KeySet) -> None:
         # Not if its backfill failed: it would be tried and fail again with every such row. Until an operator requests a
@@ -216,17 +216,17 @@ class Interleave:
             return
         known = self._backlog.progress.tables[table]
         if known.whole:
-            self._windowing.again(table, "rows came without all of their columns, and it has no key to read them by")
+            self._windows.again(table, "rows came without all of their columns, and it has no key to read them by")
             return
         if known.state == "done":
-            self._windowing.tell("keys to be read", table=str(table), reason="rows came without all of their columns")
+            self._windows.tell("keys to be read", table=str(table), reason="rows came without all of their columns")
         self._backlog.read_keys(table, keys, self._tail.next_offset)
 
     def _is_unread(self, table: TableId, *states: State) -> bool:
         """Whether this table is not being read, because it is unknown or in one of these states."""
         known = self._backlog.get(table)
         if known is None or known.state in states:
-            self._windowing.tell("rows changed unseen", table=str(table), state=known.state if known else "unknown")
+            self._windows.tell("rows changed unseen", table=str(table), state=known.state if known else "unknown")
             return True
         return False
 
@@ -260,19 +260,19 @@ class Interleave:
         found = outcome_of(order, table, known)
         if not found.fits:
             state = "unknown" if known is None else known.state
-            self._windowing.tell("order ignored", order=type(order).__name__.lower(), table=str(table), state=state)
+            self._windows.tell("order ignored", order=type(order).__name__.lower(), table=str(table), state=state)
             return found
         match order:
             case Backfill():
-                self._windowing.leave(table)
+                self._windows.leave(table)
                 self._backlog.begin_generation(table, self._tail.next_offset, by_order=True)
             case Pause():
-                self._windowing.leave(table)
+                self._windows.leave(table)
                 self._backlog.pause(table)
             case Resume():
                 self._resume(table, order.partial)
             case Cancel():
-                self._windowing.stop(table, "cancelled", "cancelled by order")
+                self._windows.stop(table, "cancelled", "cancelled by order")
             case Adjust():
                 self._backlog.adjust(order)
             case Reread():
@@ -282,28 +282,28 @@ class Interleave:
             case Proven():
                 self._backlog.prove(table, order.position, self._tail.next_offset)
             case Attach():
-                self._windowing.leave(table)
+                self._windows.leave(table)
                 position = self._tail.position or ""
                 self._backlog.attach(table, order.base, self._epoch, self._tail.next_offset, position)
         return found
 
     def _forget(self, table: TableId) -> None:
         if self._backlog.get(table) is None:
-            self._windowing.tell("order ignored", order="forget", table=str(table), state="unknown")
+            self._windows.tell("order ignored", order="forget", table=str(table), state="unknown")
         else:
-            self._windowing.stop(table, "forgotten")
+            self._windows.stop(table, "forgotten")
 
     def _pause_capture(self, paused: bool) -> None:
         """Abandon the window, so that nothing is held and a cut is possible at once; or continue."""
-        self._windowing.leave_all()
+        self._windows.leave_all()
         self._backlog.pause_capture(paused)
-        self._windowing.tell("capture paused" if paused else "capture resumed")
+        self._windows.tell("capture paused" if paused else "capture resumed")
 
     def _resume(self, table: TableId, partial: KeySet | None) -> None:
-        window = self._windowing.window
+        window = self._windows.window
         held = () if window is None else window.held
         self._backlog.resume(table, (partial, *(run.partial_keys(table) for run in held)))
         if partial is None and self._backlog.progress.tables[table].collects_from is not None:
-            self._windowing.again(table, UNKNOWN)
+            self._windows.again(table, UNKNOWN)
         for crowded in self._backlog.too_many_keys():
-            self._windowing.again(crowded, TOO_MANY)
+            self._windows.again(crowded, TOO_MANY)

@@ -1,6 +1,7 @@
 """One window: the marks, the chunks between them, and what the stream has delivered since low.
 
-It answers questions about one window. When to open or close one is decided in `cdcflow.capture.interleave.windowing`.
+It answers questions about one window. When to open or close one is decided in
+`cdcflow.capture.interleave.window_sequence`.
 """
 
 from __future__ import annotations

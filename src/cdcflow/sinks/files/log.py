@@ -58,7 +58,7 @@ from cdcflow.sinks.files.row_file import HeldFile, RowFile
 from cdcflow.sinks.files.sealer import Sealing
 from cdcflow.sinks.files.spool_file import SpoolFile
 from cdcflow.sinks.files.uploader import Uploading
-from cdcflow.sinks.numbering import Numbering
+from cdcflow.sinks.log_end import LogEnd
 
 BUFFERED_BYTES_MAX = 8 << 20
 """The limit on queued bytes: when `append` exceeds it, it writes to the file itself instead of the syncing thread."""
@@ -123,7 +123,7 @@ class FileLog:
         self._of_journal: list[_Beside] = []
         self.file_bytes_min = FILE_BYTES_MIN
         self._rows_since: float | None = None
-        self._numbering = Numbering(opened.header.base)
+        self._log_end = LogEnd(opened.header.base)
         self._writing = threading.Lock()
         self._journal = JournalFile(layout, opened.header, layer)
         self._journals = deque([self._journal])  # those that are not wholly durable yet; the last is written to
@@ -206,7 +206,7 @@ class FileLog:
     def append(self, numbered: Numbered) -> None:
         """Append transactions. They count with the next cut, once it is synced."""
         self._living()
-        self._numbering.check(numbered)
+        self._log_end.check(numbered)
         run = numbered.run
         batches = run.batches if isinstance(run, Run) else ()
         filed = self._shape_for_file(run)
@@ -228,14 +228,14 @@ class FileLog:
             self._have_written(run, numbered)
         if spooled is not None and isinstance(run, SpooledTransaction):
             self._attach(run, spooled, numbered.first_offset)
-        self._numbering.advance(numbered)
+        self._log_end.advance(numbered)
         if encoder.waiting > BUFFERED_BYTES_MAX:
             self._write()
 
     def cut(self, checkpoint: Checkpoint) -> None:
         """Everything appended so far may become visible with this checkpoint, once it is synced."""
         self._living()
-        self._numbering.cut(checkpoint)
+        self._log_end.cut(checkpoint)
         journal, durable = self._journal, self._durable
         journal.encoder.cut(checkpoint, durable.end if durable.journal is journal else journal.head_bytes)
         self._cut = _JournalCut(checkpoint, journal, journal.bytes, (*self._unsynced_files(), *self._attached))
@@ -411,7 +411,7 @@ class FileLog:
             raise
 
     def _rolls(self) -> bool:
-        return self._numbering.at_cut and self._cut.checkpoint.next_offset > self._journal.header.first_offset
+        return self._log_end.at_cut and self._cut.checkpoint.next_offset > self._journal.header.first_offset
 
     def _unsynced_files(self) -> tuple[_Beside, ...]:
         """Separate files that the last cut needs and that are not durable yet."""
@@ -557,10 +557,10 @@ class FileLog:
             ) from error
 
     def _finish(self) -> None:
-        if not self._numbering.at_cut:
+        if not self._log_end.at_cut:
             self._write()
             self._journal.cut_off(self._cut.end)
-            self._numbering = Numbering(self._cut.checkpoint)
+            self._log_end = LogEnd(self._cut.checkpoint)
         self.sync()
         self.roll()
         self.seal_pending()

@@ -14,7 +14,7 @@ from cdcflow.log.format.journal import Encoder
 from cdcflow.model.change import ChangeBatch, Uint64s
 from cdcflow.model.checksum import crc32
 from cdcflow.model.table import Table
-from cdcflow.sinks.numbering import Numbering
+from cdcflow.sinks.log_end import LogEnd
 
 
 class SpoolFile:
@@ -47,7 +47,7 @@ class SpoolFile:
         be rolled back.
         """
         rows = sum(b.rows.num_rows for b in batches)
-        Numbering.check_index(batches, rows)
+        LogEnd.check_index(batches, rows)
         if subxids is not None:
             if len(subxids) != rows:
                 raise InvariantViolated(f"spooling {rows} rows with {len(subxids)} sub-transactions")

@@ -53,7 +53,7 @@ from cdcflow.sinks.kafka.frames import frames, read_state
 from cdcflow.sinks.kafka.producer import Sender
 from cdcflow.sinks.kafka.state import StateRecord, TopicRange, TopicState
 from cdcflow.sinks.kafka.topics import Admin, PartitionReader, Topics
-from cdcflow.sinks.numbering import Numbering, own_rows
+from cdcflow.sinks.log_end import LogEnd, own_rows
 
 RANGE_BYTES_MAX = 64 << 20
 RANGE_AGE_S = 3600.0
@@ -117,7 +117,7 @@ class KafkaLog:
         self._syncing = threading.Lock()
         self._spools: dict[str, SpoolFile] = {}
         self._spools_opened = 0
-        self._numbering = Numbering(state.checkpoint)
+        self._log_end = LogEnd(state.checkpoint)
         self._newest_xid = state.newest_xid
         self._queue: deque[_Frame | _Begun | _Spooled] = deque()
         self._queued = self._sent = 0
@@ -204,7 +204,7 @@ class KafkaLog:
     def append(self, numbered: Numbered) -> None:
         """Append transactions. They count with the next cut, once it is synced."""
         self._living()
-        self._numbering.check(numbered)
+        self._log_end.check(numbered)
         run = own_rows(numbered.run)
         first = numbered.first_offset
         # Everything that can be refused is refused before the first frame: after that the log has part of a run.
@@ -221,12 +221,12 @@ class KafkaLog:
             self._attach(run, spooled, first)
         if run.kind is Kind.SOURCE and run.transactions:
             self._newest_xid = _newer(self._newest_xid, run.xids)
-        self._numbering.advance(numbered)
+        self._log_end.advance(numbered)
 
     def cut(self, checkpoint: Checkpoint) -> None:
         """Everything appended so far may become visible with this checkpoint, once it is synced."""
         self._living()
-        self._numbering.cut(checkpoint)
+        self._log_end.cut(checkpoint)
         self._encoder.cut(checkpoint, 0)
         self._put_frames()
         self._cut = _QueuedCut(checkpoint, self._queued, self._newest_xid)
@@ -362,7 +362,7 @@ class KafkaLog:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _rolls(self) -> bool:
-        return self._numbering.at_cut and self._cut.checkpoint.next_offset > self._head.first_offset
+        return self._log_end.at_cut and self._cut.checkpoint.next_offset > self._head.first_offset
 
     def _begin_range(self) -> None:
         checkpoint = self._cut.checkpoint

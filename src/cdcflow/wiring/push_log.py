@@ -15,7 +15,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.wiring.logs import log_layout, log_reader, open_log
-from cdcflow.wiring.opening import open_for_queries
+from cdcflow.wiring.queries import open_for_queries
 
 if TYPE_CHECKING:
     from cdcflow.http.consumers import ConsumerDoor
@@ -72,7 +72,7 @@ class Pushing:
         return open_for_queries(self.config, files_max=FILES_MAX)
 
 
-def pushing(config: Config, tell: OnEvent) -> Pushing:
+def open_push_log(config: Config, tell: OnEvent) -> Pushing:
     """Open the log of the configured collections, and create it if it does not exist.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cdcflow.capture.ports.comparison import Comparable
 from cdcflow.config import Config
 from cdcflow.errors import ConfigurationError
-from cdcflow.wiring.capturing import open_source
+from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.warehouses import policies, warehouse
 

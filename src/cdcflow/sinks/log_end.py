@@ -19,7 +19,7 @@ def own_rows(run: Run | SpooledTransaction | HeldRun) -> Run | SpooledTransactio
     return run
 
 
-class Numbering:
+class LogEnd:
     """The end of a log: its next numbers, and its last cut."""
 
     def __init__(self, base: Checkpoint) -> None:

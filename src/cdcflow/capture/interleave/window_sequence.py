@@ -59,7 +59,7 @@ from cdcflow.model.position import Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
 
 
-class Windowing:
+class WindowSequence:
     """One window at a time, over the tables of a backlog. Pure.
 
     Effects on the log are in `tail`; requests to the source and events for operators are in `asks`; the machine takes

@@ -46,7 +46,7 @@ def open_for_queries(log: Config | Path | str, files_max: int | None = None) -> 
     return SubscribedLog(reader, layout, local.current_rows, files_max, partial(_states, layout, place))
 
 
-def opened_logs(logs: Mapping[str, Config | Path | str], silent_after_s: float) -> Logs:
+def open_several_logs(logs: Mapping[str, Config | Path | str], silent_after_s: float) -> Logs:
     """Several named logs, to be read as one.
 
     Raises:

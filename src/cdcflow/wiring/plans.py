@@ -16,7 +16,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.log.files.layout import UPLOADS, Bounds, Layout
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
-from cdcflow.wiring.capturing import open_source
+from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_id, log_reader
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cdcflow.tables.job.reports import MergeProgress, MergeReport
 
 
-def rebuilt(config: Config, into: str | None, watch: Callable[[MergeProgress], None]) -> MergeReport:
+def rebuild_tables(config: Config, into: str | None, watch: Callable[[MergeProgress], None]) -> MergeReport:
     """Merge the whole log into an empty warehouse (`into`; None: the configured one). Queries neither the source nor a
     daemon.
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from cdcflow.capture.ports.findings import Dropped
 from cdcflow.config import Config, FileLog, KafkaLog, Postgres
 from cdcflow.errors import ConfigurationError
-from cdcflow.wiring.capturing import open_source
+from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_id, log_reader
 
 

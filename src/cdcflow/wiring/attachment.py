@@ -15,7 +15,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.fold.completeness import TableBackfill
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import Table, TableId, word
-from cdcflow.wiring.capturing import open_source
+from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.warehouses import policies, warehouse
 
