@@ -41,7 +41,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class RateSetup:
     """The state that the parties of one rate share."""
 
     bench: Bench
@@ -82,20 +82,20 @@ def run(budget: Budget, transport: str) -> list[Line]:
             case = f"{rate:,} single-row commits/s"
             tell(f"  kafka-latency: {case}, {transport}")
             rows = round(rate * SECONDS * budget.rows / ROWS)
-            lines += _lines(case, _measured(Beside(Bench(server, Path(folder), rate, rows), broker), budget))
+            lines += _lines(case, _measured(RateSetup(Bench(server, Path(folder), rate, rows), broker), budget))
     return lines
 
 
-def _measured(beside: Beside, budget: Budget) -> dict[str, list[Outcome]]:
+def _measured(setup: RateSetup, budget: Budget) -> dict[str, list[Outcome]]:
     taking: dict[str, Party] = {
-        LIMIT: lambda: paced(beside),
-        US: lambda: logged(beside),
-        PUBLISHED: lambda: published(beside),
+        LIMIT: lambda: paced(setup),
+        US: lambda: logged(setup),
+        PUBLISHED: lambda: published(setup),
     }
-    if peers.debezium_classes() is not None and beside.bench.server.transport == "tcp":
-        taking[DEBEZIUM] = lambda: produced(beside)
+    if peers.debezium_classes() is not None and setup.bench.server.transport == "tcp":
+        taking[DEBEZIUM] = lambda: produced(setup)
     fewer = {DEBEZIUM: 1 if budget.quick else budget.rounds}
-    return rounds(taking, budget.rounds, postmaster=beside.bench.server.postmaster, fewer=fewer)
+    return rounds(taking, budget.rounds, postmaster=setup.bench.server.postmaster, fewer=fewer)
 
 
 def _lines(case: str, measured: Mapping[str, list[Outcome]]) -> Iterator[Line]:
@@ -110,67 +110,67 @@ def _lines(case: str, measured: Mapping[str, list[Outcome]]) -> Iterator[Line]:
 # ── the parties ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def paced(beside: Beside) -> Outcome:
+def paced(setup: RateSetup) -> Outcome:
     """The limit: the time that the broker itself needs for a transaction, and a consumer to see it."""
-    bench = beside.bench
-    with beside.topic() as name:
-        brokers.made(beside.broker, name)
-        consumer = beside.consumer(name, "bytes")
-        asked = {"brokers": beside.broker.address, "topic": name, "rows": bench.rows, "rate": bench.rate}
+    bench = setup.bench
+    with setup.topic() as name:
+        brokers.made(setup.broker, name)
+        consumer = setup.consumer(name, "bytes")
+        asked = {"brokers": setup.broker.address, "topic": name, "rows": bench.rows, "rate": bench.rate}
         Child.of("producer", {**asked, "times": str(bench.committed)}).outcome()
-        return beside.timed(consumer)
+        return setup.timed(consumer)
 
 
-def logged(beside: Beside) -> Outcome:
+def logged(setup: RateSetup) -> Outcome:
     """`cdcflow run` into the log's topic."""
-    with beside.topic() as name, _daemon(beside, name):
-        consumer = beside.consumer(name, "log")
-        beside.bench.writer().outcome()
-        return beside.timed(consumer)
+    with setup.topic() as name, _daemon(setup, name):
+        consumer = setup.consumer(name, "log")
+        setup.bench.writer().outcome()
+        return setup.timed(consumer)
 
 
-def published(beside: Beside) -> Outcome:
+def published(setup: RateSetup) -> Outcome:
     """`cdcflow run`, and `cdcflow publish` alongside it."""
-    bench = beside.bench
-    with beside.topic() as name, _daemon(beside, name) as config:
+    bench = setup.bench
+    with setup.topic() as name, _daemon(setup, name) as config:
         prefix = f"{name}-tables"
-        topic = brokers.made(beside.broker, f"{prefix}.public.{NARROW.name}")
-        asked = {"config": brokers.published(config, beside.broker, prefix), "until_offset": bench.rows}
+        topic = brokers.made(setup.broker, f"{prefix}.public.{NARROW.name}")
+        asked = {"config": brokers.published(config, setup.broker, prefix), "until_offset": bench.rows}
         publisher = Child.of("publisher", asked)
         publisher.line()
-        consumer = beside.consumer(topic, "json")
+        consumer = setup.consumer(topic, "json")
         bench.writer().outcome()
         publisher.outcome()
-        return beside.timed(consumer)
+        return setup.timed(consumer)
 
 
-def produced(beside: Beside) -> Outcome:
+def produced(setup: RateSetup) -> Outcome:
     """Debezium's engine and a KafkaProducer, both as prompt as they get; the compiler warmed up by negative ids."""
-    bench = beside.bench
-    with beside.topic() as name:
-        topic = brokers.made(beside.broker, f"{name}.public.{NARROW.name}")
-        how = {**peers.spelled(peers.PROMPT), **brokers.produced(beside.broker, brokers.PROMPT), "topic_prefix": name}
+    bench = setup.bench
+    with setup.topic() as name:
+        topic = brokers.made(setup.broker, f"{name}.public.{NARROW.name}")
+        how = {**peers.spelled(peers.PROMPT), **brokers.produced(setup.broker, brokers.PROMPT), "topic_prefix": name}
         rows = DEBEZIUM_WARM_ROWS + bench.rows
         command = peers.debezium_command(bench.server.port, rows, "json-plain", **how)
         assert command is not None
         bench.with_slot()
         engine = Child(command)
         bench.server.until_read(engine)
-        consumer = beside.consumer(topic, "json")
+        consumer = setup.consumer(topic, "json")
         bench.server.execute(NARROW.insert(str(-DEBEZIUM_WARM_ROWS), "-1"))
-        brokers.until_there(beside.broker, topic, DEBEZIUM_WARM_ROWS, engine)
+        brokers.until_there(setup.broker, topic, DEBEZIUM_WARM_ROWS, engine)
         time.sleep(SETTLED_S)
         bench.writer().outcome()
         engine.outcome()
-        return beside.timed(consumer)
+        return setup.timed(consumer)
 
 
 @contextmanager
-def _daemon(beside: Beside, topic: str) -> Iterator[dict[str, object]]:
+def _daemon(setup: RateSetup, topic: str) -> Iterator[dict[str, object]]:
     """A daemon that captures into a new topic, reading its slot already; its settings."""
-    bench = beside.bench
+    bench = setup.bench
     bench.empty()
-    config = brokers.logged(settings(bench.server, bench.folder), beside.broker, topic, bench.folder)
+    config = brokers.logged(settings(bench.server, bench.folder), setup.broker, topic, bench.folder)
     daemon = Child.of("capture", {"config": config})
     try:
         bench.server.until_read(daemon)

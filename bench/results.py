@@ -142,9 +142,9 @@ def keep(lines: Sequence[Line], path: Path = LATEST) -> None:
     order = {bench: place for place, bench in enumerate(BENCHES)}
     together = sorted((*kept, *lines), key=lambda line: order.get(line.bench, len(order)))
     text = json.dumps([asdict(line) for line in together], indent=1, ensure_ascii=False)
-    beside = path.with_suffix(".tmp")
-    beside.write_text(text + "\n")
-    beside.replace(path)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text + "\n")
+    temporary.replace(path)
 
 
 def load(path: Path = LATEST) -> list[Line]:

@@ -77,9 +77,9 @@ class Reloading:
             return {"op": "reload", "number": number, "plan": found.to_json()}
 
     def _take_up(self, config: Config, found: Plan) -> int:
-        self.use_components(beside(self.in_use, config))
+        self.use_components(with_component_settings(self.in_use, config))
         # They count from now on, even if the capture falls back to earlier settings.
-        known = {n: beside(before, config) for n, (before, _) in self._known.items()}
+        known = {n: with_component_settings(before, config) for n, (before, _) in self._known.items()}
         self._known = {number: (before, settings_as_text(before)) for number, before in known.items()}
         settings = replace(
             wiring.capture_settings(config, reopened=True, readers=self._readers), kept=self._follow_capture
@@ -129,7 +129,7 @@ def check(plan: Plan) -> None:
         )
 
 
-def beside(before: Config, config: Config) -> Config:
+def with_component_settings(before: Config, config: Config) -> Config:
     """The previous settings, with those of what runs alongside the capture from `config`."""
     log = before.log
     if isinstance(log, FileLog) and isinstance(config.log, FileLog):

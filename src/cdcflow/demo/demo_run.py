@@ -111,8 +111,8 @@ class DemoRun:
     def _play(self) -> None:
         engine = engines.demo_engine(self._engine_kind, self._directory, self._log, self._table_format)
         try:
-            beside = ", and also Spark" if self._engine_kind == "spark" else ""
-            self._screen.step(f"starting {self._source.name}{beside}")
+            with_spark = ", and also Spark" if self._engine_kind == "spark" else ""
+            self._screen.step(f"starting {self._source.name}{with_spark}")
             with self._source as source, self._log:
                 self._load(source)
                 self._capture(source)

@@ -51,7 +51,7 @@ class SparkEngine:
 
     name = "spark"
     reads_in_place = True
-    compacts_beside = True
+    compacts_concurrently = True
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse | Path | str, format_: str) -> None:
         """Check that the session can merge into the warehouse.

@@ -290,7 +290,7 @@ class Engine(Protocol):
     reads_in_place: bool
     """It reads a log's files in place, also from an object store; otherwise they are fetched to the local disk."""
 
-    compacts_beside: bool
+    compacts_concurrently: bool
     """It can compact tables while a merge runs; otherwise the merge waits."""
 
     @property

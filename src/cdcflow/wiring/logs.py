@@ -15,7 +15,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.notes import warehouse_name
 from cdcflow.log.maintenance.background import OnEvent
 from cdcflow.log.maintenance.expiry import Expiring, ExpiryPolicy
-from cdcflow.log.maintenance.index import IndexingBeside
+from cdcflow.log.maintenance.index import BackgroundIndexing
 from cdcflow.log.maintenance.retention import LogRetention
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.log.read.log_reader import LogReader
@@ -224,10 +224,10 @@ def keeping(config: Config, workers: Workers = HERE) -> Keeping:
     return Keeping(asked, layout, workers=workers, reopened=None if workers is HERE else log_at)
 
 
-def indexing(config: Config, on_event: OnEvent) -> IndexingBeside | None:
+def indexing(config: Config, on_event: OnEvent) -> BackgroundIndexing | None:
     """The background task that indexes the configured log's keys during a capture, or None if it is turned off."""
     log = config.log
-    return IndexingBeside(log_layout(log), on_event) if isinstance(log, FileLog) and log.index else None
+    return BackgroundIndexing(log_layout(log), on_event) if isinstance(log, FileLog) and log.index else None
 
 
 def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], None]) -> Copied:

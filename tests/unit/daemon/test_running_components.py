@@ -29,7 +29,7 @@ class Stage:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.refused = False
-        self.beside = RunningComponents([_Part(self, "listen"), _Part(self, "hosts")])
+        self.components = RunningComponents([_Part(self, "listen"), _Part(self, "hosts")])
 
     def taken(self) -> list[str]:
         done, self.done = self.done, []
@@ -70,25 +70,25 @@ class _Made:
 def test_only_what_differs_is_replaced(tmp_path: Path) -> None:
     """The new one exists before the old one ends; components whose settings are unchanged are not touched."""
     stage = Stage()
-    stage.beside.use(config(tmp_path, listen="127.0.0.1:1"))
+    stage.components.use(config(tmp_path, listen="127.0.0.1:1"))
     assert stage.taken() == ["prepare listen 127.0.0.1:1", "begin listen 127.0.0.1:1"]
-    stage.beside.use(config(tmp_path, listen="127.0.0.1:1", metrics_per_table="never"))
+    stage.components.use(config(tmp_path, listen="127.0.0.1:1", metrics_per_table="never"))
     assert stage.taken() == []
-    stage.beside.use(config(tmp_path, listen="127.0.0.1:2"))
+    stage.components.use(config(tmp_path, listen="127.0.0.1:2"))
     assert stage.taken() == ["prepare listen 127.0.0.1:2", "end listen 127.0.0.1:1", "begin listen 127.0.0.1:2"]
-    stage.beside.use(config(tmp_path))
+    stage.components.use(config(tmp_path))
     assert stage.taken() == ["end listen 127.0.0.1:2"]
 
 
 def test_component_that_cannot_run_leaves_all_unchanged(tmp_path: Path) -> None:
     """Applying half of a file's settings would be a state that no file describes."""
     stage = Stage()
-    stage.beside.use(config(tmp_path, listen="127.0.0.1:1", hosts=["a"]))
+    stage.components.use(config(tmp_path, listen="127.0.0.1:1", hosts=["a"]))
     stage.taken()
     stage.refused = True
     with pytest.raises(ConfigurationError, match="cannot be"):
-        stage.beside.use(config(tmp_path, listen="127.0.0.1:2", hosts=["b"]))
+        stage.components.use(config(tmp_path, listen="127.0.0.1:2", hosts=["b"]))
     assert stage.taken() == ["prepare listen 127.0.0.1:2", "end, wait, listen 127.0.0.1:2"]
     stage.refused = False
-    stage.beside.close()
+    stage.components.close()
     assert stage.taken() == ["end, wait, hosts ('a',)", "end, wait, listen 127.0.0.1:1"]

@@ -18,7 +18,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.index import index_files
 from cdcflow.log.index.index_files import KeyIndex
 from cdcflow.log.index.keyhash import hashes
-from cdcflow.log.maintenance.index import Indexing, IndexingBeside
+from cdcflow.log.maintenance.index import BackgroundIndexing, Indexing
 from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files.log import FileLog
@@ -199,7 +199,7 @@ def test_segments_that_a_capture_seals_are_indexed_in_the_background(grown: Grow
     """It does so in the background; an error does not end the capture and is reported once."""
     told: list[tuple[str, Any]] = []
     grown.grow(2)
-    with IndexingBeside(grown.layout, lambda event, fields: told.append((event, dict(fields))), every_s=0.01):
+    with BackgroundIndexing(grown.layout, lambda event, fields: told.append((event, dict(fields))), every_s=0.01):
         _until(lambda: not places(grown.layout, NOBODY))
         grown.grow(2)
         _until(lambda: not places(grown.layout, NOBODY))

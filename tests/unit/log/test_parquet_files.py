@@ -203,8 +203,8 @@ def test_large_files_are_written_in_large_pieces(monkeypatch: pytest.MonkeyPatch
 
 def test_background_thread_runs_one_task_at_a_time_and_its_error_is_raised() -> None:
     """The error is raised when the next task is submitted, or on waiting."""
-    beside = TaskThread()
-    beside.wait()
+    encoder = TaskThread()
+    encoder.wait()
     names: list[str] = []
     may_end = threading.Event()
 
@@ -212,35 +212,35 @@ def test_background_thread_runs_one_task_at_a_time_and_its_error_is_raised() -> 
         names.append(threading.current_thread().name)
         assert may_end.wait(30)
 
-    beside.do(waits)
-    handing = threading.Thread(target=beside.do, args=(lambda: names.append("second"),))
+    encoder.do(waits)
+    handing = threading.Thread(target=encoder.do, args=(lambda: names.append("second"),))
     handing.start()
     handing.join(0.05)
     assert handing.is_alive(), "the first one is under way"
     may_end.set()
     handing.join(30)
-    beside.wait()
+    encoder.wait()
     assert names == ["cdcflow-encode_0", "second"]
 
     def fails() -> None:
         raise OSError("no room")
 
-    beside.do(fails)
+    encoder.do(fails)
     with pytest.raises(OSError, match="no room"):
-        beside.wait()
-    beside.wait()
-    beside.do(fails)
+        encoder.wait()
+    encoder.wait()
+    encoder.do(fails)
     with pytest.raises(OSError, match="no room"):
-        beside.do(lambda: names.append("third"))
+        encoder.do(lambda: names.append("third"))
     assert names[-1] == "second"
-    beside.do(fails)
-    beside.close()
+    encoder.do(fails)
+    encoder.close()
     TaskThread().close()
 
 
 def test_closing_waits_for_the_write_under_way() -> None:
     """Otherwise the file would be closed while it is written."""
-    beside = TaskThread()
+    encoder = TaskThread()
     ended: list[str] = []
     begun, may_end = threading.Event(), threading.Event()
 
@@ -249,9 +249,9 @@ def test_closing_waits_for_the_write_under_way() -> None:
         assert may_end.wait(30)
         ended.append("work")
 
-    beside.do(waits)
+    encoder.do(waits)
     assert begun.wait(30)
-    closing = threading.Thread(target=lambda: (beside.close(), ended.append("closed")))  # type: ignore[func-returns-value]
+    closing = threading.Thread(target=lambda: (encoder.close(), ended.append("closed")))  # type: ignore[func-returns-value]
     closing.start()
     closing.join(0.05)
     assert ended == []
@@ -263,16 +263,16 @@ def test_closing_waits_for_the_write_under_way() -> None:
 def test_file_written_in_the_background_is_the_same_file() -> None:
     """The thread writes the same bytes as the owner would have."""
     found = []
-    for beside in (None, TaskThread()):
+    for encoder in (None, TaskThread()):
         target = Target()
         given = batch(a=list(range(50)))
-        file = Parquet("x.parquet", given.schema, target, ("a",), beside)
+        file = Parquet("x.parquet", given.schema, target, ("a",), encoder)
         for _ in range(3):
             file.add(given)
             file.put()
         found.append((file.close(), file.rows, target.closed))
-        if beside is not None:
-            beside.close()
+        if encoder is not None:
+            encoder.close()
     assert found[0] == found[1]
 
 

@@ -203,8 +203,8 @@ class _Templates:
         user.own(data)
         # At start MariaDB removes files that look like left-over temporary tables; in /tmp they may be another
         # server's.
-        beside = ["--innodb_log_file_size=64M", f"--datadir={data}", f"--tmpdir={place}"]
-        made = ["--no-defaults", "--bootstrap", *beside]
+        options = ["--innodb_log_file_size=64M", f"--datadir={data}", f"--tmpdir={place}"]
+        made = ["--no-defaults", "--bootstrap", *options]
         self._run([*installed.command, *made, *installed.arguments()], user, _system_tables(installed))
 
     def _run(self, command: list[str], user: OrdinaryUser, given: str) -> None:

@@ -139,17 +139,17 @@ class DurableFile:
 
 def write_file(layer: FileLayer, path: Path, content: bytes) -> None:
     """Replace a file in one step: after a crash there is the old one or the whole new one. Durable on return."""
-    beside = path.with_name(path.name + ".tmp")
-    if beside.exists():
-        layer.unlink(beside)
-    fd = layer.create(beside)
+    temporary = path.with_name(path.name + ".tmp")
+    if temporary.exists():
+        layer.unlink(temporary)
+    fd = layer.create(temporary)
     try:
         write_all(layer, fd, [content])
-        with syncing(beside):
+        with syncing(temporary):
             layer.fsync(fd)
     finally:
         layer.close(fd)
-    layer.rename(beside, path)
+    layer.rename(temporary, path)
     with syncing(path.parent):
         layer.fsync_dir(path.parent)
 

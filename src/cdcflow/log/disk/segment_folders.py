@@ -32,8 +32,8 @@ def write_segment(layer: FileLayer, directory: Path, sealed: Callable[[OpenTarge
     return segment, text
 
 
-def put_in_place(layer: FileLayer, layout: Layout, beside: Path, target: Path) -> None:
+def put_in_place(layer: FileLayer, layout: Layout, temporary: Path, target: Path) -> None:
     """Give a segment in a temporary directory its final name. Durable on return."""
-    layer.rename(beside, target)
+    layer.rename(temporary, target)
     with syncing(layout.segments):
         layer.fsync_dir(layout.segments)

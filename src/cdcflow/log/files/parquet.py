@@ -150,17 +150,17 @@ class Parquet:
     """One Parquet file being written; the rows it gathers are written as row groups. `key` columns get bounds (():
     all).
 
-    With `beside`, row groups are encoded in that thread, in turn with those of other files of the same segment.
+    With `encoder`, row groups are encoded in that thread, in turn with those of other files of the same segment.
     """
 
     def __init__(
-        self, name: str, schema: pa.Schema, target: SegmentTarget, key: Sequence[str], beside: TaskThread | None = None
+        self, name: str, schema: pa.Schema, target: SegmentTarget, key: Sequence[str], encoder: TaskThread | None = None
     ) -> None:
         self.name = name
         self._out = _Hashed(target)
         self.schema = schema
         self._key = key
-        self._beside = beside
+        self._encoder = encoder
         self._writer: pq.ParquetWriter | None = None
         self._sink: pa.NativeFile  # both are set with the first rows
         self._gathered: list[pa.RecordBatch] = []
@@ -181,10 +181,10 @@ class Parquet:
         if not self._gathered_rows:
             return
         rows = self._take_rows()
-        if self._beside is None:
+        if self._encoder is None:
             self._encode(rows)
         else:
-            self._beside.do(partial(self._encode, rows))
+            self._encoder.do(partial(self._encode, rows))
 
     def give_up(self) -> None:
         """Close the file without another write: the segment is abandoned. No task may be running any longer."""
@@ -195,8 +195,8 @@ class Parquet:
 
     def close(self) -> tuple[int, str]:
         """Finish the file. Returns the bytes and sha256 of the whole file."""
-        if self._beside is not None:
-            self._beside.wait()
+        if self._encoder is not None:
+            self._encoder.wait()
         rows = self._take_rows()
         self._encode(rows)
         self._open_writer(rows).close()

@@ -223,12 +223,12 @@ class _Writing:
     def __init__(self, open_target: OpenTarget, xid_newest: int | None, take_over: TakeOver) -> None:
         self._open = open_target
         self._take_over = take_over
-        self._beside = TaskThread()
+        self._encoder = TaskThread()
         self._tables: dict[ShapeEntry, _Gathered] = {}
         self._parts: Counter[ShapeEntry] = Counter()
         self._done: list[SegmentFile] = []
         name = "transactions.parquet"
-        self._transactions = Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), (), self._beside)
+        self._transactions = Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), (), self._encoder)
         self._runs: list[TransactionHeaders] = []
         self._runs_known = 0  # how many of them (0 or 1) have their headers in the file already
         self._rows = 0
@@ -245,7 +245,7 @@ class _Writing:
         if gathered is None:
             table = rows.shape.table
             name = self._next_name(rows.shape)
-            parquet = Parquet(name, table.log_schema, self._open(name), table.key, self._beside)
+            parquet = Parquet(name, table.log_schema, self._open(name), table.key, self._encoder)
             gathered = self._tables[rows.shape] = _Gathered(parquet, ShapeTally(rows.shape))
         gathered.add(rows)
         self._rows += len(rows.offsets)
@@ -287,7 +287,7 @@ class _Writing:
             max(files, key=lambda f: f.gathered_bytes).put()
 
     def give_up(self) -> None:
-        self._beside.close()
+        self._encoder.close()
         for parquet in (self._transactions, *(g.parquet for g in self._tables.values())):
             parquet.give_up()
 
@@ -298,4 +298,4 @@ class _Writing:
         yield from self._done
         for gathered in self._tables.values():
             yield gathered.tally.file(gathered.parquet)
-        self._beside.close()
+        self._encoder.close()

@@ -15,7 +15,7 @@ from cdcflow.errors import CdcflowError
 OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
-class BesideCapture(ABC):
+class BackgroundTask(ABC):
     """Calls `step` every `every_s` seconds between entering and leaving its context; leaving waits a second at most.
 
     An error is reported as the event `put_off`, once until it changes or is over.

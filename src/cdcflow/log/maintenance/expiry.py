@@ -17,7 +17,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.states import state_offsets
 from cdcflow.log.maintenance import consumer_files as consumers
 from cdcflow.log.maintenance import state_writer
-from cdcflow.log.maintenance.background import BesideCapture, OnEvent
+from cdcflow.log.maintenance.background import BackgroundTask, OnEvent
 from cdcflow.log.maintenance.retention import GRACE_S, PATIENCE_S, ExpiryRule, LogRetention, RemoteStore, expiring
 from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 from cdcflow.log.read.reader import list_segments
@@ -41,7 +41,7 @@ class ExpiryPolicy:
         return ExpiryRule(before_clock=clock, bytes_max=self.bytes_max)
 
 
-class Expiring(BesideCapture):
+class Expiring(BackgroundTask):
     """Expires one log every `every_s` seconds. A context manager; leaving it waits for no store."""
 
     put_off = "retention put off"

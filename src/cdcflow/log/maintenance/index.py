@@ -19,7 +19,7 @@ from cdcflow.log.files.layout import Bounds, Layout, segment_bounds
 from cdcflow.log.index import index_files, keyindex
 from cdcflow.log.index.index_files import KeyIndex, folder, path_of
 from cdcflow.log.index.keyindex import IndexFile
-from cdcflow.log.maintenance.background import BesideCapture, OnEvent
+from cdcflow.log.maintenance.background import BackgroundTask, OnEvent
 from cdcflow.log.workers import HERE, AwayLog, Workers
 
 LOOK_EVERY_S = 2.0
@@ -193,7 +193,7 @@ def _groups(due: Sequence[Bounds], files: Sequence[IndexFile]) -> Iterator[Seque
         yield rest[number : number + 1]
 
 
-class IndexingBeside(BesideCapture):
+class BackgroundIndexing(BackgroundTask):
     """A thread that indexes what a capture seals."""
 
     put_off = "index put off"

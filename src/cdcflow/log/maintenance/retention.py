@@ -208,22 +208,22 @@ class LogRetention:
         away = [s for s in segments if s.last_offset <= last]
         return groups(away, bytes_max), groups(segments[len(away) :], bytes_max)
 
-    def _take_over(self, segment: Segment, beside: Path, *, is_put: bool) -> None:
-        """Install a segment whose files are durable in `beside`, or (`is_put`) only in the store."""
+    def _take_over(self, segment: Segment, temporary: Path, *, is_put: bool) -> None:
+        """Install a segment whose files are durable in `temporary`, or (`is_put`) only in the store."""
         bounds = segment.first_offset, segment.last_offset
         target = self._layout.segment(*bounds)
         with storing(f"compacting into {target}"):
             text = segment.to_json().encode()
             if is_put:
-                self._layer.mkdir(beside)
-            self._write_manifest(beside, text)
+                self._layer.mkdir(temporary)
+            self._write_manifest(temporary, text)
             if self._remote is not None and is_put:
                 self._remote.put_manifest(segment, text)
             elif self._remote is not None and bounds[1] <= self._remote.uploaded_offset(self._layout):
-                self._remote.put(segment, text, beside)
+                self._remote.put(segment, text, temporary)
                 for file in segment.files:
-                    self._layer.unlink(beside / file.path)
-            self._put_in_place(beside, target)
+                    self._layer.unlink(temporary / file.path)
+            self._put_in_place(temporary, target)
 
     def _write_manifest(self, directory: Path, text: bytes) -> None:
         manifest = DurableFile(self._layer, directory / "segment.json")
@@ -232,8 +232,8 @@ class LogRetention:
         with syncing(directory):
             self._layer.fsync_dir(directory)
 
-    def _put_in_place(self, beside: Path, target: Path) -> None:
-        self._layer.rename(beside, target)
+    def _put_in_place(self, temporary: Path, target: Path) -> None:
+        self._layer.rename(temporary, target)
         with syncing(self._layout.segments):
             self._layer.fsync_dir(self._layout.segments)
 
@@ -293,10 +293,10 @@ class LogRetention:
     def _adopt(self, bounds: Bounds, text: bytes) -> None:
         """A compaction reached the store and counts there, so install it locally."""
         target = self._layout.segment(*bounds)
-        beside = self._layout.segments / f".{target.name}{COMPACTED}"
-        self._layer.mkdir(beside)
-        self._write_manifest(beside, text)
-        self._put_in_place(beside, target)
+        temporary = self._layout.segments / f".{target.name}{COMPACTED}"
+        self._layer.mkdir(temporary)
+        self._write_manifest(temporary, text)
+        self._put_in_place(temporary, target)
 
     def _age_s(self, bounds: Bounds) -> float:
         return time.time() - (self._layout.segment(*bounds) / "segment.json").stat().st_mtime
@@ -309,15 +309,15 @@ def _write_compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) 
     nothing that hinders the next.
     """
     name = segment_name((group[0][0], group[-1][1]))
-    beside = layout.segments / f".{name}.{secrets.token_hex(4)}{COMPACTED}"
+    temporary = layout.segments / f".{name}.{secrets.token_hex(4)}{COMPACTED}"
     with storing(f"compacting into {layout.segments / name}"):
-        layer.mkdir(beside)
+        layer.mkdir(temporary)
         segment = compact(
             [layout.manifest(*bounds) for bounds in group],
             layout.file,
-            lambda file: DurableFile(layer, beside / file),
+            lambda file: DurableFile(layer, temporary / file),
         )
-    return segment, beside.name
+    return segment, temporary.name
 
 
 def _compacted_away(away: AwayLog, group: Sequence[Bounds]) -> tuple[Segment, str]:
@@ -382,9 +382,9 @@ def sweep(
             replaced.append(bounds)
     for bounds in (*replaced, *(b for b in counting if b[1] < first_offset)):
         # Hide it in one step: a reader must not find a part of a segment.
-        beside = layout.segments / f".{segment_name(bounds)}{REMOVED}"
-        layer.rename(layout.segment(*bounds), beside)
-        remove_tree(layer, beside)
+        temporary = layout.segments / f".{segment_name(bounds)}{REMOVED}"
+        layer.rename(layout.segment(*bounds), temporary)
+        remove_tree(layer, temporary)
     return expired
 
 

@@ -105,5 +105,5 @@ def _folded_away(away: AwayLog, opened: Callable[[Layout], ChangeLog], offset: i
     with away.open() as layout:
         found = _write_table(partial(opened, layout), offset, layout.root, OS_LAYER, name)
         if not isinstance(found, str):
-            away.put(state_writer.beside_name(offset, found), layout.root / found.file, found.sha256)
+            away.put(state_writer.name_before_move(offset, found), layout.root / found.file, found.sha256)
         return found

@@ -40,27 +40,27 @@ def write(
     """
     room = folder(layout)
     target = folder_of(layout, state.offset)
-    beside = room / f".{target.name}.tmp"
+    temporary = room / f".{target.name}.tmp"
     with storing(f"writing the state {target}"):
         if target.exists():
             return open_state(layout, state.offset)
         if not room.exists():
             layer.mkdir(room)
-        if beside.exists():
-            remove_tree(layer, beside)
-        layer.mkdir(beside)
-        entries = {str(one.table.id): one for one in tables(beside)}
-        for left in {path.name for path in beside.iterdir()} - {one.file for one in entries.values()}:
-            layer.unlink(beside / left)  # left by a worker that died
+        if temporary.exists():
+            remove_tree(layer, temporary)
+        layer.mkdir(temporary)
+        entries = {str(one.table.id): one for one in tables(temporary)}
+        for left in {path.name for path in temporary.iterdir()} - {one.file for one in entries.values()}:
+            layer.unlink(temporary / left)  # left by a worker that died
         known = {name: replace(one, backfill=dict(backfills.get(name, {}))) for name, one in entries.items()}
         made = replace(state, tables=known)
-        manifest = DurableFile(layer, beside / "state.json")
+        manifest = DurableFile(layer, temporary / "state.json")
         manifest.write(made.to_json().encode())
         manifest.close()
-        for path in (beside, room):
+        for path in (temporary, room):
             with syncing(path):
                 layer.fsync_dir(path)
-        layer.rename(beside, target)
+        layer.rename(temporary, target)
         with syncing(room):
             layer.fsync_dir(room)
     return made
@@ -75,8 +75,8 @@ def tidy(layout: Layout, layer: FileLayer = OS_LAYER) -> None:
     needed = [offset for offset in state_offsets(layout) if offset < first]
     with storing(f"tidying the states {folder(layout)}"):
         for offset in needed[:-1]:
-            beside = folder(layout) / f".{offset:020d}.tmp"
-            layer.rename(folder_of(layout, offset), beside)
+            temporary = folder(layout) / f".{offset:020d}.tmp"
+            layer.rename(folder_of(layout, offset), temporary)
         for path in folder(layout).glob(".*.tmp"):
             remove_tree(layer, path)
 
@@ -84,8 +84,8 @@ def tidy(layout: Layout, layer: FileLayer = OS_LAYER) -> None:
 def put(room: Path, shape: Table, rows: pa.Table, layer: FileLayer = OS_LAYER) -> StateTable:
     """Write a table's rows (in the columns of the log) into a directory; durable except for the file's name."""
     name = file_name(shape, 1)
-    beside = room / f".{secrets.token_hex(4)}.tmp"  # another process may do the same
-    parquet = Parquet(name, shape.log_schema, DurableFile(layer, beside), shape.key)
+    temporary = room / f".{secrets.token_hex(4)}.tmp"  # another process may do the same
+    parquet = Parquet(name, shape.log_schema, DurableFile(layer, temporary), shape.key)
     try:
         for batch in rows.cast(shape.log_schema).to_batches():
             parquet.add(batch)
@@ -93,11 +93,11 @@ def put(room: Path, shape: Table, rows: pa.Table, layer: FileLayer = OS_LAYER) -
         parquet.give_up()
         raise
     size, sha256 = parquet.close()
-    layer.rename(beside, room / name)
+    layer.rename(temporary, room / name)
     return StateTable(name, rows.num_rows, size, sha256, shape.to_json())
 
 
-def beside_name(offset: int, table: StateTable) -> str:
+def name_before_move(offset: int, table: StateTable) -> str:
     """The name of a table's file in a store before it is moved to the state's directory.
 
     Two different contents of one table have two names.
@@ -111,13 +111,13 @@ def take(away: AwayLog, offset: int, table: StateTable, room: Path, layer: FileL
     Raises:
         InvariantViolated: its content is not what was uploaded.
     """
-    name, beside = beside_name(offset, table), room / f".{secrets.token_hex(4)}.tmp"
-    if away.take(name, beside) != table.sha256:
+    name, temporary = name_before_move(offset, table), room / f".{secrets.token_hex(4)}.tmp"
+    if away.take(name, temporary) != table.sha256:
         raise InvariantViolated(f"reading {name}: its content differs from what was uploaded", runbook="log-damaged")
-    opened = layer.open(beside)
+    opened = layer.open(temporary)
     try:
-        with syncing(beside):
+        with syncing(temporary):
             layer.fsync(opened)
     finally:
         layer.close(opened)
-    layer.rename(beside, room / table.file)
+    layer.rename(temporary, room / table.file)

@@ -200,16 +200,16 @@ class FolderHistory:
             InvariantViolated: it does not follow the existing segments.
             SinkUnavailable: no room.
         """
-        beside = self.layout.segments / directory
+        folder = self.layout.segments / directory
         with storing(f"adding a segment to the history {self.layout.root}"):
-            text = (beside / "segment.json").read_bytes()
-            segment = Segment.from_json(text, str(beside / "segment.json"))
+            text = (folder / "segment.json").read_bytes()
+            segment = Segment.from_json(text, str(folder / "segment.json"))
             check_follows(segment, self.layout.log_file(), self.newest, self._manifest, str(self.layout.root))
             learn(self._shapes, segment, shapes)
             # Shapes come before the first segment that needs them.
             write_file(self._layer, self.layout.schemas, self._shapes.to_json().encode())
             target = self.layout.segment(segment.first_offset, segment.last_offset)
-            put_in_place(self._layer, self.layout, beside, target)
+            put_in_place(self._layer, self.layout, folder, target)
         self.newest, self._manifest = segment, manifest_hash(text)
         return segment
 

@@ -67,7 +67,7 @@ class JournalFile:
         with syncing(self.path):
             self._layer.fsync(self._fd)
         if not self._named:
-            self._layer.rename(self._beside, self.path)
+            self._layer.rename(self._temporary, self.path)
             with syncing(self._directory):
                 self._layer.fsync_dir(self._directory)
             self._named = True
@@ -89,10 +89,10 @@ class JournalFile:
             self._layer.close(fd)
 
     @property
-    def _beside(self) -> Path:
+    def _temporary(self) -> Path:
         # With the epoch: a replaced writer that does not know it must not touch its successor's file.
         return self.path.with_name(f"{self.header.first_offset:020d}.{self.header.epoch}.tmp")
 
     def _create(self) -> None:
-        self._fd = self._layer.create(self._beside)
+        self._fd = self._layer.create(self._temporary)
         self._written = write_all(self._layer, self._fd, [self._head])

@@ -69,7 +69,7 @@ FILE_BYTES_MIN = 4 << 20
 What is committed after them waits for that file, so chunks kept small because of concurrent writes stay in the journal.
 """
 
-_Beside = SpoolFile | RowFile | HeldFile
+_SeparateFile = SpoolFile | RowFile | HeldFile
 
 __all__ = ["FileLog", "Recovered"]
 
@@ -81,7 +81,7 @@ class _JournalCut:
     checkpoint: Checkpoint
     journal: JournalFile
     end: int
-    beside: tuple[_Beside, ...] = ()
+    separate_files: tuple[_SeparateFile, ...] = ()
 
 
 class FileLog:
@@ -118,9 +118,9 @@ class FileLog:
         self._syncing = threading.Lock()
         self._sealing = threading.Lock()
         self._spools: dict[str, SpoolFile] = {}
-        self._made_beside = 0
-        self._attached: list[_Beside] = []  # since the last cut
-        self._of_journal: list[_Beside] = []
+        self._files_made = 0
+        self._attached: list[_SeparateFile] = []  # since the last cut
+        self._of_journal: list[_SeparateFile] = []
         self.file_bytes_min = FILE_BYTES_MIN
         self._rows_since: float | None = None
         self._log_end = LogEnd(opened.header.base)
@@ -259,7 +259,7 @@ class FileLog:
         """A new spool. Counted only when a `SpooledTransaction` that names it is appended."""
         self._living()
         name = self._next_name("spool")
-        head = spool.header(self.log_id, self.epoch, self._made_beside)
+        head = spool.header(self.log_id, self.epoch, self._files_made)
         with storing(f"creating the spool {name} of the log {self.path}"):
             made_spool = SpoolFile(self._layout.spool(name), head, self._layer, self._spools)
         self._spools[name] = made_spool
@@ -280,8 +280,8 @@ class FileLog:
         if self._rows_since is None:
             self._rows_since = now_s
         aged = now_s - self._rows_since >= self._settings.age_max
-        beside = sum(file.bytes for file in self._of_journal)
-        return aged or self._journal.bytes + beside >= self._settings.bytes_max
+        separate = sum(file.bytes for file in self._of_journal)
+        return aged or self._journal.bytes + separate >= self._settings.bytes_max
 
     def roll(self) -> bool:
         """Close the journal and begin the next one; `seal_pending` makes a segment from the closed one.
@@ -382,7 +382,7 @@ class FileLog:
                 self._drop_undurable()
         finally:
             self._is_open = False
-            for left in (*self._spools.values(), *self._attached, *self._cut.beside):
+            for left in (*self._spools.values(), *self._attached, *self._cut.separate_files):
                 left.abandon()
             for journal in self._journals:
                 journal.close()
@@ -413,9 +413,9 @@ class FileLog:
     def _rolls(self) -> bool:
         return self._log_end.at_cut and self._cut.checkpoint.next_offset > self._journal.header.first_offset
 
-    def _unsynced_files(self) -> tuple[_Beside, ...]:
+    def _unsynced_files(self) -> tuple[_SeparateFile, ...]:
         """Separate files that the last cut needs and that are not durable yet."""
-        return tuple(file for file in self._cut.beside if not file.synced) if self._cut.beside else ()
+        return tuple(file for file in self._cut.separate_files if not file.synced) if self._cut.separate_files else ()
 
     def _extents(self) -> list[Extent]:
         """The contents of journals, oldest first, including what follows the last cut."""
@@ -482,8 +482,8 @@ class FileLog:
         self._of_journal.append(made)
 
     def _next_name(self, kind: str) -> str:
-        self._made_beside += 1
-        return f"{self.epoch:010d}-{self._made_beside:06d}.{kind}"
+        self._files_made += 1
+        return f"{self.epoch:010d}-{self._files_made:06d}.{kind}"
 
     def _write(self) -> None:
         """Write what is queued into the files. May be called by any thread."""
@@ -510,9 +510,9 @@ class FileLog:
         if cut is not self._durable:
             self._write()
             # A spool that a durable cut attaches must exist: first the spools, then the journal.
-            for attached in cut.beside:
+            for attached in cut.separate_files:
                 attached.sync()
-            if cut.beside:
+            if cut.separate_files:
                 with syncing(self._layout.spools):
                     self._layer.fsync_dir(self._layout.spools)
             while (journal := self._journals[0]) is not cut.journal:

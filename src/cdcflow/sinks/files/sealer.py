@@ -65,16 +65,16 @@ class Sealing:
         return segment
 
     def _put_in_place(self, closed: Closed, target: Path) -> None:
-        beside = self._layout.segments / f".{target.name}.tmp"
+        temporary = self._layout.segments / f".{target.name}.tmp"
         try:
-            self._write_segment(closed, beside)
+            self._write_segment(closed, temporary)
         except OSError:
             with contextlib.suppress(OSError):
-                remove_tree(self._layer, beside)
+                remove_tree(self._layer, temporary)
             raise
         self._save_schemas()
         self._lease.check()
-        put_in_place(self._layer, self._layout, beside, target)
+        put_in_place(self._layer, self._layout, temporary, target)
 
     def _write_segment(self, closed: Closed, directory: Path) -> None:
         """Write a segment's files and manifest into a directory; all of it is durable on return."""

@@ -72,9 +72,9 @@ class Restorer:
         RemoteBucket(self._bucket).remove(compacted)
         target = self._layout.segment(*compacted)
         with storing(f"undoing the compaction into {target}"):
-            beside = target.with_name(f".{target.name}{REMOVED}")
-            OS_LAYER.rename(target, beside)
-            remove_tree(OS_LAYER, beside)
+            temporary = target.with_name(f".{target.name}{REMOVED}")
+            OS_LAYER.rename(target, temporary)
+            remove_tree(OS_LAYER, temporary)
         _log.warning("compaction undone", first_offset=compacted[0], last_offset=compacted[1], segments=len(parts))
         return True
 

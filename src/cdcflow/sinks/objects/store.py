@@ -121,8 +121,8 @@ class BucketStore:
         with contextlib.suppress(FileNotFoundError):
             return copy.read_bytes()
         text = self._bucket.get(f"segments/{segment_name(bounds)}/segment.json")
-        with self._keeping(copy) as beside:
-            beside.write_bytes(text)
+        with self._keeping(copy) as temporary:
+            temporary.write_bytes(text)
         return text
 
     def file(self, bounds: Bounds, file: SegmentFile, *, anew: bool = False) -> Path:
@@ -174,8 +174,8 @@ class BucketStore:
                 os.utime(copy)  # the last one used is evicted last
                 return copy
         self._make_room(file.bytes)
-        with self._keeping(copy) as beside:
-            self._fetch(f"{kind}/{folder}/{file.path}", file, beside)
+        with self._keeping(copy) as temporary:
+            self._fetch(f"{kind}/{folder}/{file.path}", file, temporary)
         return copy
 
     def _fetch(self, name: str, file: SegmentFile, target: Path) -> None:
@@ -218,13 +218,13 @@ class BucketStore:
     def _keeping(self, copy: Path) -> Iterator[Path]:
         """A file to write, which gets its name when it is whole: another process may fetch the same one."""
         _make_directory(copy.parent)
-        handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
+        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
         os.close(handle)
         try:
-            yield Path(beside)
-            Path(beside).replace(copy)
+            yield Path(temporary)
+            Path(temporary).replace(copy)
         finally:
-            Path(beside).unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
 
     def _make_room(self, needed: int) -> None:
         """Evict the least recently used files, until `needed` more bytes are allowed."""

@@ -85,7 +85,7 @@ _ROWS: Final = (
 )
 OPENERS: Final = (EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID)
 """Each group of events (a transaction, or a single statement) begins with one of these."""
-BESIDE: Final = (
+BETWEEN_GROUPS: Final = (
     EventType.STOP,
     EventType.HEARTBEAT,
     EventType.HEARTBEAT_V2,
@@ -106,7 +106,7 @@ def table_of(*types: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 IS_ROWS = table_of(*_ROWS)
 IS_OPENER = table_of(*OPENERS)
-IS_BESIDE = table_of(*BESIDE)
+IS_BETWEEN_GROUPS = table_of(*BETWEEN_GROUPS)
 _MYSQL_ONLY = (33, 34, 35, 36, 37, 39, 40, 41, 42)
 _KNOWN = {
     "mysql": table_of(*(t for t in EventType if t < EventType.ANNOTATE_ROWS)),

@@ -33,7 +33,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.engine.spooled import SpooledRows
 from cdcflow.sources.mysql.events import (
-    IS_BESIDE,
+    IS_BETWEEN_GROUPS,
     IS_OPENER,
     EventType,
     prepared_xid,
@@ -198,7 +198,7 @@ def _varying(data: bytes, at: int) -> tuple[int, int]:
 _IS_QUERY = table_of(EventType.QUERY, EventType.EXECUTE_LOAD_QUERY)
 _IS_END = table_of(EventType.XID, EventType.XA_PREPARE)
 _MAY_END = _IS_END | _IS_QUERY | IS_OPENER
-_IS_NEUTRAL = IS_BESIDE | table_of(EventType.IGNORABLE)
+_IS_NEUTRAL = IS_BETWEEN_GROUPS | table_of(EventType.IGNORABLE)
 _BEGI, _COMM, _IT = (int.from_bytes(word, "little") for word in (b"BEGI", b"COMM", b"IT"))
 _OTHER, _BEGIN, _COMMIT = 0, 1, 2
 

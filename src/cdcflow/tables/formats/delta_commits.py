@@ -111,23 +111,23 @@ def _drop_torn_sums(log: Path, versions: Sequence[int]) -> None:
     for version in versions:
         state = log / f"{version:020d}.crc"
         if not _check_sum(_file(log, version)):
-            _beside(_file(log, version)).unlink()
+            _checksum_file(_file(log, version)).unlink()
         if state.exists() and (not _check_sum(state) or actions_of(state.read_bytes()) is None):
             state.unlink()
-            _beside(state).unlink(missing_ok=True)
+            _checksum_file(state).unlink(missing_ok=True)
 
 
-def _beside(path: Path) -> Path:
+def _checksum_file(path: Path) -> Path:
     return path.with_name(f".{path.name}.crc")
 
 
 def _check_sum(path: Path) -> bool:
     """Return whether a file matches the checksums that Hadoop keeps next to it. Torn checksum files are removed: they
     prove nothing."""
-    beside = _beside(path)
-    if not beside.exists() or not path.exists():
+    checksums = _checksum_file(path)
+    if not checksums.exists() or not path.exists():
         return True
-    content, kept = path.read_bytes(), beside.read_bytes()
+    content, kept = path.read_bytes(), checksums.read_bytes()
     each = int.from_bytes(kept[4:8], "big")
     if kept[:4] == b"crc\0" and each > 0 and len(kept) == 8 + 4 * -(-len(content) // each):
         sums = b"".join(zlib.crc32(content[at : at + each]).to_bytes(4, "big") for at in range(0, len(content), each))
@@ -135,7 +135,7 @@ def _check_sum(path: Path) -> bool:
             return True
         if any(kept[8:]):
             return False
-    beside.unlink()
+    checksums.unlink()
     return True
 
 

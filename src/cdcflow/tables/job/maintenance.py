@@ -245,7 +245,7 @@ class _Compacted:
 
     def bit_by_bit(self, engine: Engine, there: CurrentTable, found: TableSnapshot) -> str:
         """Compact in several commits; a merge can run between two of them."""
-        if engine.compacts_beside:
+        if engine.compacts_concurrently:
             return str(there.compact(self._order(found)))
         done = Compacted(has_more=True)
         while done.has_more and not self.is_late:

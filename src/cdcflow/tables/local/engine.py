@@ -56,7 +56,7 @@ class LocalEngine:
 
     name = "local"
     reads_in_place = False
-    compacts_beside = False
+    compacts_concurrently = False
 
     def __init__(
         self, warehouse: Path, format_: str, changes_max: int | None = None, bytes_max: int | None = None

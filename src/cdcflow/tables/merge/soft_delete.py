@@ -42,8 +42,8 @@ def with_truncates(layout: ColumnLayout, changes: str, truncates: Mapping[int, i
         if offset is not None
     )
     key = [f"c{i}" for i in layout.key]
-    beside = "(c.o < t.o AND c.o > t.prior) OR (c.o > t.o AND (t.later IS NULL OR c.o < t.later))"
-    hit = f"SELECT DISTINCT t.o, t.v, {', '.join(f'c.{k}' for k in key)} FROM {changes} c JOIN ({listed}) t ON {beside}"
+    near = "(c.o < t.o AND c.o > t.prior) OR (c.o > t.o AND (t.later IS NULL OR c.o < t.later))"
+    hit = f"SELECT DISTINCT t.o, t.v, {', '.join(f'c.{k}' for k in key)} FROM {changes} c JOIN ({listed}) t ON {near}"
     types = [c.type for c in layout.target.columns]
     columns = ["o", "'d' AS op", "v", "CAST(NULL AS array<int>) AS m"]
     columns += [f"c{i}" if f"c{i}" in key else f"CAST(NULL AS {type_}) AS c{i}" for i, type_ in enumerate(types)]

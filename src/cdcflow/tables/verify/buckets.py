@@ -69,7 +69,7 @@ class Pass:
         self._digests = _digests(comparison)
         self._buckets = buckets
 
-    def beside(self, copied: Callable[[], T], fences: Fences) -> tuple[T, pa.Table]:
+    def sum_concurrently(self, copied: Callable[[], T], fences: Fences) -> tuple[T, pa.Table]:
         """Return the copy's result and the source's sums by bucket (`ports.ChunkSums`), computed concurrently.
 
         Raises:

@@ -270,7 +270,7 @@ class _Verification:
         buckets = plan(self._comparison, columns)
         summed = Pass(self._source, self._comparison, buckets)
         fences = self._begun()
-        (at, copied), source = summed.beside(lambda: self._copy.buckets(columns, buckets), fences)
+        (at, copied), source = summed.sum_concurrently(lambda: self._copy.buckets(columns, buckets), fences)
         found = self._ended(fences)
         rows = int(pc.sum(source.column("n")).as_py() or 0)
         numbers = differing_buckets(source, copied)
