@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.reduce import TRANSACTIONS_READ, ColumnLayout, read_schema
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import Compacted, Kept, TableSnapshot
+from cdcflow.tables.port import CurrentTable, TableSnapshot
 from cdcflow.tables.segments import InputFile
 
 if TYPE_CHECKING:
@@ -72,9 +73,8 @@ class SparkSql:
         return self._spark.sql(as_written(self._spark, sql))
 
 
-class StatementTable(ABC):
-    """A table changed by SQL statements, each in a separate commit: the part of `cdcflow.tables.port.CurrentTable`
-    that is the same for formats which commit per statement."""
+class StatementTable(CurrentTable):
+    """A table changed by SQL statements, each in a separate commit."""
 
     def __init__(self, spark: SparkSession, rules: Format, sql: str, location: str | None) -> None:
         """`sql`: the table's name in SQL. `location`: its path (`None`: its name implies it)."""
@@ -82,13 +82,12 @@ class StatementTable(ABC):
         self._rules = rules
         self.sql = sql
         self.location = location
-        self.session = SparkSql(spark)
         self.on_close: Callable[[], None] = lambda: None
         """Called once, when its session is no longer needed."""
 
-    @abstractmethod
-    def snapshot(self) -> TableSnapshot | None:
-        """Return its latest version; `None` if the table does not exist."""
+    @cached_property
+    def session(self) -> SparkSql:
+        return SparkSql(self._spark)
 
     @abstractmethod
     def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
@@ -104,45 +103,8 @@ class StatementTable(ABC):
         fails, or adds nothing. Otherwise as `commit`."""
 
     @abstractmethod
-    def newest_commit(self) -> Mapping[str, Any] | None:
-        """Return the metadata of the latest commit; `None` if cdcflow did not make it, or if that cannot be determined
-        quickly."""
-
-    @abstractmethod
-    def commit_of(self, version: int) -> str:
-        """See `cdcflow.tables.port.CurrentTable.commit_of`."""
-
-    @abstractmethod
-    def drop_torn(self, published: int | None = None) -> None:
-        """See `cdcflow.tables.port.CurrentTable.drop_torn`."""
-
-    @abstractmethod
-    def sync(self, published: int | None) -> None:
-        """See `cdcflow.tables.port.CurrentTable.sync`."""
-
-    @abstractmethod
-    def edits_since(self, version: int) -> list[str]:
-        """Return what other writers did to the rows after `version`: `operation@version`, latest first."""
-
-    @abstractmethod
-    def pin(self, version: int, cut: int) -> None:
-        """Keep a version for as long as its cut is kept, if the format does not do so anyway."""
-
-    @abstractmethod
-    def compact(self, order: Sequence[str] = ()) -> Compacted:
-        """See `cdcflow.tables.port.CurrentTable.compact`."""
-
-    @abstractmethod
-    def let_go(self, kept: Kept) -> str:
-        """See `cdcflow.tables.port.CurrentTable.let_go`."""
-
-    @abstractmethod
     def lost(self, version: int) -> str | None:
         """Return why a version, older than the latest, can no longer be read; `None` if it can."""
-
-    @abstractmethod
-    def transactions_of(self, version: int) -> Mapping[str, int]:
-        """Return what `Snapshot.transactions` was at an older version; empty if that is no longer known."""
 
     @abstractmethod
     def snapshot_at(self, version: int) -> TableSnapshot | None:
@@ -198,11 +160,10 @@ class StatementTable(ABC):
         is_mark = rows.schema[ended].dataType.simpleString() == "boolean"
         return rows.where(f"NOT {statement.is_ended('', ended)}" if is_mark else f"{name_sql(ended)} IS NULL").count()
 
-    def forget(self) -> None:  # noqa: B027  most formats cache nothing
+    def forget(self) -> None:
         """Drop what its session caches about the table: the next table may have the same name."""
 
     def close(self) -> None:
-        """See `cdcflow.tables.port.CurrentTable.close`."""
         try:
             self.forget()
         finally:

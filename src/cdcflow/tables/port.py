@@ -9,6 +9,7 @@ The SQL is Spark's, as `cdcflow.tables.merge` writes it. An engine with another 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -154,7 +155,7 @@ class SqlSession(Protocol):
         """Drop views."""
 
 
-class CurrentTable(Protocol):
+class CurrentTable(ABC):
     """A current-state table, which may not exist yet. It belongs to one thread at a time.
 
     Each method that changes it makes one commit, which carries `metadata`. With `app` the commit also records the
@@ -164,22 +165,28 @@ class CurrentTable(Protocol):
     """
 
     @property
+    @abstractmethod
     def session(self) -> SqlSession:
         """The session in which its changes are computed."""
 
+    @abstractmethod
     def snapshot(self) -> TableSnapshot | None:
         """Return its latest version; `None` if the table does not exist."""
 
+    @abstractmethod
     def newest_commit(self) -> Mapping[str, Any] | None:
         """Return the metadata of the latest commit; `None` if cdcflow did not make it, or if that cannot be determined
         quickly."""
 
+    @abstractmethod
     def transactions_of(self, version: int) -> Mapping[str, int]:
         """Return what `Snapshot.transactions` was at an older version; empty if that is no longer known."""
 
+    @abstractmethod
     def commit_of(self, version: int) -> str:
         """Return what `Snapshot.commit` is for a version; "" if that is not, or no longer, known."""
 
+    @abstractmethod
     def drop_torn(self, published: int | None = None) -> None:
         """Set aside the latest commits if a power cut left them torn; they count as never made. `published`: the
         version that was published, up to which everything was synced (`None` if unknown). Only for a process that holds
@@ -189,15 +196,18 @@ class CurrentTable(Protocol):
             HistoryLost: they cannot be set aside; the message says what to do instead.
         """
 
+    @abstractmethod
     def sync(self, published: int | None) -> None:
         """Make durable everything after a version (`None`: everything), if the table is in a folder of this machine."""
 
+    @abstractmethod
     def edits_since(self, version: int) -> list[str]:
         """Return what other writers did to the rows after `version`: `operation@version`, latest first."""
 
-    def pin(self, version: int, cut: int) -> None:
+    def pin(self, version: int, cut: int) -> None:  # noqa: B027  nothing to do where versions have no names
         """Keep a version for as long as its cut is kept, if the format does not do so anyway."""
 
+    @abstractmethod
     def make(
         self,
         target: Target,
@@ -210,19 +220,24 @@ class CurrentTable(Protocol):
     ) -> None:
         """Create it (see `statement.create`). `wide`: so that as many readers as possible can open it."""
 
+    @abstractmethod
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         """For a table that was created and has no rows yet: record the offset at which folding starts now."""
 
+    @abstractmethod
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         """Apply one act of an evolution."""
 
+    @abstractmethod
     def standing(self, layout: reduce.ColumnLayout, changes: str, *, whole: bool = False) -> str:
         """Return a name in SQL for the rows that the table has: at least those whose keys are in the view `changes`, or
         with `whole` all of them."""
 
+    @abstractmethod
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         """Merge a range of changes into it."""
 
+    @abstractmethod
     def sweep(
         self,
         before: int,
@@ -234,18 +249,22 @@ class CurrentTable(Protocol):
     ) -> None:
         """Remove the rows older than an offset. If the mode marks rows as deleted in a column, end them instead."""
 
+    @abstractmethod
     def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
         """Return how many rows lack columns other than `left`, not counting rows marked as deleted."""
 
+    @abstractmethod
     def compact(self, order: Sequence[str] = ()) -> Compacted:
         """Merge small files, and rewrite files in which many rows are deleted, in one commit; rows, position and cuts
         do not change. `order`: columns by which the rewritten rows are sorted, none of which contains NULL; if empty,
         the rows keep their order. Raises HandOver if this engine does not compact."""
 
+    @abstractmethod
     def let_go(self, kept: Kept) -> str:
         """Remove what is neither needed by a kept cut nor younger than `kept.since`. Return what was done ("" if there
         was nothing to do). Raises HandOver if this engine does not do this."""
 
+    @abstractmethod
     def close(self) -> None:
         """Release its session."""
 

@@ -261,9 +261,6 @@ class DeltaTable(StatementTable):
             if row.operation not in HARMLESS and ours(row.userMetadata) is None
         ]
 
-    def pin(self, version: int, cut: int) -> None:
-        """Do nothing: versions have no names here; `let_go` finds what kept cuts need."""
-
     def compact(self, order: Sequence[str] = ()) -> Compacted:
         said = {"upkeep": "compact"}
         if order:

@@ -124,9 +124,6 @@ class DeltaTable(FileTable[File]):
     def drop_torn(self, published: int | None = None) -> None:
         self._log.drop_torn(published)
 
-    def sync(self, published: int | None) -> None:
-        """Do nothing: each commit was already durable when it returned."""
-
     @property
     def features(self) -> frozenset[str]:
         """The features that its readers must support."""
@@ -152,9 +149,6 @@ class DeltaTable(FileTable[File]):
             if operation and operation not in HARMLESS and ours(info.get("userMetadata")) is None:
                 found.append(f"{operation}@{newer}")
         return found
-
-    def pin(self, version: int, cut: int) -> None:
-        """Do nothing: versions have no names here; `let_go` finds what kept cuts need."""
 
     @property
     def schema(self) -> pa.Schema:

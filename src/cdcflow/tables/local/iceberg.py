@@ -206,9 +206,6 @@ class IcebergTable(FileTable[FileScanTask]):
         found = next((s for s in self._table.snapshots() if _version(s) == version), None)
         return "" if found is None else str(found.snapshot_id)
 
-    def sync(self, published: int | None) -> None:
-        """Do nothing: its files are durable before the catalog refers to them (`synced`)."""
-
     def drop_torn(self, published: int | None = None) -> None:
         """If the catalog names metadata that never reached the disk, go back to the metadata that it named before."""
         step_back(self._warehouse / CATALOG, iceberg.catalog_name(Warehouse(self._warehouse)), self._identifier)

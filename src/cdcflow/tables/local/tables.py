@@ -17,7 +17,7 @@ the new version. Each format finds, reads and replaces its own files (`iceberg`,
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,7 +42,7 @@ from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.reduce import ColumnLayout
 from cdcflow.tables.merge.statement import Replaced
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import Compacted, HandOver, Kept, TableSnapshot
+from cdcflow.tables.port import Compacted, CurrentTable, HandOver, TableSnapshot
 
 SCANNED_TIMES = 4
 """How many times the memory limit may be scanned: 200 MB of keys, ten million UUIDs as text, take two CPU seconds and
@@ -114,8 +114,8 @@ class _Picked(Generic[_File]):
     again: frozenset[int]
 
 
-class FileTable(ABC, Generic[_File]):
-    """Implements the part of `cdcflow.tables.port.CurrentTable` that is the same in every format. `close` it."""
+class FileTable(CurrentTable, Generic[_File]):
+    """A current-state table of files: what is the same in every format. `close` it."""
 
     rules: Format
 
@@ -148,34 +148,13 @@ class FileTable(ABC, Generic[_File]):
             VersionGone: the version no longer exists.
         """
 
-    @abstractmethod
-    def newest_commit(self) -> Mapping[str, Any] | None:
-        """See `CurrentTable.newest_commit`."""
-
     def transactions_of(self, version: int) -> Mapping[str, int]:
         """Return the current ones: in a folder of one machine there are no commits out of turn."""
         found = self.snapshot()
         return {} if found is None else found.transactions
 
-    @abstractmethod
-    def commit_of(self, version: int) -> str:
-        """See `CurrentTable.commit_of`."""
-
-    @abstractmethod
-    def drop_torn(self, published: int | None = None) -> None:
-        """See `CurrentTable.drop_torn`."""
-
-    @abstractmethod
     def sync(self, published: int | None) -> None:
-        """See `CurrentTable.sync`."""
-
-    @abstractmethod
-    def edits_since(self, version: int) -> list[str]:
-        """See `CurrentTable.edits_since`."""
-
-    @abstractmethod
-    def pin(self, version: int, cut: int) -> None:
-        """See `CurrentTable.pin`."""
+        """Do nothing: the files of a commit are durable before the commit is (`synced`)."""
 
     @property
     @abstractmethod
@@ -268,10 +247,6 @@ class FileTable(ABC, Generic[_File]):
     @abstractmethod
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
         """Replace all rows by these, in a table that keeps only its latest `keep` versions."""
-
-    @abstractmethod
-    def let_go(self, kept: Kept) -> str:
-        """See `CurrentTable.let_go`."""
 
     # ── the same for all ────────────────────────────────────────────────────────────────────────────────────
 
