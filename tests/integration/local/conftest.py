@@ -60,5 +60,5 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return replaced
 
     for of in (IcebergTable, DeltaTable):
-        monkeypatch.setattr(of, "_replace", counted(of._replace))
+        monkeypatch.setattr(of, "replace", counted(of.replace))
     return seen

@@ -72,7 +72,7 @@ def test_column_that_another_program_added_keeps_its_values(
         there.add(pa.schema([("mine", pa.string())]), {})
         there.snapshot()
         noted = there.rows().drop_columns("mine").append_column("mine", pa.array(["a", "b"]))
-        there._replace(there._files(), noted.select(there.schema.names), {}, "", 0)
+        there.replace(there.files(), noted.select(there.schema.names), {}, "", 0)
     hand_log.segment([(orders, "u", {"id": 1, "v": 1})])
     assert [t.left_out for t in merge(hand_log.root, warehouse, policies=HISTORIES).tables] == [None]
     found = {(row["id"], row["v"]): (row["mine"], row["_valid_to"]) for row in rows(warehouse, format_name, orders.id)}

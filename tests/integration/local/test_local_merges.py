@@ -157,7 +157,7 @@ def test_two_merges_at_once_do_nothing_twice(
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     written = IcebergTable if format_name == "iceberg" else DeltaTable
-    right = written._replace
+    right = written.replace
     beaten = 0
 
     def replace(table: Any, *given: Any) -> None:
@@ -167,7 +167,7 @@ def test_two_merges_at_once_do_nothing_twice(
             merge(hand_log.root, warehouse)  # the other one comes first
         right(table, *given)
 
-    monkeypatch.setattr(written, "_replace", replace)
+    monkeypatch.setattr(written, "replace", replace)
     for values in ({"id": 1, "v": 1}, {"id": 2, "v": 2}):
         hand_log.segment([(orders, "c", values)])
         with pytest.raises(SinkUnavailable, match="another merge has published one in the meantime"):
@@ -270,7 +270,7 @@ def test_only_files_with_changed_rows_are_replaced(merge: Merge, hand_log: HandL
 
     def files() -> set[str]:
         with read(warehouse, orders) as there:
-            return {file.path if isinstance(file, File) else file.file.file_path for file in there._files()}
+            return {file.path if isinstance(file, File) else file.file.file_path for file in there.files()}
 
     before = files()
     hand_log.segment([(orders, "u", {"id": "b2", "v": 1}), (orders, "d", {"id": "c9"})])
@@ -297,8 +297,8 @@ def test_deleted_rows_are_marked_in_their_file_until_most_of_it_is_dead(
         """By file name, how many rows each file has, and how many of these are deleted."""
         with read(warehouse, orders) as there:
             found = {}
-            for file in there._files():
-                with there._opened(file) as rows:
+            for file in there.files():
+                with there.open_file(file) as rows:
                     found[file.path if isinstance(file, File) else file.file.file_path] = len(rows), len(rows.gone)
             return found
 
@@ -317,7 +317,7 @@ def test_deleted_rows_are_marked_in_their_file_until_most_of_it_is_dead(
                 newest = there._table.current_snapshot()
                 assert newest is not None
                 assert newest.summary is not None
-                marks = [len(file.delete_files) for file in there._files()]
+                marks = [len(file.delete_files) for file in there.files()]
                 assert max(marks) <= 1
                 assert newest.summary["total-delete-files"] == str(sum(marks))
     assert seen == [(30, 3), (30, 6), (30, 8), None]
@@ -340,7 +340,7 @@ def test_rows_later_than_a_change_stay_unchanged(
     before = rows_of(warehouse, orders)
     monkeypatch.setattr(Positions, "position", lambda *_: 1)
     for of in (IcebergTable, DeltaTable):
-        monkeypatch.setattr(of, "_has", lambda *_: False)
+        monkeypatch.setattr(of, "has", lambda *_: False)
     (report,) = merge(hand_log.root, warehouse).tables
     assert report.changes == 3
     assert rows_of(warehouse, orders) == before
@@ -392,7 +392,7 @@ def test_many_small_files_become_one(
         (report,) = merge(hand_log.root, warehouse).tables
         assert not report.edits
         with read(warehouse, orders) as there:
-            files.append(len(there._files()))
+            files.append(len(there.files()))
     assert files == [1, 2, 3, 4, 1, 2, 3, 4, 1]
     assert rows_of(warehouse, orders) == [{"id": number, "v": 0} for number in range(9)]
     with read(warehouse, orders) as there:

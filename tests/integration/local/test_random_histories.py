@@ -32,8 +32,8 @@ from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import DeltaLog
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.iceberg import IcebergTable
+from cdcflow.tables.local.row_changes import RowChanges
 from cdcflow.tables.local.session import DuckSession
-from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge import append_mode, evolution, history, reduce, soft_delete, statement
 from cdcflow.tables.merge.evolution import Evolution
 from cdcflow.tables.merge.policy import Mode
@@ -308,7 +308,7 @@ def greatest_key_of_a_file_not_looked_for() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for of in (IcebergTable, DeltaTable):
-            patch.setattr(of, "_ends", narrowed(of._ends))
+            patch.setattr(of, "bounds", narrowed(of.bounds))
         yield
 
 
@@ -329,31 +329,35 @@ def marks_of_before_forgotten() -> Iterator[None]:
         return replaced
 
     def before(table: Any, file: Any) -> Any:
-        with table._opened(file) as rows:
+        with table.open_file(file) as rows:
             return rows.gone
 
     with pytest.MonkeyPatch.context() as patch:
         for of in (IcebergTable, DeltaTable):
-            patch.setattr(of, "_replace", forgetting(of._replace))
+            patch.setattr(of, "replace", forgetting(of.replace))
         yield
 
 
 @contextmanager
 def rows_numbered_from_one() -> Iterator[None]:
-    right = FileTable._dead
+    right = RowChanges._dead
 
     def shifted(standing: Any, number: int, gone: Any) -> Any:
         return np.unique((gone + 1) % standing.places[number].rows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileTable, "_dead", lambda table, of: {n: shifted(of, n, g) for n, g in right(table, of).items()})
+        patch.setattr(
+            RowChanges, "_dead", lambda changes, of: {n: shifted(of, n, g) for n, g in right(changes, of).items()}
+        )
         yield
 
 
 @contextmanager
 def dead_rows_written_again() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileTable, "_left", lambda table, file, place, _: table._read(file, table.schema.names))
+        patch.setattr(
+            RowChanges, "_left", lambda changes, file, place, _: changes._table.read(file, changes._table.schema.names)
+        )
         yield
 
 
@@ -467,7 +471,7 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
     ),
     "sweeps are not written": (
         "soft_delete",
-        lambda: said_otherwise(FileTable, "_touched_by_end", lambda *_: frozenset()),
+        lambda: said_otherwise(RowChanges, "_touched_by_end", lambda *_: frozenset()),
         126,
     ),
     "deleted rows count": ("soft_delete", lambda: said_otherwise(statement, "is_ended", lambda *_: "false"), 4),

@@ -264,7 +264,7 @@ def test_files_of_appended_changes_do_not_grow_in_number_indefinitely(
     with closing(LocalEngine(warehouse, format_in(warehouse) or "delta")) as engine:
         there = engine.table(table_path(ORDERS.id))
         there.snapshot()
-        assert len(there._files()) <= 4
+        assert len(there.files()) <= 4
     assert len(rows_of(warehouse, ORDERS)) == 10
 
 

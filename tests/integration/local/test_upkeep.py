@@ -113,7 +113,7 @@ def dead_rows(warehouse: Path, format_name: str) -> int:
     with closing(LocalEngine(warehouse, format_name)) as engine:
         there = engine.table(("public", "orders"))
         there.snapshot()
-        return sum(there._touched(file).dead for file in there._files())
+        return sum(there.deletions(file).dead for file in there.files())
 
 
 def is_readable(table: FileTable[Any], version: int) -> bool:
@@ -350,17 +350,17 @@ def test_commit_that_arrives_first_postpones_the_maintenance_of_a_table(
 ) -> None:
     """Another program's job does not take cdcflow's lock; the table is maintained the next time, the others now."""
     of = IcebergTable if format_name == "iceberg" else DeltaTable
-    right: Callable[..., None] = of._replace
+    right: Callable[..., None] = of.replace
 
     def late(table: Any, *given: Any) -> None:
         with closing(LocalEngine(warehouse, format_name)) as engine:
             other = engine.table(("public", "orders"))
             other.snapshot()
-            first = other._files()[:1]
-            right(other, first, other._all_of(first), {"somebody": "else"}, "", 0)
+            first = other.files()[:1]
+            right(other, first, other.rows_of(first), {"somebody": "else"}, "", 0)
         right(table, *given)
 
-    monkeypatch.setattr(of, "_replace", late)
+    monkeypatch.setattr(of, "replace", late)
     before = read(warehouse)
     orders, quiet = looked_after(warehouse, format_name).tables
     assert (orders.name, bool(orders.skipped), quiet.skipped) == ("public.orders", True, "")

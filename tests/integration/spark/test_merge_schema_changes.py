@@ -337,14 +337,14 @@ def optimized_in_a_commit(optimize: Callable[[], list[Any]], patch: Any, merged_
     """The rows have been read, and the files that replace them are about to be committed."""
     asked: list[Any] = []
     of = LocalTable if merged_by.startswith("iceberg") else LocalDeltaTable
-    right = of._replace
+    right = of.replace
 
     def replace(table: Any, *given: Any) -> None:
         if table._name.endswith("orders") and not asked:
             asked.extend(optimize())
         right(table, *given)
 
-    patch.setattr(of, "_replace", replace)
+    patch.setattr(of, "replace", replace)
     yield asked
 
 

@@ -14,5 +14,5 @@ def places_of(warehouse: Path, format_name: str, table: str, columns: Sequence[s
     """By file of the latest version, the stored values of these columns of its rows."""
     with closing(LocalEngine(warehouse, format_name)) as engine, closing(engine.table(table.split("."))) as there:
         there.snapshot()
-        read = [there._read(file, columns).to_pylist() for file in there._files()]
+        read = [there.read(file, columns).to_pylist() for file in there.files()]
     return [[tuple(row.values()) for row in rows] for rows in read]

@@ -175,8 +175,8 @@ def test_rows_that_a_delta_table_marks_as_deleted_are_not_read(tmp_path: Path) -
         made.snapshot()
         made.append(ROWS, {}, "", 0, 10)
         made.snapshot()
-        [file] = made._files()
-        made._replace([], None, {}, "", 0, [(file, np.array([1]))])
+        [file] = made.files()
+        made.replace([], None, {}, "", 0, [(file, np.array([1]))])
     base = opened(str(tmp_path / "shop" / "items"), None)
     assert all_of(base, target(id="int", name="string")).column("id").to_pylist() == [1, 3]
     assert all_of(opened(str(tmp_path / "shop" / "items"), "1"), target(id="int")).num_rows == 3

@@ -81,7 +81,7 @@ def test_what_is_written_is_read_by_others(tmp_path: Path) -> None:
     assert [f.name for f in found.schema().fields] == ["id", "other", "day", "at", "parts", "late"]
     assert found.protocol().min_reader_version == 3
     assert set(found.protocol().reader_features or []) >= {"columnMapping", "timestampNtz", "typeWidening"}
-    (file,) = table._files()
+    (file,) = table.files()
     (physical,) = (f["metadata"]["delta.columnMapping.physicalName"] for f in table._fields if f["name"] == "id")
     held = pq.read_table(tmp_path / "t" / file.path).column(physical).to_pylist()
     assert held == [1, 2] == [file.stats["minValues"][physical], file.stats["maxValues"][physical]]
@@ -109,7 +109,7 @@ def test_state_is_the_same_with_and_without_checkpoints(tmp_path: Path) -> None:
     for number in range(1, 2 * CHECKPOINT_EVERY + 4):
         table.append(rows(number), {"cut": number}, f"app{number % 3}", number, 1)
         if number % 4 == 0:  # a file goes, too
-            table._replace([table._files()[0]], None, {"cut": number}, "", 0)
+            table.replace([table.files()[0]], None, {"cut": number}, "", 0)
     checkpoints = [path.name for path in (folder / "_delta_log").glob("*.checkpoint.parquet")]
     assert len(checkpoints) == 2
     late = DeltaLog(folder)
@@ -172,7 +172,7 @@ def test_rows_that_a_vector_deletes_are_not_read_and_it_is_removed_with_its_file
     again.snapshot()
     assert not again._log.is_short
     assert again.rows().column("id").to_pylist() == [0, 2, 4]
-    again._replace(again._files(), rows(9), {"cut": 3}, "", 0)
+    again.replace(again.files(), rows(9), {"cut": 3}, "", 0)
     (removed,) = (action["remove"] for action in actions(folder, 2) if "remove" in action)
     assert removed["deletionVector"] == vector
     late = DeltaTable(folder, None)
@@ -260,10 +260,10 @@ def test_bounds_are_kept_where_their_order_is_that_of_sql(tmp_path: Path) -> Non
     for name in ("short", "x" * 40):
         listed = [{"id": 3, "name": name, "day": 1}, {"id": None, "name": "a", "day": None}]
         table.append(pa.Table.from_pylist(listed, table.schema), {"cut": 1}, "", 0, 1)
-    first, second = table._files()
-    assert table._ends([first, second], "id") == [(3, 3), (3, 3)]
-    assert table._ends([first, second], "name") == [("a", "short"), None]
-    assert table._ends([first], "day") == [("1970-01-02", "1970-01-02")]
+    first, second = table.files()
+    assert table.bounds([first, second], "id") == [(3, 3), (3, 3)]
+    assert table.bounds([first, second], "name") == [("a", "short"), None]
+    assert table.bounds([first], "day") == [("1970-01-02", "1970-01-02")]
     name = table._fields[0]["metadata"]["delta.columnMapping.physicalName"]
     assert [f.stats["nullCount"][name] for f in (first, second)] == [1, 1]
 

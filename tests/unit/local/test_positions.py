@@ -39,12 +39,12 @@ def ids(table: IcebergTable) -> list[int]:
 
 def by_first_id(table: IcebergTable) -> list[Any]:
     """Its files, that with the least ids first."""
-    return sorted(table._files(), key=lambda task: table._ends([task], "id")[0] or (0, 0))
+    return sorted(table.files(), key=lambda task: table.bounds([task], "id")[0] or (0, 0))
 
 
 def shared(table: IcebergTable, gone: dict[str, list[int]]) -> DataFile:
     """A delete file of several data files, as other writers make them."""
-    made = position_deletes.write(table._table, table._files()[0].file, np.array([0]))
+    made = position_deletes.write(table._table, table.files()[0].file, np.array([0]))
     paths = [path for path, numbers in sorted(gone.items()) for _ in numbers]
     numbers = [number for _, numbers in sorted(gone.items()) for number in numbers]
     rows = pa.table([paths, numbers], schema=position_deletes._SCHEMA)
@@ -71,14 +71,14 @@ def test_marks_of_several_files_at_once_are_read_and_stay(table: IcebergTable) -
     assert ids(table) == [0, *range(3, 19)]
     first, second = by_first_id(table)
     for task, told in ((first, [1, 2]), (second, [9])):
-        with table._opened(task) as rows:
+        with table.open_file(task) as rows:
             assert rows.gone.tolist() == told
-    table._replace([], None, {"cut": 2}, "", 0, [(first, np.array([1, 2, 5]))])
+    table.replace([], None, {"cut": 2}, "", 0, [(first, np.array([1, 2, 5]))])
     assert ids(table) == [0, 3, 4, *range(6, 19)]
     first, second = by_first_id(table)
     assert [len(task.delete_files) for task in (first, second)] == [2, 1]
-    table._replace([first], None, {"cut": 3}, "", 0, [(second, np.array([0, 9]))])
+    table.replace([first], None, {"cut": 3}, "", 0, [(second, np.array([0, 9]))])
     assert ids(table) == [*range(11, 19)]
-    (left,) = table._files()
+    (left,) = table.files()
     assert {delete.file_path for delete in left.delete_files} > {both.file_path}
     assert len(left.delete_files) == 2

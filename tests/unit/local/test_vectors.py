@@ -50,7 +50,7 @@ def made(folder: Path, count: int, files: int = 1) -> DeltaTable:
 
 
 def mark(table: DeltaTable, *gone: tuple[File, Any]) -> None:
-    table._replace([], None, {"cut": 3}, "", 0, [(file, numbers(listed)) for file, listed in gone])
+    table.replace([], None, {"cut": 3}, "", 0, [(file, numbers(listed)) for file, listed in gone])
 
 
 def ids(table: DeltaTable) -> list[int]:
@@ -119,16 +119,16 @@ def test_others_find_the_same_rows_gone(tmp_path: Path) -> None:
     """delta-rs, of one file and of two, after a second vector of the same file, and from its own checkpoint."""
     folder = tmp_path / "t"
     table = made(folder, 400_000, files=2)
-    first, second = table._files()
+    first, second = table.files()
     mark(table, (first, range(0, 200_000, 3)), (second, [0, 199_999]))
     left = {*range(400_000)} - {*range(0, 200_000, 3)} - {200_000, 399_999}
     assert ids(table) == others_ids(folder) == sorted(left)
-    marked = next(file for file in table._files() if file.path == first.path)
+    marked = next(file for file in table.files() if file.path == first.path)
     assert marked.vector is not None
     mark(table, (marked, sorted({*range(0, 200_000, 3), 1, 131_071, 131_072})))
     left -= {1, 131_071, 131_072}
     assert ids(table) == others_ids(folder) == sorted(left)
-    assert sorted((f.path, f.vector is not None) for f in table._files()) == sorted(
+    assert sorted((f.path, f.vector is not None) for f in table.files()) == sorted(
         (f, True) for f in (first.path, second.path)
     )
     ForeignTable(folder).create_checkpoint()
@@ -136,15 +136,15 @@ def test_others_find_the_same_rows_gone(tmp_path: Path) -> None:
     assert late.snapshot() is not None
     assert not late._log.is_short
     assert ids(late) == others_ids(folder) == sorted(left)
-    assert sorted(map(str, late._files())) == sorted(map(str, table._files()))
+    assert sorted(map(str, late.files())) == sorted(map(str, table.files()))
 
 
 def test_marked_file_is_removed_with_its_latest_vector(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     table = made(folder, 100)
     for gone in (range(10), range(20)):
-        mark(table, (table._files()[0], gone))
-    table._replace(table._files(), pa.table([[7], ["x"]], schema=COLUMNS), {"cut": 4}, "", 0)
+        mark(table, (table.files()[0], gone))
+    table.replace(table.files(), pa.table([[7], ["x"]], schema=COLUMNS), {"cut": 4}, "", 0)
     late = DeltaTable(folder, None)
     assert late.snapshot() is not None
     assert ids(late) == others_ids(folder) == [7]
@@ -155,7 +155,7 @@ def test_checkpoints_know_the_vectors_of_all_versions_before(tmp_path: Path) -> 
     folder = tmp_path / "t"
     table = made(folder, 4 * CHECKPOINT_EVERY, files=2)
     for number in range(1, 2 * CHECKPOINT_EVERY):
-        file = table._files()[number % 2]
+        file = table.files()[number % 2]
         mark(table, (file, [*vectors.deleted(folder, file.vector), number]))
     late = DeltaLog(folder)
     late.update()
@@ -184,8 +184,8 @@ def test_row_count_of_a_file_is_written_though_another_writer_omitted_it(tmp_pat
     """Delta requires it of each file with a vector."""
     folder = tmp_path / "t"
     table = made(folder, 10)
-    (file,) = table._files()
+    (file,) = table.files()
     mark(table, (File(file.path, file.size, modified_ms=1), [3]))
-    (marked,) = table._files()
+    (marked,) = table.files()
     assert marked.stats["numRecords"] == 10 == pq.read_metadata(folder / marked.path).num_rows
     assert len(ids(table)) == 9

@@ -92,7 +92,7 @@ class DeltaTable(FileTable[File]):
         self._log = DeltaLog(folder)
 
     def snapshot(self) -> TableSnapshot | None:
-        self._standing = None
+        self._changes.forget()
         return None if self._log.update() < 0 else self._told()
 
     def as_of(self, version: int) -> TableSnapshot:
@@ -136,7 +136,7 @@ class DeltaTable(FileTable[File]):
     def parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Yield these columns of all rows, file by file."""
         for file in self._log.files():
-            yield self._read(file, columns)
+            yield self.read(file, columns)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
         return ours(_info(self._log.actions(self._log.version) or []).get("userMetadata"))
@@ -162,7 +162,7 @@ class DeltaTable(FileTable[File]):
         rules: Format | None = None,
     ) -> None:
         if self._log.update() >= 0:
-            raise Conflict(f"another process has created {self._name}")
+            raise Conflict(f"another process has created {self.name}")
         properties = {**(rules or RULES).properties, **properties}
         numbers = _Numbers(0) if is_mapped(properties) else None
         fields = [_field(column, numbers) for column in columns]
@@ -197,14 +197,14 @@ class DeltaTable(FileTable[File]):
         self._describe("CHANGE COLUMN", {}, fields, settings, metadata)
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
-        self._replace([], rows, metadata, app, version)
+        self.replace([], rows, metadata, app, version)
 
     def load(self, parts: Iterable[pa.Table], metadata: Mapping[str, Any], app: str, version: int) -> None:
         self._check_ours()
         self._put("WRITE", [], [f for part in parts if len(part) for f in self._written(part)], metadata, app, version)
 
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
-        self._replace(self._log.files(), rows, metadata, "", 0)
+        self.replace(self._log.files(), rows, metadata, "", 0)
 
     def let_go(self, kept: Kept) -> str:
         """Remove files that no kept version has, that no version since `kept.since` had, and that are older than
@@ -260,7 +260,7 @@ class DeltaTable(FileTable[File]):
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def _marks(self) -> bool:
+    def marks_rows(self) -> bool:
         return self._settings.get(MARKS) == "true"
 
     def _mapped(self) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
@@ -284,7 +284,7 @@ class DeltaTable(FileTable[File]):
         found: Mapping[str, str] = self._log.metadata["configuration"]
         return found
 
-    def _has(self, app: str, version: int) -> bool:
+    def has(self, app: str, version: int) -> bool:
         return self._log.transactions.get(app, version - 1) >= version
 
     def _check_ours(self) -> None:
@@ -326,19 +326,19 @@ class DeltaTable(FileTable[File]):
             }
         }
 
-    def _files(self) -> Sequence[File]:
+    def files(self) -> Sequence[File]:
         self._check_ours()
         return self._log.files()
 
-    def _size(self, file: File) -> int:
+    def size_of(self, file: File) -> int:
         return file.size
 
-    def _touched(self, file: File) -> Touched:
+    def deletions(self, file: File) -> Touched:
         if file.vector is None:
             return Touched(file.size, 1, 0)
         return Touched(file.size, self._count(file), int(file.vector["cardinality"]))
 
-    def _opened(self, file: File) -> ScannedFile:
+    def open_file(self, file: File) -> ScannedFile:
         fields, path = self._fields, local_path(self._folder, file)
         with reading(path):
             opened = pq.ParquetFile(path)
@@ -350,11 +350,11 @@ class DeltaTable(FileTable[File]):
             path,
         )
 
-    def _read(self, file: File, columns: Sequence[str]) -> pa.Table:
-        with self._opened(file) as rows:
+    def read(self, file: File, columns: Sequence[str]) -> pa.Table:
+        with self.open_file(file) as rows:
             return rows.living(columns)
 
-    def _ends(self, files: Sequence[File], column: str) -> Sequence[Ends | None]:
+    def bounds(self, files: Sequence[File], column: str) -> Sequence[Ends | None]:
         field = next(f for f in self._fields if f["name"] == column)
         name, type_ = _physical(field), field["type"]
 
@@ -370,7 +370,7 @@ class DeltaTable(FileTable[File]):
 
         return [of(file) for file in files]
 
-    def _replace(
+    def replace(
         self,
         old: Sequence[File],
         new: pa.Table | None,
@@ -414,7 +414,7 @@ class DeltaTable(FileTable[File]):
         """Return how many rows it has, including deleted ones."""
         if "numRecords" in file.stats:
             return int(file.stats["numRecords"])
-        with self._opened(file) as rows:
+        with self.open_file(file) as rows:
             return len(rows)
 
     def _written(self, rows: pa.Table) -> list[File]:

@@ -164,7 +164,7 @@ class IcebergTable(FileTable[FileScanTask]):
         self._deletes = position_deletes.Deletes()
 
     def snapshot(self) -> TableSnapshot | None:
-        self._standing = None
+        self._changes.forget()
         self._loaded = self._newest()
         return None if self._loaded is None else self._told(self._loaded)
 
@@ -232,7 +232,7 @@ class IcebergTable(FileTable[FileScanTask]):
         names, tasks = self.schema.names, self._planned()
         marked = [task for task in tasks if task.delete_files]
         parts = [self._scanned([task for task in tasks if not task.delete_files], names)]
-        return pa.concat_tables([*parts, *(self._read(task, names) for task in marked)])
+        return pa.concat_tables([*parts, *(self.read(task, names) for task in marked)])
 
     def pin(self, version: int, cut: int) -> None:
         if self._pinned.get(self._location) == (version, cut) or self.snapshot() is None:
@@ -282,7 +282,7 @@ class IcebergTable(FileTable[FileScanTask]):
             update.update_column((name,), field_type=_iceberg(type_))
 
     @property
-    def _marks(self) -> bool:
+    def marks_rows(self) -> bool:
         return iceberg.marks(self._table.properties)
 
     @property
@@ -310,7 +310,7 @@ class IcebergTable(FileTable[FileScanTask]):
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
         old = self._old(keep)
         with self._changing() as change:
-            self._snapshot_of(change, self._files(), rows, metadata, "", 0)
+            self._snapshot_of(change, self.files(), rows, metadata, "", 0)
             if old:
                 ExpireSnapshots(change).by_ids(old).commit()
 
@@ -347,7 +347,7 @@ class IcebergTable(FileTable[FileScanTask]):
     @property
     def _table(self) -> Table:
         if self._loaded is None:
-            raise NoSuchTableError(self._name)
+            raise NoSuchTableError(self.name)
         return self._loaded
 
     def _old(self, keep: int) -> list[int]:
@@ -357,7 +357,7 @@ class IcebergTable(FileTable[FileScanTask]):
         tagged = {ref.snapshot_id for ref in self._table.refs().values()} | {s.snapshot_id for s in kept}
         return [s.snapshot_id for s in self._table.snapshots() if s.snapshot_id not in tagged]
 
-    def _has(self, app: str, version: int) -> bool:
+    def has(self, app: str, version: int) -> bool:
         return _transactions(self._table, self._table.current_snapshot()).get(app, version - 1) >= version
 
     def _changing(self) -> _Change:
@@ -379,7 +379,7 @@ class IcebergTable(FileTable[FileScanTask]):
         if self._table.metadata.format_version != 2 or not self._table.spec().is_unpartitioned():
             raise HandOver("it is partitioned, or of another version than Iceberg's 2")
 
-    def _files(self) -> Sequence[FileScanTask]:
+    def files(self) -> Sequence[FileScanTask]:
         self._check_ours()
         return self._planned()
 
@@ -405,19 +405,19 @@ class IcebergTable(FileTable[FileScanTask]):
             with reading(manifest.manifest_path):
                 manifest.fetch_manifest_entry(io, discard_deleted=False)
 
-    def _size(self, file: FileScanTask) -> int:
+    def size_of(self, file: FileScanTask) -> int:
         return int(file.file.file_size_in_bytes)
 
-    def _touched(self, file: FileScanTask) -> Touched:
-        size, rows = self._size(file), int(file.file.record_count)
+    def deletions(self, file: FileScanTask) -> Touched:
+        size, rows = self.size_of(file), int(file.file.record_count)
         if not file.delete_files:
             return Touched(size, rows or 1, 0)
         return Touched(size, rows, len(self._deletes.of(self._table, file)))
 
-    def _read(self, file: FileScanTask, columns: Sequence[str]) -> pa.Table:
+    def read(self, file: FileScanTask, columns: Sequence[str]) -> pa.Table:
         # For a file with deletes PyIceberg takes each remaining row by its number, which costs more than reading it.
         if file.delete_files and file.file.file_format == FileFormat.PARQUET and _is_flat(self.schema):
-            with contextlib.suppress(HandOver), self._opened(file) as rows:
+            with contextlib.suppress(HandOver), self.open_file(file) as rows:
                 return rows.living(columns)
         return self._scanned([file], columns)
 
@@ -428,13 +428,13 @@ class IcebergTable(FileTable[FileScanTask]):
         with reading(files[0].file.file_path if len(files) == 1 else self._location / "data"):
             return scan.to_table(files).cast(_arrow(schema))
 
-    def _ends(self, files: Sequence[FileScanTask], column: str) -> Sequence[Ends | None]:
+    def bounds(self, files: Sequence[FileScanTask], column: str) -> Sequence[Ends | None]:
         field = self._table.schema().find_field(column)
         if not isinstance(field.field_type, _BOUNDED):
             return [None] * len(files)
         return [_bounds(file, field.field_id, field.field_type) for file in files]
 
-    def _opened(self, file: FileScanTask) -> ScannedFile:
+    def open_file(self, file: FileScanTask) -> ScannedFile:
         if file.file.file_format != FileFormat.PARQUET:
             raise HandOver("it has files of another format than Parquet")
         with reading(file.file.file_path):
@@ -449,7 +449,7 @@ class IcebergTable(FileTable[FileScanTask]):
         deleted = partial(self._deletes.of, self._table, file)
         return ScannedFile(opened, schema, held, deleted, file.file.file_path)
 
-    def _replace(
+    def replace(
         self,
         old: Sequence[FileScanTask],
         new: pa.Table | None,

@@ -1,0 +1,383 @@
+"""Changes of a table's rows: SQL changes the rows that a range concerns in memory, then the files are updated.
+
+    plan     find the files that may have rows with one of the range's keys, by the bounds that the format keeps
+    load     load the rows with one of the keys into a DuckDB table, each with its file and its number there; of the
+             other columns only those that the statement needs
+    fold     run the statement that Spark would run, on that table
+    commit   write a file with the current rows, and mark changed and deleted rows in their old files; files that are
+             small or have many deleted rows are rewritten (`replacing`). All in one commit with cdcflow's position
+
+If a change concerns every row (a sweep, a table without a key, a column's default), all rows are loaded into memory,
+and files with a changed row are replaced as a whole.
+
+A commit names the version that it was computed from: if another commit came first, it fails and is computed again from
+the new version. Each format finds, reads and replaces its own files (`table_files`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.sqltypes import name_sql
+from cdcflow.model.table import MISSING, OFFSET
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.file_rewrites import Touched
+from cdcflow.tables.local.key_filter import Keys
+from cdcflow.tables.local.scan import NONE, Numbers, RowGroup
+from cdcflow.tables.local.table_files import File, TableFiles
+from cdcflow.tables.merge import reduce, statement
+from cdcflow.tables.merge.acts import Act
+from cdcflow.tables.merge.reduce import ColumnLayout
+from cdcflow.tables.merge.statement import Replaced
+from cdcflow.tables.port import HandOver
+
+SCANNED_TIMES = 4
+"""How many times the memory limit may be scanned: 200 MB of keys, ten million UUIDs as text, take two CPU seconds and
+half a gigabyte of memory."""
+
+FILE, NUMBER, STOOD = "_cdcflow_file", "_cdcflow_number", "_cdcflow_stood"
+"""Columns of rows loaded in memory: the file that a row was in, its number there, and the offset that it had."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole(Generic[File]):
+    """Rows of a table in memory: all rows of `files`, each with the number of its file. The files with the numbers in
+    `again` are rewritten in any case."""
+
+    name: str
+    files: Sequence[File]
+    rows: Mapping[int, int]
+    again: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadedFile:
+    """A file with rows loaded in memory: its number of rows, those deleted before, and those found."""
+
+    rows: int
+    gone: Numbers
+    found: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Picked(Generic[File]):
+    """Rows of a table in memory: those with one of a range's keys, each with its file in `files`; `places` is keyed by
+    the same numbers. The files with the numbers in `again` are rewritten in any case."""
+
+    name: str
+    files: Sequence[File]
+    places: Mapping[int, _LoadedFile]
+    again: frozenset[int]
+
+
+class RowChanges(Generic[File]):
+    """Changes of rows, computed in memory from one version of a table and committed to its files."""
+
+    def __init__(self, table: TableFiles[File]) -> None:
+        self._table = table
+        self._standing: _Whole[File] | _Picked[File] | None = None
+
+    def forget(self) -> None:
+        """Forget the loaded rows: the table has another version."""
+        self._standing = None
+
+    def standing(self, layout: ColumnLayout, changes: str, *, whole: bool = False) -> str:
+        """See `CurrentTable.standing`."""
+        if whole and not isinstance(self._standing, _Whole):
+            self._standing = self._stand()
+        return self._stand_for(layout, changes, self._table.schema.names).name
+
+    def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        """See `CurrentTable.fold`."""
+        if self._table.has(app, version):
+            return
+        if folding.adds_only:
+            # Only a large number of small files is merged along with it.
+            self._standing = standing = self._stand_whole(self._table.files(), [])
+            self._table.session.rows(folding.sql(standing.name))
+            self._commit(metadata, app, version, None, [])
+            return
+        layout = folding.layout
+        if folding.is_of_all:
+            self._standing = self._stand()  # whatever the keys are
+        found = self._stand_for(layout, folding.changes, _kept(folding, self._table.schema.names))
+        key = [layout.target.columns[i].name for i in layout.key] if layout.target.key else []
+        brought = {*(c.name for c in layout.target.columns), OFFSET, MISSING}
+        if folding.replaced is not None and isinstance(found, _Picked) and brought.issuperset(self._table.schema.names):
+            # The inserted rows need not be added to the loaded rows first: no value of those is kept.
+            rows, dead = self._table.session.arrow(folding.rows()), self._matched(found, folding.replaced)
+            self._commit_picked(found, metadata, app, version, key, rows, dead)
+            self._standing = None
+            return
+        name = found.name
+        ((first,),) = self._table.session.rows(f"SELECT min(o) FROM {folding.changes}")  # noqa: S608  cdcflow's own
+        for sql in folding.statements(name):
+            self._table.session.rows(sql)
+        offsets = [o for o in (first, folding.ending.truncated_at) if o]
+        ended = self._touched_by_end(name, layout.ended_name, folding.ending.before)
+        self._commit(metadata, app, version, min(offsets, default=None), key, ended)
+
+    def sweep(
+        self,
+        before: int,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        ended: str | None = None,
+        assigned: str = "",
+    ) -> None:
+        """See `CurrentTable.sweep`."""
+        if self._table.has(app, version):
+            return
+        self._standing = self._stand()
+        self._table.session.rows(statement.sweep(self._standing.name, before, ended, assigned))
+        if assigned:
+            self._commit(metadata, app, version, before, [])  # a row that ended has that offset
+            return
+        touched = self._touched_by_end(self._standing.name, ended, before)
+        self._commit(metadata, app, version, None, [], touched)
+
+    def update(self, act: Act, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        """Apply an act that changes rows."""
+        self._standing = standing = self._stand()
+        changed = 0
+        for sql in statement.alter(standing.name, self._table.rules, act):
+            ((count,),) = self._table.session.rows(sql)
+            changed += count
+        if changed:
+            self._table.replace(standing.files, self._rows(standing.name, "true"), metadata, app, version)
+        elif app:
+            self._table.replace([], None, metadata, app, version)
+        self._standing = None
+
+    def _touched_by_end(self, name: str, ended: str | None, before: int) -> frozenset[int]:
+        """Return the files with rows from before an offset that were ended, which their offsets do not show."""
+        if ended is None or not before:
+            return frozenset()
+        where = f"{statement.is_ended('', ended)} AND {OFFSET} < {before} AND {FILE} IS NOT NULL"
+        return frozenset(n for (n,) in self._table.session.rows(f"SELECT DISTINCT {FILE} FROM {name} WHERE {where}"))  # noqa: S608  cdcflow's own
+
+    def _stand_for(self, layout: ColumnLayout, changes: str, columns: Collection[str]) -> _Whole[File] | _Picked[File]:
+        """Load at least the rows that have one of the keys of a range of changes, and at least these columns of
+        them."""
+        if self._standing is None:
+            self._standing = self._near(layout, changes, columns) if layout.target.key else self._stand()
+        return self._standing
+
+    def _near(self, layout: ColumnLayout, changes: str, columns: Collection[str]) -> _Whole[File] | _Picked[File]:
+        keys = Keys(self._table.session, layout, changes, self._table.schema)
+        there = self._table.files()
+        chosen = keys.near(self._table.bounds(there, keys.first))
+        # Files that would be rewritten in any case are read once, as a whole.
+        if sum(self._table.size_of(there[n]) for n in chosen) < file_rewrites.TINY_BYTES:
+            return self._stand_whole(there, chosen)
+        return self._pick(keys, there, chosen, columns)
+
+    def _pick(
+        self, keys: Keys, there: Sequence[File], chosen: Sequence[int], columns: Collection[str]
+    ) -> _Picked[File]:
+        """Load the rows with one of the keys, with these columns. The files with the numbers in `chosen` may have such
+        rows."""
+        schema = self._own_names_free()
+        small = file_rewrites.small([self._table.size_of(file) for file in there])
+        read = [name for name in schema.names if name in columns or name in keys.names or name == OFFSET]
+        within = self._within({n: there[n] for n in chosen}, keys, read)
+        numbers = [*chosen, *sorted(small - set(chosen))]
+        places: dict[int, _LoadedFile] = {}
+        parts = [_placed(schema.empty_table(), schema, 0, NONE)]
+        for number, n in enumerate(numbers):
+            with self._table.open_file(there[n]) as rows:
+                found = rows.find(within.get(n, []), keys.names, keys.pick)
+                places[number] = _LoadedFile(len(rows), rows.gone, found)
+                if len(found):
+                    parts.append(_placed(rows.take(found, read), schema, number, found))
+        name = self._table.session.take("standing", pa.concat_tables(parts))
+        again = frozenset(number for number, n in enumerate(numbers) if n in small)
+        return _Picked(name, [there[n] for n in numbers], places, again)
+
+    def _within(self, files: Mapping[int, File], keys: Keys, columns: Sequence[str]) -> dict[int, list[RowGroup]]:
+        """Return the row groups of some files that may have a row with one of the keys.
+
+        Raises:
+            HandOver: too much of them would have to be read.
+        """
+        found: dict[int, list[RowGroup]] = {}
+        size = 0
+        for n, file in files.items():
+            with self._table.open_file(file) as rows:
+                found[n] = [rows.groups[i] for i in keys.near(rows.ends(keys.first))]
+                size += rows.size(found[n], columns)
+        self._check_size(size, SCANNED_TIMES)
+        return found
+
+    def _check_size(self, size: int, times: int = 1) -> None:
+        if self._table.bytes_max is not None and size > self._table.bytes_max * times:
+            raise HandOver(f"{size >> 20} MB of its files would have to be read")
+
+    def _own_names_free(self) -> pa.Schema:
+        schema = self._table.schema
+        for name in (FILE, NUMBER, STOOD):
+            if name in schema.names:
+                raise HandOver(f"it has a column called {name}")
+        return schema
+
+    def _stand(self) -> _Whole[File]:
+        """Load all rows of the table."""
+        there = self._table.files()
+        return self._stand_whole(there, range(len(there)))
+
+    def _stand_whole(self, there: Sequence[File], chosen: Sequence[int]) -> _Whole[File]:
+        """Load all rows of the files with the numbers in `chosen`."""
+        schema = self._own_names_free()
+        small = file_rewrites.small([self._table.size_of(file) for file in there])
+        self._check_size(sum(self._table.size_of(there[n]) for n in chosen))
+        numbers = [*chosen, *sorted(small - set(chosen))]
+        parts = [schema.empty_table().append_column(FILE, pa.array([], pa.int32()))]
+        for number, n in enumerate(numbers):
+            rows = self._table.read(there[n], schema.names)
+            parts.append(rows.append_column(FILE, pa.array(np.full(len(rows), number, np.int32))))
+        name = self._table.session.take("standing", pa.concat_tables(parts))
+        again = frozenset(number for number, n in enumerate(numbers) if n in small)
+        files = [there[n] for n in numbers]
+        return _Whole(name, files, {n: len(rows) for n, rows in enumerate(parts[1:])}, again)
+
+    def _commit(
+        self,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        first: int | None,
+        key: Sequence[str],
+        ended: Collection[int] = (),
+    ) -> None:
+        """Write the changes to the rows in memory. `first` is the lowest offset of a changed row. The files
+        `ended` also have changed rows, whose offsets did not change."""
+        match self._standing:
+            case None:
+                raise InvariantViolated(f"changing {self._table.name}: its rows were not read")
+            case _Picked() as picked:
+                rows = self._rows(picked.name, f"{FILE} IS NULL OR {_CHANGED}")
+                self._commit_picked(picked, metadata, app, version, key, rows, self._dead(picked))
+            case _Whole() as whole:
+                self._commit_whole(whole, metadata, app, version, first, key, ended)
+        self._standing = None
+
+    def _commit_whole(
+        self,
+        standing: _Whole[File],
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        first: int | None,
+        key: Sequence[str],
+        ended: Collection[int],
+    ) -> None:
+        sql = f"SELECT {FILE}, count(*), max({OFFSET}) FROM {standing.name} WHERE {FILE} IS NOT NULL GROUP BY {FILE}"  # noqa: S608  cdcflow's own
+        left = {number: (count, newest) for number, count, newest in self._table.session.rows(sql)}
+        touched = [
+            number
+            for number, count in standing.rows.items()
+            if number in standing.again
+            or number in ended
+            or left.get(number, (0, None))[0] != count
+            or (first is not None and count and left[number][1] is not None and left[number][1] >= first)
+        ]
+        listed = ", ".join(map(str, touched)) or "NULL"
+        rows = self._table.in_order([self._rows(standing.name, f"{FILE} IS NULL OR {FILE} IN ({listed})")], key)
+        self._table.replace([standing.files[number] for number in touched], rows, metadata, app, version)
+
+    def _commit_picked(
+        self,
+        standing: _Picked[File],
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        key: Sequence[str],
+        rows: pa.Table,
+        dead: Mapping[int, Numbers],
+    ) -> None:
+        """Insert `rows`, in any order, and delete the rows with the numbers `dead`, by the number of their file."""
+        touched = {
+            number: Touched(
+                self._table.size_of(standing.files[number]), place.rows, len(place.gone) + len(dead[number])
+            )
+            for number, place in standing.places.items()
+            if number in dead and number not in standing.again
+        }
+        spent = sum(self._table.size_of(standing.files[number]) for number in standing.again)
+        if self._table.marks_rows:
+            again = sorted(standing.again | file_rewrites.again(touched, spent))
+        else:
+            self._check_size(spent + sum(file.size for file in touched.values()))
+            again = sorted(standing.again | dead.keys())
+        left = [self._left(standing.files[n], standing.places[n], dead.get(n, NONE)) for n in again]
+        come = self._table.in_order([rows, *left], key)
+        marked = [
+            (standing.files[n], np.union1d(standing.places[n].gone, gone)) for n, gone in dead.items() if n not in again
+        ]
+        self._table.replace([standing.files[n] for n in again], come, metadata, app, version, marked)
+
+    def _dead(self, standing: _Picked[File]) -> dict[int, Numbers]:
+        """Return the rows, by file, that have changed or were deleted."""
+        sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} WHERE {FILE} IS NOT NULL AND NOT ({_CHANGED})"  # noqa: S608  cdcflow's own
+        stays = self._table.session.arrow(sql)
+        files, numbers = stays.column(0).to_numpy(), stays.column(1).to_numpy()
+        found = {
+            number: np.setdiff1d(place.found, numbers[files == number], assume_unique=True)
+            for number, place in standing.places.items()
+        }
+        return {number: gone for number, gone in found.items() if len(gone)}
+
+    def _left(self, file: File, place: _LoadedFile, dead: Numbers) -> pa.Table:
+        """Return a file's remaining rows."""
+        lives = np.ones(place.rows, bool)
+        lives[place.gone] = False
+        stays = lives.copy()
+        stays[dead] = False
+        return self._table.read(file, self._table.schema.names).filter(pa.array(stays[lives]))
+
+    def _matched(self, standing: _Picked[File], replaced: Replaced) -> dict[int, Numbers]:
+        """Return the rows, by file, that are replaced by others."""
+        same = " AND ".join(f"t.{name_sql(name)} = s.{position}" for name, position in replaced.key.items())
+        sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} t LEFT SEMI JOIN {replaced.rows} s ON {same}"  # noqa: S608  quoted
+        found = self._table.session.arrow(sql)
+        files, numbers = found.column(0).to_numpy(), found.column(1).to_numpy()
+        return {int(number): np.sort(numbers[files == number]) for number in np.unique(files)}
+
+    def _rows(self, name: str, where: str) -> pa.Table:
+        """Return rows from memory."""
+        listed = ", ".join(map(name_sql, self._table.schema.names))
+        return self._table.session.arrow(f"SELECT {listed} FROM {name} WHERE {where}").cast(self._table.schema)  # noqa: S608  quoted
+
+
+_CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"
+"""Whether a loaded row is unchanged is decided by its offset: a change gives it a later one."""
+
+
+def _placed(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> pa.Table:
+    """Return rows of one file with all columns of the table, NULL for those that were not read, and with their
+    places."""
+    there = set(rows.column_names)
+    columns = [rows.column(f.name) if f.name in there else pa.nulls(len(rows), f.type) for f in schema]
+    places = [pa.array(np.full(len(rows), number, np.int32)), pa.array(found), rows.column(OFFSET)]
+    return pa.table([*columns, *places], names=[*schema.names, FILE, NUMBER, STOOD])
+
+
+def _kept(folding: statement.Folding, names: Sequence[str]) -> set[str]:
+    """Return the columns of a table whose value in a changed row the statement may keep."""
+    target = folding.layout.target
+    if not target.key:
+        return set(names)
+    kinds = reduce.families(folding.layout, folding.masks)
+    set_anew = {target.columns[i].name for family in kinds if family.always for i in family.columns}
+    if all(family.always for family in kinds):
+        set_anew.add(MISSING)
+    elif folding.layout.ended_name is not None:
+        set_anew.discard(folding.layout.ended_name)
+    return set(names) - set_anew

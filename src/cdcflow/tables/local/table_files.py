@@ -1,0 +1,133 @@
+"""The files of a table and its commits: what each format implements, whatever changes the rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from cdcflow.tables.local.file_rewrites import Touched
+from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile
+from cdcflow.tables.local.session import DuckSession
+from cdcflow.tables.merge.format import Format
+
+File = TypeVar("File")
+
+
+class TableFiles(ABC, Generic[File]):
+    """The files of a table, in the version that was read last. Each method that changes it makes one commit."""
+
+    rules: Format
+
+    def __init__(self, name: str, bytes_max: int | None) -> None:
+        """`name`: for messages. `bytes_max`: a table that would need more bytes of files in memory is left to Spark."""
+        self.name = name
+        self.bytes_max = bytes_max
+
+    @cached_property
+    def session(self) -> DuckSession:
+        return DuckSession()
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+
+    @abstractmethod
+    def create(
+        self,
+        columns: pa.Schema,
+        properties: Mapping[str, str],
+        metadata: Mapping[str, Any],
+        rules: Format | None = None,
+    ) -> None:
+        """Create it, even if remains of another table with its name are in the way. `rules`: for a table of another
+        kind than most tables of the format."""
+
+    @abstractmethod
+    def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
+        """Add columns after the existing ones."""
+
+    @abstractmethod
+    def describe(self, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
+        """Set properties."""
+
+    @abstractmethod
+    def rename(self, old: str, new: str, metadata: Mapping[str, Any]) -> None:
+        """Rename a column."""
+
+    @abstractmethod
+    def widen(self, name: str, type_: pa.DataType, metadata: Mapping[str, Any]) -> None:
+        """Change a column's type to one that holds all of its values."""
+
+    @abstractmethod
+    def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
+        """Add rows in one commit to a table that keeps only its latest `keep` versions. The rows have the table's
+        schema."""
+
+    @abstractmethod
+    def load(self, parts: Iterable[pa.Table], metadata: Mapping[str, Any], app: str, version: int) -> None:
+        """Add rows in one commit, as `append` does, with only one part in memory at a time."""
+
+    @abstractmethod
+    def has(self, app: str, version: int) -> bool:
+        """Return whether the table recorded this transaction, or a later one of the same app."""
+
+    @property
+    @abstractmethod
+    def marks_rows(self) -> bool:
+        """Whether changed rows are marked in their files; otherwise the files are rewritten."""
+
+    @abstractmethod
+    def files(self) -> Sequence[File]:
+        """Return its files. HandOver: only Spark can read or write this table."""
+
+    @abstractmethod
+    def size_of(self, file: File) -> int:
+        """Return its size in bytes."""
+
+    @abstractmethod
+    def deletions(self, file: File) -> Touched:
+        """Return how much of it is deleted."""
+
+    @abstractmethod
+    def read(self, file: File, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of a file's rows that are not deleted, with the table's types."""
+
+    @abstractmethod
+    def bounds(self, files: Sequence[File], column: str) -> Sequence[Ends | None]:
+        """Return a column's bounds in each file; `None` if the format does not keep them, or does not order them as SQL
+        does."""
+
+    @abstractmethod
+    def open_file(self, file: File) -> ScannedFile:
+        """Open a file."""
+
+    @abstractmethod
+    def replace(
+        self,
+        old: Sequence[File],
+        new: pa.Table | None,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        marked: Sequence[tuple[File, Numbers]] = (),
+    ) -> None:
+        """Make one commit that removes the files `old`, adds the rows `new`, and records cdcflow's metadata. For each
+        file in `marked`, exactly these rows are deleted."""
+
+    @abstractmethod
+    def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
+        """Replace all rows by these, in a table that keeps only its latest `keep` versions."""
+
+    def rows_of(self, files: Sequence[File]) -> pa.Table:
+        names = self.schema.names
+        return pa.concat_tables([self.schema.empty_table(), *(self.read(file, names) for file in files)])
+
+    def in_order(self, parts: Sequence[pa.Table], key: Sequence[str]) -> pa.Table:
+        """Return rows with the table's columns, in any order, as one table sorted by a key."""
+        named = [part.select(self.schema.names).cast(self.schema) for part in parts]
+        return self.session.in_order(pa.concat_tables(named), key)
