@@ -100,8 +100,8 @@ def remembers_nothing(backlog: Backlog, run: Transactions) -> None:
 def remembers_ranges_only(backlog: Backlog, run: Transactions) -> None:
     """A `Backlog.remember_partial` for which everything is settled after the last range chunk, key changes included."""
     for table, known in backlog.progress.tables.items():
-        if backlog._work[table].collecting and not known.exhausted:
-            backlog._work[table].remember(run.partial_keys(table))
+        if backlog.work[table].collecting and not known.exhausted:
+            backlog.work[table].remember(run.partial_keys(table))
 
 
 class ForgetsAtOnce(WindowSequence):
@@ -157,7 +157,7 @@ class PlansAtAnyVersion(WindowSequence):
     """Takes a plan although the row version is not the one from before `since`."""
 
     def accept_plan(self, planned: Planned) -> None:
-        self._backlog._work[planned.table].version = planned.row_version
+        self._backlog.work[planned.table].version = planned.row_version
         super().accept_plan(planned)
 
 
@@ -223,7 +223,7 @@ def clears_with_any_end(backlog: Backlog, table: TableId, state: State, reason: 
     """A `Backlog.stop` that clears a table's gap also when only some of its rows were read."""
     _stop(backlog, table, state, reason)
     if state == "done":
-        backlog._set(table, replace(backlog.progress.tables[table], gap=None))
+        backlog.set(table, replace(backlog.progress.tables[table], gap=None))
 
 
 def of_any_epoch(order: TableOrder, known: TableProgress) -> OutcomeKind | None:

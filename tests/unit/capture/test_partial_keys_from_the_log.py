@@ -142,4 +142,4 @@ def test_paused_table_stays_paused_when_its_partial_rows_have_expired() -> None:
     attempt, _ = captured(of, kept, lambda a: a._recording.rows["captured"] == 1)
     assert (state(attempt).state, state(attempt).generation) == ("paused", 1)
     assert of.chunks_read == []
-    assert attempt._machine._backlog._work[ORDERS.id].keys == []
+    assert attempt._machine._backlog.work[ORDERS.id].keys == []

@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.transactions import Keys, Plain, Row, Shape, Transaction, position_of
 
 from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.machine import Interleave
@@ -152,7 +153,7 @@ def backlog(limits: Limits | None = None) -> Backlog:
 
 
 def plan(of: Backlog) -> PlanTable | None:
-    return of.plan(ORDERS, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+    return ChunkChoice(of).plan(ORDERS, Offset(1), Delivered(np.empty(0, np.uint64), 1))
 
 
 def test_keys_from_before_the_plan_are_not_read_by_key() -> None:
@@ -168,10 +169,10 @@ def test_chunk_of_a_rewritten_table_does_not_affect_the_size_of_the_next() -> No
     """Nothing was read: it took no time."""
     reading = backlog()
     plan(reading)
-    assert reading.accept_plan(replace(planned(ORDERS), size=64, units=1000)) == "taken"
-    chunk = reading.chunk(ORDERS, Token("1/1/low"))
+    assert ChunkChoice(reading).accept_plan(replace(planned(ORDERS), size=64, units=1000)) == "taken"
+    chunk = ChunkChoice(reading).chunk(ORDERS, Token("1/1/low"))
     assert chunk is not None
-    reading.adapt_size(ChunkRead(chunk, None, SHAPE, (SEEN,), rewritten=True), holding=False, live=False)
+    ChunkChoice(reading).adapt_size(ChunkRead(chunk, None, SHAPE, (SEEN,), rewritten=True), holding=False, live=False)
     assert reading.progress.tables[ORDERS].size == 64
 
 
@@ -200,7 +201,7 @@ def test_keys_that_arrive_while_a_table_is_paused_are_kept_by_the_log() -> None:
     """It may be paused for a week; its plan is requested when it is resumed."""
     reading = backlog(Limits(keys_max=2))
     plan(reading)
-    assert reading.accept_plan(planned(ORDERS)) == "taken"
+    assert ChunkChoice(reading).accept_plan(planned(ORDERS)) == "taken"
     reading.pause(ORDERS)
     reading.read_keys(ORDERS, Keys((1, 2, 3)), Offset(5))
     reading.resume(ORDERS, [])
@@ -232,9 +233,9 @@ def test_plan_that_arrives_too_late_is_not_accepted() -> None:
     """Of a generation that is over, or when there is one already: neither is accepted, and neither is an error."""
     reading = backlog()
     plan(reading)
-    assert reading.accept_plan(replace(planned(ORDERS), generation=0)) == "late"
-    assert reading.accept_plan(planned(ORDERS)) == "taken"
-    assert reading.accept_plan(planned(ORDERS)) == "late"
+    assert ChunkChoice(reading).accept_plan(replace(planned(ORDERS), generation=0)) == "late"
+    assert ChunkChoice(reading).accept_plan(planned(ORDERS)) == "taken"
+    assert ChunkChoice(reading).accept_plan(planned(ORDERS)) == "late"
 
 
 @pytest.mark.parametrize("state", ["reading", "done"])
@@ -242,7 +243,7 @@ def test_rows_that_were_read_are_right_at_the_latest_compared_version(state: Sta
     """Compared with the old version repeatedly, the table would be queried at every check."""
     reading = backlog()
     plan(reading)
-    assert reading.accept_plan(planned(ORDERS)) == "taken"
+    assert ChunkChoice(reading).accept_plan(planned(ORDERS)) == "taken"
     if state == "done":
         reading.stop(ORDERS, state)
     for version in ("b", "c"):
@@ -297,8 +298,8 @@ def test_table_with_only_keys_left_stays_at_the_version_that_it_was_read_at(
     reading.read_keys(ORDERS, Keys((1, 2)), Offset(7))
     assert reading.progress.tables[ORDERS].keys_since == 7
     assert plan(reading) == PlanTable(ORDERS, 1)
-    assert reading.accept_plan(replace(planned(ORDERS), row_version=now)) == "taken"
+    assert ChunkChoice(reading).accept_plan(replace(planned(ORDERS), row_version=now)) == "taken"
     assert reading.progress.tables[ORDERS].row_version == version
-    chunk = reading.chunk(ORDERS, Token("1/1/low"))
+    chunk = ChunkChoice(reading).chunk(ORDERS, Token("1/1/low"))
     assert chunk is not None
     assert (chunk.kind, chunk.keys) == ("keys", Keys((1, 2)))

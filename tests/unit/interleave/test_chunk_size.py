@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned, XidSnapshot
@@ -27,13 +28,14 @@ class Reading:
     def __init__(self) -> None:
         limits = Limits(chunk_time_target_s=0.2, chunk_time_live_s=0.05, chunk_time_busy_s=0.01, chunk_rows_max=1 << 40)
         self.backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
-        asked = self.backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+        self.choice = ChunkChoice(self.backlog)
+        asked = self.choice.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
         assert asked is not None
-        self.backlog.accept_plan(Planned(ORDERS.id, asked.generation, "all", 16, 1_000_000, ORDERS))
+        self.choice.accept_plan(Planned(ORDERS.id, asked.generation, "all", 16, 1_000_000, ORDERS))
         self.units = 0
 
     def next_chunk(self) -> Chunk:
-        chunk = self.backlog.chunk(ORDERS.id, Token("1/1/low"))
+        chunk = self.choice.chunk(ORDERS.id, Token("1/1/low"))
         assert chunk is not None
         return chunk
 
@@ -46,8 +48,8 @@ class Reading:
         seconds = chunk.size * SECONDS_PER_UNIT
         snapshot = XidSnapshot(1, 1, frozenset())
         read = ChunkRead(chunk, run, ORDERS, (snapshot,), str(self.units), self.units, seconds=seconds)
-        self.backlog.adapt_size(read, holding=holding, live=live or holding)
-        self.backlog.count_in(read, 0, held=held or holding, live=live or live_later or holding or held)
+        self.choice.adapt_size(read, holding=holding, live=live or holding)
+        self.choice.count_in(read, 0, held=held or holding, live=live or live_later or holding or held)
         known = self.backlog.get(ORDERS.id)
         assert known is not None
         return known.size
@@ -120,8 +122,8 @@ def test_first_chunk_has_no_more_rows_than_are_allowed(rows_max: int, rate: int,
     """Nothing is measured yet, so it is bounded by the rows that a unit can have at most."""
     limits = Limits(chunk_rows_max=rows_max, rows_per_second_max=rate)
     backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
-    backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
-    backlog.accept_plan(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS, rows_per_unit_max=291))
+    ChunkChoice(backlog).plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+    ChunkChoice(backlog).accept_plan(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS, rows_per_unit_max=291))
     known = backlog.get(ORDERS.id)
     assert known is not None
     assert known.size == expected
@@ -136,10 +138,10 @@ def test_keys_that_a_chunk_did_not_read_are_read_by_the_next_ones() -> None:
     known = reading.backlog.get(ORDERS.id)
     assert known is not None
     read_all = ChunkRead(reading.next_chunk(), reads(ORDERS, [], Position("0"), 0), ORDERS, (), "e", 1, exhausted=True)
-    reading.backlog.count_in(read_all, 0, held=False, live=False)
+    reading.choice.count_in(read_all, 0, held=False, live=False)
     asked: list[int] = []
     found: list[int] = []
-    while not reading.backlog.is_read(ORDERS.id):
+    while not reading.choice.is_read(ORDERS.id):
         chunk = reading.next_chunk()
         assert chunk.keys is not None
         asked.append(len(chunk.keys))
@@ -147,7 +149,7 @@ def test_keys_that_a_chunk_did_not_read_are_read_by_the_next_ones() -> None:
         found += taken.keys.column("id").to_pylist()
         run = reads(ORDERS, [], Position("0"), 0)
         read = ChunkRead(chunk, run, ORDERS, (), chunk.after, keys_left=left if len(left) else None)
-        reading.backlog.count_in(read, 0, held=False, live=False)
+        reading.choice.count_in(read, 0, held=False, live=False)
     assert asked == [100, 30, 38, 10], "as many as fitted, then slowly more"
     assert sorted(found) == list(range(100))
 
@@ -155,8 +157,8 @@ def test_keys_that_a_chunk_did_not_read_are_read_by_the_next_ones() -> None:
 def test_unit_is_one_row_unless_the_source_specifies_otherwise() -> None:
     """A first chunk of keys has as many rows as are allowed, and no fewer."""
     backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, Limits(chunk_rows_max=48), Offset(1), {})
-    backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
-    backlog.accept_plan(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS))
+    ChunkChoice(backlog).plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+    ChunkChoice(backlog).accept_plan(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS))
     known = backlog.get(ORDERS.id)
     assert known is not None
     assert known.size == 48
@@ -167,10 +169,10 @@ def test_unit_is_one_row_unless_the_source_specifies_otherwise() -> None:
 )
 def test_limit_that_is_lowered_while_a_table_is_read_counts_for_its_next_chunk(lowered: Limits, rows_max: int) -> None:
     backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, Limits(), Offset(1), {})
-    backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
-    backlog.accept_plan(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS))
+    ChunkChoice(backlog).plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+    ChunkChoice(backlog).accept_plan(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS))
     backlog.use(lowered)
-    chunk = backlog.chunk(ORDERS.id, Token("1/1/low"))
+    chunk = ChunkChoice(backlog).chunk(ORDERS.id, Token("1/1/low"))
     assert chunk is not None
     assert chunk.rows_max == rows_max
 
@@ -182,13 +184,13 @@ def test_a_chunk_has_no_more_units_than_their_rows_allow(size: int, rows_of_unit
     """Measured by the previous one, however few units that had; at least one unit is read."""
     limits = Limits(chunk_rows_max=rows_max)
     backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
-    backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
-    backlog.accept_plan(Planned(ORDERS.id, 1, "all", size, 1_000_000, ORDERS))
-    chunk = backlog.chunk(ORDERS.id, Token("1/1/low"))
+    ChunkChoice(backlog).plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+    ChunkChoice(backlog).accept_plan(Planned(ORDERS.id, 1, "all", size, 1_000_000, ORDERS))
+    chunk = ChunkChoice(backlog).chunk(ORDERS.id, Token("1/1/low"))
     assert chunk is not None
     rows = pa.record_batch([pa.array(np.arange(size * rows_of_unit))], schema=ORDERS.row_schema)
     read = ChunkRead(chunk, reads(ORDERS, [rows], Position("0"), 0), ORDERS, (), str(size), size, seconds=1e-9)
-    backlog.adapt_size(read, holding=False, live=False)
+    ChunkChoice(backlog).adapt_size(read, holding=False, live=False)
     known = backlog.get(ORDERS.id)
     assert known is not None
     assert known.size == max(1, min(2 * size, rows_max // rows_of_unit))

@@ -12,6 +12,7 @@ import pytest
 from cdcflow.capture import reread
 from cdcflow.capture.interleave.allowed_commands import outcome_of
 from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Attach, Planned, PlanTable, Proven
@@ -177,10 +178,10 @@ def test_plan_that_finds_another_table_under_the_name_revokes_its_completeness(
     done = TableProgress("done", 1, Offset(10), incarnation=7, whole_since=Offset(10))
     backlog = taken_up(done)
     backlog.begin_generation(ORDERS, Offset(60))
-    asked = backlog.plan(ORDERS, Offset(60), Delivered(np.empty(0, np.uint64), 1))
+    asked = ChunkChoice(backlog).plan(ORDERS, Offset(60), Delivered(np.empty(0, np.uint64), 1))
     assert asked == PlanTable(ORDERS, 2)
     found = replace(ORDERS_TABLE, incarnation=incarnation)
-    assert backlog.accept_plan(Planned(ORDERS, 2, "plan", 1, 1, found)) == "taken"
+    assert ChunkChoice(backlog).accept_plan(Planned(ORDERS, 2, "plan", 1, 1, found)) == "taken"
     known = backlog.progress.tables[ORDERS]
     assert (known.incarnation, known.whole_since) == (incarnation, since)
 
@@ -257,13 +258,13 @@ def test_table_with_a_base_is_not_read_and_stays_incomplete_in_the_log_after_rep
         True,
         False,
     )
-    assert list(backlog.turns(0)) == []
+    assert list(ChunkChoice(backlog).turns(0)) == []
     backlog.order_repair(ORDERS, KeySet(pa.table({"id": [1]})), None, Offset(95))
-    asked = backlog.plan(ORDERS, Offset(95), Delivered(np.array([], np.uint64), 10))
+    asked = ChunkChoice(backlog).plan(ORDERS, Offset(95), Delivered(np.array([], np.uint64), 10))
     assert asked is not None
-    assert backlog.accept_plan(Planned(ORDERS, 3, "old", 1, 1, ORDERS_TABLE)) == "late"
-    assert backlog.accept_plan(Planned(ORDERS, 4, "new", 1, 1, ORDERS_TABLE)) == "taken"
-    chunk = backlog.chunk(ORDERS, Token("low"))
+    assert ChunkChoice(backlog).accept_plan(Planned(ORDERS, 3, "old", 1, 1, ORDERS_TABLE)) == "late"
+    assert ChunkChoice(backlog).accept_plan(Planned(ORDERS, 4, "new", 1, 1, ORDERS_TABLE)) == "taken"
+    chunk = ChunkChoice(backlog).chunk(ORDERS, Token("low"))
     assert chunk is not None
     assert (chunk.kind, chunk.repairs) == ("keys", True)
     backlog.stop(ORDERS, "done")

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import ChunkRead, Planned, XidSnapshot
@@ -28,9 +29,10 @@ class Reading:
     def __init__(self, keys: int = 100_000) -> None:
         limits = Limits(keys_per_chunk=KEYS_PER_CHUNK)
         self.backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
-        asked = self.backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+        self.choice = ChunkChoice(self.backlog)
+        asked = self.choice.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
         assert asked is not None
-        self.backlog.accept_plan(Planned(ORDERS.id, asked.generation, "all", 1, 1, ORDERS))
+        self.choice.accept_plan(Planned(ORDERS.id, asked.generation, "all", 1, 1, ORDERS))
         self.backlog.pause(ORDERS.id)
         self.backlog.resume(ORDERS.id, [KeySet(pa.table({"id": pa.array(range(keys))}))])
         self._count(self._chunk(), exhausted=True)
@@ -49,14 +51,14 @@ class Reading:
         return len(keys)
 
     def _chunk(self) -> ChunkRead:
-        chunk = self.backlog.chunk(ORDERS.id, Token("1/1/low"))
+        chunk = self.choice.chunk(ORDERS.id, Token("1/1/low"))
         assert chunk is not None
         run = reads(ORDERS, [], Position("0"), 0)
         return ChunkRead(chunk, run, ORDERS, (XidSnapshot(1, 1, frozenset()),), "1", 1)
 
     def _count(self, read: ChunkRead, left: KeySet | None = None, *, exhausted: bool = False) -> None:
         counted = replace(read, keys_left=left, exhausted=exhausted)
-        self.backlog.count_in(counted, 0, held=False, live=False)
+        self.choice.count_in(counted, 0, held=False, live=False)
 
 
 def test_chunk_that_got_fewer_rows_requests_that_number_the_next_time() -> None:
@@ -80,7 +82,7 @@ def test_keys_of_a_window_that_held_too_much_grow_again() -> None:
     """It was abandoned because of concurrent changes, which are over."""
     reading = Reading()
     for _ in range(5):
-        reading.backlog.shrink_chunk(ORDERS.id)
+        reading.choice.shrink_chunk(ORDERS.id)
     assert reading.chunk() == KEYS_PER_CHUNK >> 5
     assert reading.chunk() > KEYS_PER_CHUNK >> 5
 
@@ -97,7 +99,7 @@ def test_chunk_of_keys_never_shrinks_to_zero_keys() -> None:
     """It would return without rows, and be requested again, endlessly."""
     reading = Reading()
     for _ in range(20):
-        reading.backlog.read_less(ORDERS.id)
+        reading.choice.read_less(ORDERS.id)
     assert [reading.chunk() for _ in range(3)] == [1, 2, 3]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Adjust, Chunk, ChunkRead, XidSnapshot
 from cdcflow.capture.interleave.progress import Progress, TableProgress
@@ -28,9 +29,10 @@ class Reading:
         limits = Limits(rows_per_second_max=rate, chunk_rows_max=50)
         known = TableProgress("reading", 1, Offset(1), ORDERS.incarnation, units=1_000_000, plan="all", size=50)
         self.backlog = Backlog(Progress({ORDERS.id: known}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
+        self.choice = ChunkChoice(self.backlog)
 
     def chunk(self) -> Chunk:
-        chunk = self.backlog.chunk(ORDERS.id, Token("1/1/low"))
+        chunk = self.choice.chunk(ORDERS.id, Token("1/1/low"))
         assert chunk is not None
         return chunk
 
@@ -38,10 +40,10 @@ class Reading:
         chunk = self.chunk()
         run = reads(ORDERS, [pa.record_batch([pa.array(np.arange(rows))], schema=ORDERS.row_schema)], Position("0"), 0)
         read = ChunkRead(chunk, run, ORDERS, (XidSnapshot(1, 1),), str(chunk.number), chunk.number)
-        self.backlog.count_in(read, now_us, held=False, live=False)
+        self.choice.count_in(read, now_us, held=False, live=False)
 
     def is_due(self, now_us: int) -> bool:
-        return list(self.backlog.turns(now_us)) == [ORDERS.id]
+        return list(self.choice.turns(now_us)) == [ORDERS.id]
 
 
 def test_a_chunk_is_paid_for_before_the_next_one() -> None:
@@ -95,7 +97,7 @@ def test_a_chunk_never_has_more_rows_than_a_second_may_have() -> None:
     chunk = replace(reading.chunk(), size=1000)
     run = reads(ORDERS, [pa.record_batch([pa.array(np.arange(1000))], schema=ORDERS.row_schema)], Position("0"), 0)
     read = ChunkRead(chunk, run, ORDERS, (XidSnapshot(1, 1),), "x", units_done=1000, seconds=0.01)
-    reading.backlog.adapt_size(read, holding=False, live=False)
+    reading.choice.adapt_size(read, holding=False, live=False)
     known = reading.backlog.get(ORDERS.id)
     assert known is not None
     assert known.size == 10
@@ -104,7 +106,7 @@ def test_a_chunk_never_has_more_rows_than_a_second_may_have() -> None:
 def test_a_table_that_failed_rests_for_the_retry_pause() -> None:
     """And not for longer."""
     reading = Reading()
-    reading.backlog.wait(ORDERS.id, 1000)
+    reading.choice.wait(ORDERS.id, 1000)
     pause = Limits().retry_pause_us
     assert not reading.is_due(1000 + pause - 1)
     assert reading.is_due(1000 + pause)

@@ -35,6 +35,7 @@ their window was abandoned, which are ignored.
 from __future__ import annotations
 
 from cdcflow.capture.interleave.backlog import TOO_MANY, Backlog
+from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import (
@@ -69,6 +70,7 @@ class WindowSequence:
     def __init__(self, epoch: Epoch, backlog: Backlog, tail: Tail, delivered: Delivered, limits: Limits) -> None:
         self._epoch = epoch
         self._backlog = backlog
+        self._choice = ChunkChoice(backlog)
         self._tail = tail
         self._delivered = delivered
         self.limits = limits
@@ -167,7 +169,7 @@ class WindowSequence:
             raise InvariantViolated(f"mark {seen.token} returned {missing}")
         for table in sorted(window.tables):
             if window.held_before(table) is None:
-                self._backlog.read_less(table)
+                self._choice.read_less(table)
                 self._give_up(table, "its snapshot does not match a prefix of the log")
         if window.chunks:
             self._release_window(window)
@@ -187,13 +189,13 @@ class WindowSequence:
         self.tell("window closed", window=window.number, chunks=len(window.reads), held=len(window.held))
         self._close_window()
         for table, read in window.reads.items():
-            self._backlog.count_in(read, self._now_us, held=bool(window.held), live=window.live)
+            self._choice.count_in(read, self._now_us, held=bool(window.held), live=window.live)
             if read.chunk.repairs:
                 self._backlog.record_repair(read, begins[table])
                 self.tell(
                     "rows repaired", table=str(table), rows=read.run.rows if read.run else 0, deleted=read.deleted
                 )
-            if self._backlog.is_read(table):
+            if self._choice.is_read(table):
                 self.stop(table, "done")
 
     # ── the window ──────────────────────────────────────────────────────────────────────────────────────────
@@ -211,24 +213,24 @@ class WindowSequence:
         chunks: dict[TableId, Chunk] = {}
         turns = 0
         behind = wants_snapshot = False
-        for table in self._backlog.turns(self._now_us):
-            if self._backlog.is_read(table):
+        for table in self._choice.turns(self._now_us):
+            if self._choice.is_read(table):
                 self.stop(table, "done")
                 continue
             if turns == self.limits.chunks_per_window:
                 break
-            if self._backlog.is_held_up(table, self._delivered):
+            if self._choice.is_held_up(table, self._delivered):
                 # Reading it now would be useless: a snapshot answers the question as well as a chunk and costs the
                 # source little.
-                self._backlog.wait(table, self._now_us)
+                self._choice.wait(table, self._now_us)
                 wants_snapshot = True
                 continue
             turns += 1
-            if (chunk := self._backlog.chunk(table, low)) is not None:
+            if (chunk := self._choice.chunk(table, low)) is not None:
                 chunks[table] = chunk
             elif self._caught_up_by:
                 behind = True
-            elif (plan := self._backlog.plan(table, self._tail.next_offset, self._delivered)) is not None:
+            elif (plan := self._choice.plan(table, self._tail.next_offset, self._delivered)) is not None:
                 self.asks.append(plan)
         if chunks or (behind and self._mark_not_before_us <= self._now_us):
             self._windows += 1
@@ -275,7 +277,7 @@ class WindowSequence:
             return
         if read.run is None or (chunk.kind == "whole" and len(read.visibilities) != 1):
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
-        self._backlog.adapt_size(read, holding=bool(window.held), live=window.live)
+        self._choice.adapt_size(read, holding=bool(window.held), live=window.live)
         window.reads[table] = read
         if chunk.kind != "whole":  # it need see only its own table
             self._delivered.record_snapshot(*read.visibilities)
@@ -291,7 +293,7 @@ class WindowSequence:
         """
         hidden = window.hidden_xids(table)
         if len(hidden):
-            self._backlog.wait_for(table, hidden)
+            self._choice.wait_for(table, hidden)
             self._give_up(table, "delivered transactions are not visible yet", hidden=len(hidden))
         return not len(hidden)
 
@@ -303,14 +305,14 @@ class WindowSequence:
     def _give_up(self, table: TableId, reason: str, **fields: object) -> None:
         """Take a table's chunk out of the window; it is read again after a pause."""
         assert self.window is not None  # noqa: S101 - only chunks of an open window are abandoned
-        self._backlog.wait(table, self._now_us)
+        self._choice.wait(table, self._now_us)
         self.tell("chunk given up", window=self.window.number, table=str(table), reason=reason, **fields)
         self.leave(table)
 
     def _give_up_overflow(self, window: Window) -> None:
         """Too much is held: read less at a time."""
         for table in sorted(window.tables):
-            smaller = self._backlog.shrink_chunk(table)
+            smaller = self._choice.shrink_chunk(table)
             self._give_up(table, "too many changes were held back", bytes=window.held_bytes)
             if not smaller:
                 reason = f"more than {self.limits.held_bytes_max} bytes were written while the table was read whole"
@@ -325,7 +327,7 @@ class WindowSequence:
         window = self.window
         if window is None or table not in window.chunks:
             return
-        self._backlog.put_back(window.drop(table))
+        self._choice.put_back(window.drop(table))
         for run in window.passing():
             self._tail.release(run)
         if window.chunks:
@@ -340,16 +342,16 @@ class WindowSequence:
     # ── the tables ──────────────────────────────────────────────────────────────────────────────────────────
 
     def accept_plan(self, planned: Planned) -> None:
-        hidden = self._backlog.unseen_by(planned)
+        hidden = self._choice.unseen_by(planned)
         if len(hidden):
             table = planned.table
-            self._backlog.plan_failed(table)
-            self._backlog.wait_for(table, hidden)
-            self._backlog.wait(table, self._now_us)
+            self._choice.plan_failed(table)
+            self._choice.wait_for(table, hidden)
+            self._choice.wait(table, self._now_us)
             reason = "delivered transactions are not visible yet"
             self.tell("plan given up", table=str(table), reason=reason, hidden=len(hidden))
             return
-        match self._backlog.accept_plan(planned):
+        match self._choice.accept_plan(planned):
             case "taken":
                 about = {"table": str(planned.table), "generation": planned.generation, "units": planned.units}
                 self.tell("table planned", **about)
@@ -373,10 +375,10 @@ class WindowSequence:
             self.stop(failed.table, "failed", failed.reason)
         elif failed.table in inside:
             self._give_up(failed.table, failed.reason)
-            self._backlog.wait(failed.table, self._now_us, failed=True)
+            self._choice.wait(failed.table, self._now_us, failed=True)
         else:
-            self._backlog.plan_failed(failed.table)
-            self._backlog.wait(failed.table, self._now_us, failed=True)
+            self._choice.plan_failed(failed.table)
+            self._choice.wait(failed.table, self._now_us, failed=True)
             self.tell("table waits", table=str(failed.table), reason=failed.reason)
 
     def again(self, table: TableId, reason: str) -> None:

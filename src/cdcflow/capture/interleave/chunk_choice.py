@@ -1,0 +1,243 @@
+"""Which table is read next, and how much of it: turns, plans, chunks and their sizes.
+
+The progress of each table, its keys and the commands about it are in `backlog`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.delivered import Delivered
+from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned, PlanTable
+from cdcflow.capture.interleave.progress import TableProgress
+from cdcflow.capture.interleave.reconcile import with_shape, without_base
+from cdcflow.capture.interleave.work import QUIET_WINDOWS_MIN, no_ids
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.change import KeySet, Uint64s
+from cdcflow.model.position import Offset, Token
+from cdcflow.model.table import TableId
+
+WHOLE_TRIES_MAX = 3
+FAILURES_COUNTED = 7
+"""The pause after a failure grows from 0.2 to 12.8 s."""
+
+
+class ChunkChoice:
+    """Chooses what to read next of the tables of a backlog."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._backlog = backlog
+
+    def turns(self, now_us: int) -> Iterable[TableId]:
+        """The tables that can be read now, in order: by priority, then alphabetically."""
+        for table in self._backlog.queue:
+            if (
+                self._backlog.progress.tables[table].state != "paused"
+                and self._backlog.work[table].not_before_us <= now_us
+            ):
+                yield table
+
+    def is_read(self, table: TableId) -> bool:
+        """Nothing is left to read of it."""
+        known = self._backlog.progress.tables[table]
+        return known.exhausted and not known.to_repair and not self._backlog.work[table].keys
+
+    def plan(self, table: TableId, next_offset: Offset, delivered: Delivered) -> PlanTable | None:
+        """The effect that has the table planned; None if it has a plan, or one is under way."""
+        known, work = self._backlog.progress.tables[table], self._backlog.work[table]
+        if known.plan is not None or work.planning:
+            return None
+        if not work.collecting:
+            # From now on every row is within the plan's bound, or a change that follows in the log moved it out of it.
+            work.collecting = True
+            work.forget_keys()
+            self._backlog.set(table, replace(known, since=next_offset))
+        work.planning, work.planned_after = True, delivered.ids()
+        return PlanTable(table, known.generation)
+
+    def unseen_by(self, planned: Planned) -> Uint64s:
+        """The transactions delivered before the plan was requested that it did not see.
+
+        Such a plan is useless: the rows those transactions inserted have offsets before `since`, and may be above the
+        bound.
+        """
+        known = self._backlog.get(planned.table)
+        if (
+            known is None
+            or known.generation != planned.generation
+            or known.plan is not None
+            or not planned.visibilities
+        ):
+            return no_ids()  # too late: a later answer counts, and gets this check itself
+        work = self._backlog.work[planned.table]
+        return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
+
+    def accept_plan(self, planned: Planned) -> Literal["taken", "late", "moved"]:
+        """Accept a plan, unless it is too late or the row version is not the one that was known before `since`.
+
+        In the second case ("moved") the table must be planned again, with a `since` taken once the stream has reached
+        this point.
+
+        Raises:
+            InvariantViolated: this plan was never requested.
+        """
+        table, known = planned.table, self._backlog.get(planned.table)
+        if known is None or planned.generation > known.generation:
+            raise InvariantViolated(f"{table} was planned for generation {planned.generation}, which was not requested")
+        if planned.generation != known.generation:
+            return "late"
+        work = self._backlog.work[table]
+        work.planning = False
+        if known.state != "waiting" or known.plan is not None or not work.collecting:
+            return "late"
+        # If only keys are left to read, rows that were read before are still compared with the version they were read
+        # at.
+        version = planned.row_version if known.keys_since is None else known.row_version
+        if known.keys_since is None and version not in (None, work.version):
+            work.version, work.collecting = version, False
+            return "moved"
+        if planned.whole:
+            work.forget_keys()  # no row can be read by them, and the one chunk shows all of these rows
+        size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
+        incarnation = getattr(planned.shape, "incarnation", known.incarnation)
+        taken = replace(
+            known,
+            state="reading",
+            plan=planned.plan,
+            size=max(1, size),
+            units=planned.units,
+            incarnation=incarnation,
+            whole=planned.whole,
+            keys_ordered=None if planned.whole else known.keys_ordered,
+            to_repair=() if planned.whole else known.to_repair,
+            row_version=version,
+            whole_since=known.whole_since if incarnation == known.incarnation else None,
+            gap=known.gap if incarnation == known.incarnation else without_base(known.gap),
+        )
+        self._backlog.set(table, with_shape(taken, planned.shape))
+        return "taken"
+
+    def chunk(self, table: TableId, low: Token) -> Chunk | None:
+        """The next chunk of a table; None while it has no plan. `put_back` returns the keys that it takes."""
+        known = self._backlog.progress.tables[table]
+        if known.plan is None:
+            return None
+        about, work = (table, known.generation, known.chunks + 1, known.plan, known.cursor), self._backlog.work[table]
+        if known.exhausted and known.to_repair:
+            # They stay in the progress until they are in the log, so nothing has to be returned if the chunk fails.
+            keys, _ = KeySet.from_text(known.to_repair[0].keys).take(work.keys_max)
+            return Chunk(*about, size=0, low=low, kind="keys", keys=keys, repairs=True)
+        if known.exhausted or work.keys_count > self._backlog.limits.keys_waiting_max:
+            return Chunk(*about, size=0, low=low, kind="keys", keys=work.take_keys())
+        kind: Literal["whole", "range"] = "whole" if known.whole else "range"
+        single = work.still < QUIET_WINDOWS_MIN
+        rows_max = self._rows_max(known)
+        return Chunk(*about, size=known.size, low=low, kind=kind, single_connection=single, rows_max=rows_max)
+
+    # ── how it went ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def put_back(self, chunk: Chunk) -> None:
+        """A chunk will not be in the log: its keys are still to be read."""
+        if self._backlog.work[chunk.table].collecting and not chunk.repairs:
+            self._backlog.work[chunk.table].remember(chunk.keys)
+
+    def wait(self, table: TableId, now_us: int, *, failed: bool = False) -> None:
+        """Read nothing of it until the retry pause is over.
+
+        `failed`: the source could not be queried; the pause grows with each failure in a row.
+        """
+        work = self._backlog.work[table]
+        work.not_before_us = now_us + (self._backlog.limits.retry_pause_us << max(work.failures - 1, 0))
+        if failed:
+            work.failures = min(work.failures + 1, FAILURES_COUNTED)
+
+    def wait_for(self, table: TableId, hidden: Uint64s) -> None:
+        """Read nothing of it before these transactions are visible."""
+        self._backlog.work[table].hidden = hidden
+
+    def is_held_up(self, table: TableId, delivered: Delivered) -> bool:
+        """Whether it waits for transactions that no snapshot has seen yet."""
+        work = self._backlog.work[table]
+        if len(work.hidden):
+            work.hidden = work.hidden[np.isin(work.hidden, delivered.ids())]
+        return bool(len(work.hidden))
+
+    def plan_failed(self, table: TableId) -> None:
+        self._backlog.work[table].planning = False
+
+    def adapt_size(self, read: ChunkRead, *, holding: bool, live: bool) -> None:
+        """Aim at the time target; at most double the size, and stay under the allowed number of rows.
+
+        `holding`: live transactions already wait for this window. `live`: some arrived since it was opened.
+        """
+        known, work = self._backlog.progress.tables[read.chunk.table], self._backlog.work[read.chunk.table]
+        work.quiet = 0 if holding else work.quiet + 1
+        work.still = 0 if live else work.still + 1
+        if read.chunk.kind != "range" or read.run is None:
+            return
+        target, least = self._backlog.limits.chunk_time_target_s, 0.25
+        if work.still < QUIET_WINDOWS_MIN:
+            target, least = min(target, self._backlog.limits.chunk_time_live_s), 0.0
+        if work.quiet < QUIET_WINDOWS_MIN:
+            target, least = min(target, self._backlog.limits.chunk_time_busy_s), 0.0
+        size = read.chunk.size * min(2.0, max(least, target / max(read.seconds, 1e-6)))
+        units = read.units_done - known.units_done
+        if units > 0 and read.run.rows:
+            size = min(size, self._rows_max(known) * units / read.run.rows)
+        self._backlog.set(read.chunk.table, replace(known, size=max(1, int(size))))
+
+    def read_less(self, table: TableId) -> None:
+        """Halve the next chunk of a table."""
+        known, work = self._backlog.progress.tables[table], self._backlog.work[table]
+        if known.exhausted:
+            work.keys_max = max(1, work.keys_max // 2)
+        else:
+            self._backlog.set(table, replace(known, size=max(1, known.size // 2)))
+
+    def shrink_chunk(self, table: TableId) -> bool:
+        """Too much was held for the table's chunk: read less. False when it cannot be read in smaller pieces."""
+        known, work = self._backlog.progress.tables[table], self._backlog.work[table]
+        work.overflows += 1
+        self.read_less(table)
+        return not known.whole or work.overflows < WHOLE_TRIES_MAX
+
+    def count_in(self, read: ChunkRead, now_us: int, *, held: bool, live: bool) -> None:
+        """A chunk is in the log: the table continues after it.
+
+        `held`: live transactions waited for it. `live`: some arrived while its window was open.
+        """
+        chunk = read.chunk
+        known, work = self._backlog.progress.tables[chunk.table], self._backlog.work[chunk.table]
+        assert read.run is not None  # noqa: S101 - checked when it arrived
+        rows = read.run.rows - read.deleted - (chunk.kind == "whole")  # a whole chunk begins with a truncate
+        if rate := known.rate(self._backlog.limits.rows_per_second_max):
+            work.not_before_us = max(work.not_before_us, now_us) + rows * 1_000_000 // rate
+        work.overflows = work.failures = 0
+        if held:
+            work.quiet = 0
+        if live:
+            work.still = 0
+        shape = None if known.rows + rows else known.shape
+        now = replace(known, rows=known.rows + rows, chunks=chunk.number, shape=shape)
+        if chunk.kind != "keys":
+            at_end = read.exhausted or chunk.kind == "whole"
+            units_done = known.units if at_end else read.units_done
+            now = replace(now, cursor=read.reached, units_done=units_done, exhausted=at_end)
+        elif chunk.keys is not None and read.keys_left is not None:
+            work.keys_max = max(1, len(chunk.keys) - len(read.keys_left))
+            if not chunk.repairs:
+                work.remember(read.keys_left)
+        elif chunk.keys is not None and len(chunk.keys) >= work.keys_max:
+            # All of them fitted. Grow by a quarter only: rows that were too large once may be again.
+            work.keys_max = min(self._backlog.limits.keys_per_chunk, work.keys_max + work.keys_max // 4 + 1)
+        self._backlog.set(chunk.table, now)
+
+    def _rows_max(self, known: TableProgress) -> int:
+        """How many rows a chunk may have: no more than a second's, where a rate is set."""
+        limits = self._backlog.limits
+        return min(limits.chunk_rows_max, known.rate(limits.rows_per_second_max) or limits.chunk_rows_max)
