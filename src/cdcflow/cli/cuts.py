@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.cli.output import utc_time
 from cdcflow.config import load
 
 if TYPE_CHECKING:
@@ -53,13 +53,8 @@ def cuts(
 
 def _row(cut: ListedCut) -> tuple[object, ...]:
     position = cut.position.partition(";")[0]  # of a binary log's without the GTIDs, which fill a screen
-    return cut.cut, position, _time(cut.commit_clock), _time(cut.published), output.number(cut.offset), cut.tables
+    return cut.cut, position, utc_time(cut.commit_clock), utc_time(cut.published), output.number(cut.offset), cut.tables
 
 
 def _plain(cut: ListedCut) -> dict[str, object]:
-    return {**asdict(cut), "commit_clock": _time(cut.commit_clock), "published": _time(cut.published)}
-
-
-def _time(clock: int) -> str:
-    """Microseconds since 1970 UTC, as `--as-of` takes them."""
-    return datetime.fromtimestamp(clock // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{clock % 1_000_000:06}Z"
+    return {**asdict(cut), "commit_clock": utc_time(cut.commit_clock), "published": utc_time(cut.published)}

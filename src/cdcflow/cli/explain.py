@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.cli.output import utc_time
 from cdcflow.cli.table_commands import key_of
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
@@ -60,7 +60,7 @@ def tell(found: Explained) -> None:
     cuts = ", ".join(map(str, found.cuts[-5:]))
     typer.echo(f"{found.table}, version {found.version}, which cut {cuts} shows")
     typer.echo(
-        f"  holds everything up to offset {found.offset}, {found.position}, committed {_time(found.commit_clock)}"
+        f"  holds everything up to offset {found.offset}, {found.position}, committed {utc_time(found.commit_clock)}"
     )
     since = "" if found.before is None else f" since version {found.before}"
     typer.echo(
@@ -84,8 +84,4 @@ def tell(found: Explained) -> None:
 
 def _transaction(one: ExplainedTransaction) -> str:
     what = "backfill" if one.kind == "read" else f"transaction {one.number} (id {one.xid})"
-    return f"{what}, offsets {one.first_offset}-{one.last_offset}, {one.position}, {_time(one.commit_ts)}"
-
-
-def _time(clock: int) -> str:
-    return datetime.fromtimestamp(clock // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{clock % 1_000_000:06}Z"
+    return f"{what}, offsets {one.first_offset}-{one.last_offset}, {one.position}, {utc_time(one.commit_ts)}"

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -90,3 +91,8 @@ def age(seconds: float | None) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def utc_time(clock: int) -> str:
+    """Microseconds since 1970 UTC, as `--as-of` takes them."""
+    return datetime.fromtimestamp(clock // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{clock % 1_000_000:06}Z"

@@ -25,10 +25,10 @@ from cdcflow.config import Config, FileLog, KafkaLog, Postgres, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files import notes
 from cdcflow.log.maintenance import state_files
-from cdcflow.model.position import Checkpoint, SourceIdentity
+from cdcflow.model.position import SourceIdentity
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
-from cdcflow.wiring.logs import log_layout, log_reader, open_log, topics
+from cdcflow.wiring.logs import log_layout, log_reader, newest_checkpoint, open_log, topics
 
 if TYPE_CHECKING:
     from cdcflow.publish.publisher import Publisher
@@ -109,7 +109,7 @@ def capture(
         freshness=Freshness(config.service.freshness_every),
         shadow=Shadow(config.service.shadow_every, on_event or log_event),
         on_span=on_span,
-        newest_checkpoint=lambda: _newest_checkpoint(config),
+        newest_checkpoint=lambda: newest_checkpoint(config),
         late=LateTraces(partial(state_files.of_late, folder), partial(state_files.write_late, folder)),
     )
 
@@ -167,11 +167,6 @@ def _address_of(config: Config) -> str:
     from cdcflow.sources.mysql.connection import Address as MySQLAddress
 
     return MySQLAddress.parse(config.database.url).parts
-
-
-def _newest_checkpoint(config: Config) -> Checkpoint:
-    reader = log_reader(config)
-    return reader.newest_checkpoint() if reader.exists() else Checkpoint()
 
 
 def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:

@@ -20,7 +20,7 @@ from cdcflow.log.maintenance.retention import LogRetention
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.workers import HERE, Workers
-from cdcflow.model.position import SourceIdentity
+from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.sinks.files import log as files
 from cdcflow.sinks.files.uploader import Uploading
 
@@ -90,6 +90,12 @@ def log_reader(config: Config) -> LogReader:
             from cdcflow.sinks.kafka.tier import TieredReader
 
             return TieredReader(topics(config.log.kafka), history_layout(config.log))
+
+
+def newest_checkpoint(config: Config) -> Checkpoint:
+    """The latest checkpoint of the configured log, or that of a new log if it does not exist."""
+    reader = log_reader(config)
+    return reader.newest_checkpoint() if reader.exists() else Checkpoint()
 
 
 def log_layout(log: FileLog) -> Layout:

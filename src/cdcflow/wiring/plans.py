@@ -13,11 +13,12 @@ from cdcflow.capture.ports.source import Preview
 from cdcflow.config import Config, FileLog
 from cdcflow.config.changes import changes, settings_as_text
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.log.files.layout import UPLOADS, Bounds, Layout
+from cdcflow.log.files.layout import UPLOADS, Layout
+from cdcflow.log.maintenance.retention import is_here
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.wiring.captures import open_source
-from cdcflow.wiring.logs import log_id, log_reader
+from cdcflow.wiring.logs import log_id, newest_checkpoint
 
 
 def plan_capture(config: Config, in_use: Mapping[str, str] | None = None, rates: Rates | None = None) -> Plan:
@@ -28,7 +29,7 @@ def plan_capture(config: Config, in_use: Mapping[str, str] | None = None, rates:
         SourceUnavailable: the source cannot be queried.
     """
     settings = () if in_use is None else changes(in_use, settings_as_text(config))
-    checkpoint = newest(config)
+    checkpoint = newest_checkpoint(config)
     progress = Progress.from_json(checkpoint.progress)
     preview: Preview | None = None
     refused: tuple[Refusal, ...] = _of_another_store(config)
@@ -47,12 +48,6 @@ def plan_capture(config: Config, in_use: Mapping[str, str] | None = None, rates:
     )
 
 
-def newest(config: Config) -> Checkpoint:
-    """The latest checkpoint of the configured log, or that of a new log if it does not exist."""
-    reader = log_reader(config)
-    return reader.newest_checkpoint() if reader.exists() else Checkpoint()
-
-
 def _of_another_store(config: Config) -> tuple[Refusal, ...]:
     """A refusal if sealed segments are in a different store than these settings name."""
     if not isinstance(config.log, FileLog) or not config.log.has_directory:
@@ -63,7 +58,7 @@ def _of_another_store(config: Config) -> tuple[Refusal, ...]:
     objects, known = config.log.objects, Uploaded.read(layout)
     if known is None or (objects is not None and objects.url == known.url):
         return ()
-    if objects is None and all(_is_here(layout, bounds) for bounds in layout.segment_offsets()):
+    if objects is None and all(is_here(layout, bounds) for bounds in layout.segment_offsets()):
         return ()
     place = layout.segments if objects is None else objects.url
     what = f"{known.url}/segments" if objects is None else f"everything below {known.url}"
@@ -75,11 +70,6 @@ def _of_another_store(config: Config) -> tuple[Refusal, ...]:
             " `cdcflow run`",
         ),
     )
-
-
-def _is_here(layout: Layout, bounds: Bounds) -> bool:
-    segment, _ = layout.manifest(*bounds)
-    return all(layout.is_here(segment, file) for file in segment.files)
 
 
 def _preview(config: Config, checkpoint: Checkpoint) -> tuple[Preview | None, tuple[Refusal, ...]]:
@@ -113,7 +103,7 @@ def merged_tables(config: Config, tables: Iterable[TableId]) -> frozenset[TableI
 def log_growth(config: Config, *, over_s: float = 1.0) -> float | None:
     """The current growth of the source's log in bytes per second, or None if it cannot be queried, or has no position
     yet."""
-    position = newest(config).position
+    position = newest_checkpoint(config).position
     if position is None:
         return None
     try:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cdcflow.demo.servers.cached import cache
-from cdcflow.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
+from cdcflow.demo.servers.processes import OrdinaryUser, ServerProcess, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.sinks.kafka.topics import Admin, Topics
 
@@ -80,7 +80,7 @@ def is_whole(folder: Path) -> bool:
     return any(folder.glob("scala-library-*.jar"))
 
 
-class KafkaBroker(Started):
+class KafkaBroker(ServerProcess):
     """A private broker. A context manager: inside it runs, afterwards it is gone.
 
     `settings` add to or replace `SETTINGS`.
@@ -102,6 +102,7 @@ class KafkaBroker(Started):
         # An id must not begin with a dash, which the tool would take for an option.
         self._cluster_id = uuid.uuid4().hex[:22]
         self.directory = Path(tempfile.mkdtemp(prefix="cdcflow-kafka-broker-"))
+        self.log = self.directory / "broker.log"
         self._user.own(self.directory)
         self.directory.chmod(0o755)
         self.port, self._inside, controller = free_port(), free_port(), free_port()
@@ -119,16 +120,10 @@ class KafkaBroker(Started):
             "transaction.state.log.min.isr": "1",
         }
         self._settings = {**SETTINGS, **own, **(settings or {})}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: Watcher | None = None
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "broker.log"
 
     def open(self) -> None:
         self.format()
@@ -172,9 +167,6 @@ class KafkaBroker(Started):
         self._end(signal.SIGKILL)
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def log_tail(self, lines: int = 30) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
-
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -202,10 +194,7 @@ class KafkaBroker(Started):
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(60)
-            self._process = None
-        if self._watcher is not None:
-            self._watcher.dismiss()
-            self._watcher = None
+        self._forget()
 
 
 __all__ = ["VERSION", "KafkaBroker", "cached_jars", "jar_folder", "is_whole", "java"]

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import pymysql
 
 from cdcflow.demo.servers import cached
-from cdcflow.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
+from cdcflow.demo.servers.processes import OrdinaryUser, ServerProcess, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 Flavor = Literal["mysql", "mariadb"]
@@ -246,7 +246,7 @@ def _system_tables(installed: Installation) -> str:
 _TEMPLATES = _Templates()
 
 
-class MySQLServer(Started):
+class MySQLServer(ServerProcess):
     """A private MySQL or MariaDB server. A context manager: inside it runs, afterwards it is gone.
 
     `settings` add to or replace `SETTINGS` and `OF_FLAVOR`; an empty value omits one. `installation` is the program
@@ -270,8 +270,6 @@ class MySQLServer(Started):
         self.log = self.directory / "server.log"
         self.port = free_port()
         self._settings = {**SETTINGS, **OF_FLAVOR[flavor], **(settings or {})}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: Watcher | None = None
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -290,13 +288,6 @@ class MySQLServer(Started):
             )
         self._watcher = Watcher(self._process.pid, "KILL", [self.directory, *_TEMPLATES.places()])
         self._wait_until_ready(self._process)
-
-    def kill(self) -> None:
-        """SIGKILL: nothing in its memory reaches the disk."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(30)
-        self._forget()
 
     def close(self) -> None:
         """End the server, and remove its directory."""
@@ -330,10 +321,6 @@ class MySQLServer(Started):
         newer = self.flavor == "mysql"
         row = self.execute("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")[0]
         return str(row[0]), int(row[1])
-
-    def log_tail(self, lines: int = 30) -> str:
-        """The last lines of the server's own log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -370,12 +357,6 @@ class MySQLServer(Started):
                     return
             time.sleep(0.02)
         raise SourceUnavailable(f"{self.flavor} did not start; the end of {self.log}:\n{self.log_tail()}")
-
-    def _forget(self) -> None:
-        self._process = None
-        if self._watcher is not None:
-            self._watcher.dismiss()
-            self._watcher = None
 
 
 __all__ = [

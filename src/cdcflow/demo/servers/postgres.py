@@ -22,7 +22,7 @@ from typing import Any
 
 import psycopg
 
-from cdcflow.demo.servers.processes import OrdinaryUser, Started, Watcher, free_port
+from cdcflow.demo.servers.processes import OrdinaryUser, ServerProcess, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 SUPERUSER = "postgres"
@@ -156,7 +156,7 @@ class _Templates:
 _TEMPLATES = _Templates()
 
 
-class PostgresServer(Started):
+class PostgresServer(ServerProcess):
     """A private PostgreSQL server. A context manager: inside it runs, afterwards it is gone.
 
     `bin_directory` holds `initdb` and `postgres` (None: what `binary_directory` finds). `settings` add to or replace
@@ -175,8 +175,6 @@ class PostgresServer(Started):
         self.log = self.directory / "server.log"
         self.port = free_port()
         self._settings = {**SETTINGS, **(settings or {})}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: Watcher | None = None
         self._version = 0
 
     def start(self) -> None:
@@ -203,13 +201,6 @@ class PostgresServer(Started):
         self._end(signal.SIGQUIT)
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(30)
-        self._forget()
-
     # ── use ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -233,10 +224,6 @@ class PostgresServer(Started):
         with self.connect(database) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
-
-    def log_tail(self, lines: int = 30) -> str:
-        """The last lines of the server's own log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -265,12 +252,6 @@ class PostgresServer(Started):
             except subprocess.TimeoutExpired:
                 self.kill()
         self._forget()
-
-    def _forget(self) -> None:
-        self._process = None
-        if self._watcher is not None:
-            self._watcher.dismiss()
-            self._watcher = None
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + 60

@@ -78,6 +78,31 @@ class Started(ABC):
     def close(self) -> None: ...
 
 
+class ServerProcess(Started):
+    """A server that is one process, with a log of its own."""
+
+    log: Path
+    _process: subprocess.Popen[bytes] | None = None
+    _watcher: Watcher | None = None
+
+    def kill(self) -> None:
+        """SIGKILL: nothing in its memory reaches the disk."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(30)
+        self._forget()
+
+    def log_tail(self, lines: int = 30) -> str:
+        """The last lines of the server's own log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+    def _forget(self) -> None:
+        self._process = None
+        if self._watcher is not None:
+            self._watcher.dismiss()
+            self._watcher = None
+
+
 def free_port() -> int:
     """A loopback port that was free a moment ago."""
     with socket.socket() as probe:

@@ -159,14 +159,14 @@ def _as_chunked(array: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
 
 
-def _as_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+def as_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(array, pa.ChunkedArray):
         return array
     return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
 
 
 def _align_unchanged(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) -> pa.Array:
-    lists = _as_array(column)
+    lists = as_array(column)
     if lists.null_count == len(lists):
         return lists
     named = {own.name: c.name for c, own in zip(target.columns, sources(shape, target), strict=True) if own is not None}
@@ -193,7 +193,7 @@ def _join_names(lists: pa.ListArray) -> pa.Array:
 
 
 def _before(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) -> pa.Array:
-    structs = _as_array(column)
+    structs = as_array(column)
     wanted = target.before_type
     if structs.null_count == len(structs):
         return pa.nulls(len(structs), wanted)

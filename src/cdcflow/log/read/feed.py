@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.log.read.alignment import Defaults, aligned_columns, before_columns
+from cdcflow.log.read.alignment import Defaults, aligned_columns, as_array, before_columns
 from cdcflow.model.change import DELETE, INSERT, READ, TRUNCATE, UPDATE
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Identity, Table, TableId
 
@@ -77,13 +77,13 @@ def feed(
     given = defaults or {}
     ops = rows.column(OP)
     names = pa.array(list(_TYPES.values()))
-    kinds = names.take(_as_array(pc.index_in(ops, pa.array(list(_TYPES)))))
+    kinds = names.take(as_array(pc.index_in(ops, pa.array(list(_TYPES)))))
     filled = _fill_unchanged(rows, shape)
-    columns = [_as_array(column) for column in aligned_columns(filled, shape, target, given)]
+    columns = [as_array(column) for column in aligned_columns(filled, shape, target, given)]
     whole = [
         *columns,
         kinds,
-        *(_as_array(rows.column(name)) for name in (TRANSACTION, COMMIT_TS, OFFSET)),
+        *(as_array(rows.column(name)) for name in (TRANSACTION, COMMIT_TS, OFFSET)),
     ]
     schema = feed_schema(target)
     after = pa.Table.from_arrays(whole, schema=schema)
@@ -91,12 +91,12 @@ def feed(
     if not len(at):
         return after
     old = rows.select([TRANSACTION, COMMIT_TS, OFFSET]).take(pa.array(at))
-    befores = _as_array(rows.column(BEFORE)).take(pa.array(at))
+    befores = as_array(rows.column(BEFORE)).take(pa.array(at))
     before = pa.Table.from_arrays(
         [
             *before_columns(befores, shape, target, given),
             pa.repeat(pa.scalar(BEFORE_UPDATE), len(at)),
-            *(_as_array(old.column(name)) for name in (TRANSACTION, COMMIT_TS, OFFSET)),
+            *(as_array(old.column(name)) for name in (TRANSACTION, COMMIT_TS, OFFSET)),
         ],
         schema=schema,
     )
@@ -147,16 +147,10 @@ def partial(table: TableId, offset: int) -> NotInFeed:
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _as_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if not isinstance(array, pa.ChunkedArray):
-        return array
-    return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
-
-
 def _left_out(rows: pa.Table) -> pa.Array:
     """For each row whether it lacks columns that its change did not send; deletes and truncates do not count."""
-    lengths = pc.fill_null(pc.list_value_length(_as_array(rows.column(UNCHANGED))), 0)
-    lives = pc.is_in(_as_array(rows.column(OP)), pa.array([INSERT, UPDATE, READ]))
+    lengths = pc.fill_null(pc.list_value_length(as_array(rows.column(UNCHANGED))), 0)
+    lives = pc.is_in(as_array(rows.column(OP)), pa.array([INSERT, UPDATE, READ]))
     return pc.and_(pc.greater(lengths, 0), lives)
 
 
@@ -165,14 +159,14 @@ def _partial(rows: pa.Table, shape: Table) -> pa.Array:
     left_out = _left_out(rows)
     if shape.identity is not Identity.FULL:
         return left_out
-    return pc.and_(left_out, pc.is_null(_as_array(rows.column(BEFORE))))
+    return pc.and_(left_out, pc.is_null(as_array(rows.column(BEFORE))))
 
 
 def _with_preimage(rows: pa.Table, shape: Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The indexes of the updates that have the whole old row."""
     if shape.identity is not Identity.FULL:
         return np.empty(0, np.int64)
-    is_one = pc.and_(pc.equal(_as_array(rows.column(OP)), UPDATE), pc.is_valid(_as_array(rows.column(BEFORE))))
+    is_one = pc.and_(pc.equal(as_array(rows.column(OP)), UPDATE), pc.is_valid(as_array(rows.column(BEFORE))))
     return np.flatnonzero(is_one.to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
@@ -181,7 +175,7 @@ def _fill_unchanged(rows: pa.Table, shape: Table) -> pa.Table:
     left_out = _left_out(rows)
     if not pc.any(left_out).as_py():
         return rows
-    unchanged, befores = _as_array(rows.column(UNCHANGED)), _as_array(rows.column(BEFORE))
+    unchanged, befores = as_array(rows.column(UNCHANGED)), as_array(rows.column(BEFORE))
     owners = pc.list_parent_indices(unchanged).to_numpy()
     names = pc.list_flatten(unchanged)
     lives = left_out.to_numpy(zero_copy_only=False)
@@ -189,7 +183,7 @@ def _fill_unchanged(rows: pa.Table, shape: Table) -> pa.Table:
         mask = np.zeros(rows.num_rows, bool)
         mask[owners[pc.equal(names, name).to_numpy(zero_copy_only=False)]] = True
         at = rows.schema.get_field_index(name)
-        filled = pc.if_else(pa.array(mask & lives), befores.field(name), _as_array(rows.column(name)))
+        filled = pc.if_else(pa.array(mask & lives), befores.field(name), as_array(rows.column(name)))
         rows = rows.set_column(at, rows.schema.field(at), filled)
     return rows
 
