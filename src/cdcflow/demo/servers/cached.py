@@ -30,6 +30,3 @@ def command(root: Path, program: str) -> tuple[str, ...]:
     libraries = [path for top in ("usr/lib", "lib") for path in sorted((root / top).glob("*-linux-gnu*"))]
     loader = next(path for directory in libraries for path in sorted(directory.glob("ld-linux*.so.*")))
     return (str(loader), "--library-path", ":".join(map(str, libraries)), str(root / program))
-
-
-__all__ = ["cache", "command", "package_directory"]

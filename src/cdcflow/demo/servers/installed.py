@@ -25,6 +25,3 @@ def check_installed(kind: Kind, *, with_kafka: bool) -> None:
 
         kafka.java()
         kafka.jar_folder()
-
-
-__all__ = ["check_installed"]

@@ -195,6 +195,3 @@ class KafkaBroker(ServerProcess):
             self._process.send_signal(how)
             self._process.wait(60)
         self._forget()
-
-
-__all__ = ["VERSION", "KafkaBroker", "cached_jars", "jar_folder", "is_whole", "java"]

@@ -357,15 +357,3 @@ class MySQLServer(ServerProcess):
                     return
             time.sleep(0.02)
         raise SourceUnavailable(f"{self.flavor} did not start; the end of {self.log}:\n{self.log_tail()}")
-
-
-__all__ = [
-    "PACKAGES",
-    "SETTINGS",
-    "VARIABLES",
-    "Flavor",
-    "Installation",
-    "MySQLServer",
-    "find_installation",
-    "unpacked_package",
-]

@@ -263,6 +263,3 @@ class PostgresServer(ServerProcess):
                     return
             time.sleep(0.01)
         raise SourceUnavailable(f"PostgreSQL did not start; the end of {self.log}:\n{self.log_tail()}")
-
-
-__all__ = ["HBA", "SETTINGS", "SUPERUSER", "PostgresServer", "binaries", "environment", "binary_directory"]

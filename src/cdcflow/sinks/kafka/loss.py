@@ -172,6 +172,3 @@ def _last_sealed_offset(history: LogLocation | None, state: TopicState) -> int:
     if layout is None or not layout.exists() or layout.log_file().log_id != state.log_id:
         return 0
     return max((last for _, last in layout.segments_behind(state.checkpoint.next_offset)), default=0)
-
-
-__all__ = ["check", "deletion_finding", "expired_whole", "findings", "note", "problem"]
