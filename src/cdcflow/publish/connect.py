@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
+
+_ODD = re.compile(r"[^A-Za-z0-9_]")
+
 
 Type = Literal["boolean", "int16", "int32", "int64", "float", "double", "string", "bytes", "array", "struct"]
 
@@ -111,3 +115,14 @@ UUID = named_schema(STRING, "io.debezium.data.Uuid")
 XML = named_schema(STRING, "io.debezium.data.Xml")
 LTREE = named_schema(STRING, "io.debezium.data.Ltree")
 TSVECTOR = named_schema(STRING, "io.debezium.data.Tsvector")
+
+
+def adjust_name(name: str) -> str:
+    """A name as Avro and Protobuf allow it: letters, digits and underscores between dots, no digit at the beginning."""
+    return ".".join(flat(part) for part in name.split("."))
+
+
+def flat(part: str) -> str:
+    """A name of one part."""
+    plain = _ODD.sub("_", part)
+    return f"_{plain}" if not plain or plain[0].isdigit() else plain

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.publish.connect import Schema
+from cdcflow.publish.connect import Schema, adjust_name, flat
 from cdcflow.publish.message_columns import RENDERED, concat_columns, constant, join_groups
-from cdcflow.publish.names import adjust_name, flat
 from cdcflow.publish.varints import behind_length, fixed_width, integers, varint, varints
 
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5

@@ -22,13 +22,12 @@ import tenacity
 from cdcflow.errors import ConfigurationError, InvariantViolated, OutcomeUnknown, SinkUnavailable
 from cdcflow.log.read.reader import LogRows
 from cdcflow.model.table import Table, TableId
-from cdcflow.publish.events import Rules, TableEvents, TransactionGroup
+from cdcflow.publish.events import Rules, TableEvents, TransactionEvents, TransactionGroup
 from cdcflow.publish.formats import MessageFormat
 from cdcflow.publish.position import Published
 from cdcflow.publish.producer import Cluster, TableProducer, looked_at
 from cdcflow.publish.sources import HeaderBatch, SourceBlocks
 from cdcflow.publish.tail import GrowingLog
-from cdcflow.publish.transactions import TransactionEvents
 
 SLICE_ROWS = 4096
 SLICE_BYTES = 8 << 20

@@ -22,7 +22,7 @@ from tests.support.kafka.topics import committed
 from tests.support.publish import debezium
 from tests.support.publish.every_type import TOPICS, Log, parsed
 
-from cdcflow.publish.names import adjust_name
+from cdcflow.publish.connect import adjust_name
 from cdcflow.publish.values import number_bytes
 
 pytestmark = [

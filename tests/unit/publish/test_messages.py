@@ -18,11 +18,10 @@ from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCH
 from cdcflow.model.types import ColumnType
 from cdcflow.publish.avro_writer import schema_text as avro_text
 from cdcflow.publish.connect import INT32, Schema, struct
-from cdcflow.publish.events import Messages, Rules, TableEvents, TransactionGroup
+from cdcflow.publish.events import Messages, Rules, TableEvents, TransactionEvents, TransactionGroup
 from cdcflow.publish.formats import format_of
 from cdcflow.publish.protobuf_writer import schema_text as protobuf_text
 from cdcflow.publish.sources import HeaderBatch, SourceBlocks
-from cdcflow.publish.transactions import TransactionEvents
 
 TABLE = Table(
     TableId("shop", "orders"),
