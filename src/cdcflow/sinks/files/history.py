@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.log.disk.layer import OS_LAYER, FileLayer, remove_tree, storing, syncing, write_file
@@ -123,7 +123,41 @@ def _no_spool(attach: AttachedSpool) -> Iterator[ShapeRows]:
     raise InvariantViolated(f"sealing a topic: it names a spool ({attach.spool}), and a topic has none")
 
 
-class FolderHistory:
+class LockedHistory:
+    """A history opened for adding to it. A context manager: the lock is released at the end."""
+
+    lease: Lease
+    newest: Segment | None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.lease.release()
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint that it ends with; None if it has no segment yet."""
+        return None if self.newest is None else self.newest.last_checkpoint()
+
+    @staticmethod
+    def lock(layout: Layout, name: str) -> Lease:
+        """The lock of this machine.
+
+        Raises:
+            SinkUnavailable: another process has it.
+        """
+        try:
+            return Lease(layout)
+        except Held:
+            raise SinkUnavailable(
+                f"adding to the history {name}: another process is doing so",
+                remedy="try again when it is done",
+                runbook="busy",
+            ) from None
+
+
+class FolderHistory(LockedHistory):
     """A history opened for adding to it. A context manager: the lock is released at the end."""
 
     def __init__(self, layout: Layout, lease: Lease, layer: FileLayer = OS_LAYER) -> None:
@@ -155,14 +189,7 @@ class FolderHistory:
         layout = Layout(path)
         with storing(f"creating the history {path}"):
             layout.segments.mkdir(parents=True, exist_ok=True)
-        try:
-            lease = Lease(layout)
-        except Held:
-            raise SinkUnavailable(
-                f"adding to the history {path}: another process is doing so",
-                remedy="try again when it is done",
-                runbook="busy",
-            ) from None
+        lease = cls.lock(layout, str(path))
         try:
             with storing(f"opening the history {path}"):
                 _own(layout, log_id, identity, first_offset, layer)
@@ -170,17 +197,6 @@ class FolderHistory:
         except BaseException:
             lease.release()
             raise
-
-    def __enter__(self) -> FolderHistory:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.lease.release()
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint that it ends with; None if it has no segment yet."""
-        return None if self.newest is None else self.newest.last_checkpoint()
 
     def sealer(self, topic: str, bytes_max: int = SEGMENT_BYTES_MAX) -> Sealer:
         """A sealer for what follows its end."""

@@ -25,19 +25,19 @@ from typing import Any
 
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.log.disk.layer import storing
-from cdcflow.log.disk.lease import Held, Lease
+from cdcflow.log.disk.lease import Lease
 from cdcflow.log.files.layout import Layout, LogFile, segment_bounds, segment_name
 from cdcflow.log.format.schema_history import SchemaHistory
 from cdcflow.log.format.segment import Segment, manifest_hash
 from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX
-from cdcflow.model.position import Checkpoint, SourceIdentity
-from cdcflow.sinks.files.history import TOPIC_END, Sealer, check_follows, learn
+from cdcflow.model.position import SourceIdentity
+from cdcflow.sinks.files.history import TOPIC_END, LockedHistory, Sealer, check_follows, learn
 from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket, StoredObject
 from cdcflow.sinks.objects.remote_sealer import StoreSealer
 from cdcflow.sinks.objects.upload import put_first, sizes
 
 
-class StoredHistory:
+class StoredHistory(LockedHistory):
     """A history opened for adding to it. A context manager: this machine's lock is released at the end.
 
     Implements `cdcflow.sinks.kafka.tier.OpenHistory`.
@@ -82,31 +82,13 @@ class StoredHistory:
         """
         with storing(f"creating a folder for the history {bucket.name}"):
             layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            lease = Lease(layout)
-        except Held:
-            raise SinkUnavailable(
-                f"adding to the history {bucket.name}: another process is doing so",
-                remedy="try again when it is done",
-                runbook="busy",
-            ) from None
+        lease = cls.lock(layout, bucket.name)
         try:
             log = _own(bucket, log_id, identity, first_offset)
             return cls(layout, bucket, lease, log, next_offset)
         except BaseException:
             lease.release()
             raise
-
-    def __enter__(self) -> StoredHistory:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.lease.release()
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint that it ends with; None if it has no segment yet."""
-        return None if self.newest is None else self.newest.last_checkpoint()
 
     def sealer(self, topic: str, bytes_max: int = SEGMENT_BYTES_MAX) -> StoreSealer:
         """A sealer that uploads the files of what follows its end. It contains the current keys."""

@@ -26,7 +26,7 @@ from cdcflow.spark.formats.delta_files import COMPACTED
 from cdcflow.spark.formats.delta_jvm import DeltaJvm, delta_jvm
 from cdcflow.spark.formats.delta_transaction import DeltaTransaction, may_write, serve
 from cdcflow.spark.formats.marked import NewerRows
-from cdcflow.spark.runtime.java_errors import first_line
+from cdcflow.spark.runtime.failures import first_line
 from cdcflow.spark.runtime.metastore import Entry
 from cdcflow.spark.runtime.verbatim import as_written, in_setting
 from cdcflow.spark.sql import StatementTable

@@ -97,3 +97,10 @@ def _place(texts: Sequence[str]) -> str:
             if found := pattern.search(text):
                 return unquote(re.sub(r"^file:/+", "/", found[0]))
     return ""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a Java error: the rest is a stack. Neither contains a key."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = next((line.removeprefix(": ") for line in lines if "Exception" in line), lines[0] if lines else "no reason")
+    return said[:300]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.sqltypes import name_sql, text_sql
-from cdcflow.spark.runtime.java_errors import first_line
+from cdcflow.spark.runtime.failures import first_line
 from cdcflow.tables.formats.delta import metastore_name
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.paths import DATABASES, Metastore, Warehouse

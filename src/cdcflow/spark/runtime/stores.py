@@ -15,7 +15,7 @@ import structlog
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.stores import StoreAddress
 from cdcflow.spark.jars import log_store
-from cdcflow.spark.runtime.java_errors import first_line
+from cdcflow.spark.runtime.failures import first_line
 from cdcflow.tables.paths import LEASE, Warehouse
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from cdcflow.tables.formats import format_for
 from cdcflow.tables.job.failures import FileUnreadable, read_tables, wanted_tables
 from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.job.moments import AsOf, find
-from cdcflow.tables.local.engine import LocalEngine
-from cdcflow.tables.local.failures import of_local
+from cdcflow.tables.local.engine import LocalEngine, of_local
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import HandOver
 

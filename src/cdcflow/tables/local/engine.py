@@ -29,8 +29,8 @@ from cdcflow.tables.cut import (
 from cdcflow.tables.durable import sync_folder
 from cdcflow.tables.formats import rules_of
 from cdcflow.tables.job import text_files
+from cdcflow.tables.job.failures import kinds, of_system
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
-from cdcflow.tables.local.failures import of_local
 from cdcflow.tables.local.tables import FileTable, LocalTables
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
@@ -299,3 +299,10 @@ def _only_for_spark() -> Iterator[None]:
             remedy="set merge.engine to spark",
             runbook="merge-session",
         ) from reason
+
+
+def of_local(error: Exception) -> Failure | None:
+    """See `cdcflow.tables.port.Engine.failure`."""
+    if isinstance(error, MemoryError):
+        return None
+    return of_system(error) or Failure("fault", kinds(error))

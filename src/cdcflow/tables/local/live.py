@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.tables.job.live import VersionGone
-from cdcflow.tables.local.engine import LocalCuts, LocalEngine
-from cdcflow.tables.local.failures import of_local
+from cdcflow.tables.local.engine import LocalCuts, LocalEngine, of_local
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.local.tables import FileTable, type_of
 from cdcflow.tables.merge.format import Format
