@@ -10,12 +10,18 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import ClassVar, Generic, TypeVar
 
-from cdcflow.errors import CdcflowError, SourceUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 
 C = TypeVar("C")
+E = TypeVar("E", bound=Exception)
 T = TypeVar("T")
+
+Secret = Callable[[], str | None]
+"""Returns the password, which is resolved again for every connection, so that a rotated one is picked up (P65). None:
+the server needs none."""
 
 
 class Connector(ABC, Generic[C]):
@@ -93,13 +99,28 @@ class Connector(ABC, Generic[C]):
         self._drop(connection)
         raise SourceUnavailable(f"connecting to {self._address}: this source is closed")
 
-    @contextlib.contextmanager
-    def mapping_errors(self, attempted: str) -> Iterator[None]:
+    def mapping_errors(self, attempted: str) -> AbstractContextManager[None]:
         """Turn the library's errors inside the block into cdcflow's; `attempted` names the action and its object."""
-        try:
-            yield
-        except self.error as error:
-            raise self.map_error(error, attempted) from None
+        return mapping_library_errors(self.error, self.map_error, attempted)
+
+
+@contextlib.contextmanager
+def mapping_library_errors(
+    library: type[E], map_error: Callable[[E, str], CdcflowError], attempted: str
+) -> Iterator[None]:
+    """Turn a client library's errors inside the block into cdcflow's; `attempted` names the action and its object."""
+    try:
+        yield
+    except library as error:
+        raise map_error(error, attempted) from None
+
+
+def password_in_url() -> ConfigurationError:
+    return ConfigurationError(
+        "source.url holds a password, which would end up in logs and process lists",
+        remedy="take it out and set source.password: ${env:NAME} or ${file:path}",
+        runbook="settings",
+    )
 
 
 class Pool(Generic[C]):

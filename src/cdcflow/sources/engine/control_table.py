@@ -1,42 +1,65 @@
 """A table in the source through which operators who have only SQL control a capture: reads its rows and answers them.
 
-The statements are the same for every server; a dialect defines how to run one, how the table is named and created, and
-which errors mean that the table is not as required. A row is claimed before it is executed, by an UPDATE that succeeds
-for only one claimant: so it is never executed twice. After a crash in between, the row stays claimed.
+The statements are the same for every server; a dialect defines how the table is named and created, and which errors
+mean that the table is not as required. A row is claimed before it is executed, by an UPDATE that succeeds for only one
+claimant: so it is never executed twice. After a crash in between, the row stays claimed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from cdcflow.capture.ports.control import ControlRow
-from cdcflow.errors import CdcflowError
-from cdcflow.sources.engine.connections import Pool
-
-C = TypeVar("C")
-
-Execute = Callable[[C, str, Sequence[object]], tuple[Sequence[tuple[Any, ...]], int]]
-"""Run a statement with its parameters (`%s`): its rows, and the number of rows that it changed."""
+from cdcflow.errors import CdcflowError, ConfigurationError, RightMissing
+from cdcflow.model.table import TableId
+from cdcflow.sources.engine.connections import Connector, Pool
 
 
-class SqlControlTable(Generic[C]):
-    """Implements `cdcflow.ports.ControlTable`. `table`: its name, quoted. `explained`: what a library's error means for
-    the table; None if the error concerns the server or the connection instead."""
+class CursorConnection(Protocol):
+    """A connection as client libraries have it (PEP 249)."""
 
-    def __init__(
-        self,
-        pool: Pool[C],
-        table: str,
-        execute: Execute[C],
-        error: type[Exception],
-        explained: Callable[[C, Exception], CdcflowError | None],
-    ) -> None:
-        self._pool = pool
-        self._table = table
-        self._execute = execute
-        self._error = error
-        self._explained = explained
+    def cursor(self) -> Any: ...
+
+
+C = TypeVar("C", bound=CursorConnection)
+
+Flaw = Literal["denied", "missing"]
+"""The table may not be used, or it does not exist or lacks a column."""
+
+
+class SqlControlTable(ABC, Generic[C]):
+    """Implements `cdcflow.ports.ControlTable`; a dialect fills in the rest.
+
+    `ddl` creates the table and allows cdcflow to use it: statements with the names `{schema}`, `{table}` and `{user}`.
+    A user that lacks a right needs those after the first `created` ones. An operator needs INSERT on the table to send
+    commands, and SELECT to see the answer.
+    """
+
+    ddl: ClassVar[Sequence[str]]
+    created: ClassVar[int] = 0
+
+    def __init__(self, connector: Connector[C], name: TableId) -> None:
+        self._pool = Pool(connector, "control table")
+        self._error = connector.error
+        self._name = name
+        self._table = f"{self.quote(name.schema)}.{self.quote(name.name)}"
+
+    # ── what a dialect defines ──────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def quote(self, name: str) -> str: ...
+
+    @abstractmethod
+    def user_of(self, connection: C) -> str:
+        """The user of the connection, as a GRANT names it."""
+
+    @abstractmethod
+    def flaw(self, error: Exception) -> Flaw | None:
+        """What a library's error means for the table; None if the error concerns the server or the connection."""
+
+    # ── cdcflow.ports.ControlTable ──────────────────────────────────────────────────────────────────────────
 
     def check(self) -> None:
         self._run(
@@ -68,16 +91,41 @@ class SqlControlTable(Generic[C]):
         self._pool.close()
 
     def _run(self, *statements: str, parameters: Sequence[object] = ()) -> tuple[Sequence[tuple[Any, ...]], int]:
+        """Run statements with their parameters (`%s`): the last one's rows, and the number of rows that it changed."""
+
         def work(connection: C) -> tuple[Sequence[tuple[Any, ...]], int]:
             found: tuple[Sequence[tuple[Any, ...]], int] = ((), 0)
+            table = self._table.replace("%", "%%") if parameters else self._table
             try:
                 for statement in statements:
-                    table = self._table.replace("%", "%%") if parameters else self._table
-                    found = self._execute(connection, statement.format(table), parameters)
+                    with connection.cursor() as cursor:
+                        cursor.execute(statement.format(table), parameters or None)
+                        found = (cursor.fetchall() if cursor.description else ()), cursor.rowcount
             except self._error as error:
-                if (explained := self._explained(connection, error)) is not None:
+                if (explained := self._explain(connection, error)) is not None:
                     raise explained from None
                 raise
             return found
 
         return self._pool.run(f"checking the control table {self._table}", work)
+
+    def _explain(self, connection: C, error: Exception) -> CdcflowError | None:
+        match self.flaw(error):
+            case None:
+                return None
+            case "denied":
+                user = self.user_of(connection)
+                return RightMissing(
+                    f"the control table {self._name} cannot be used by {user}",
+                    remedy=f"run {self._statements(user, self.created)}",
+                )
+            case "missing":
+                return ConfigurationError(
+                    f"the control table {self._name} does not exist, or lacks a column",
+                    remedy=f"run {self._statements(self.user_of(connection))}",
+                    runbook="table-not-found",
+                )
+
+    def _statements(self, user: str, first: int = 0) -> str:
+        names = {"schema": self.quote(self._name.schema), "table": self._table, "user": user}
+        return "; ".join(statement.format(**names) for statement in self.ddl[first:])

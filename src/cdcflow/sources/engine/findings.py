@@ -1,11 +1,16 @@
-"""The findings of `doctor` about a source, in words that all dialects share."""
+"""The findings of `doctor` about a source: how its checks are run, and words that all dialects share."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from cdcflow.capture.ports.findings import Finding, Remedy
 from cdcflow.errors import CdcflowError
+from cdcflow.sources.engine.connections import Connector
+
+C = TypeVar("C")
 
 
 def ok(subject: str, text: str) -> Finding:
@@ -55,3 +60,36 @@ def decoders(*, are_compiled: bool, times: str) -> Finding:
         f"at install",
         "install a C compiler (Debian: apt install gcc python3-dev), then install cdcflow again",
     )
+
+
+# ── running the checks ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Checks(Generic[C]):
+    """How the checks of a dialect are run: through `connect`, with `map_error` for errors of its client library."""
+
+    connector: Connector[C]
+    connect: Callable[[], C]
+    map_error: Callable[[Exception, str], CdcflowError]
+
+    def run(self, checks: Callable[[C], Iterable[Finding]], *first: Finding) -> list[Finding]:
+        """The findings of all checks, after the `first`; a connection that cannot be opened is a finding, too."""
+        found = list(first)
+        try:
+            connection = self.connect()
+        except CdcflowError as error:
+            return [*found, of_error("connection", error)]
+        try:
+            return [*found, *checks(connection)]
+        finally:
+            self.connector.discard(connection)
+
+    def run_one(self, subject: str, attempted: str, looking: Iterable[Finding]) -> Iterator[Finding]:
+        """The findings of a check, and the error that ended it."""
+        try:
+            yield from looking
+        except self.connector.error as error:
+            yield of_error(subject, self.map_error(error, attempted))
+        except CdcflowError as error:
+            yield of_error(subject, error)

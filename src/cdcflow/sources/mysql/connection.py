@@ -15,7 +15,8 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -30,7 +31,7 @@ from cdcflow.sources.engine import connections
 from cdcflow.sources.mysql.errors import connect_error, map_error
 from cdcflow.sources.mysql.sql import quote_name
 
-Secret = Callable[[], str | None]
+Secret = connections.Secret
 Connection: TypeAlias = pymysql.Connection
 Row = tuple[Any, ...]
 
@@ -115,11 +116,7 @@ class Address:
                 runbook="settings",
             )
         if parts.password is not None:
-            raise ConfigurationError(
-                "source.url holds a password, which would end up in logs and process lists",
-                remedy="take it out and set source.password: ${env:NAME} or ${file:path}",
-                runbook="settings",
-            )
+            raise connections.password_in_url()
         options = parse_qs(parts.query)
         if unknown := sorted(options.keys() - {"socket"}):
             raise ConfigurationError(
@@ -387,10 +384,5 @@ def at_once(connection: Connection, *statements: str) -> list[list[Row]]:
     return answers
 
 
-@contextlib.contextmanager
-def mapping_errors(attempted: str) -> Iterator[None]:
-    """Turn pymysql's errors inside the block into cdcflow's; `attempted` names the action and its object."""
-    try:
-        yield
-    except pymysql.Error as error:
-        raise map_error(error, attempted) from None
+def mapping_errors(attempted: str) -> AbstractContextManager[None]:
+    return connections.mapping_library_errors(pymysql.Error, map_error, attempted)

@@ -13,9 +13,7 @@
                                                                      FLOAT, DOUBLE, geometry, VECTOR
 
 A date that does not exist in the calendar is NULL if `zero_dates` is null; otherwise it has a distinct text that no
-copy has. If a text ever differed from the copy's, its bucket would differ, and its rows would be read: the only
-forbidden case is one text for two values. The same holds for a row whose text is larger than `max_allowed_packet`: its
-digest is NULL, and is missing in the sum.
+copy has. The digest of a row whose text is larger than `max_allowed_packet` is NULL, and is missing in the sum.
 """
 
 # ruff: noqa: S608 - names go through `quote_name`
@@ -25,10 +23,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from cdcflow.capture.ports.comparison import NoText
-from cdcflow.model.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, Hash, is_portable
-from cdcflow.model.sqltypes import stored_type
+from cdcflow.model.digest import DIGEST_BITS, Buckets
 from cdcflow.model.table import Identity, TableId
+from cdcflow.sources.engine.row_digests import RowDigests, other_type
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.tables import DescribedTable, describe
 from cdcflow.sources.mysql.types.charsets import charset_of
@@ -62,8 +59,8 @@ def sums(described: DescribedTable, buckets: Buckets, rows: str) -> str:
     Raises:
         NoText: some columns have no portable text.
     """
-    number = _digest(_row_text(described, [name for name, _ in buckets.columns], buckets), buckets.hash)
-    each = f"SELECT {_bucket(described, buckets)} AS b, {number} AS d FROM {rows}"
+    found = MySQLDigests(described, buckets)
+    each = f"SELECT ({found.bucket}) AS b, {found.digest} AS d FROM {rows}"
     # The sum is NULL if all values are: if all rows were too large.
     total = "CAST(IFNULL(SUM(d), 0) AS DECIMAL(38,0))"
     return f"SELECT CAST(b AS SIGNED), COUNT(*), {total} FROM ({each}) AS each_row GROUP BY b"
@@ -71,43 +68,39 @@ def sums(described: DescribedTable, buckets: Buckets, rows: str) -> str:
 
 def among(described: DescribedTable, buckets: Buckets) -> str:
     """A condition: a row is in one of the buckets."""
-    return f"({_bucket(described, buckets)}) IN ({', '.join(map(str, buckets.only or (-1,)))})"
+    return f"(({MySQLDigests(described, buckets).bucket})) IN ({', '.join(map(str, buckets.only or (-1,)))})"
 
 
-def _bucket(described: DescribedTable, buckets: Buckets) -> str:
-    mask = buckets.count - 1
-    text = _row_text(described, buckets.key, buckets)  # always computed: it raises if a key column has no text
-    if not buckets.is_of_number:
-        return f"({_digest(text, buckets.hash)} & {mask})"
-    number = quote_name(buckets.key[0])
-    shifted = [f"({number} >> {bits} & {mask})" for bits in FOLDS]
-    return f"(({' + '.join([f'({number} & {mask})', *shifted])}) & {mask})"
+class MySQLDigests(RowDigests):
+    def __init__(self, described: DescribedTable, buckets: Buckets) -> None:
+        super().__init__(buckets)
+        self._hash = buckets.hash
+        self._columns = {c.name: (c, codec) for c, codec in zip(described.columns, described.codecs, strict=True)}
 
+    def reason(self, name: str, copied: str) -> str:
+        if name not in self._columns:
+            return "it is gone"
+        return _no_text(*self._columns[name], copied)
 
-def _digest(text: str, hash_: Hash) -> str:
-    hashed = f"MD5({text})" if hash_ == "md5" else f"SHA2({text}, 256)"
-    return f"CAST(CONV(LEFT({hashed}, {DIGEST_BITS // 4}), 16, 10) AS UNSIGNED)"
+    def pieces(self, name: str) -> Sequence[str]:
+        return _pieces(*self._columns[name])
 
+    def concat(self, pieces: Sequence[str]) -> str:
+        return f"CONCAT({', '.join(pieces)})"
 
-def _row_text(described: DescribedTable, names: Sequence[str], buckets: Buckets) -> str:
-    types = dict(buckets.columns)
-    known = {c.name: (c, codec) for c, codec in zip(described.columns, described.codecs, strict=True)}
-    wrong = {
-        name: why for name in names if (why := _no_text(*known[name], types[name]) if name in known else "it is gone")
-    }
-    if wrong:
-        raise NoText(wrong)
-    pieces = [piece for name in names for piece in (*_pieces(*known[name]), "'|'")]
-    return f"CONCAT({', '.join(pieces)})"
+    def number(self, text: str) -> str:
+        hashed = f"MD5({text})" if self._hash == "md5" else f"SHA2({text}, 256)"
+        return f"CAST(CONV(LEFT({hashed}, {DIGEST_BITS // 4}), 16, 10) AS UNSIGNED)"
+
+    def whole(self, name: str) -> str:
+        return quote_name(name)
 
 
 def _no_text(column: ServerColumn, codec: Codec, copied: str) -> str:
     """Why a column's values have no portable text; empty if they have one."""
     arrow = codec.arrow
-    if not is_portable(copied):
-        return f"{copied} has no text that is the same everywhere"
-    if copied != stored_type(arrow).table and not (pa.types.is_integer(arrow) and copied in WHOLE_NUMBERS):
-        return f"the copy holds it as {copied}"
+    if why := other_type(arrow, copied):
+        return why
     if pa.types.is_floating(arrow) or column.type_code in (TypeCode.GEOMETRY, TypeCode.VECTOR):
         return f"{codec.where.type_text} has no text that is the same everywhere"
     if arrow == pa.string() and column.collation not in (None, BINARY_COLLATION):

@@ -29,7 +29,7 @@ from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.table import TableId, word
 from cdcflow.sources.engine import findings as findings_of
-from cdcflow.sources.engine.findings import created_at_first_start, of_error, ok, problem, warning
+from cdcflow.sources.engine.findings import Checks, created_at_first_start, of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import advice, table_id
 from cdcflow.sources.mysql import binlog_status, second_opinion
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, table_names
@@ -254,38 +254,25 @@ _TOO_MUCH = ("SUPER", "SHUTDOWN", "CREATE USER", "DROP")
 
 def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Finding]:
     """Everything that can be checked; a check that fails is a finding too."""
-    found: list[Finding] = [decoders(), second_decoder()]
-    try:
-        connection = connector.connect("doctor")
-    except CdcflowError as error:
-        return [*found, of_error("connection", error)]
-    try:
-        found += _link(connection, connector, settings)
-        found += _run_check("server", _server(connection, settings))
-        found += _run_check("privileges", _privileges(connection, settings))
-        found += _run_check("source.marks_table", _marks(connection, settings))
+    checks = Checks(connector, lambda: connector.connect("doctor"), map_error)
+
+    def run(subject: str, looking: Iterator[Finding]) -> Iterator[Finding]:
+        return checks.run_one(subject, f"checking {subject}", looking)
+
+    def everything(connection: Connection) -> Iterator[Finding]:
+        yield from _link(connection, connector, settings)
+        yield from run("server", _server(connection, settings))
+        yield from run("privileges", _privileges(connection, settings))
+        yield from run("source.marks_table", _marks(connection, settings))
         try:
             selected = catalog.selected_tables()
         except CdcflowError as error:
-            return [*found, of_error("source.tables", error)]
-        found += _run_check("source.tables", _tables(connection, selected, catalog))
-        found += _run_check("foreign keys", _cascades(connection, settings, selected))
-    finally:
-        connector.discard(connection)
-    return found
+            yield of_error("source.tables", error)
+            return
+        yield from run("source.tables", _tables(connection, selected, catalog))
+        yield from run("foreign keys", _cascades(connection, settings, selected))
 
-
-def _run_check(subject: str, looking: Iterator[Finding]) -> list[Finding]:
-    """The findings of a check, and the error that ended it."""
-    found: list[Finding] = []
-    try:
-        for finding in looking:
-            found.append(finding)  # noqa: PERF402  findings before an error count
-    except pymysql.Error as error:
-        found.append(of_error(subject, map_error(error, f"checking {subject}")))
-    except CdcflowError as error:
-        found.append(of_error(subject, error))
-    return found
+    return checks.run(everything, decoders(), second_decoder())
 
 
 def decoders(compiled: Compiled | None = COMPILED) -> Finding:

@@ -3,16 +3,14 @@
 # ruff: noqa: S608 - names go through `quote_name`
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from cdcflow.capture.ports.source import Sample
 from cdcflow.model.table import TableId
+from cdcflow.sources.engine.samples import both_ends, sample_of
 from cdcflow.sources.mysql.binlog_status import snapshot
 from cdcflow.sources.mysql.connection import Connection, query
 from cdcflow.sources.mysql.sql import literal, quote_name
-
-ROWS_EACH_END = 10
 
 
 def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample | None:
@@ -28,9 +26,7 @@ def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample
     # As hexadecimal digits: otherwise bytes and texts in several character sets cannot be concatenated.
     values = ", ".join(f"COALESCE(HEX(CONCAT({quote_name(str(name))})), '-')" for name, _ in columns)
     row = f"SELECT SHA2(CONCAT_WS(' ', {values}), 256) FROM {quote_name(table.schema)}.{quote_name(table.name)}"
-    ends = (", ".join(f"{quote_name(k)} {way}" for k in key) for way in ("ASC", "DESC"))
     with snapshot(connection):
-        found = [query(connection, f"{row} ORDER BY {end} LIMIT {ROWS_EACH_END}") for end in ends]
-    digests = "".join(str(one) for rows in found for (one,) in rows)
+        found = [query(connection, f"{row} {end}") for end in both_ends([quote_name(k) for k in key])]
     shape = ",".join(f"{name} {kind}" for name, kind in columns)
-    return Sample(shape, hashlib.sha256(digests.encode()).hexdigest())
+    return sample_of(shape, (digest for rows in found for (digest,) in rows))

@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
@@ -26,7 +27,7 @@ from cdcflow.sources.engine import connections
 from cdcflow.sources.postgres.poolers import pooler_of
 from cdcflow.sources.postgres.sqlstates import is_tried_again
 
-Secret = Callable[[], str | None]
+Secret = connections.Secret
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 VERSION_MIN = 140000
@@ -90,11 +91,7 @@ class Address:
                 runbook="settings",
             ) from None
         if "password" in options:
-            raise ConfigurationError(
-                "source.url holds a password, which would end up in logs and process lists",
-                remedy="take it out and set source.password: ${env:NAME} or ${file:path}",
-                runbook="settings",
-            )
+            raise connections.password_in_url()
         if "dbname" not in options:
             raise ConfigurationError(
                 "source.url names no database", remedy="write postgresql://user@host:port/database", runbook="settings"
@@ -381,13 +378,8 @@ def _last_word(said: str) -> str:
     return quote_name(said.split()[-1])
 
 
-@contextlib.contextmanager
-def mapping_errors(attempted: str) -> Iterator[None]:
-    """Turn psycopg's errors inside into cdcflow's; `attempted` describes what was tried, on what."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise map_error(error, attempted) from None
+def mapping_errors(attempted: str) -> AbstractContextManager[None]:
+    return connections.mapping_library_errors(psycopg.Error, map_error, attempted)
 
 
 @contextlib.contextmanager

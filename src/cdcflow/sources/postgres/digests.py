@@ -12,8 +12,7 @@
                                                                      floats, intervals, arrays; what a policy changes
 
 `concat` skips NULL, which is the text of NULL. A value that no copy can have (infinity) has its own text, so that it
-differs. If a text ever differed from the copy's although the value is the same, its bucket would differ, and its rows
-would be read: that is harmless. What must never happen is one text for two values.
+differs.
 """
 
 # ruff: noqa: S608 - names go through `quote_name`
@@ -23,10 +22,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from cdcflow.capture.ports.comparison import NoText
-from cdcflow.model.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, is_portable
-from cdcflow.model.sqltypes import stored_type
-from cdcflow.model.table import Identity, TableId
+from cdcflow.model.digest import DIGEST_BITS, Buckets
+from cdcflow.model.table import Column, Identity, TableId
+from cdcflow.sources.engine.row_digests import RowDigests, other_type
 from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.types.describe import AttributeInfo, Codec, Policy, describe_table, quote_name
 
@@ -55,68 +53,53 @@ def sums(described: DescribedTable, buckets: Buckets, source: str, condition: st
     Raises:
         NoText: some columns have none.
     """
-    number = _digest(_row_text(described, [name for name, _ in buckets.columns], buckets, is_utf8))
-    each = f"SELECT {_bucket(described, buckets, is_utf8)} AS b, {number} AS d FROM {source} AS t WHERE {condition}"
+    rows = PostgresDigests(described, buckets, is_utf8=is_utf8)
+    each = f"SELECT {rows.bucket} AS b, {rows.digest} AS d FROM {source} AS t WHERE {condition}"
     return f"SELECT b::bigint, count(*), sum(d)::numeric(38,0) FROM ({each}) AS each GROUP BY b"
 
 
 def among(described: DescribedTable, buckets: Buckets, *, is_utf8: bool) -> str:
     """A condition: a row is in some of the buckets."""
     listed = ",".join(map(str, buckets.only or ()))
-    return f"({_bucket(described, buckets, is_utf8)}) = ANY ('{{{listed}}}'::bigint[])"
+    return f"({PostgresDigests(described, buckets, is_utf8=is_utf8).bucket}) = ANY ('{{{listed}}}'::bigint[])"
 
 
-def _bucket(described: DescribedTable, buckets: Buckets, is_utf8: bool) -> str:
-    mask = buckets.count - 1
-    if not buckets.is_of_number:
-        return f"{_digest(_row_text(described, buckets.key, buckets, is_utf8))} & {mask}"
-    _row_text(described, buckets.key, buckets, is_utf8)  # or it has none
-    number = f"{quote_name(buckets.key[0])}::bigint"
-    shifted = [f"({number} >> {bits} & {mask})" for bits in FOLDS]
-    return f"({' + '.join([f'({number} & {mask})', *shifted])}) & {mask}"
+class PostgresDigests(RowDigests):
+    def __init__(self, described: DescribedTable, buckets: Buckets, *, is_utf8: bool) -> None:
+        super().__init__(buckets)
+        self._is_utf8 = is_utf8
+        columns = zip(described.table.columns, described.codecs, described.copy_expressions, strict=True)
+        self._columns = {column.name: (column, codec, expression) for column, codec, expression in columns}
+
+    def reason(self, name: str, copied: str) -> str:
+        if name not in self._columns:
+            return "it no longer exists"
+        return self._text(name)[1] or other_type(self._columns[name][0].type.arrow, copied)
+
+    def pieces(self, name: str) -> Sequence[str]:
+        return (self._text(name)[0] or "",)
+
+    def _text(self, name: str) -> tuple[str | None, str]:
+        return _text(*self._columns[name], self._is_utf8)
+
+    def concat(self, pieces: Sequence[str]) -> str:
+        if len(pieces) > _ARGUMENTS_MAX:
+            parts = [pieces[at : at + _ARGUMENTS_MAX] for at in range(0, len(pieces), _ARGUMENTS_MAX)]
+            return self.concat([self.concat(part) for part in parts])
+        return f"pg_catalog.concat({', '.join(pieces)})"
+
+    def number(self, text: str) -> str:
+        return f"('x' || pg_catalog.left(pg_catalog.md5({text}), {DIGEST_BITS // 4}))::bit({DIGEST_BITS})::bigint"
+
+    def whole(self, name: str) -> str:
+        return f"{quote_name(name)}::bigint"
 
 
-def _digest(text: str) -> str:
-    return f"('x' || pg_catalog.left(pg_catalog.md5({text}), {DIGEST_BITS // 4}))::bit({DIGEST_BITS})::bigint"
-
-
-def _row_text(described: DescribedTable, names: Sequence[str], buckets: Buckets, is_utf8: bool) -> str:
-    types = dict(buckets.columns)
-    found, wrong = {}, {}
-    columns = zip(described.table.columns, described.codecs, described.copy_expressions, strict=True)
-    for column, codec, expression in columns:
-        if column.name in names:
-            text = _text(column.name, column.type.source, column.type.arrow, codec, expression, is_utf8)
-            why = text[1] if text[0] is None else _other_type(column.type.arrow, types[column.name])
-            found[column.name], wrong[column.name] = text[0] or "", why
-    if wrong := {name: why for name, why in wrong.items() if why} | {
-        name: "it no longer exists" for name in names if name not in found
-    }:
-        raise NoText(wrong)
-    return _concat([piece for name in names for piece in (found[name], "'|'")])
-
-
-def _concat(pieces: Sequence[str]) -> str:
-    if len(pieces) > _ARGUMENTS_MAX:
-        parts = [pieces[at : at + _ARGUMENTS_MAX] for at in range(0, len(pieces), _ARGUMENTS_MAX)]
-        return _concat([_concat(part) for part in parts])
-    return f"pg_catalog.concat({', '.join(pieces)})"
-
-
-def _other_type(arrow: pa.DataType, copied: str) -> str:
-    if not is_portable(copied):
-        return f"{copied} has no text that is the same everywhere"
-    if copied == stored_type(arrow).table or (pa.types.is_integer(arrow) and copied in WHOLE_NUMBERS):
-        return ""
-    return f"the copy holds it as {copied}"
-
-
-def _text(
-    name: str, source: str, arrow: pa.DataType, codec: Codec, expression: str, is_utf8: bool
-) -> tuple[str | None, str]:
+def _text(column: Column, codec: Codec, expression: str, is_utf8: bool) -> tuple[str | None, str]:
     """A column's text in SQL; or None, and why it has no text."""
+    source, arrow = column.type.source, column.type.arrow
     kernel = codec.binary.kernel if codec.binary is not None else ""
-    value = f"t.{quote_name(name)}"
+    value = f"t.{quote_name(column.name)}"
     if codec.where.special in ("null", "clamp") and _is_lossy(arrow):
         return None, f"special_values is {codec.where.special}"
     if pa.types.is_integer(arrow):

@@ -6,17 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
-
 from cdcflow.capture.ports.findings import Finding, Remedy
 from cdcflow.config import Postgres
 from cdcflow.errors import CdcflowError
 from cdcflow.sources.engine import findings as findings_of
-from cdcflow.sources.engine.findings import at_first_start, created_at_first_start, of_error, ok, problem, run, warning
+from cdcflow.sources.engine.findings import (
+    Checks,
+    at_first_start,
+    created_at_first_start,
+    of_error,
+    ok,
+    problem,
+    run,
+    warning,
+)
 from cdcflow.sources.engine.selection import Selection, advice
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
-from cdcflow.sources.postgres.connection import Connection, Connector, map_error, quote_name
+from cdcflow.sources.postgres.connection import Connection, Connector, quote_name
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.identity import decodes, identify
 from cdcflow.sources.postgres.platforms import Platform, platform_of
@@ -76,33 +83,28 @@ class _Role:
 
 def findings(connector: Connector, settings: Postgres, selection: Selection) -> list[Finding]:
     """Everything that can be checked; a check that fails to run is a finding too."""
-    found: list[Finding] = []
-    try:
-        connection = connector.connect("doctor", statement_timeout="60s")
-    except CdcflowError as error:
-        return [of_error("connection", error)]
-    try:
+    checks = Checks(connector, lambda: connector.connect("doctor", statement_timeout="60s"), connector.map_error)
+
+    def everything(connection: Connection) -> Iterator[Finding]:
         platform = platform_of(connection)
         role = _Role(*_row(connection, _ROLE, (platform.grant,)))
-        found.append(decoders())
-        found += _link(connection, connector)
-        found += _server(connection, settings, platform)
-        found += _role(role, platform)
-        found += _replication(connector, role)
+        yield decoders()
+        yield from _link(connection, connector)
+        yield from _server(connection, settings, platform)
+        yield from _role(role, platform)
+        yield from _replication(connector, role)
         try:
             selected = select(connection, selection, Policy.of(settings))
         except CdcflowError as error:
-            return [*found, of_error("source.tables", error)]
-        found += _tables(connection, selected, role)
-        found += _publication(connection, settings, selected, role)
-        found += _locked_findings(connection, settings, selected)
-        found += _old_transaction(connection)
-        found += _slot(connection, settings, role)
-    except psycopg.Error as error:
-        found.append(of_error("connection", map_error(error, f"querying {connector.address}")))
-    finally:
-        connector.discard(connection)
-    return found
+            yield of_error("source.tables", error)
+            return
+        yield from _tables(connection, selected, role)
+        yield from _publication(connection, settings, selected, role)
+        yield from _locked_findings(connection, settings, selected)
+        yield from _old_transaction(connection)
+        yield from _slot(connection, settings, role)
+
+    return checks.run(lambda c: checks.run_one("connection", f"querying {connector.address}", everything(c)))
 
 
 _FACTS = (

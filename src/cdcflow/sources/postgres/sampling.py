@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Sequence
 
 import psycopg
 
 from cdcflow.capture.ports.source import Sample
 from cdcflow.model.table import TableId
+from cdcflow.sources.engine.samples import both_ends, sample_of
 from cdcflow.sources.postgres.connection import Connection, quote_name
 
-ROWS_EACH_END = 10
 WITHIN = "10s"
 
 _COLUMNS = """
@@ -38,10 +37,9 @@ def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample
     finally:
         with contextlib.suppress(psycopg.Error):
             connection.execute("ROLLBACK")
-    return Sample(str(columns), hashlib.sha256("".join(row[0] for row in rows).encode()).hexdigest())
+    return sample_of(str(columns), (row[0] for row in rows))
 
 
 def _rows(source: str, key: Sequence[str]) -> str:
-    ends = (", ".join(f"t.{quote_name(k)} {way}" for k in key) for way in ("ASC", "DESC"))
     row = f"SELECT pg_catalog.md5((t.*)::pg_catalog.text) FROM {source} AS t"  # noqa: S608  quoted
-    return " UNION ALL ".join(f"({row} ORDER BY {end} LIMIT {ROWS_EACH_END})" for end in ends)
+    return " UNION ALL ".join(f"({row} {end})" for end in both_ends([f"t.{quote_name(k)}" for k in key]))
