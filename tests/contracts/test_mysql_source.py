@@ -125,8 +125,8 @@ class MarksKit(ReadOnlyKit):
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite's tables are small, and what it calls a large transaction fits into one read."""
     monkeypatch.setattr("cdcflow.sources.mysql.stream.BYTES_MAX", 32 << 10)
-    monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1)
-    monkeypatch.setattr("cdcflow.sources.mysql.chunks.PART_ROWS_MIN", 1)
+    monkeypatch.setattr("cdcflow.sources.engine.key_chunks.ROWS_MIN", 1)
+    monkeypatch.setattr("cdcflow.sources.engine.key_chunks.PART_ROWS_MIN", 1)
 
 
 @pytest.mark.mysql

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.mysql
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks as small as these tests ask for."""
-    monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1)
-    monkeypatch.setattr("cdcflow.sources.mysql.chunks.PART_ROWS_MIN", 1)
+    monkeypatch.setattr("cdcflow.sources.engine.key_chunks.ROWS_MIN", 1)
+    monkeypatch.setattr("cdcflow.sources.engine.key_chunks.PART_ROWS_MIN", 1)
 
 
 KEYS: dict[str, tuple[str, list[Any]]] = {
@@ -294,7 +294,7 @@ def test_chunk_of_large_rows_ends_early(
     mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O11, P69: twenty thousand rows of a megabyte each would not fit into memory."""
-    monkeypatch.setattr("cdcflow.sources.mysql.chunks.CHUNK_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("cdcflow.sources.engine.key_chunks.CHUNK_BYTES_MAX", 1 << 20)
     mysql_database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v longblob, w longblob)",
         "INSERT INTO t SELECT n, REPEAT('x', 300000), NULL FROM (SELECT 1 n UNION SELECT 2 UNION SELECT 3 "
@@ -440,7 +440,7 @@ def test_chunk_has_no_more_rows_than_the_limit_that_it_brings(
     expected: int,
 ) -> None:
     """A small chunk used the limit of the settings that the capture began with, also after it was lowered."""
-    monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1000)
+    monkeypatch.setattr("cdcflow.sources.engine.key_chunks.ROWS_MIN", 1000)
     mysql_database.execute("CREATE TABLE t (k int PRIMARY KEY)")
     mysql_database.execute("INSERT INTO t VALUES " + ", ".join(f"({n})" for n in range(1500)))
     capture = make_capture(mysql_database)

@@ -19,7 +19,8 @@ from cdcflow.config import Config
 from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import Run
 from cdcflow.sources.engine.chunks import Chunks
-from cdcflow.sources.mysql.ranges import KeyRange, Ordered
+from cdcflow.sources.engine.key_ranges import KeyRange
+from cdcflow.sources.mysql.ranges import Ordered
 from cdcflow.testing.folded import folded_log
 
 pytestmark = pytest.mark.mysql
@@ -30,8 +31,8 @@ Between = Callable[[], object]
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks and parts as small as these tests ask for."""
-    monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1)
-    monkeypatch.setattr("cdcflow.sources.mysql.chunks.PART_ROWS_MIN", 1)
+    monkeypatch.setattr("cdcflow.sources.engine.key_chunks.ROWS_MIN", 1)
+    monkeypatch.setattr("cdcflow.sources.engine.key_chunks.PART_ROWS_MIN", 1)
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ def test_part_that_ends_early_ends_the_chunk(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
     """O11, P69: what follows unread rows is not read either, as far as the cursor is concerned."""
-    monkeypatch.setattr("cdcflow.sources.mysql.chunks.CHUNK_BYTES_MAX", 3 << 16)
+    monkeypatch.setattr("cdcflow.sources.engine.key_chunks.CHUNK_BYTES_MAX", 3 << 16)
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)")
     rows = ", ".join(f"({n}, REPEAT('x', {2_000_000 if n in (large, large + 1) else 10}))" for n in range(40))
     mysql_database.execute(f"INSERT INTO t VALUES {rows}")
@@ -264,7 +265,7 @@ def test_row_whose_key_moves_across_a_split_ends_right(
     """W10, W11, W26: either both the first part and the second show it, or neither. Where the log has all of its
     columns, replaying is enough; otherwise the chunk has no place in the log and is read again.
     """
-    monkeypatch.setattr("cdcflow.sources.mysql.chunks.FIRST_ROWS", 40)
+    monkeypatch.setattr("cdcflow.sources.engine.key_chunks.FIRST_ROWS", 40)
     make_table(mysql_database)
     between(
         lambda: mysql_database.execute(

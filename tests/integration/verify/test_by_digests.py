@@ -12,7 +12,7 @@ import pytest
 from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow.model.digest import FOLDS
-from cdcflow.sources.mysql import chunks as mysql_chunks
+from cdcflow.sources.engine import key_chunks
 from cdcflow.sources.postgres import chunks as postgres_chunks
 from cdcflow.tables.local.comparison import DuckComparer, LocalCopy
 from cdcflow.tables.verify import buckets, source_rows
@@ -28,8 +28,8 @@ def small_chunks_and_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "BUCKET_ROWS", ROWS // BUCKETS)
     monkeypatch.setattr(source_rows, "CHUNK_S", 0.001)
     monkeypatch.setattr(postgres_chunks, "FIRST_PAGES", 8)
-    monkeypatch.setattr(mysql_chunks, "FIRST_ROWS", 700)
-    monkeypatch.setattr(mysql_chunks, "ROWS_MIN", 300)
+    monkeypatch.setattr(key_chunks, "FIRST_ROWS", 700)
+    monkeypatch.setattr(key_chunks, "ROWS_MIN", 300)
 
 
 @pytest.fixture

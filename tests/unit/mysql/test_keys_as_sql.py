@@ -11,7 +11,8 @@ import pytest
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet
-from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, TableKey, literal_of, value_literal
+from cdcflow.sources.engine.key_ranges import KEYS_AT_ONCE
+from cdcflow.sources.mysql.keys import TableKey, literal_of, value_literal
 from cdcflow.sources.mysql.results import cells_of
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.registry import server_column

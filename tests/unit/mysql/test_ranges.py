@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cdcflow.sources.engine.key_ranges import sizes
 from cdcflow.sources.mysql.keys import TableKey
-from cdcflow.sources.mysql.ranges import sizes
 from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 
 INT = ServerColumn("a", TypeCode.LONG, 0, False)

@@ -3,8 +3,6 @@
 Only the server determines order and equality (W16): text has a collation, ENUM is ordered by number, a BIGINT UNSIGNED
 exceeds what a signed number holds. So a cursor is a literal made from the bytes that the server itself sent for the
 last row, in the column's own character set, and the server does every comparison.
-
-MySQL uses no index for row values like (a, b) > (1, 2); it does for the same condition written out with OR.
 """
 
 from __future__ import annotations
@@ -17,17 +15,12 @@ from typing import Any
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import KeySet
+from cdcflow.sources.engine.key_ranges import KEYS_AT_ONCE, Literals, comparison
 from cdcflow.sources.mysql.sql import literal, quote_name
 from cdcflow.sources.mysql.types.columns import ServerColumn
 from cdcflow.sources.mysql.types.family import as_is, no_key
 from cdcflow.sources.mysql.types.numbers import WHOLE
 from cdcflow.sources.mysql.types.registry import family_of, select_expression
-
-KEYS_AT_ONCE = 1000
-"""With more keys in one statement the server may not use the index (`range_optimizer_max_mem_size`)."""
-
-Literals = tuple[str, ...]
-"""A row's key as SQL, one literal per column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +66,11 @@ class TableKey:
 
     def after(self, row: Literals) -> str:
         """The condition for rows after this one."""
-        return _comparison(self.columns, row, ">", ">")
+        return comparison([_comparable(c) for c in self.columns], row, ">", ">")
 
     def upto(self, row: Literals) -> str:
         """The condition for rows up to and including this one."""
-        return _comparison(self.columns, row, "<", "<=")
+        return comparison([_comparable(c) for c in self.columns], row, "<", "<=")
 
     def among(self, keys: KeySet) -> Iterator[str]:
         """Conditions that together match the rows with these keys, at most `KEYS_AT_ONCE` keys each."""
@@ -91,14 +84,6 @@ class TableKey:
             some = rows[first : first + KEYS_AT_ONCE]
             texts = [row[0] if len(row) == 1 else f"({', '.join(row)})" for row in some]
             yield f"{left} IN ({', '.join(texts)})"
-
-
-def _comparison(columns: Sequence[ServerColumn], row: Literals, inner: str, last: str) -> str:
-    column, *rest = columns
-    name = _comparable(column)
-    if not rest:
-        return f"{name} {last} {row[0]}"
-    return f"({name} {inner} {row[0]} OR ({name} = {row[0]} AND {_comparison(rest, row[1:], inner, last)}))"
 
 
 def _comparable(column: ServerColumn) -> str:

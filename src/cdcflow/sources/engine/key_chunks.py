@@ -1,0 +1,181 @@
+"""Existing rows by key: ranges of a table in the order of its key, each in one snapshot, compared by the server.
+
+    key      1 ─────────▶ 20,000 ─────────▶ 40,000 ─────────▶ … bound           (the greatest key when it was planned)
+    chunk    rows ≤ size │ the next after the last row's key │ …                 later inserts are in the log
+
+A plan pins the bound (W28) and the meaning of the cursors: if the key's columns change, literals for the old ones
+become meaningless and the table is read from the start. A row that an update moves across the cursor is handled by the
+machine (see `capture.interleave.backlog`).
+
+Termination. Rows above the bound are never read. Rows inserted below it during the backfill are read if they are ahead
+of the cursor, and the range ahead only shrinks: with N rows, i inserts and r rows read per second, keys uniformly up to
+the bound, it takes N / i * (e^(i/r) - 1) seconds, whatever the ratio of r and i, and so also under a rate limit. The
+exception is a key that grows in the middle of the table (tenant, number): the cursor must get past the end of the
+busiest tenant, so r must exceed that tenant's inserts, or the rows read exceed those that were planned (`cdcflow
+status`).
+
+Memory. A range ends at `CHUNK_BYTES_MAX` in all of its parts, whatever the server reports as the size of rows, and rows
+by key end at the engine's limit (the first of them is always returned). Beyond that, each part holds one row, and the
+data that the socket returned with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from cdcflow.capture.interleave.messages import Chunk, Planned
+from cdcflow.model.change import KeySet
+from cdcflow.model.digest import Buckets
+from cdcflow.model.table import Table, TableId
+from cdcflow.sources.engine.chunks import ChunkProgress, Rewritten, Snapshot
+from cdcflow.sources.engine.key_ranges import KeyPartRead, KeyRange, Literals, OrderedTable, sizes, stride
+
+FIRST_ROWS = 20_000
+ROWS_MIN = 1000
+"""A chunk's fixed cost (snapshot, catalog) is many times the cost of this many rows: smaller chunks would nearly stop a
+backfill on a busy table, and shorten no wait."""
+PART_ROWS_MIN = 10_000
+"""Below this a second connection costs more than it saves."""
+CHUNK_BYTES_MAX = 64 << 20
+"""A chunk ends early at this size, however many rows it may have: rows may be large."""
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class LastChunk:
+    """Properties of a table's last chunk: bytes per row, and how far apart its keys were (see `key_ranges.stride`)."""
+
+    row_bytes: int
+    stride: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlan:
+    """What a table's backfill reads, pinned: `digest` of its key's columns, and the greatest key (None if the table was
+    empty). Stored as JSON in the log with the backfill's progress."""
+
+    digest: str
+    bound: Literals | None
+
+    def to_json(self) -> str:
+        return json.dumps({"version": 1, "key": self.digest, "bound": self.bound}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> KeyPlan:
+        value = json.loads(text)
+        return cls(value["key"], None if value["bound"] is None else tuple(value["bound"]))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCursor:
+    """The row after which the next chunk begins, and the number of rows so far."""
+
+    row: Literals | None
+    rows: int
+
+    def to_json(self) -> str:
+        return json.dumps([self.row, self.rows], separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | None) -> KeyCursor:
+        row, rows = (None, 0) if text is None else json.loads(text)
+        return cls(None if row is None else tuple(row), rows)
+
+
+class KeyProgress:
+    """How far the chunks of tables have been read by key. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._last: dict[TableId, LastChunk] = {}
+
+    def planned(self, table: Table, generation: int, plan: KeyPlan, rows: int) -> Planned:
+        """A backfill that reads up to the plan's bound. `rows`: the server's estimate."""
+        self._last.pop(table.id, None)  # how far apart keys were is meaningless for another key
+        units, whole = max(rows, 1), not table.key
+        return Planned(table.id, generation, plan.to_json(), FIRST_ROWS, units, shape=table, whole=whole)
+
+    def opened(
+        self, connection: C, chunk: Chunk, snapshot: Snapshot, ordered: OrderedTable[C, Any], digest: str
+    ) -> OpenKeyedTable[C]:
+        """The chunk's table in a snapshot. `digest`: that of its key's columns, as in a plan.
+
+        Raises:
+            Rewritten: it has another key than the one that was planned.
+        """
+        if KeyPlan.from_json(chunk.plan).digest != digest:
+            raise Rewritten
+        return OpenKeyedTable(connection, snapshot, ordered, self._last.get(chunk.table))
+
+    def after(self, chunk: Chunk, found: Sequence[KeyPartRead]) -> ChunkProgress:
+        """See `ChunkDialect.progress_after`."""
+        cursor = KeyCursor.from_json(chunk.after)
+        if not found:
+            return ChunkProgress(cursor.to_json(), cursor.rows, exhausted=True)
+        rows = sum(part.rows for part in found)
+        if rows:
+            self._last[chunk.table] = LastChunk(sum(part.bytes for part in found) // rows, stride(cursor.row, found))
+        reached = KeyCursor(found[-1].reached, cursor.rows + rows)
+        return ChunkProgress(reached.to_json(), reached.rows, found[-1].exhausted)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenKeyedTable(Generic[C]):
+    """Implements `engine.chunks.DigestingTable`. `last`: the properties of the table's last chunk."""
+
+    connection: C
+    snapshot: Snapshot
+    ordered: OrderedTable[C, Any]
+    last: LastChunk | None = None
+
+    @property
+    def shape(self) -> Table:
+        return self.ordered.shape
+
+    def parts(self, chunk: Chunk, at_once: int) -> list[KeyRange]:
+        """The parts that the chunk reads; empty if the table was empty when it was planned."""
+        bound = KeyPlan.from_json(chunk.plan).bound
+        if bound is None:
+            return []
+        rows, last = _rows(chunk), self.last
+        if last is not None and last.row_bytes:
+            # If a part ends early, the rows of later parts are read in vain.
+            rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // last.row_bytes))
+        wanted = sizes(rows, at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
+        after = KeyCursor.from_json(chunk.after).row
+        apart = None if last is None else last.stride
+        return self.ordered.parts(self.connection, after, bound, wanted, CHUNK_BYTES_MAX, apart)
+
+    def parts_to_end(self, chunk: Chunk, at_once: int) -> list[KeyRange]:
+        bound = KeyPlan.from_json(chunk.plan).bound
+        if bound is None:
+            return []
+        wanted = sizes(_rows(chunk), at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
+        after = KeyCursor.from_json(chunk.after).row
+        return self.ordered.parts_to_end(self.connection, after, bound, wanted, CHUNK_BYTES_MAX)
+
+    def sums(self, part: KeyRange, buckets: Buckets) -> KeyPartRead:
+        return self.ordered.sums(self.connection, part, self.snapshot, buckets)
+
+    def read_among(self, part: KeyRange, buckets: Buckets) -> Callable[[], KeyPartRead]:
+        return self.ordered.read_among(self.connection, part, self.snapshot, buckets)
+
+    def read(self, part: KeyRange) -> Callable[[], KeyPartRead]:
+        return self.ordered.read(self.connection, part, self.snapshot)
+
+    def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
+        return self.ordered.rows_with(self.connection, keys, bytes_max)
+
+    def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
+        return self.ordered.all_rows(self.connection, bytes_max)
+
+
+def _rows(chunk: Chunk) -> int:
+    """The number of rows that a chunk reads: its size, but at least `ROWS_MIN`, and never more than its limit."""
+    rows = max(chunk.size, ROWS_MIN)
+    return rows if chunk.rows_max is None else max(1, min(rows, chunk.rows_max))

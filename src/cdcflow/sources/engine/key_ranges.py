@@ -1,0 +1,356 @@
+"""One range of a table in the order of its key, as several parts that can be read at the same time.
+
+    key      cursor ────────▶ split ────────▶ split ────────▶ as many rows as were requested, or the plan's bound
+    part             1                2               3       each in its own snapshot
+
+A part is a range of keys, (split, next split], so the parts cover everything without overlaps, whatever their snapshots
+contain; the origin of a split only affects their sizes. The first part's snapshot determines the splits: the server
+counts rows and returns the key that it reached. That takes a tenth as long as reading, so if keys are integers, the
+splits are guessed from the distances of the last chunk's keys. A part that such a guess made too large ends early.
+
+Only the server determines order and equality (W16): a key is a literal that it gave or reads as its own, and the server
+does every comparison. A dialect defines how rows are fetched and decoded, and how a statement names the key's index.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.change import KeySet
+from cdcflow.model.digest import Buckets
+from cdcflow.model.table import Table
+from cdcflow.sources.engine.chunks import PartRead, Snapshot, TooLarge
+
+KEYS_AT_ONCE = 1000
+"""With more keys in one statement a server may not use the index (MySQL: `range_optimizer_max_mem_size`)."""
+KEYS_GROWTH = 16
+"""Each query by key reads at most this many times the rows of all before: the first ones may be small."""
+
+Literals = tuple[str, ...]
+"""A row's key as SQL, one literal per column."""
+
+
+class FetchedRows(Protocol):
+    """Rows as the server sent them. `is_whole`: these are all; otherwise there may be more."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def is_whole(self) -> bool: ...
+    def __len__(self) -> int: ...
+
+
+C = TypeVar("C")
+F = TypeVar("F", bound=FetchedRows)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Rows after `after` (None: from the start) up to and including `upto`; at most `rows_max`, None for all.
+    `is_last`: its `upto` is the plan's bound."""
+
+    after: Literals | None
+    upto: Literals
+    rows_max: int | None
+    is_last: bool
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPartRead(PartRead):
+    """What a part's snapshot showed. `reached`: the last row's key, or where the part began if it has no rows.
+    `exhausted`: it is the last part, and no rows are left before the bound. `has_whole_key`: the key is one integer.
+    `rows_counted`: the number of rows, if the batches do not contain all of them; 0 if it is unknown."""
+
+    bytes: int = 0
+    reached: Literals | None = None
+    exhausted: bool = False
+    has_whole_key: bool = False
+    rows_counted: int | None = None
+
+    @property
+    def rows(self) -> int:
+        if self.rows_counted is not None:
+            return self.rows_counted
+        return sum(batch.num_rows for batch in self.batches)
+
+
+class TableKey(Protocol):
+    """The columns that identify a table's rows, in the order of their index, in SQL."""
+
+    @property
+    def names(self) -> str: ...
+    @property
+    def descending(self) -> str: ...
+    @property
+    def select_list(self) -> str:
+        """What to select so that a row's key can be read."""
+
+    @property
+    def is_sought(self) -> bool:
+        """The index finds where a comparison begins and ends. Otherwise every part would scan the whole table."""
+
+    @property
+    def is_whole_number(self) -> bool:
+        """One integer column, which allows arithmetic."""
+
+    def after(self, row: Literals) -> str:
+        """The condition for rows after this one."""
+
+    def upto(self, row: Literals) -> str:
+        """The condition for rows up to and including this one."""
+
+    def among(self, keys: KeySet) -> Iterator[str]:
+        """Conditions that together match the rows with these keys, at most `KEYS_AT_ONCE` keys each."""
+
+
+class OrderedTable(ABC, Generic[C, F]):
+    """A table in the order of its key, whose `names` are empty if the table has none."""
+
+    def __init__(self, shape: Table, key: TableKey) -> None:
+        self.shape = shape
+        self.key = key
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """The table in a FROM."""
+
+    @property
+    @abstractmethod
+    def by_index(self) -> str:
+        """What follows `source` in a FROM so that the server uses the key's index."""
+
+    @property
+    @abstractmethod
+    def select(self) -> str:
+        """A SELECT of all of its columns, as `decode` expects them."""
+
+    @abstractmethod
+    def fetch(self, connection: C, statement: str, bytes_max: int | None = None) -> F:
+        """All rows of a SELECT, or at least one and then as many as fit into about `bytes_max` bytes."""
+
+    @abstractmethod
+    def decode(self, fetched: F) -> pa.RecordBatch: ...
+
+    @abstractmethod
+    def decode_sums(self, fetched: F) -> pa.RecordBatch:
+        """The rows of a query by `sums_of`."""
+
+    @abstractmethod
+    def sums_of(self, rows: str, buckets: Buckets) -> str:
+        """A query that adds up rows by bucket. `rows`: the SQL after FROM."""
+
+    @abstractmethod
+    def among_buckets(self, buckets: Buckets) -> str:
+        """A condition: a row is in one of the buckets."""
+
+    @abstractmethod
+    def first_key(self, fetched: F) -> Literals:
+        """The key of the first row of a SELECT of the key's `select_list`."""
+
+    @abstractmethod
+    def last_key(self, fetched: F) -> Literals:
+        """The key of the last row of a `select`."""
+
+    # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def greatest(self, connection: C) -> Literals | None:
+        """The greatest key; None if there are no rows, or no key."""
+        if not self.key.names:
+            return None
+        return self._key_at(connection, f"ORDER BY {self.key.descending} LIMIT 1")
+
+    def parts(
+        self,
+        connection: C,
+        after: Literals | None,
+        bound: Literals,
+        sizes: Sequence[int],
+        bytes_max: int,
+        stride: float | None = None,
+    ) -> list[KeyRange]:
+        """The next rows after `after`, cut into parts of about these sizes; fewer parts if the rows end before.
+        Together they end at about `bytes_max`.
+
+        `stride`: that of the last chunk, if it had one; then the splits are guessed.
+        """
+        parts: list[KeyRange] = []
+        each = bytes_max // len(sizes)
+        for size in sizes[:-1]:
+            begin = parts[-1].upto if parts else after
+            if stride is not None and begin is not None:
+                end, rows_max = _guess_bound(begin, bound, size * stride), 2 * size
+            else:
+                end, rows_max = self._key_after(connection, begin, bound, size), None
+            if end is None:
+                break
+            self._check_progress(begin, end)
+            parts.append(KeyRange(begin, end, rows_max, False, each))
+        left = sum(sizes) - sum(sizes[: len(parts)])
+        return [*parts, KeyRange(parts[-1].upto if parts else after, bound, left, True, each)]
+
+    def parts_to_end(
+        self, connection: C, after: Literals | None, bound: Literals, sizes: Sequence[int], bytes_max: int
+    ) -> list[KeyRange]:
+        """Like `parts`, but no part ends by the number of its rows: the last one also ends at a known key."""
+        parts: list[KeyRange] = []
+        each = bytes_max // len(sizes)
+        for size in sizes:
+            begin = parts[-1].upto if parts else after
+            end = self._key_after(connection, begin, bound, size)
+            if end is None:
+                return [*parts, KeyRange(begin, bound, None, True, each)]
+            self._check_progress(begin, end)
+            parts.append(KeyRange(begin, end, None, False, each))
+        return parts
+
+    def _key_after(self, connection: C, begin: Literals | None, bound: Literals, rows: int) -> Literals | None:
+        """The key of the row with this number after `begin`; None if the bound is before it."""
+        where = self._where(begin, bound)
+        return self._key_at(connection, f"WHERE {where} ORDER BY {self.key.names} LIMIT 1 OFFSET {rows - 1}")
+
+    def _check_progress(self, before: Literals | None, row: Literals) -> None:
+        """The server may return the same row as the one after itself: the backfill would never end (W17)."""
+        if row == before:
+            raise ConfigurationError(
+                f"the backfill of {self.shape.id} makes no progress: the server sorts a row after itself",
+                remedy="check the collation of its key's columns, or leave the table out of source.tables",
+                runbook="table-not-capturable",
+            )
+
+    def _key_at(self, connection: C, rest: str) -> Literals | None:
+        statement = f"SELECT {self.key.select_list} FROM {self.source} {self.by_index} {rest}"  # noqa: S608  quoted
+        fetched = self.fetch(connection, statement)
+        return self.first_key(fetched) if len(fetched) else None
+
+    def _where(self, after: Literals | None, upto: Literals) -> str:
+        return " AND ".join([self.key.upto(upto), *([self.key.after(after)] if after is not None else [])])
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read(self, connection: C, part: KeyRange, snapshot: Snapshot) -> Callable[[], KeyPartRead]:
+        """Fetch a part's rows. The returned function decodes them, even after the snapshot."""
+        limit = "" if part.rows_max is None else f" LIMIT {part.rows_max}"
+        fetched = self._fetch_part(connection, part, self._where(part.after, part.upto), limit)
+        reached = part.after
+        if len(fetched):
+            reached = self.last_key(fetched)
+            self._check_progress(part.after, reached)
+        is_full = len(fetched) == part.rows_max
+        return lambda: KeyPartRead(
+            snapshot=snapshot,
+            shape=self.shape,
+            batches=(self.decode(fetched),),
+            is_whole=fetched.is_whole and (part.is_last or not is_full),
+            bytes=len(fetched.data),
+            reached=reached,
+            exhausted=fetched.is_whole and part.is_last and not is_full,
+            has_whole_key=self.key.is_whole_number,
+            rows_counted=len(fetched),  # another process may keep the batches
+        )
+
+    def read_among(
+        self, connection: C, part: KeyRange, snapshot: Snapshot, buckets: Buckets
+    ) -> Callable[[], KeyPartRead]:
+        """Like `read`, but only the rows in some buckets."""
+        where = f"{self._where(part.after, part.upto)} AND {self.among_buckets(buckets)}"
+        fetched = self._fetch_part(connection, part, where)
+        reached = part.upto if fetched.is_whole else self.last_key(fetched)
+        return lambda: KeyPartRead(
+            snapshot=snapshot,
+            shape=self.shape,
+            batches=(self.decode(fetched),),
+            is_whole=fetched.is_whole,
+            reached=reached,
+            exhausted=fetched.is_whole and part.is_last,
+            has_whole_key=self.key.is_whole_number,
+            rows_counted=0,
+        )
+
+    def _fetch_part(self, connection: C, part: KeyRange, where: str, limit: str = "") -> F:
+        statement = f"{self.select} {self.by_index} WHERE {where} ORDER BY {self.key.names}{limit}"
+        return self.fetch(connection, statement, part.bytes_max)
+
+    def sums(self, connection: C, part: KeyRange, snapshot: Snapshot, buckets: Buckets) -> KeyPartRead:
+        """A part's rows, added up by the server."""
+        rows = f"{self.source} {self.by_index} WHERE {self._where(part.after, part.upto)}"
+        batch = self.decode_sums(self.fetch(connection, self.sums_of(rows, buckets)))
+        return KeyPartRead(
+            snapshot=snapshot,
+            shape=self.shape,
+            batches=(batch,),
+            reached=part.upto,
+            exhausted=part.is_last,
+            has_whole_key=self.key.is_whole_number,
+            rows_counted=int(pc.sum(batch.column("n")).as_py() or 0),
+        )
+
+    def rows_with(self, connection: C, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
+        """See `engine.chunks.OpenTable`."""
+        found: list[pa.RecordBatch] = []
+        size = looked_for = 0
+        some = 1  # their size is unknown
+        while looked_for < len(keys) and some:
+            _, left = keys.take(looked_for)
+            these, _ = left.take(some)
+            [condition] = self.key.among(these)
+            room = bytes_max - size if looked_for else None
+            rows = self.fetch(connection, f"{self.select} WHERE {condition}", room)
+            if room is not None and (not rows.is_whole or len(rows.data) > room):
+                break  # larger than those before: another chunk reads them
+            found.append(self.decode(rows))
+            size += len(rows.data)
+            looked_for += len(these)
+            # As many as will fit, if their rows are like those before.
+            likely = max(bytes_max - size, 0) * looked_for // max(size, 1)
+            some = min(KEYS_AT_ONCE, KEYS_GROWTH * looked_for, likely)
+        _, left = keys.take(looked_for)
+        return found, left if len(left) else None
+
+    def all_rows(self, connection: C, bytes_max: int) -> Sequence[pa.RecordBatch]:
+        """Raises TooLarge if the rows exceed `bytes_max`."""
+        rows = self.fetch(connection, self.select, bytes_max)
+        if not rows.is_whole:
+            raise TooLarge
+        return [self.decode(rows)]
+
+
+def comparison(columns: Sequence[str], row: Literals, inner: str, last: str) -> str:
+    """A condition that compares rows by these columns. MySQL uses no index for row values like (a, b) > (1, 2); it does
+    for the same condition written out with OR."""
+    column, *rest = columns
+    if not rest:
+        return f"{column} {last} {row[0]}"
+    return f"({column} {inner} {row[0]} OR ({column} = {row[0]} AND {comparison(rest, row[1:], inner, last)}))"
+
+
+def _guess_bound(begin: Literals, bound: Literals, distance: float) -> Literals | None:
+    """The integer `distance` after `begin`; None if that is not before `bound`."""
+    end = int(begin[0]) + max(1, int(distance))
+    return (str(end),) if end < int(bound[0]) else None
+
+
+def sizes(rows: int, parts_max: int, part_rows_min: int) -> list[int]:
+    """The number of rows of each part: as many parts as are worth it, about equal."""
+    count = max(1, min(parts_max, rows // part_rows_min))
+    return [rows * (i + 1) // count - rows * i // count for i in range(count)]
+
+
+def stride(after: Literals | None, found: Sequence[KeyPartRead]) -> float | None:
+    """How far apart the keys of a chunk's rows are; None if the key is not an integer."""
+    if after is None:  # the first chunk: the start of its keys is unknown
+        after, found = found[0].reached, found[1:]
+    rows = sum(part.rows for part in found)
+    if after is None or not rows or not found[-1].has_whole_key:
+        return None
+    reached = found[-1].reached
+    assert reached is not None  # noqa: S101  there are rows
+    return (int(reached[0]) - int(after[0])) / rows
