@@ -1,5 +1,7 @@
 """Rows as digests that PostgreSQL computes: the texts of `model.digest` in its SQL, column by column. Pure.
 
+The table of each type (`types`) names the text of its values:
+
     column         text                                              not
     whole number   as `concat` prints it
     boolean        as 0 or 1
@@ -30,8 +32,6 @@ from cdcflow.sources.postgres.types.describe import AttributeInfo, Codec, Policy
 
 _ARGUMENTS_MAX = 100
 """FUNC_MAX_ARGS: a call takes no more."""
-_PRINTED = ("binary.uuid", "binary.numeric", "binary.jsonb", "binary.time", "binary.timetz", "binary.bits")
-"""Kernels of types that a cast to text prints as their output function does."""
 
 SUMS: DescribedTable = describe_table(
     TableId("", "sums"),
@@ -68,8 +68,7 @@ class PostgresDigests(RowDigests):
     def __init__(self, described: DescribedTable, buckets: Buckets, *, is_utf8: bool) -> None:
         super().__init__(buckets)
         self._is_utf8 = is_utf8
-        columns = zip(described.table.columns, described.codecs, described.copy_expressions, strict=True)
-        self._columns = {column.name: (column, codec, expression) for column, codec, expression in columns}
+        self._columns = {c.name: (c, codec) for c, codec in zip(described.table.columns, described.codecs, strict=True)}
 
     def reason(self, name: str, copied: str) -> str:
         if name not in self._columns:
@@ -95,44 +94,15 @@ class PostgresDigests(RowDigests):
         return f"{quote_name(name)}::bigint"
 
 
-def _text(column: Column, codec: Codec, expression: str, is_utf8: bool) -> tuple[str | None, str]:
+def _text(column: Column, codec: Codec, is_utf8: bool) -> tuple[str | None, str]:
     """A column's text in SQL; or None, and why it has no text."""
     source, arrow = column.type.source, column.type.arrow
-    kernel = codec.binary.kernel if codec.binary is not None else ""
-    value = f"t.{quote_name(column.name)}"
-    if codec.where.special in ("null", "clamp") and _is_lossy(arrow):
+    if codec.where.special in ("null", "clamp") and (pa.types.is_decimal(arrow) or pa.types.is_temporal(arrow)):
         return None, f"special_values is {codec.where.special}"
-    if pa.types.is_integer(arrow):
-        return value, ""
-    if arrow == pa.bool_():
-        return f"{value}::int", ""
-    if arrow == pa.binary():
-        return f"""pg_catalog.upper(pg_catalog.encode({value}, 'hex') COLLATE "C")""", ""
-    if arrow == pa.date32():
-        days = f"({value} - '1970-01-01'::date)::text"
-        return f"CASE WHEN pg_catalog.isfinite({value}) THEN {days} ELSE {value}::text END", ""
-    if pa.types.is_timestamp(arrow):
-        return f"pg_catalog.trim_scale(extract(epoch FROM {value}) * 1000000)", ""
-    if kernel == "binary.money":
-        return f"{value}::numeric", ""
-    if pa.types.is_decimal(arrow):
-        if not kernel:
-            return None, "its numbers have more or fewer digits at the source"
-        return (value, "") if arrow.precision <= 38 else (_with_length(f"{value}::text"), "")
-    if arrow != pa.string():
+    if codec.digest is None and pa.types.is_decimal(arrow):
+        return None, "its numbers have more or fewer digits at the source"
+    if codec.digest is None:
         return None, f"{source} has no text that is the same everywhere"
-    if not is_utf8:
+    if arrow == pa.string() and not is_utf8:
         return None, "the database's encoding is not UTF8"
-    if kernel in _PRINTED or (kernel and source in ("text", "json")) or source.startswith("character varying"):
-        return _with_length(f"{value}::text"), ""
-    # As a chunk's COPY has them printed: a cast would drop the padding of char(n), and add a netmask to inet.
-    printed = expression if not kernel else f"CASE WHEN {value} IS NOT NULL THEN pg_catalog.format('%s', {value}) END"
-    return _with_length(printed), ""
-
-
-def _with_length(text: str) -> str:
-    return f"pg_catalog.octet_length({text}) || ':' || {text}"
-
-
-def _is_lossy(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(arrow) or pa.types.is_temporal(arrow))
+    return codec.digest(quote_name(column.name), source), ""

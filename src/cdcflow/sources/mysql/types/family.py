@@ -57,6 +57,14 @@ class Codec:
     number: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RowText:
+    """A column's text in a row's digest, as pieces of SQL to be concatenated; or why it has none (`lacking`)."""
+
+    pieces: tuple[str, ...] = ()
+    lacking: str = ""
+
+
 def as_is(column: ServerColumn) -> str:
     """The column's name in SQL."""
     return quote_name(column.name)
@@ -78,7 +86,8 @@ class TypeFamily:
 
     In SQL: `select` is the expression in a chunk's SELECT that preserves every bit of a value, `comparable` the column
     in a comparison that agrees with ORDER BY on it. `cell_literal` returns a value as SQL from the text that the server
-    sent for it (None: a key cannot have such a column), `text_literal` from the text that Arrow holds.
+    sent for it (None: a key cannot have such a column), `text_literal` from the text that Arrow holds. `row_text` is a
+    value's text in its row's digest.
     """
 
     codes: Mapping[int, int]
@@ -86,6 +95,7 @@ class TypeFamily:
     from_catalog: Callable[[CatalogColumn], ServerColumn]
     type_text: Callable[[ServerColumn], str]
     codec: Callable[[ServerColumn, Where], Codec]
+    row_text: Callable[[ServerColumn, Codec], RowText]
     old: Mapping[int, str] = field(default_factory=dict)
     signed: frozenset[int] = frozenset()
     collated: frozenset[int] = frozenset()

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cdcflow.sources.buffers import Cells
+from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, unreadable
@@ -267,4 +268,5 @@ FAMILY = TypeFamily(
     from_catalog=_from_catalog,
     type_text=lambda _: "json",
     codec=_codec,
+    row_text=row_texts.cast_text,
 )

@@ -17,6 +17,7 @@ import pyarrow as pa
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.buffers import Cells
 from cdcflow.sources.mysql.sql import quote_name
+from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, unreadable
@@ -105,6 +106,7 @@ FAMILY = TypeFamily(
     from_catalog=_from_catalog,
     type_text=_type_text,
     codec=_codec,
+    row_text=row_texts.text,
     comparable=_comparable,
     cell_literal=_cell_literal,
     text_literal=_number,

@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 from cdcflow.model.change import Uint64s
 from cdcflow.sources.buffers import Cells, bitmap
 from cdcflow.sources.mysql.sql import quote_name
+from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, as_is, unreadable, valid_text
 
@@ -266,6 +267,7 @@ FAMILY = TypeFamily(
     from_catalog=_from_catalog,
     type_text=_type_text,
     codec=_codec,
+    row_text=row_texts.number,
     select=_select,
     comparable=_comparable,
     cell_literal=_cell_literal,

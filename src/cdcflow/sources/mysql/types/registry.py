@@ -14,7 +14,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.mysql.types import json, labels, numbers, special, temporal, text
 from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, CatalogColumn, Policy, ServerColumn, not_captured
-from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, as_is
+from cdcflow.sources.mysql.types.family import Codec, RowText, TypeFamily, Where, as_is
 
 FAMILIES: tuple[TypeFamily, ...] = (
     numbers.FAMILY,
@@ -142,6 +142,13 @@ def select_expression(column: ServerColumn) -> str:
     """The expression in a chunk's SELECT that preserves every bit of this column's values."""
     family = family_of(column)
     return as_is(column) if family is None else family.select(column)
+
+
+def row_text_of(column: ServerColumn, codec: Codec) -> RowText:
+    """The column's text in a row's digest."""
+    family = family_of(column)
+    assert family is not None  # noqa: S101  the column has a codec
+    return family.row_text(column, codec)
 
 
 def _where(family: TypeFamily, column: ServerColumn, name: str, policy: Policy) -> Where:

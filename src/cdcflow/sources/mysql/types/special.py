@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from cdcflow.sources.buffers import Cells, binary_array, bitmap, gather
 from cdcflow.sources.mysql.sql import literal
+from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, CatalogColumn, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, unreadable
@@ -125,6 +126,7 @@ GEOMETRY = TypeFamily(
     from_catalog=lambda column: column.stored_as(TypeCode.GEOMETRY, 4),
     type_text=lambda _: "geometry",
     codec=_geometry_codec,
+    row_text=row_texts.none,
 )
 
 
@@ -142,6 +144,7 @@ VECTORS = TypeFamily(
     from_catalog=lambda column: column.stored_as(TypeCode.VECTOR, 4),
     type_text=lambda _: "vector",
     codec=_vector_codec,
+    row_text=row_texts.none,
 )
 
 _IMAGES = {"uuid": (16, uuid_text), "inet6": (16, inet6), "inet4": (4, inet4)}
@@ -176,6 +179,7 @@ MARIADB = TypeFamily(
     from_catalog=_mariadb_column,
     type_text=lambda column: column.extra,
     codec=_mariadb_codec,
+    row_text=row_texts.cast_text,
     cell_literal=lambda _, cell: literal(cell.decode()),
 )
 

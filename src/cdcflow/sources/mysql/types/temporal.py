@@ -30,9 +30,10 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Bytes, Cells, fixed_text
+from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode, not_captured
-from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, unreadable, valid_text
+from cdcflow.sources.mysql.types.family import Codec, RowText, TypeFamily, Where, unreadable, valid_text
 
 DATE = pa.date32()
 DATETIME = pa.timestamp("us")
@@ -373,6 +374,10 @@ def _cell_literal(column: ServerColumn, cell: bytes) -> str:
     return f"'{valid_text(_MOMENT, cell, column)}'"
 
 
+def _row_text(column: ServerColumn, codec: Codec) -> RowText:
+    return (row_texts.duration if column.type_code == TypeCode.TIME else row_texts.moment)(column, codec)
+
+
 FAMILY = TypeFamily(
     codes={TypeCode.DATE: 0, **dict.fromkeys((TypeCode.TIMESTAMP, TypeCode.DATETIME, TypeCode.TIME), 1)},
     old={
@@ -384,6 +389,7 @@ FAMILY = TypeFamily(
     from_catalog=_from_catalog,
     type_text=_type_text,
     codec=_codec,
+    row_text=_row_text,
     setting=_setting,
     cell_literal=_cell_literal,
     text_literal=lambda column, text: _cell_literal(column, text.encode()),

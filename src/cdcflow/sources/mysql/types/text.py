@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cdcflow.sources.buffers import Cells, binary_array, with_padding
 from cdcflow.sources.mysql.sql import quote_name
-from cdcflow.sources.mysql.types import charsets
+from cdcflow.sources.mysql.types import charsets, row_texts
 from cdcflow.sources.mysql.types.charsets import Charset, charset_of
 from cdcflow.sources.mysql.types.columns import (
     BINARY_COLLATION,
@@ -27,7 +27,7 @@ from cdcflow.sources.mysql.types.columns import (
     ServerColumn,
     TypeCode,
 )
-from cdcflow.sources.mysql.types.family import Codec, Decoder, TypeFamily, Where, as_is, no_key, unreadable
+from cdcflow.sources.mysql.types.family import Codec, Decoder, RowText, TypeFamily, Where, as_is, no_key, unreadable
 
 _COMPRESSED = (TypeCode.VARCHAR_COMPRESSED, TypeCode.BLOB_COMPRESSED)
 _BLOBS = {"tiny": 1, "": 2, "medium": 3, "long": 4}
@@ -150,6 +150,10 @@ def _cell_literal(column: ServerColumn, cell: bytes) -> str:
     return f"X'{cell.hex()}'" if charset is None else f"_{charset.name} X'{cell.hex()}'"
 
 
+def _row_text(column: ServerColumn, codec: Codec) -> RowText:
+    return (row_texts.text if codec.arrow == pa.string() else row_texts.hexadecimal)(column, codec)
+
+
 FAMILY = TypeFamily(
     codes={
         **dict.fromkeys((TypeCode.BLOB, TypeCode.BLOB_COMPRESSED), 1),
@@ -165,6 +169,7 @@ FAMILY = TypeFamily(
     from_catalog=_from_catalog,
     type_text=_type_text,
     codec=_codec,
+    row_text=_row_text,
     setting=_setting,
     select=_select,
     cell_literal=_cell_literal,

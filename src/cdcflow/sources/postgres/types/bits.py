@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.sources.buffers import Cells, binary_array, fixed_text, gather, protocol_error
+from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.texts import TEXT
 from cdcflow.sources.postgres.types.values import PostgresType, ValueDecoder, Where, check_size
 
@@ -35,10 +36,10 @@ def bits(cells: Cells, where: Where) -> pa.Array:
     return binary_array(data, ends, cells.valid).cast(pa.string())
 
 
-_BITS = PostgresType(pa.string(), TEXT, ValueDecoder(bits, "binary.bits"))
+_BITS = PostgresType(pa.string(), TEXT, ValueDecoder(bits, "binary.bits"), digest=row_texts.measured)
 
 TYPES: Mapping[int, PostgresType] = {
     1560: _BITS,  # bit(n)
     1562: _BITS,  # bit varying
-    2950: PostgresType(pa.string(), TEXT, ValueDecoder(uuid, "binary.uuid")),
+    2950: PostgresType(pa.string(), TEXT, ValueDecoder(uuid, "binary.uuid"), digest=row_texts.measured),
 }

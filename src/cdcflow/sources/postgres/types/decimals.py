@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Cells, binary_array, bitmap, new_bytes, pieces, protocol_error
+from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.texts import TEXT, text
 from cdcflow.sources.postgres.types.values import (
     PostgresType,
@@ -52,7 +53,8 @@ def numeric_type(modifier: int, unconstrained: str) -> PostgresType:
     if arrow is None:
         return _NUMERIC_TEXT
     in_binary = ValueDecoder(partial(decimal, arrow), "binary.decimal")
-    return PostgresType(arrow, _decimal_text(arrow), in_binary, lossy=True)
+    digest = row_texts.number if arrow.precision <= 38 else row_texts.measured
+    return PostgresType(arrow, _decimal_text(arrow), in_binary, lossy=True, digest=digest)
 
 
 def _decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type) -> ValueDecoder:
@@ -244,8 +246,8 @@ def _ends(arrow: pa.Decimal128Type | pa.Decimal256Type) -> tuple[pa.Scalar, pa.S
     return ends[0], ends[1]
 
 
-_NUMERIC_TEXT = PostgresType(pa.string(), TEXT, ValueDecoder(numeric, "binary.numeric"))
+_NUMERIC_TEXT = PostgresType(pa.string(), TEXT, ValueDecoder(numeric, "binary.numeric"), digest=row_texts.measured)
 
 TYPES: Mapping[int, PostgresType] = {
-    790: PostgresType(MONEY, ValueDecoder(money_text), ValueDecoder(money, "binary.money")),
+    790: PostgresType(MONEY, ValueDecoder(money_text), ValueDecoder(money, "binary.money"), digest=row_texts.money),
 }

@@ -23,8 +23,9 @@ from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.postgres.types import bits, decimals, numbers, temporal, texts
 from cdcflow.sources.postgres.types.arrays import NOT_LISTS, list_type
 from cdcflow.sources.postgres.types.decimals import NUMERIC_OID, is_decimal_setting, numeric_type
+from cdcflow.sources.postgres.types.row_texts import printed
 from cdcflow.sources.postgres.types.texts import TEXT_IN_BOTH, TEXT_ONLY
-from cdcflow.sources.postgres.types.values import PostgresType, ValueDecoder, Where
+from cdcflow.sources.postgres.types.values import PostgresType, RowText, ValueDecoder, Where
 
 _FAMILIES = (numbers, decimals, temporal, texts, bits)
 _TYPES: Mapping[int, PostgresType] = {oid: known for family in _FAMILIES for oid, known in family.TYPES.items()}
@@ -84,6 +85,7 @@ class Codec:
     where: Where
     text: ValueDecoder
     binary: ValueDecoder | None
+    digest: RowText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def describe_table(
             key=tuple(a.name for a in attributes if a.in_key),
             identity=identity,
         ),
-        codecs=tuple(Codec(where, kind.text, kind.binary) for kind, where in types),
+        codecs=tuple(Codec(where, kind.text, kind.binary, kind.digest) for kind, where in types),
         has_binary=all(kind.binary is not None for kind, _ in types),
         copy_expressions=tuple(_copy_expression(a, kind) for a, kind in typed),
         kept=_policies_by_column(table, attributes, types),
@@ -178,16 +180,9 @@ def _column(attribute: AttributeInfo, kind: PostgresType) -> Column:
 
 
 def _copy_expression(attribute: AttributeInfo, kind: PostgresType) -> str:
-    """What a chunk's COPY (FORMAT binary) selects for this column: the column, or its text.
-
-    The text is produced by `format`, which calls the type's own output function. A cast to text is different for
-    some types: it drops the padding of char(n) and adds a netmask to inet. A composite with a NULL field is neither
-    NULL nor NOT NULL in SQL, hence DISTINCT.
-    """
+    """What a chunk's COPY (FORMAT binary) selects for this column: the column, or its text."""
     name = quote_name(attribute.name)
-    if kind.binary is not None:
-        return name
-    return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END"
+    return name if kind.binary is not None else printed(name)
 
 
 def quote_name(name: str) -> str:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdcflow.sources.buffers import Cells
+from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.values import (
     Decode,
     PostgresType,
@@ -77,11 +78,18 @@ def _floats(values: npt.NDArray[np.float32] | npt.NDArray[np.float64], cells: Ce
 
 
 def _number(arrow: pa.DataType, binary: Decode, kernel: str) -> PostgresType:
-    return PostgresType(arrow, ValueDecoder(partial(number_text, arrow), "text.number"), ValueDecoder(binary, kernel))
+    digest = None if pa.types.is_floating(arrow) else row_texts.number
+    text = ValueDecoder(partial(number_text, arrow), "text.number")
+    return PostgresType(arrow, text, ValueDecoder(binary, kernel), digest=digest)
 
 
 TYPES: Mapping[int, PostgresType] = {
-    16: PostgresType(pa.bool_(), ValueDecoder(boolean_text, "text.boolean"), ValueDecoder(boolean, "binary.boolean")),
+    16: PostgresType(
+        pa.bool_(),
+        ValueDecoder(boolean_text, "text.boolean"),
+        ValueDecoder(boolean, "binary.boolean"),
+        digest=row_texts.boolean,
+    ),
     20: _number(pa.int64(), int8, "binary.int8"),
     21: _number(pa.int16(), int2, "binary.int2"),
     23: _number(pa.int32(), int4, "binary.int4"),

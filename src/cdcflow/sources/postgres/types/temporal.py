@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Bytes, Cells, binary_array
 from cdcflow.sources.postgres.lsn import EPOCH_DAYS, EPOCH_US
+from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.texts import TEXT, text
 from cdcflow.sources.postgres.types.values import (
     PostgresType,
@@ -278,16 +279,23 @@ def _timestamp(arrow: pa.DataType, *, zoned: bool) -> PostgresType:
         ValueDecoder(partial(timestamp_text, zoned), "text.timestamp"),
         ValueDecoder(partial(timestamp, zoned), "binary.timestamp"),
         lossy=True,
+        digest=row_texts.microseconds,
     )
 
 
 TYPES: Mapping[int, PostgresType] = {
     1082: PostgresType(
-        pa.date32(), ValueDecoder(date_text, "text.date"), ValueDecoder(date, "binary.date"), lossy=True
+        pa.date32(),
+        ValueDecoder(date_text, "text.date"),
+        ValueDecoder(date, "binary.date"),
+        lossy=True,
+        digest=row_texts.days,
     ),
-    1083: PostgresType(pa.string(), TEXT, ValueDecoder(partial(time, False), "binary.time")),
+    1083: PostgresType(pa.string(), TEXT, ValueDecoder(partial(time, False), "binary.time"), digest=row_texts.measured),
     1114: _timestamp(TIMESTAMP, zoned=False),
     1184: _timestamp(TIMESTAMPTZ, zoned=True),
     1186: PostgresType(INTERVAL, ValueDecoder(interval_text), ValueDecoder(interval, "binary.interval"), lossy=True),
-    1266: PostgresType(pa.string(), TEXT, ValueDecoder(partial(time, True), "binary.timetz")),
+    1266: PostgresType(
+        pa.string(), TEXT, ValueDecoder(partial(time, True), "binary.timetz"), digest=row_texts.measured
+    ),
 }

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.buffers import Bytes, Cells, binary_array, gather
+from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.values import PostgresType, ValueDecoder, Where, unreadable
 
 _NIBBLE: Bytes = np.full(256, 255, np.uint8)
@@ -63,18 +64,23 @@ def bytea(cells: Cells, where: Where) -> pa.Array:
 
 
 TEXT = ValueDecoder(text, "text.text")
-TEXT_ONLY = PostgresType(pa.string(), TEXT)
+TEXT_ONLY = PostgresType(pa.string(), TEXT, digest=row_texts.printed_text)
 """Every type that no family knows."""
 
-TEXT_IN_BOTH = PostgresType(pa.string(), TEXT, TEXT)
+TEXT_IN_BOTH = PostgresType(pa.string(), TEXT, TEXT, digest=row_texts.text)
 """Types whose binary format is their text: the text family, json and enums."""
 
 TYPES: Mapping[int, PostgresType] = {
-    17: PostgresType(pa.binary(), ValueDecoder(bytea_text, "text.bytea"), ValueDecoder(bytea, "binary.bytea")),
+    17: PostgresType(
+        pa.binary(),
+        ValueDecoder(bytea_text, "text.bytea"),
+        ValueDecoder(bytea, "binary.bytea"),
+        digest=row_texts.hexadecimal,
+    ),
     19: TEXT_IN_BOTH,  # name
     25: TEXT_IN_BOTH,
     114: TEXT_IN_BOTH,  # json
     1042: TEXT_IN_BOTH,  # char(n), with its padding
     1043: TEXT_IN_BOTH,  # varchar
-    3802: PostgresType(pa.string(), TEXT, ValueDecoder(jsonb, "binary.jsonb")),
+    3802: PostgresType(pa.string(), TEXT, ValueDecoder(jsonb, "binary.jsonb"), digest=row_texts.measured),
 }

@@ -45,15 +45,20 @@ class ValueDecoder:
     element: ValueDecoder | None = None
 
 
+RowText = Callable[[str, str], str]
+"""A value's text in its row's digest, in SQL (`row_texts`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class PostgresType:
     """What one type becomes, and by which decoders. `binary` None: only the server's text is understood. `lossy`: it
-    has values that `arrow` cannot hold."""
+    has values that `arrow` cannot hold. `digest` None: its values have no text that is the same everywhere."""
 
     arrow: pa.DataType
     text: ValueDecoder
     binary: ValueDecoder | None = None
     lossy: bool = False
+    digest: RowText | None = None
 
 
 @dataclass(frozen=True, slots=True)
