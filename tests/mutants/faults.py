@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-SQL_FILES = ("tables/merge/", "model/digest.py", "model/sqltypes.py", "sources/mysql/keys.py", "sources/mysql/types/")
+SQL_FILES = (
+    "tables/merge/",
+    "model/digest.py",
+    "model/sqltypes.py",
+    "sources/mysql/keys.py",
+    "sources/mysql/types/",
+    "sources/engine/table_key.py",
+)
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,

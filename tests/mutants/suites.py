@@ -18,7 +18,7 @@ ROOMS: tuple[str, ...] = (
         f"tables/local/{name}.py"
         for name in ("deltalog", "key_filter", "position_deletes", "file_rewrites", "scan", "vectors")
     ),
-    *(f"sources/engine/{name}.py" for name in ("selection", "changes", "spooled", "connections")),
+    *(f"sources/engine/{name}.py" for name in ("selection", "changes", "spooled", "connections", "table_key")),
     *(
         f"sources/postgres/{name}.py"
         for name in (
@@ -128,8 +128,9 @@ _NEAR: dict[str, Stages] = {
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly", "stream_progress")),
         *_MYSQL,
     ),
-    "sources/mysql/keys": (
-        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("keys_as_sql", "ranges", "copies_and_set_keys")),
+    **dict.fromkeys(
+        ("sources/mysql/keys", "sources/engine/table_key"),
+        (tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("keys_as_sql", "ranges", "copies_and_set_keys")),),
     ),
     "sources/mysql/types/": (
         tuple(

@@ -12,7 +12,7 @@ from tests.support.mysql.binlog_decoder import TestTables, one, reader, rows_of
 from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.model.change import KeySet
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql.keys import TableKey, value_literal
+from cdcflow.sources.mysql.keys import table_key, value_literal
 from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 
 
@@ -77,9 +77,10 @@ def test_history_of_a_table_that_is_not_captured_is_ignored() -> None:
 
 def test_keys_of_one_column_are_looked_for_without_parentheses() -> None:
     """As users write it, and as every version's optimizer uses it as a range of the index."""
-    key = TableKey((ServerColumn("a", TypeCode.LONG, 0, False),), "PRIMARY")
+    column = ServerColumn("a", TypeCode.LONG, 0, False)
+    key = table_key((column,), "PRIMARY")
     assert list(key.among(KeySet(pa.table({"a": [5, 7]})))) == ["`a` IN (5, 7)"]
-    both = TableKey((*key.columns, ServerColumn("b", TypeCode.LONG, 0, False)), "PRIMARY")
+    both = table_key((column, ServerColumn("b", TypeCode.LONG, 0, False)), "PRIMARY")
     assert list(both.among(KeySet(pa.table({"a": [5, 7], "b": [1, 2]})))) == ["(`a`, `b`) IN ((5, 1), (7, 2))"]
     assert list(key.among(KeySet(pa.table({"a": pa.array([], pa.int64())})))) == []
 

@@ -11,8 +11,8 @@ import pytest
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet
-from cdcflow.sources.engine.key_ranges import KEYS_AT_ONCE
-from cdcflow.sources.mysql.keys import TableKey, literal_of, value_literal
+from cdcflow.sources.engine.table_key import KEYS_AT_ONCE
+from cdcflow.sources.mysql.keys import literal_of, table_key, value_literal
 from cdcflow.sources.mysql.results import cells_of
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.registry import server_column
@@ -95,7 +95,7 @@ def test_value_of_the_log_becomes_a_literal(column: ServerColumn, value: Any, sq
 
 def test_composite_key_is_followed_column_by_column() -> None:
     """W22: row values would use no index, and give the same result."""
-    key = TableKey((INT, ENUM, TEXT), "PRIMARY")
+    key = table_key((INT, ENUM, TEXT), "PRIMARY")
     row = key.literals([b"5", b"z", b"x"])
     after = "(`a` > 5 OR (`a` = 5 AND ((`e` + 0) > 1 OR ((`e` + 0) = 1 AND `b` > _utf8mb4 X'78'))))"
     assert key.after(row) == after
@@ -122,20 +122,20 @@ def test_what_is_queried_of_a_key_s_columns(
     columns: tuple[ServerColumn, ...], selected: str, sought: bool, whole: bool
 ) -> None:
     """Every bit of their values; and an index is used only for a column that is compared unchanged."""
-    key = TableKey(columns, "PRIMARY")
+    key = table_key(columns, "PRIMARY")
     assert (key.select_list, key.is_sought, key.is_whole_number) == (selected, sought, whole)
 
 
 def test_key_that_is_null_is_refused() -> None:
     """A key has no NULLs; a server that sends one is not understood."""
     with pytest.raises(SourceUnavailable, match="NULL"):
-        TableKey((INT,), "PRIMARY").literals([None])
+        table_key((INT,), "PRIMARY").literals([None])
 
 
 def test_many_keys_go_in_several_conditions() -> None:
     """A condition beyond the server's limit would read the whole table."""
     keys = KeySet(pa.table({"a": list(range(KEYS_AT_ONCE + 1)), "b": ["x"] * (KEYS_AT_ONCE + 1)}))
-    conditions = list(TableKey((INT, TEXT), "PRIMARY").among(keys))
+    conditions = list(table_key((INT, TEXT), "PRIMARY").among(keys))
     assert len(conditions) == 2
     assert conditions[1] == f"(`a`, `b`) IN (({KEYS_AT_ONCE}, _utf8mb4 X'78'))"
 
@@ -143,7 +143,7 @@ def test_many_keys_go_in_several_conditions() -> None:
 def test_digest_changes_with_what_a_literal_depends_on() -> None:
     """W27: a cursor of another key, or of the same key under another collation, means nothing."""
     digests = {
-        TableKey(columns, "PRIMARY").digest
+        table_key(columns, "PRIMARY").digest
         for columns in ((INT,), (TEXT,), (LATIN,), (INT, TEXT), (ServerColumn("a", TypeCode.LONGLONG, 0, False),))
     }
     assert len(digests) == 5

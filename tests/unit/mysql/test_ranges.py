@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcflow.sources.engine.key_ranges import sizes
-from cdcflow.sources.mysql.keys import TableKey
+from cdcflow.sources.mysql.keys import table_key
 from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 
 INT = ServerColumn("a", TypeCode.LONG, 0, False)
@@ -34,4 +34,4 @@ def test_number_of_parts_is_limited_by_their_benefit(rows: int, parts_max: int, 
 )
 def test_key_that_no_index_is_sought_by_is_not_cut(columns: tuple[ServerColumn, ...], is_sought: bool) -> None:
     """W19: ENUM is compared as a number, so each part would scan the whole table."""
-    assert TableKey(columns, "PRIMARY").is_sought == is_sought
+    assert table_key(columns, "PRIMARY").is_sought == is_sought

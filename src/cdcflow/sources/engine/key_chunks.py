@@ -33,7 +33,8 @@ from cdcflow.model.change import KeySet
 from cdcflow.model.digest import Buckets
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import ChunkProgress, Rewritten, Snapshot
-from cdcflow.sources.engine.key_ranges import KeyPartRead, KeyRange, Literals, OrderedTable, sizes, stride
+from cdcflow.sources.engine.key_ranges import KeyPartRead, KeyRange, OrderedTable, sizes, stride
+from cdcflow.sources.engine.table_key import Literals
 
 FIRST_ROWS = 20_000
 ROWS_MIN = 1000

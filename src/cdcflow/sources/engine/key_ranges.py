@@ -8,14 +8,13 @@ contain; the origin of a split only affects their sizes. The first part's snapsh
 counts rows and returns the key that it reached. That takes a tenth as long as reading, so if keys are integers, the
 splits are guessed from the distances of the last chunk's keys. A part that such a guess made too large ends early.
 
-Only the server determines order and equality (W16): a key is a literal that it gave or reads as its own, and the server
-does every comparison. A dialect defines how rows are fetched and decoded, and how a statement names the key's index.
+A dialect defines how rows are fetched and decoded, and how a statement names the key's index.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -27,14 +26,10 @@ from cdcflow.model.change import KeySet
 from cdcflow.model.digest import Buckets
 from cdcflow.model.table import Table
 from cdcflow.sources.engine.chunks import PartRead, Snapshot, TooLarge
+from cdcflow.sources.engine.table_key import KEYS_AT_ONCE, Literals, TableKey
 
-KEYS_AT_ONCE = 1000
-"""With more keys in one statement a server may not use the index (MySQL: `range_optimizer_max_mem_size`)."""
 KEYS_GROWTH = 16
 """Each query by key reads at most this many times the rows of all before: the first ones may be small."""
-
-Literals = tuple[str, ...]
-"""A row's key as SQL, one literal per column."""
 
 
 class FetchedRows(Protocol):
@@ -82,37 +77,8 @@ class KeyPartRead(PartRead):
         return sum(batch.num_rows for batch in self.batches)
 
 
-class TableKey(Protocol):
-    """The columns that identify a table's rows, in the order of their index, in SQL."""
-
-    @property
-    def names(self) -> str: ...
-    @property
-    def descending(self) -> str: ...
-    @property
-    def select_list(self) -> str:
-        """What to select so that a row's key can be read."""
-
-    @property
-    def is_sought(self) -> bool:
-        """The index finds where a comparison begins and ends. Otherwise every part would scan the whole table."""
-
-    @property
-    def is_whole_number(self) -> bool:
-        """One integer column, which allows arithmetic."""
-
-    def after(self, row: Literals) -> str:
-        """The condition for rows after this one."""
-
-    def upto(self, row: Literals) -> str:
-        """The condition for rows up to and including this one."""
-
-    def among(self, keys: KeySet) -> Iterator[str]:
-        """Conditions that together match the rows with these keys, at most `KEYS_AT_ONCE` keys each."""
-
-
 class OrderedTable(ABC, Generic[C, F]):
-    """A table in the order of its key, whose `names` are empty if the table has none."""
+    """A table in the order of its key, which has no columns if the table has no key."""
 
     def __init__(self, shape: Table, key: TableKey) -> None:
         self.shape = shape
@@ -164,7 +130,7 @@ class OrderedTable(ABC, Generic[C, F]):
 
     def greatest(self, connection: C) -> Literals | None:
         """The greatest key; None if there are no rows, or no key."""
-        if not self.key.names:
+        if not self.key.columns:
             return None
         return self._key_at(connection, f"ORDER BY {self.key.descending} LIMIT 1")
 
@@ -321,15 +287,6 @@ class OrderedTable(ABC, Generic[C, F]):
         if not rows.is_whole:
             raise TooLarge
         return [self.decode(rows)]
-
-
-def comparison(columns: Sequence[str], row: Literals, inner: str, last: str) -> str:
-    """A condition that compares rows by these columns. MySQL uses no index for row values like (a, b) > (1, 2); it does
-    for the same condition written out with OR."""
-    column, *rest = columns
-    if not rest:
-        return f"{column} {last} {row[0]}"
-    return f"({column} {inner} {row[0]} OR ({column} = {row[0]} AND {comparison(rest, row[1:], inner, last)}))"
 
 
 def _guess_bound(begin: Literals, bound: Literals, distance: float) -> Literals | None:

@@ -31,14 +31,15 @@ from cdcflow.sources.engine.chunks import (
 )
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.key_chunks import KeyPlan, KeyProgress, OpenKeyedTable
-from cdcflow.sources.engine.key_ranges import KeyPartRead, KeyRange, Literals
+from cdcflow.sources.engine.key_ranges import KeyPartRead, KeyRange
+from cdcflow.sources.engine.table_key import Literals, TableKey
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection, query
 from cdcflow.sources.mysql.decoders import decode
 from cdcflow.sources.mysql.errors import NO_SUCH_COLUMN, NO_SUCH_FUNCTION, NO_SUCH_INDEX, NO_SUCH_TABLE
 from cdcflow.sources.mysql.fetch import fetch
 from cdcflow.sources.mysql.images import Extents
-from cdcflow.sources.mysql.keys import TableKey
+from cdcflow.sources.mysql.keys import table_key
 from cdcflow.sources.mysql.marks import Marking
 from cdcflow.sources.mysql.ranges import Ordered
 from cdcflow.sources.mysql.rights import reading
@@ -205,4 +206,4 @@ def _greatest(table: Ordered, connection: Connection) -> Literals | None:
 def key_of(entry: CatalogTable, described: DescribedTable) -> TableKey:
     """A table's key, with its columns as the server stores them."""
     columns = {c.name: c for c in described.columns}
-    return TableKey(tuple(columns[name] for name in described.table.key), entry.index)
+    return table_key([columns[name] for name in described.table.key], entry.index)

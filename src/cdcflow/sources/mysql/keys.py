@@ -1,21 +1,18 @@
-"""Keys as SQL: conditions for rows after a row, through a row, and with given keys. Pure.
+"""Keys as SQL: the literals of their values, and what compares as the server orders (see `engine.table_key`). Pure.
 
-Only the server determines order and equality (W16): text has a collation, ENUM is ordered by number, a BIGINT UNSIGNED
-exceeds what a signed number holds. So a cursor is a literal made from the bytes that the server itself sent for the
-last row, in the column's own character set, and the server does every comparison.
+Text has a collation, ENUM is ordered by number, a BIGINT UNSIGNED exceeds what a signed number holds: literals are made
+from the server's own bytes, in the column's own character set.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
-from cdcflow.errors import SourceUnavailable
-from cdcflow.model.change import KeySet
-from cdcflow.sources.engine.key_ranges import KEYS_AT_ONCE, Literals, comparison
+from cdcflow.sources.engine.table_key import KeyColumn, TableKey
 from cdcflow.sources.mysql.sql import literal, quote_name
 from cdcflow.sources.mysql.types.columns import ServerColumn
 from cdcflow.sources.mysql.types.family import as_is, no_key
@@ -23,67 +20,22 @@ from cdcflow.sources.mysql.types.numbers import WHOLE
 from cdcflow.sources.mysql.types.registry import family_of, select_expression
 
 
-@dataclass(frozen=True, slots=True)
-class TableKey:
-    """The columns that identify a table's rows, in the order of their index."""
+def table_key(columns: Sequence[ServerColumn], index: str) -> TableKey:
+    """A key of these columns, with the index that has them."""
+    digest = ";".join(f"{c.name}:{c.type_code}:{c.collation}:{len(c.labels)}:{c.extra}" for c in columns)
+    return TableKey(tuple(map(_key_column, columns)), index, digest)
 
-    columns: tuple[ServerColumn, ...]
-    index: str
 
-    @property
-    def names(self) -> str:
-        return ", ".join(quote_name(c.name) for c in self.columns)
-
-    @property
-    def descending(self) -> str:
-        return ", ".join(f"{quote_name(c.name)} DESC" for c in self.columns)
-
-    @property
-    def select_list(self) -> str:
-        """What to select so that `literals` can read it."""
-        return ", ".join(select_expression(c) for c in self.columns)
-
-    @property
-    def is_sought(self) -> bool:
-        """The index finds where a comparison begins and ends. Otherwise every part would scan the whole table."""
-        return all(_comparable(c) == quote_name(c.name) for c in self.columns)
-
-    @property
-    def is_whole_number(self) -> bool:
-        """One integer column, which allows arithmetic."""
-        return len(self.columns) == 1 and self.columns[0].type_code in WHOLE
-
-    @property
-    def digest(self) -> str:
-        """Changes if literals made for this key can no longer be compared with it."""
-        return ";".join(f"{c.name}:{c.type_code}:{c.collation}:{len(c.labels)}:{c.extra}" for c in self.columns)
-
-    def literals(self, cells: Sequence[bytes | None]) -> Literals:
-        """A row's key, from the cells that the server sent for it."""
-        if None in cells:
-            raise SourceUnavailable("the server sent a row whose key is NULL")
-        return tuple(literal_of(c, cell or b"") for c, cell in zip(self.columns, cells, strict=True))
-
-    def after(self, row: Literals) -> str:
-        """The condition for rows after this one."""
-        return comparison([_comparable(c) for c in self.columns], row, ">", ">")
-
-    def upto(self, row: Literals) -> str:
-        """The condition for rows up to and including this one."""
-        return comparison([_comparable(c) for c in self.columns], row, "<", "<=")
-
-    def among(self, keys: KeySet) -> Iterator[str]:
-        """Conditions that together match the rows with these keys, at most `KEYS_AT_ONCE` keys each."""
-        columns = [keys.keys.column(c.name).to_pylist() for c in self.columns]
-        rows = [
-            tuple(value_literal(c, value) for c, value in zip(self.columns, row, strict=True))
-            for row in zip(*columns, strict=True)
-        ]
-        left = self.names if len(self.columns) == 1 else f"({self.names})"
-        for first in range(0, len(rows), KEYS_AT_ONCE):
-            some = rows[first : first + KEYS_AT_ONCE]
-            texts = [row[0] if len(row) == 1 else f"({', '.join(row)})" for row in some]
-            yield f"{left} IN ({', '.join(texts)})"
+def _key_column(column: ServerColumn) -> KeyColumn:
+    return KeyColumn(
+        name=column.name,
+        quoted=quote_name(column.name),
+        selected=select_expression(column),
+        comparable=_comparable(column),
+        is_whole_number=column.type_code in WHOLE,
+        cell_literal=partial(literal_of, column),
+        value_literal=partial(value_literal, column),
+    )
 
 
 def _comparable(column: ServerColumn) -> str:

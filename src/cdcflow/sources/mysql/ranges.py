@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 
 from cdcflow.model.digest import Buckets
-from cdcflow.sources.engine.key_ranges import Literals, OrderedTable
+from cdcflow.sources.engine.key_ranges import OrderedTable
+from cdcflow.sources.engine.table_key import Literals, TableKey
 from cdcflow.sources.mysql import digests
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.decoders import decode
 from cdcflow.sources.mysql.fetch import Fetched, fetch
 from cdcflow.sources.mysql.images import Extents
-from cdcflow.sources.mysql.keys import TableKey
 from cdcflow.sources.mysql.results import cells_of
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.tables import DescribedTable
@@ -20,8 +20,6 @@ from cdcflow.sources.mysql.types.registry import select_expression
 
 
 class Ordered(OrderedTable[Connection, Fetched]):
-    key: TableKey
-
     def __init__(self, entry: CatalogTable, described: DescribedTable, key: TableKey) -> None:
         super().__init__(described.table, key)
         self.entry = entry

@@ -1,0 +1,101 @@
+"""Keys as SQL: conditions for rows after a row, through a row, and with given keys. Pure.
+
+Only the server determines order and equality (W16). So a cursor is a literal made from the bytes that the server itself
+sent for the last row, and the server does every comparison. A dialect makes the literals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cdcflow.errors import SourceUnavailable
+from cdcflow.model.change import KeySet
+
+KEYS_AT_ONCE = 1000
+"""With more keys in one statement a server may not use the index (MySQL: `range_optimizer_max_mem_size`)."""
+
+Literals = tuple[str, ...]
+"""A row's key as SQL, one literal per column."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """One column of a key: its `name`, and in SQL the `quoted` name, what to select so that `cell_literal` can read it,
+    and the column in a comparison that agrees with ORDER BY on it. Both literals are a value as SQL: one from the bytes
+    that the server sent, the other from the log's value."""
+
+    name: str
+    quoted: str
+    selected: str
+    comparable: str
+    is_whole_number: bool
+    cell_literal: Callable[[bytes], str]
+    value_literal: Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class TableKey:
+    """The columns that identify a table's rows, in the order of their index. `digest` changes if literals made for this
+    key can no longer be compared with it."""
+
+    columns: tuple[KeyColumn, ...]
+    index: str
+    digest: str
+
+    @property
+    def names(self) -> str:
+        return ", ".join(c.quoted for c in self.columns)
+
+    @property
+    def descending(self) -> str:
+        return ", ".join(f"{c.quoted} DESC" for c in self.columns)
+
+    @property
+    def select_list(self) -> str:
+        """What to select so that `literals` can read it."""
+        return ", ".join(c.selected for c in self.columns)
+
+    @property
+    def is_sought(self) -> bool:
+        """The index finds where a comparison begins and ends. Otherwise every part would scan the whole table."""
+        return all(c.comparable == c.quoted for c in self.columns)
+
+    @property
+    def is_whole_number(self) -> bool:
+        """One integer column, which allows arithmetic."""
+        return len(self.columns) == 1 and self.columns[0].is_whole_number
+
+    def literals(self, cells: Sequence[bytes | None]) -> Literals:
+        """A row's key, from the cells that the server sent for it."""
+        if None in cells:
+            raise SourceUnavailable("the server sent a row whose key is NULL")
+        return tuple(c.cell_literal(cell or b"") for c, cell in zip(self.columns, cells, strict=True))
+
+    def after(self, row: Literals) -> str:
+        """The condition for rows after this one."""
+        return _comparison(self.columns, row, ">", ">")
+
+    def upto(self, row: Literals) -> str:
+        """The condition for rows up to and including this one."""
+        return _comparison(self.columns, row, "<", "<=")
+
+    def among(self, keys: KeySet) -> Iterator[str]:
+        """Conditions that together match the rows with these keys, at most `KEYS_AT_ONCE` keys each."""
+        values = [map(c.value_literal, keys.keys.column(c.name).to_pylist()) for c in self.columns]
+        rows = list(zip(*values, strict=True))
+        left = self.names if len(self.columns) == 1 else f"({self.names})"
+        for first in range(0, len(rows), KEYS_AT_ONCE):
+            texts = [row[0] if len(row) == 1 else f"({', '.join(row)})" for row in rows[first : first + KEYS_AT_ONCE]]
+            yield f"{left} IN ({', '.join(texts)})"
+
+
+def _comparison(columns: Sequence[KeyColumn], row: Literals, inner: str, last: str) -> str:
+    """A condition that compares rows by these columns. MySQL uses no index for row values like (a, b) > (1, 2); it does
+    for the same condition written out with OR."""
+    column, *rest = columns
+    name = column.comparable
+    if not rest:
+        return f"{name} {last} {row[0]}"
+    return f"({name} {inner} {row[0]} OR ({name} = {row[0]} AND {_comparison(rest, row[1:], inner, last)}))"
