@@ -132,9 +132,9 @@ def test_splits_of_whole_numbers_are_guessed_and_nothing_depends_on_the_guess(
     key_at = Ordered._key_at
     asked: list[str] = []
 
-    def watched(table: Ordered, connection: Any, rest: str) -> Any:
+    def watched(table: Ordered, rest: str) -> Any:
         asked.append(rest)
-        return key_at(table, connection, rest)
+        return key_at(table, rest)
 
     monkeypatch.setattr(Ordered, "_key_at", watched)
     ids = GAPS[gaps]
@@ -311,11 +311,11 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]
     read = Ordered.read
     left: list[bool] = []
 
-    def watched(table: Ordered, connection: Any, part: KeyRange, *about: Any) -> Any:
+    def watched(table: Ordered, part: KeyRange) -> Any:
         if left and left[0] == (part.after is None):
             left.pop()
             raise pymysql.err.OperationalError(1317, "Query execution was interrupted")
-        return read(table, connection, part, *about)
+        return read(table, part)
 
     monkeypatch.setattr(Ordered, "read", watched)
     yield left.append

@@ -5,7 +5,7 @@ Both a source's decoder and its chunks create such changes, and they must be ali
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.capture.interleave.messages import Committed, MarkSeen
+from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.model.change import DELETE, TRUNCATE, ChangeBatch, Int64s, Kind, Run
 from cdcflow.model.table import OP, UNCHANGED, Table
 from cdcflow.sources.buffers import Bools, Cells
@@ -28,6 +30,37 @@ def merge_batches(table: Table, parts: Sequence[tuple[Int64s, pa.RecordBatch]]) 
         return ChangeBatch(table, index, rows)
     order = np.argsort(index)
     return ChangeBatch(table, index[order], rows.take(pa.array(order)))
+
+
+def row_indices(message: Int64s, rows_before: Int64s) -> Int64s:
+    """The indices of rows in a run. `message`: the number of the message that each row is from, ascending;
+    `rows_before`: how many rows precede each message."""
+    first = np.flatnonzero(np.diff(message, prepend=-1))
+    nth = np.arange(len(message)) - np.repeat(first, np.diff(first, append=len(message)))
+    return np.asarray(rows_before[message] + nth)
+
+
+def counted_rows(messages: Iterable[Int64s], count: int) -> Int64s:
+    """How many rows precede each of `count` messages, and all of them (one more). `messages`: see `row_indices`."""
+    rows_before = np.zeros(count + 1, np.int64)
+    for message in messages:
+        rows_before[1:] += np.bincount(message, minlength=count)
+    return np.cumsum(rows_before, out=rows_before)
+
+
+def split_at_marks(run: Run, full: Int64s, marks: Iterable[tuple[int, MarkSeen]]) -> list[StreamEvent]:
+    """A run, split where marks were seen. `full`: the numbers of its transactions among all that were received; each
+    mark with the number of the last transaction before it."""
+    events: list[StreamEvent] = []
+    taken = 0
+    for number, mark in marks:
+        upto = int(np.searchsorted(full, number, side="right"))
+        if upto > taken:
+            part, run = run.split_at(upto - taken)
+            events.append(Committed(part))
+            taken = upto
+        events.append(mark)
+    return [*events, Committed(run)] if run.transactions else events
 
 
 def truncation(table: Table) -> pa.RecordBatch:

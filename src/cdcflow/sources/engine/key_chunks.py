@@ -22,18 +22,14 @@ data that the socket returned with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-import pyarrow as pa
+from typing import Any, TypeVar
 
 from cdcflow.capture.interleave.messages import Chunk, Planned
-from cdcflow.model.change import KeySet
-from cdcflow.model.digest import Buckets
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.chunks import ChunkProgress, Rewritten, Snapshot
-from cdcflow.sources.engine.key_ranges import KeyPartRead, KeyRange, OrderedTable, sizes, stride
+from cdcflow.sources.engine.chunks import ChunkProgress, Rewritten
+from cdcflow.sources.engine.key_ranges import FetchedRows, KeyPartRead, KeyRange, OrderedTable, sizes, stride
 from cdcflow.sources.engine.table_key import Literals
 
 FIRST_ROWS = 20_000
@@ -46,6 +42,7 @@ CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many rows it may have: rows may be large."""
 
 C = TypeVar("C")
+F = TypeVar("F", bound=FetchedRows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +98,15 @@ class KeyProgress:
         units, whole = max(rows, 1), not table.key
         return Planned(table.id, generation, plan.to_json(), FIRST_ROWS, units, shape=table, whole=whole)
 
-    def opened(
-        self, connection: C, chunk: Chunk, snapshot: Snapshot, ordered: OrderedTable[C, Any], digest: str
-    ) -> OpenKeyedTable[C]:
-        """The chunk's table in a snapshot. `digest`: that of its key's columns, as in a plan.
+    def check(self, table: KeyedTable[Any, Any], chunk: Chunk) -> None:
+        """Check that an open table is the chunk's, and let it know the table's last chunk.
 
         Raises:
             Rewritten: it has another key than the one that was planned.
         """
-        if KeyPlan.from_json(chunk.plan).digest != digest:
+        if KeyPlan.from_json(chunk.plan).digest != table.key.digest:
             raise Rewritten
-        return OpenKeyedTable(connection, snapshot, ordered, self._last.get(chunk.table))
+        table.last = self._last.get(chunk.table)
 
     def after(self, chunk: Chunk, found: Sequence[KeyPartRead]) -> ChunkProgress:
         """See `ChunkDialect.progress_after`."""
@@ -125,18 +120,10 @@ class KeyProgress:
         return ChunkProgress(reached.to_json(), reached.rows, found[-1].exhausted)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenKeyedTable(Generic[C]):
+class KeyedTable(OrderedTable[C, F]):
     """Implements `engine.chunks.DigestingTable`. `last`: the properties of the table's last chunk."""
 
-    connection: C
-    snapshot: Snapshot
-    ordered: OrderedTable[C, Any]
     last: LastChunk | None = None
-
-    @property
-    def shape(self) -> Table:
-        return self.ordered.shape
 
     def parts(self, chunk: Chunk, at_once: int) -> list[KeyRange]:
         """The parts that the chunk reads; empty if the table was empty when it was planned."""
@@ -147,33 +134,18 @@ class OpenKeyedTable(Generic[C]):
         if last is not None and last.row_bytes:
             # If a part ends early, the rows of later parts are read in vain.
             rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // last.row_bytes))
-        wanted = sizes(rows, at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
+        wanted = sizes(rows, at_once if self.key.is_sought else 1, PART_ROWS_MIN)
         after = KeyCursor.from_json(chunk.after).row
         apart = None if last is None else last.stride
-        return self.ordered.parts(self.connection, after, bound, wanted, CHUNK_BYTES_MAX, apart)
+        return self.split(after, bound, wanted, CHUNK_BYTES_MAX, apart)
 
     def parts_to_end(self, chunk: Chunk, at_once: int) -> list[KeyRange]:
         bound = KeyPlan.from_json(chunk.plan).bound
         if bound is None:
             return []
-        wanted = sizes(_rows(chunk), at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
+        wanted = sizes(_rows(chunk), at_once if self.key.is_sought else 1, PART_ROWS_MIN)
         after = KeyCursor.from_json(chunk.after).row
-        return self.ordered.parts_to_end(self.connection, after, bound, wanted, CHUNK_BYTES_MAX)
-
-    def sums(self, part: KeyRange, buckets: Buckets) -> KeyPartRead:
-        return self.ordered.sums(self.connection, part, self.snapshot, buckets)
-
-    def read_among(self, part: KeyRange, buckets: Buckets) -> Callable[[], KeyPartRead]:
-        return self.ordered.read_among(self.connection, part, self.snapshot, buckets)
-
-    def read(self, part: KeyRange) -> Callable[[], KeyPartRead]:
-        return self.ordered.read(self.connection, part, self.snapshot)
-
-    def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
-        return self.ordered.rows_with(self.connection, keys, bytes_max)
-
-    def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
-        return self.ordered.all_rows(self.connection, bytes_max)
+        return self.split_to_end(after, bound, wanted, CHUNK_BYTES_MAX)
 
 
 def _rows(chunk: Chunk) -> int:

@@ -78,9 +78,11 @@ class KeyPartRead(PartRead):
 
 
 class OrderedTable(ABC, Generic[C, F]):
-    """A table in the order of its key, which has no columns if the table has no key."""
+    """A table in the order of its key, in one snapshot. The key has no columns if the table has none."""
 
-    def __init__(self, shape: Table, key: TableKey) -> None:
+    def __init__(self, connection: C, snapshot: Snapshot, shape: Table, key: TableKey) -> None:
+        self.connection = connection
+        self.snapshot = snapshot
         self.shape = shape
         self.key = key
 
@@ -100,7 +102,7 @@ class OrderedTable(ABC, Generic[C, F]):
         """A SELECT of all of its columns, as `decode` expects them."""
 
     @abstractmethod
-    def fetch(self, connection: C, statement: str, bytes_max: int | None = None) -> F:
+    def fetch(self, statement: str, bytes_max: int | None = None) -> F:
         """All rows of a SELECT, or at least one and then as many as fit into about `bytes_max` bytes."""
 
     @abstractmethod
@@ -128,15 +130,14 @@ class OrderedTable(ABC, Generic[C, F]):
 
     # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def greatest(self, connection: C) -> Literals | None:
+    def greatest(self) -> Literals | None:
         """The greatest key; None if there are no rows, or no key."""
         if not self.key.columns:
             return None
-        return self._key_at(connection, f"ORDER BY {self.key.descending} LIMIT 1")
+        return self._key_at(f"ORDER BY {self.key.descending} LIMIT 1")
 
-    def parts(
+    def split(
         self,
-        connection: C,
         after: Literals | None,
         bound: Literals,
         sizes: Sequence[int],
@@ -155,7 +156,7 @@ class OrderedTable(ABC, Generic[C, F]):
             if stride is not None and begin is not None:
                 end, rows_max = _guess_bound(begin, bound, size * stride), 2 * size
             else:
-                end, rows_max = self._key_after(connection, begin, bound, size), None
+                end, rows_max = self._key_after(begin, bound, size), None
             if end is None:
                 break
             self._check_progress(begin, end)
@@ -163,25 +164,25 @@ class OrderedTable(ABC, Generic[C, F]):
         left = sum(sizes) - sum(sizes[: len(parts)])
         return [*parts, KeyRange(parts[-1].upto if parts else after, bound, left, True, each)]
 
-    def parts_to_end(
-        self, connection: C, after: Literals | None, bound: Literals, sizes: Sequence[int], bytes_max: int
+    def split_to_end(
+        self, after: Literals | None, bound: Literals, sizes: Sequence[int], bytes_max: int
     ) -> list[KeyRange]:
-        """Like `parts`, but no part ends by the number of its rows: the last one also ends at a known key."""
+        """Like `split`, but no part ends by the number of its rows: the last one also ends at a known key."""
         parts: list[KeyRange] = []
         each = bytes_max // len(sizes)
         for size in sizes:
             begin = parts[-1].upto if parts else after
-            end = self._key_after(connection, begin, bound, size)
+            end = self._key_after(begin, bound, size)
             if end is None:
                 return [*parts, KeyRange(begin, bound, None, True, each)]
             self._check_progress(begin, end)
             parts.append(KeyRange(begin, end, None, False, each))
         return parts
 
-    def _key_after(self, connection: C, begin: Literals | None, bound: Literals, rows: int) -> Literals | None:
+    def _key_after(self, begin: Literals | None, bound: Literals, rows: int) -> Literals | None:
         """The key of the row with this number after `begin`; None if the bound is before it."""
         where = self._where(begin, bound)
-        return self._key_at(connection, f"WHERE {where} ORDER BY {self.key.names} LIMIT 1 OFFSET {rows - 1}")
+        return self._key_at(f"WHERE {where} ORDER BY {self.key.names} LIMIT 1 OFFSET {rows - 1}")
 
     def _check_progress(self, before: Literals | None, row: Literals) -> None:
         """The server may return the same row as the one after itself: the backfill would never end (W17)."""
@@ -192,9 +193,9 @@ class OrderedTable(ABC, Generic[C, F]):
                 runbook="table-not-capturable",
             )
 
-    def _key_at(self, connection: C, rest: str) -> Literals | None:
+    def _key_at(self, rest: str) -> Literals | None:
         statement = f"SELECT {self.key.select_list} FROM {self.source} {self.by_index} {rest}"  # noqa: S608  quoted
-        fetched = self.fetch(connection, statement)
+        fetched = self.fetch(statement)
         return self.first_key(fetched) if len(fetched) else None
 
     def _where(self, after: Literals | None, upto: Literals) -> str:
@@ -202,17 +203,16 @@ class OrderedTable(ABC, Generic[C, F]):
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def read(self, connection: C, part: KeyRange, snapshot: Snapshot) -> Callable[[], KeyPartRead]:
-        """Fetch a part's rows. The returned function decodes them, even after the snapshot."""
+    def read(self, part: KeyRange) -> Callable[[], KeyPartRead]:
         limit = "" if part.rows_max is None else f" LIMIT {part.rows_max}"
-        fetched = self._fetch_part(connection, part, self._where(part.after, part.upto), limit)
+        fetched = self._fetch_part(part, self._where(part.after, part.upto), limit)
         reached = part.after
         if len(fetched):
             reached = self.last_key(fetched)
             self._check_progress(part.after, reached)
         is_full = len(fetched) == part.rows_max
         return lambda: KeyPartRead(
-            snapshot=snapshot,
+            snapshot=self.snapshot,
             shape=self.shape,
             batches=(self.decode(fetched),),
             is_whole=fetched.is_whole and (part.is_last or not is_full),
@@ -223,15 +223,12 @@ class OrderedTable(ABC, Generic[C, F]):
             rows_counted=len(fetched),  # another process may keep the batches
         )
 
-    def read_among(
-        self, connection: C, part: KeyRange, snapshot: Snapshot, buckets: Buckets
-    ) -> Callable[[], KeyPartRead]:
-        """Like `read`, but only the rows in some buckets."""
+    def read_among(self, part: KeyRange, buckets: Buckets) -> Callable[[], KeyPartRead]:
         where = f"{self._where(part.after, part.upto)} AND {self.among_buckets(buckets)}"
-        fetched = self._fetch_part(connection, part, where)
+        fetched = self._fetch_part(part, where)
         reached = part.upto if fetched.is_whole else self.last_key(fetched)
         return lambda: KeyPartRead(
-            snapshot=snapshot,
+            snapshot=self.snapshot,
             shape=self.shape,
             batches=(self.decode(fetched),),
             is_whole=fetched.is_whole,
@@ -241,16 +238,15 @@ class OrderedTable(ABC, Generic[C, F]):
             rows_counted=0,
         )
 
-    def _fetch_part(self, connection: C, part: KeyRange, where: str, limit: str = "") -> F:
+    def _fetch_part(self, part: KeyRange, where: str, limit: str = "") -> F:
         statement = f"{self.select} {self.by_index} WHERE {where} ORDER BY {self.key.names}{limit}"
-        return self.fetch(connection, statement, part.bytes_max)
+        return self.fetch(statement, part.bytes_max)
 
-    def sums(self, connection: C, part: KeyRange, snapshot: Snapshot, buckets: Buckets) -> KeyPartRead:
-        """A part's rows, added up by the server."""
+    def sums(self, part: KeyRange, buckets: Buckets) -> KeyPartRead:
         rows = f"{self.source} {self.by_index} WHERE {self._where(part.after, part.upto)}"
-        batch = self.decode_sums(self.fetch(connection, self.sums_of(rows, buckets)))
+        batch = self.decode_sums(self.fetch(self.sums_of(rows, buckets)))
         return KeyPartRead(
-            snapshot=snapshot,
+            snapshot=self.snapshot,
             shape=self.shape,
             batches=(batch,),
             reached=part.upto,
@@ -259,8 +255,7 @@ class OrderedTable(ABC, Generic[C, F]):
             rows_counted=int(pc.sum(batch.column("n")).as_py() or 0),
         )
 
-    def rows_with(self, connection: C, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
-        """See `engine.chunks.OpenTable`."""
+    def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
         found: list[pa.RecordBatch] = []
         size = looked_for = 0
         some = 1  # their size is unknown
@@ -269,7 +264,7 @@ class OrderedTable(ABC, Generic[C, F]):
             these, _ = left.take(some)
             [condition] = self.key.among(these)
             room = bytes_max - size if looked_for else None
-            rows = self.fetch(connection, f"{self.select} WHERE {condition}", room)
+            rows = self.fetch(f"{self.select} WHERE {condition}", room)
             if room is not None and (not rows.is_whole or len(rows.data) > room):
                 break  # larger than those before: another chunk reads them
             found.append(self.decode(rows))
@@ -281,9 +276,8 @@ class OrderedTable(ABC, Generic[C, F]):
         _, left = keys.take(looked_for)
         return found, left if len(left) else None
 
-    def all_rows(self, connection: C, bytes_max: int) -> Sequence[pa.RecordBatch]:
-        """Raises TooLarge if the rows exceed `bytes_max`."""
-        rows = self.fetch(connection, self.select, bytes_max)
+    def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
+        rows = self.fetch(self.select, bytes_max)
         if not rows.is_whole:
             raise TooLarge
         return [self.decode(rows)]

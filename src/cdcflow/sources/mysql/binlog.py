@@ -33,6 +33,7 @@ from cdcflow.model.change import Int64s, KeySet, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
+from cdcflow.sources.engine.changes import split_at_marks
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expand
 from cdcflow.sources.mysql.ddl import Statements
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
@@ -263,20 +264,12 @@ class BinlogDecoder:
         if len(full) and self._on_gtids is not None:
             gtids = groups.openers.gtids
             self._on_gtids(run.xid, Gtids(gtids.sources, gtids.which[full], gtids.number[full]))
-        out: list[StreamEvent] = []
-        taken, covered = 0, -1
+        seen = []
         for number, token in marks:
-            upto = int(np.searchsorted(full, number, side="right"))
-            if upto > taken:
-                part, run = run.split_at(upto - taken)
-                out.append(Committed(part))
-                taken = upto
             commit_ts = int(groups.openers.commit_ts[number]) if number >= 0 else self.progress.commit_ts
-            out.append(MarkSeen(Token(token), text.get(number, self.progress.last), commit_ts))
-            covered = number
-        if run.transactions:
-            out.append(Committed(run))
-            covered = int(full[-1])
+            seen.append((number, MarkSeen(Token(token), text.get(number, self.progress.last), commit_ts)))
+        out = split_at_marks(run, full, seen)
+        covered = max([*full[-1:].tolist(), *(number for number, _ in marks)], default=-1)
         if covered >= 0:
             self.progress.record_delivery(
                 text[covered], int(coordinates[covered]), int(groups.openers.commit_ts[covered])

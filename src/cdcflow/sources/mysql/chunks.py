@@ -30,16 +30,15 @@ from cdcflow.sources.engine.chunks import (
     without_key,
 )
 from cdcflow.sources.engine.connections import Pool
-from cdcflow.sources.engine.key_chunks import KeyPlan, KeyProgress, OpenKeyedTable
+from cdcflow.sources.engine.key_chunks import KeyPlan, KeyProgress
 from cdcflow.sources.engine.key_ranges import KeyPartRead, KeyRange
-from cdcflow.sources.engine.table_key import Literals, TableKey
+from cdcflow.sources.engine.table_key import Literals
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection, query
 from cdcflow.sources.mysql.decoders import decode
 from cdcflow.sources.mysql.errors import NO_SUCH_COLUMN, NO_SUCH_FUNCTION, NO_SUCH_INDEX, NO_SUCH_TABLE
 from cdcflow.sources.mysql.fetch import fetch
 from cdcflow.sources.mysql.images import Extents
-from cdcflow.sources.mysql.keys import table_key
 from cdcflow.sources.mysql.marks import Marking
 from cdcflow.sources.mysql.ranges import Ordered
 from cdcflow.sources.mysql.rights import reading
@@ -80,10 +79,11 @@ class MySQLChunks:
         self._progress = KeyProgress()
 
     def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
-        ordered = self._ordered_table(table)
+        entry, described = self._current(table)
         with reading(connection, table), self._snapshots.snapshot(connection) as snapshot:
-            plan = KeyPlan(ordered.key.digest, _greatest(ordered, connection))
-        planned = self._progress.planned(ordered.shape, generation, plan, ordered.entry.rows)
+            ordered = Ordered(connection, snapshot, entry, described)
+            plan = KeyPlan(ordered.key.digest, _greatest(ordered))
+        planned = self._progress.planned(ordered.shape, generation, plan, entry.rows)
         return replace(planned, visibilities=snapshot.visibilities)
 
     def write_mark(self, connection: Connection, token: Token) -> None:
@@ -106,13 +106,13 @@ class MySQLChunks:
         return "md5"
 
     def keys_where(self, connection: Connection, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        ordered = self._ordered_table(table)
-        if not ordered.key.columns:
+        entry, described = self._current(table)
+        if not described.table.key:
             raise without_key(table)
         query(connection, "START TRANSACTION READ ONLY")
         try:
             with reading(connection, table):
-                return _keys_where(connection, ordered, predicate, keys_max)
+                return _keys_where(connection, entry.sql, _only_key(described), predicate, keys_max)
         except pymysql.Error as error:
             number = error.args[0] if error.args else 0
             if number in TIMED_OUT:
@@ -126,20 +126,19 @@ class MySQLChunks:
                 query(connection, "ROLLBACK")
 
     @contextlib.contextmanager
-    def open_table(
-        self, connection: Connection, chunk: Chunk, part: KeyRange | None
-    ) -> Iterator[OpenKeyedTable[Connection]]:
+    def open_table(self, connection: Connection, chunk: Chunk, part: KeyRange | None) -> Iterator[Ordered]:
         with reading(connection, chunk.table), self._snapshots.snapshot(connection) as snapshot:
-            ordered = self._pin_shape(connection, chunk.table)
-            yield self._progress.opened(connection, chunk, snapshot, ordered, ordered.key.digest)
+            ordered = Ordered(connection, snapshot, *self._pin_shape(connection, chunk.table))
+            self._progress.check(ordered, chunk)
+            yield ordered
 
     @contextlib.contextmanager
-    def opened_whole(self, connection: Connection, chunk: Chunk) -> Iterator[OpenKeyedTable[Connection]]:
+    def opened_whole(self, connection: Connection, chunk: Chunk) -> Iterator[Ordered]:
         with contextlib.ExitStack() as stack:
             name = f"{quote_name(chunk.table.schema)}.{quote_name(chunk.table.name)}"
             lock = self._pool.another
             snapshot = stack.enter_context(self._snapshots.whole(connection, name, lambda: stack.enter_context(lock())))
-            yield OpenKeyedTable(connection, snapshot, self._pin_shape(connection, chunk.table))
+            yield Ordered(connection, snapshot, *self._pin_shape(connection, chunk.table))
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[Callable[[KeyPartRead], KeyPartRead]]:
@@ -152,7 +151,7 @@ class MySQLChunks:
     def close(self) -> None:
         """Holds nothing to close."""
 
-    def _pin_shape(self, connection: Connection, table: TableId) -> Ordered:
+    def _pin_shape(self, connection: Connection, table: TableId) -> tuple[CatalogTable, DescribedTable]:
         """The table's shape, which cannot change until the transaction ends."""
         try:
             query(connection, f"SELECT 1 FROM {quote_name(table.schema)}.{quote_name(table.name)} LIMIT 0")
@@ -160,23 +159,21 @@ class MySQLChunks:
             if error.args and error.args[0] == NO_SUCH_TABLE:
                 raise Rewritten from None  # dropped or recreated in between: it must be planned again
             raise
-        return self._ordered_table(table)
+        return self._current(table)
 
-    def _ordered_table(self, table: TableId) -> Ordered:
+    def _current(self, table: TableId) -> tuple[CatalogTable, DescribedTable]:
         entry = self._look_up(table)
-        described = self._describe(entry)
-        return Ordered(entry, described, key_of(entry, described))
+        return entry, self._describe(entry)
 
 
-def _keys_where(connection: Connection, ordered: Ordered, predicate: str, keys_max: int) -> KeySet:
-    key = _only_key(ordered.described)
+def _keys_where(connection: Connection, source: str, key: DescribedTable, predicate: str, keys_max: int) -> KeySet:
     columns = ", ".join(select_expression(c) for c in key.columns)
     # Each server's own way to limit a statement's time, each a comment to the other. The predicate is on separate
     # lines: a comment in it ends there. The connection accepts one statement at a time, so the predicate cannot add
     # others.
     limits = f"/*M! SET STATEMENT max_statement_time={KEYS_WHERE_WAIT_S} FOR */ "
     hint = f"/*+ MAX_EXECUTION_TIME({KEYS_WHERE_WAIT_S * 1000}) */"
-    select = f"SELECT {hint} {columns} FROM {ordered.entry.sql} WHERE (\n{predicate}\n) LIMIT {keys_max}"
+    select = f"SELECT {hint} {columns} FROM {source} WHERE (\n{predicate}\n) LIMIT {keys_max}"
     rows = fetch(connection, limits + select)
     return KeySet(pa.Table.from_batches([decode(key, rows.data, Extents(rows.start, rows.end))]))
 
@@ -193,17 +190,11 @@ def _only_key(described: DescribedTable) -> DescribedTable:
     )
 
 
-def _greatest(table: Ordered, connection: Connection) -> Literals | None:
+def _greatest(table: Ordered) -> Literals | None:
     """The table's greatest key. The table may have changed since it was looked up."""
     try:
-        return table.greatest(connection)
+        return table.greatest()
     except pymysql.Error as error:
         if error.args and error.args[0] in (NO_SUCH_TABLE, NO_SUCH_COLUMN, NO_SUCH_INDEX):
             raise SourceUnavailable(f"{table.entry.id} was altered or renamed while it was planned") from None
         raise
-
-
-def key_of(entry: CatalogTable, described: DescribedTable) -> TableKey:
-    """A table's key, with its columns as the server stores them."""
-    columns = {c.name: c for c in described.columns}
-    return table_key([columns[name] for name in described.table.key], entry.index)

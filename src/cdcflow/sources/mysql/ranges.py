@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from cdcflow.model.digest import Buckets
-from cdcflow.sources.engine.key_ranges import OrderedTable
+from cdcflow.sources.engine.chunks import Snapshot
+from cdcflow.sources.engine.key_chunks import KeyedTable
 from cdcflow.sources.engine.table_key import Literals, TableKey
 from cdcflow.sources.mysql import digests
 from cdcflow.sources.mysql.catalog import CatalogTable
@@ -13,15 +14,18 @@ from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.decoders import decode
 from cdcflow.sources.mysql.fetch import Fetched, fetch
 from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.keys import table_key
 from cdcflow.sources.mysql.results import cells_of
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.types.registry import select_expression
 
 
-class Ordered(OrderedTable[Connection, Fetched]):
-    def __init__(self, entry: CatalogTable, described: DescribedTable, key: TableKey) -> None:
-        super().__init__(described.table, key)
+class Ordered(KeyedTable[Connection, Fetched]):
+    def __init__(
+        self, connection: Connection, snapshot: Snapshot, entry: CatalogTable, described: DescribedTable
+    ) -> None:
+        super().__init__(connection, snapshot, described.table, key_of(entry, described))
         self.entry = entry
         self.described = described
 
@@ -38,8 +42,8 @@ class Ordered(OrderedTable[Connection, Fetched]):
         columns = ", ".join(select_expression(c) for c in self.described.columns)
         return f"SELECT {columns} FROM {self.source}"  # noqa: S608  quoted by `results`
 
-    def fetch(self, connection: Connection, statement: str, bytes_max: int | None = None) -> Fetched:
-        return fetch(connection, statement, bytes_max)
+    def fetch(self, statement: str, bytes_max: int | None = None) -> Fetched:
+        return fetch(self.connection, statement, bytes_max)
 
     def decode(self, fetched: Fetched) -> pa.RecordBatch:
         return decode(self.described, fetched.data, Extents(fetched.start, fetched.end))
@@ -60,3 +64,9 @@ class Ordered(OrderedTable[Connection, Fetched]):
         cells = cells_of(fetched.data, int(fetched.start[-1]), int(fetched.end[-1]))
         by_name = dict(zip((c.name for c in self.described.columns), cells, strict=True))
         return self.key.literals([by_name[c.name] for c in self.key.columns])
+
+
+def key_of(entry: CatalogTable, described: DescribedTable) -> TableKey:
+    """A table's key, with its columns as the server stores them."""
+    columns = {c.name: c for c in described.columns}
+    return table_key([columns[name] for name in described.table.key], entry.index)

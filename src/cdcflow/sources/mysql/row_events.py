@@ -23,7 +23,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import ChangeBatch, Int64s
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.buffers import Bools
-from cdcflow.sources.engine.changes import merge_batches
+from cdcflow.sources.engine.changes import counted_rows, merge_batches, row_indices
 from cdcflow.sources.engine.changes import truncation as emptied
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled, changes
 from cdcflow.sources.mysql.errors import READ_ANEW
@@ -298,19 +298,12 @@ def truncation(described: DescribedTable, at: int) -> EventChanges:
 def number_rows(found: list[EventChanges], events: int) -> tuple[list[ChangeBatch], Int64s]:
     """One batch per table shape with the indices of its rows, and the number of rows before each event (with a last
     entry for all)."""
-    count = np.zeros(events, np.int64)
-    for one in found:
-        count += np.bincount(one.event, minlength=events)
-    rows_before = np.zeros(events + 1, np.int64)
-    np.cumsum(count, out=rows_before[1:])
+    rows_before = counted_rows((one.event for one in found), events)
     by_shape: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
     nth: dict[int, int] = {}
     for one in found:
         # All rows of an event are of one table, unless a statement emptied several.
-        first = np.flatnonzero(np.diff(one.event, prepend=-1))
-        index = (
-            rows_before[one.event] + np.arange(len(one.event)) - np.repeat(first, np.diff(first, append=len(one.event)))
-        )
+        index = row_indices(one.event, rows_before)
         if len(index) == 1:
             at = int(one.event[0])
             index = index + nth.get(at, 0)

@@ -37,7 +37,7 @@ from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.buffers import Buffer, protocol_error
-from cdcflow.sources.engine.changes import merge_batches, truncation
+from cdcflow.sources.engine.changes import counted_rows, merge_batches, row_indices, split_at_marks, truncation
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, Layout, layout_of
 from cdcflow.sources.postgres.lsn import EPOCH_US, position_of, positions
 from cdcflow.sources.postgres.rewrites import Changed
@@ -296,24 +296,15 @@ class PgoutputDecoder:
             full = np.flatnonzero(np.diff(row_ends, prepend=0) > 0)
             xid, position, clock, row_ends = xids[full], positions(ends[full]), clocks[full], row_ends[full]
         run = Run(xid, position, clock, row_ends, tuple(batches), origin=self._origins(rows, begins, full))
-        events: list[StreamEvent] = []
-        taken, covered = 0, self._skip_until
+        marks = []
         for mark in rows.marks:
             number = int(np.searchsorted(begins, mark.at, side="right")) - 1
-            if number < first:
-                continue
-            if mark.content.startswith(_HEARTBEAT):
-                continue
-            upto = int(np.searchsorted(full, number, side="right"))
-            if upto > taken:
-                part, run = run.split_at(upto - taken)
-                events.append(Committed(part))
-                taken = upto
-            covered = int(ends[number])
-            events.append(MarkSeen(Token(name_of(mark.content)), position_of(covered), int(clocks[number])))
-        if run.transactions:
-            events.append(Committed(run))
-            covered = int(ends[full[-1]])
+            if number >= first and not mark.content.startswith(_HEARTBEAT):
+                token = Token(name_of(mark.content))
+                marks.append((number, MarkSeen(token, position_of(int(ends[number])), int(clocks[number]))))
+        events = split_at_marks(run, full, marks)
+        last = max([*full[-1:].tolist(), *(number for number, _ in marks)], default=-1)
+        covered = int(ends[last]) if last >= 0 else self._skip_until
         reached = max([*rows.beats, int(ends[-1]) if len(ends) else 0])
         if reached > covered:
             events.append(Advanced(position_of(reached), int(clocks[-1]) if len(ends) else 0))
@@ -602,19 +593,9 @@ def _messages(rows: _Contents) -> Int64s:
 
 def _number_rows(rows: _Contents, messages: int) -> tuple[list[ChangeBatch], Int64s]:
     """One batch a table shape with the indices of its rows, and how many rows come before each message (one more)."""
-    count = np.zeros(messages, np.int64)
-    for changes in rows.changes:
-        count += np.bincount(changes.message, minlength=messages)
-    for at, _ in rows.truncates:
-        count[at] += 1
-    rows_before = np.zeros(messages + 1, np.int64)
-    np.cumsum(count, out=rows_before[1:])
-    parts: list[tuple[DescribedTable, Int64s, pa.RecordBatch]] = []
-    for changes in rows.changes:
-        index = rows_before[changes.message]
-        # The second row of a message follows on the first.
-        index[1:] += changes.message[1:] == changes.message[:-1]
-        parts.append((changes.described, index, changes.rows))
+    truncates = np.array([at for at, _ in rows.truncates], np.int64)
+    rows_before = counted_rows([*(changes.message for changes in rows.changes), truncates], messages)
+    parts = [(c.described, row_indices(c.message, rows_before), c.rows) for c in rows.changes]
     return _batches(parts, rows, rows_before), rows_before
 
 

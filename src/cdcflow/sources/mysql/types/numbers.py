@@ -24,12 +24,12 @@ from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.model.change import Uint64s
-from cdcflow.sources.buffers import Cells, bitmap
+from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.numbers import append_digits, decimals_of, no_limbs
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
@@ -55,7 +55,6 @@ WHOLE = frozenset((*_INTEGERS, TypeCode.YEAR))
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 _DIGITS = 9
 _BYTES_OF = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
-_LOW = np.uint64(0xFFFFFFFF)
 
 
 def decimal_metadata(precision: int, scale: int) -> int:
@@ -146,7 +145,7 @@ def decimal_image(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, wh
     negative = raw[:, 0] < 0x80
     raw[negative] ^= 0xFF
     raw[:, 0] ^= 0x80
-    limbs = np.zeros((arrow.bit_width // 32, len(cells)), np.uint64)
+    limbs = no_limbs(arrow, len(cells))
     at = 0
     for size, digits in parts:
         group = np.zeros(len(cells), np.uint64)
@@ -154,27 +153,9 @@ def decimal_image(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, wh
             group = group << np.uint64(8) | raw[:, byte].astype(np.uint64)
         if (group[cells.present] >= 10**digits).any():
             raise unreadable(where, "a decimal")
-        _times_and(limbs, 10**digits, group)
+        append_digits(limbs, 10**digits, group)
         at += size
-    _negate(limbs, negative)
-    data = np.ascontiguousarray(limbs.T.astype("<u4"))
-    return pa.Array.from_buffers(arrow, len(cells), [bitmap(cells.valid), pa.py_buffer(data)])
-
-
-def _times_and(limbs: npt.NDArray[np.uint64], factor: int, carry: Uint64s) -> None:
-    """limbs * factor + carry; the limbs have 32 bits each, the lowest first."""
-    for limb in limbs:
-        grown = limb * np.uint64(factor) + carry
-        limb[:] = grown & _LOW
-        carry = grown >> np.uint64(32)
-
-
-def _negate(limbs: npt.NDArray[np.uint64], rows: npt.NDArray[np.bool_]) -> None:
-    carry = rows.astype(np.uint64)
-    for limb in limbs:
-        grown = np.where(rows, limb ^ _LOW, limb) + carry
-        limb[:] = grown & _LOW
-        carry = grown >> np.uint64(32)
+    return decimals_of(limbs, negative, arrow, cells.valid)
 
 
 def decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: Where) -> pa.Array:

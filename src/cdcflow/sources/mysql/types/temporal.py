@@ -30,6 +30,7 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Bytes, Cells, fixed_text
+from cdcflow.sources.engine.numbers import DAY_US, days_since_1970, time_us
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode, not_captured
@@ -40,7 +41,6 @@ DATETIME = pa.timestamp("us")
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIME = pa.duration("us")
 
-_DAY_US = 86_400_000_000
 _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0], np.int64)
 _ZERO = ord("0")
 
@@ -61,15 +61,10 @@ class Moments:
         return (self.year > 0) & (self.month > 0) & (self.day > 0) & (self.day <= _days_in(self.year, self.month))
 
     def days(self) -> Int64s:
-        """Days since 1970 in the proleptic Gregorian calendar."""
-        year = self.year - (self.month <= 2)
-        era = year // 400
-        of_era = year - era * 400
-        of_year = (153 * (self.month + np.where(self.month > 2, -3, 9)) + 2) // 5 + self.day - 1
-        return np.asarray(era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468)
+        return days_since_1970(self.year, self.month, self.day)
 
     def time_us(self) -> Int64s:
-        return np.asarray(((self.hour * 60 + self.minute) * 60 + self.second) * 1_000_000 + self.us)
+        return time_us(self.hour, self.minute, self.second, self.us)
 
 
 def _days_in(year: Int64s, month: Int64s) -> Int64s:
@@ -120,7 +115,7 @@ def datetime_as_text(digits: int, cells: Cells, where: Where) -> pa.Array:
 
 def timestamp_as_text(digits: int, cells: Cells, where: Where) -> pa.Array:
     us = _seconds_us(digits, cells)
-    days, rest = np.divmod(us, _DAY_US)
+    days, rest = np.divmod(us, DAY_US)
     seconds, fraction = np.divmod(rest, 1_000_000)
     year, month, day = _civil(days)
     zero = us == 0
@@ -162,7 +157,7 @@ def _duration(
 ) -> pa.Array:
     if ((minute > 59) | (second > 59) | (us > 999_999))[cells.present].any():
         raise unreadable(where, "a time")
-    value = ((hour * 60 + minute) * 60 + second) * 1_000_000 + us
+    value = time_us(hour, minute, second, us)
     return pa.array(np.where(negative, -value, value), TIME, mask=cells.mask)
 
 
@@ -212,7 +207,7 @@ def _moments(moments: Moments, arrow: pa.DataType, cells: Cells, where: Where) -
     wrong = (moments.hour > 23) | (moments.minute > 59) | (moments.second > 59) | (moments.us > 999_999)
     if wrong[cells.present].any():
         raise unreadable(where, "a moment")
-    return _within_calendar(moments.days() * _DAY_US + moments.time_us(), moments.in_calendar(), arrow, cells, where)
+    return _within_calendar(moments.days() * DAY_US + moments.time_us(), moments.in_calendar(), arrow, cells, where)
 
 
 def _within_calendar(values: Int64s, good: Bools, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Cells, binary_array, bitmap, new_bytes, pieces, protocol_error
+from cdcflow.sources.engine.numbers import append_digits, decimals_of, no_limbs
 from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.texts import TEXT, text
 from cdcflow.sources.postgres.types.values import (
@@ -214,22 +215,10 @@ def _accumulate(
         for digits, factor in steps:
             total = total * factor + digits
         return _decimal128(np.where(negative, -total, total), arrow, valid)
-    limbs = np.zeros((arrow.bit_width // 32, count), np.uint64)
-    low = np.uint64(0xFFFFFFFF)
+    limbs = no_limbs(arrow, count)
     for digits, factor in steps:
-        carry = digits.astype(np.uint64)
-        for limb in limbs:
-            limb *= np.uint64(factor)
-            limb += carry
-            carry = limb >> np.uint64(32)
-            limb &= low
-    carry = negative.astype(np.uint64)
-    for limb in limbs:  # two's complement of the negative ones
-        limb[:] = np.where(negative, limb ^ low, limb) + carry
-        carry = limb >> np.uint64(32)
-        limb &= low
-    data = np.ascontiguousarray(limbs.T.astype("<u4"))
-    return pa.Array.from_buffers(arrow, count, [bitmap(valid), pa.py_buffer(data)])
+        append_digits(limbs, factor, digits.astype(np.uint64))
+    return decimals_of(limbs, negative, arrow, valid)
 
 
 def _decimal128(values: Int64s, arrow: pa.Decimal128Type, valid: Bools | None) -> pa.Array:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Bytes, Cells, binary_array
+from cdcflow.sources.engine.numbers import DAY_US, days_since_1970, time_us
 from cdcflow.sources.postgres.lsn import EPOCH_DAYS, EPOCH_US
 from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.texts import TEXT, text
@@ -39,8 +40,7 @@ _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _ZERO = ord("0")
 
-_DAY_US = 86_400_000_000
-_DAYS_MAX, _US_MAX = divmod(_INT64_MAX, _DAY_US)  # the latest time in microseconds since 1970
+_DAYS_MAX, _US_MAX = divmod(_INT64_MAX, DAY_US)  # the latest time in microseconds since 1970
 
 _DATE = r"^(?P<y>\d{4,7})-(?P<m>\d\d)-(?P<d>\d\d)(?P<bc> BC)?$"
 _TIMESTAMP = (
@@ -242,23 +242,19 @@ def _parts(pattern: str, cells: Cells, where: Where, expected: str) -> dict[str,
 
 
 def _days(parts: dict[str, Int64s]) -> Int64s:
-    """Days since 1970 in the proleptic Gregorian calendar, where the year before 1 is 1 BC."""
-    month = parts["m"]
-    year = np.where(parts["bc"] == -1, 1 - parts["y"], parts["y"]) - (month <= 2)
-    era = year // 400
-    of_era = year - era * 400
-    of_year = (153 * (month + np.where(month > 2, -3, 9)) + 2) // 5 + parts["d"] - 1
-    return np.asarray(era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468)
+    """Days since 1970; the year before 1 is 1 BC."""
+    year = np.where(parts["bc"] == -1, 1 - parts["y"], parts["y"])
+    return days_since_1970(year, parts["m"], parts["d"])
 
 
 def _time_us(parts: dict[str, Int64s]) -> Int64s:
-    return ((parts["h"] * 60 + parts["n"]) * 60 + parts["s"]) * 1_000_000 + parts["f"]
+    return time_us(parts["h"], parts["n"], parts["s"], parts["f"])
 
 
 def _microseconds(parts: dict[str, Int64s]) -> tuple[Int64s, Bools]:
     days, time = _days(parts), _time_us(parts)
     beyond = (days > _DAYS_MAX) | ((days == _DAYS_MAX) & (time > _US_MAX))
-    return np.where(beyond, 0, days) * _DAY_US + time, beyond
+    return np.where(beyond, 0, days) * DAY_US + time, beyond
 
 
 def _clock(out: Bytes, at: int, seconds: Int64s) -> None:
