@@ -183,13 +183,15 @@ class ChunkDialect(Protocol[C_contra, P, R]):
 
     def elsewhere(self) -> AbstractContextManager[Callable[[R], R]]:
         """Around the reading of parts by other processes: turns what they reported into what this process can use."""
-        ...
+        return contextlib.nullcontext(lambda part: part)
 
     def progress_after(self, chunk: Chunk, found: Sequence[R]) -> ChunkProgress:
         """What to report about a range chunk once its parts are read; `found` is empty if no rows were left."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what the dialect has started; nothing, if it has started nothing."""
+        return
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import (
+    ChunkDialect,
     ChunkProgress,
     PartRead,
     Rewritten,
@@ -80,7 +81,7 @@ class MemoryConnector(Connector[MemoryConnection]):
         """Nothing is open."""
 
 
-class MemoryChunks:
+class MemoryChunks(ChunkDialect[MemoryConnection, Part, PartRead]):
     """Implements `engine.chunks.ChunkDialect`. Thread-safe. If `is_closed`, waiting calls must stop."""
 
     def __init__(self, database: MemoryDatabase, slot: str, is_closed: Callable[[], bool]) -> None:
@@ -146,16 +147,9 @@ class MemoryChunks:
         with self.open_table(connection, chunk, None) as opened:
             yield opened
 
-    @contextlib.contextmanager
-    def elsewhere(self) -> Iterator[Callable[[PartRead], PartRead]]:
-        yield lambda part: part
-
     def progress_after(self, chunk: Chunk, found: Sequence[PartRead]) -> ChunkProgress:
         _, last, bound = _bounds_of(chunk)
         return ChunkProgress(str(last), last, exhausted=last >= bound)
-
-    def close(self) -> None:
-        """It has no threads to stop."""
 
 
 @dataclass(frozen=True, slots=True)

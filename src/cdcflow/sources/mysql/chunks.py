@@ -23,6 +23,7 @@ from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.chunks import (
     KEYS_WHERE_WAIT_S,
+    ChunkDialect,
     ChunkProgress,
     Rewritten,
     predicate_refused,
@@ -55,7 +56,7 @@ LookUp = Callable[[TableId], CatalogTable]
 Describe = Callable[[CatalogTable], DescribedTable]
 
 
-class MySQLChunks:
+class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
     """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
     `look_up` returns a captured table's current definition, and `describe` its shape. `pool` provides a second
@@ -147,9 +148,6 @@ class MySQLChunks:
 
     def progress_after(self, chunk: Chunk, found: Sequence[KeyPartRead]) -> ChunkProgress:
         return self._progress.after(chunk, found)
-
-    def close(self) -> None:
-        """Holds nothing to close."""
 
     def _pin_shape(self, connection: Connection, table: TableId) -> tuple[CatalogTable, DescribedTable]:
         """The table's shape, which cannot change until the transaction ends."""

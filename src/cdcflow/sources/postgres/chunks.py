@@ -35,6 +35,7 @@ from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId, word
 from cdcflow.sources.engine.chunks import (
     KEYS_WHERE_WAIT_S,
+    ChunkDialect,
     ChunkProgress,
     PartRead,
     Rewritten,
@@ -116,7 +117,7 @@ class PagesRead(PartRead):
     bytes: int = 0
 
 
-class PostgresChunks:
+class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
     """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
     `look_up` returns the captured table that has a name; `beat` is called with every heartbeat and may raise (the
@@ -235,10 +236,6 @@ class PostgresChunks:
         plan = PagePlan.from_json(chunk.plan)
         with self._transaction(connection, chunk.table, plan.root, plan.leaves) as opened:
             yield opened
-
-    @contextlib.contextmanager
-    def elsewhere(self) -> Iterator[Callable[[PagesRead], PagesRead]]:
-        yield lambda part: part  # a snapshot says all by itself
 
     def progress_after(self, chunk: Chunk, found: Sequence[PagesRead]) -> ChunkProgress:
         planned, (plan, begin) = PagePlan.from_json(chunk.plan), plan_of(chunk)
