@@ -1,7 +1,7 @@
 """Keys as SQL: the literals of their values, and what compares as the server orders (see `engine.table_key`). Pure.
 
-Text has a collation, ENUM is ordered by number, a BIGINT UNSIGNED exceeds what a signed number holds: literals are made
-from the server's own bytes, in the column's own character set.
+Text has a collation, ENUM is ordered by number, a BIGINT UNSIGNED exceeds what a signed number holds. So a literal
+contains the server's own bytes, in the column's own character set.
 """
 
 from __future__ import annotations

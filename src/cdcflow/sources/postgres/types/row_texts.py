@@ -39,7 +39,7 @@ def measured(name: str, source: str) -> str:
 
 
 def text(name: str, source: str) -> str:
-    """Text that the server sends as it is. A cast would drop the padding of char(n)."""
+    """Text that the server sends unchanged. A cast would drop the padding of char(n)."""
     if source in ("text", "json") or _is_varchar(source):
         return measured(name, source)
     return _with_length(f"CASE WHEN t.{name} IS NOT NULL THEN pg_catalog.format('%s', t.{name}) END")
