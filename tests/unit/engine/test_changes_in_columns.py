@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdcflow.model.change import ChangeBatch, Kind, reads
-from cdcflow.model.position import Position
+from cdcflow.capture.interleave.messages import Committed, MarkSeen
+from cdcflow.model.change import ChangeBatch, Kind, Run, reads
+from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.buffers import Cells, with_padding
@@ -17,9 +18,12 @@ from cdcflow.sources.engine.changes import (
     absent,
     after_deletes,
     after_truncate,
+    counted_rows,
     merge_batches,
     ops,
+    row_indices,
     same_values,
+    split_at_marks,
     split_key_changes,
     truncation,
     unchanged_names,
@@ -230,3 +234,41 @@ def test_keys_with_lists_all_count_as_absent() -> None:
     """Arrow cannot compare them; a delete before the row does no harm."""
     keys = pa.table({"k": [[1], [2]]})
     assert absent(keys, [pa.RecordBatch.from_pydict({"k": [[1]]})]) is keys
+
+
+def test_rows_of_one_message_follow_each_other_whatever_table_has_the_rows_between() -> None:
+    """Two rows with one index would be one row of the log."""
+    mine, others = np.array([0, 0, 2, 4, 4, 4]), np.array([1, 3])
+    before = counted_rows([mine, others], 5)
+    assert before.tolist() == [0, 2, 3, 4, 5, 8]
+    assert row_indices(mine, before).tolist() == [0, 1, 3, 5, 6, 7]
+    assert row_indices(others, before).tolist() == [2, 4]
+    assert row_indices(mine[:0], before).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ([], ["1 2 5"]),
+        ([(-1, "a")], ["a", "1 2 5"]),
+        ([(2, "a"), (2, "b")], ["1 2", "a", "b", "5"]),
+        ([(0, "a"), (3, "b"), (5, "c")], ["a", "1 2", "b", "5", "c"]),
+        ([(9, "a")], ["1 2 5", "a"]),
+    ],
+)
+def test_run_is_split_where_marks_were_seen(marks: list[tuple[int, str]], expected: list[str]) -> None:
+    """Rows before a mark that were delivered after it would be replayed over rows that contain them."""
+    full = np.array([1, 2, 5])
+    positions = pa.array([str(number) for number in full], pa.string())
+    run = Run(
+        full.astype(np.uint64), positions, full, np.arange(1, 4), (ChangeBatch(ORDERS, *part((0, 1), (1, 2), (2, 5))),)
+    )
+    seen = [(number, MarkSeen(Token(token), Position("0"), 0)) for number, token in marks]
+    found = split_at_marks(run, full, seen)
+    told = []
+    for event in found:
+        if isinstance(event, MarkSeen):
+            told.append(str(event.token))
+        elif isinstance(event, Committed) and isinstance(event.run, Run):
+            told.append(" ".join(event.run.position.to_pylist()))
+    assert told == expected
