@@ -18,7 +18,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 import pymysql
 
@@ -36,8 +35,6 @@ from cdcflow.sources.mysql.table_names import TableNames
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
 from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.registry import extra_of, server_column
-
-T = TypeVar("T")
 
 SYSTEM_SCHEMAS = frozenset(("mysql", "information_schema", "performance_schema", "sys"))
 _SHADOW = re.compile(r"_.+_(gho|ghc|del|new|old)", re.DOTALL)
@@ -292,14 +289,14 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
 # ── for the source ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Catalog:
+class Catalog(Session[Connection]):
     """The catalog through one dedicated connection. Thread-safe."""
 
     def __init__(self, connector: Connector, wanted: CaptureSelection, policy: Policy) -> None:
-        self._connector = connector
+        super().__init__(connector, lambda: connector.connect("catalog"))
+        self._server = connector
         self.wanted = wanted
         self._policy = policy
-        self._session = Session(connector, lambda: connector.connect("catalog"))
         self._collations: Mapping[str, int] = {}
         self._names: TableNames | None = None
         self._interned: dict[tuple[Table, tuple[ServerColumn, ...]], DescribedTable] = {}
@@ -308,19 +305,12 @@ class Catalog:
         self._captured: frozenset[TableId] = frozenset()
         self._followed: frozenset[TableId] = frozenset()
 
-    def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
-        return self._session.ask(attempted, question)
-
     def names(self) -> TableNames:
         """How the server compares names; after the first call `wanted` has names as the server stores them."""
         if self._names is None:
-            found = self.ask(f"querying how {self._connector.address} compares names", table_names)
+            found = self.ask(f"querying how {self._server.address} compares names", table_names)
             self._names, self.wanted = found, self.wanted.as_stored(found)
         return self._names
-
-    def close(self) -> None:
-        """Close the session. Call it after `Connector.close`."""
-        self._session.close()
 
     def selected_tables(self, known: Iterable[TableId] = ()) -> Selected:
         """The tables that the settings select. `known`: those that an earlier run captured.
@@ -335,7 +325,7 @@ class Catalog:
         captured = self._listed | frozenset(known)
         self._captured |= captured
         self._followed |= frozenset(known)
-        found = self._look(f"reading the catalog of {self._connector.address}", captured | named, None, captured)
+        found = self._look(f"reading the catalog of {self._server.address}", captured | named, None, captured)
         self._known = {t.id: t for t in found.tables}
         self._listed = frozenset(self._known)
         self._followed |= {t.id for t in found.good}
@@ -416,11 +406,11 @@ class Catalog:
 
     def if_none(self) -> str:
         """The remedy if no table is selected."""
-        return unseen(self._connector.account, self.wanted.selection.patterns)
+        return unseen(self._server.account, self.wanted.selection.patterns)
 
     def _if_unknown(self, names: Sequence[str], held: LockedTables) -> str:
         patterns = [p for p in self.wanted.selection.patterns if p.text in names and p.exact in held.denied]
-        return unseen(self._connector.account, patterns) if patterns else "check the name (case counts)"
+        return unseen(self._server.account, patterns) if patterns else "check the name (case counts)"
 
     def _select_held(
         self, connection: Connection, doubted: frozenset[TableId], only: TableId | None
@@ -474,7 +464,7 @@ class Catalog:
 
     def _collation_ids(self, connection: Connection) -> Mapping[str, int]:
         if not self._collations:
-            self._collations = {n: i for n, i in query(connection, COLLATIONS[self._connector.flavor]) if i}
+            self._collations = {n: i for n, i in query(connection, COLLATIONS[self._server.flavor]) if i}
         return self._collations
 
     def _key(self, told: TableMap, now: CatalogTable | None, logged: Table | None) -> tuple[str, ...] | None:

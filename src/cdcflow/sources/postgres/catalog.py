@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Identity, Table, TableId
@@ -25,8 +24,6 @@ from cdcflow.sources.postgres.connection import Connection, Connector, one_snaps
 from cdcflow.sources.postgres.lives import Lives
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 from cdcflow.sources.postgres.wire import Relation, RelationColumn
-
-T = TypeVar("T")
 
 Words = tuple[str, ...]
 
@@ -487,11 +484,12 @@ def _not_a_table(kind: str, is_partition: bool, persistence: str, *, named: bool
 # ── the stream's tables ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class Catalog:
+class Catalog(Session[Connection]):
     """The catalog through a dedicated connection. Thread-safe."""
 
     def __init__(self, connector: Connector, selection: Selection, policy: Policy) -> None:
-        self._connector = connector
+        super().__init__(connector, lambda: connector.connect("catalog", statement_timeout="30s"))
+        self._address = connector.address
         self._selection = selection
         self._policy = policy
         self.lives = Lives()
@@ -500,7 +498,6 @@ class Catalog:
         """Names that were captured before: it is not a mistake in the settings if no table has one of them now."""
         self.shape_of: Callable[[TableId], Table | None] = lambda table: None
         """The shape of a table's latest rows in the change log (`cdcflow.ports.ShapeAsking`)."""
-        self._session = Session(connector, lambda: connector.connect("catalog", statement_timeout="30s"))
         self.columns_before: Callable[[int], Sequence[Words]] = lambda oid: ()
         """A table's columns at earlier polls: a word for each number (`RowVersions`)."""
         self.key_before: Callable[[int], Sequence[int]] = lambda oid: ()
@@ -511,15 +508,8 @@ class Catalog:
         self._known: dict[int, tuple[Relation, DescribedTable]] = {}
         self._described: dict[Table, DescribedTable] = {}
 
-    def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
-        return self._session.ask(attempted, question)
-
-    def close(self) -> None:
-        """After `Connector.close`."""
-        self._session.close()
-
     def selected_tables(self) -> Selected:
-        return self.ask(f"reading the catalog of {self._connector.address}", self.select)
+        return self.ask(f"reading the catalog of {self._address}", self.select)
 
     def select(self, connection: Connection) -> Selected:
         return select(connection, self._selection, self._policy, self.was_captured)
@@ -530,7 +520,7 @@ class Catalog:
         def question(connection: Connection) -> tuple[DescribedTable, ...]:
             return describe_all(connection, selected.good, self._policy)
 
-        found = self.ask(f"reading the catalog of {self._connector.address}", question)
+        found = self.ask(f"reading the catalog of {self._address}", question)
         return tuple(self._intern(d) for d in found)
 
     def describe(self, relation: Relation) -> DescribedTable | None:
