@@ -11,13 +11,13 @@ Therefore the data that the turns work on needs no lock.
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
+
+from cdcflow.sources.engine.descriptors import WakeDescriptor
 
 ANSWERS_MAX: Final = 2
 """At most this many answers wait to be taken: each may hold some megabytes."""
@@ -36,9 +36,7 @@ class DecodeAhead(Generic[T]):
         self._error: BaseException | None = None
         self._running = self._closed = False
         self._thread: ThreadPoolExecutor | None = None
-        self._near, self._far = socket.socketpair()
-        self._near.setblocking(False)
-        self._far.setblocking(False)
+        self._descriptor = WakeDescriptor()
 
     @property
     def active(self) -> bool:
@@ -52,7 +50,7 @@ class DecodeAhead(Generic[T]):
 
     def fileno(self) -> int:
         """Readable if something can be taken, and when the thread has ended. Valid while it is `active`."""
-        return self._near.fileno()
+        return self._descriptor.fileno()
 
     def poll(self) -> T | None:
         """The next answer, from the thread if it does the turns, otherwise from a turn done here. None if the thread
@@ -74,8 +72,7 @@ class DecodeAhead(Generic[T]):
     def take(self) -> T | None:
         """The next answer, or None if none is ready. A turn's error is raised once the answers before it are taken."""
         with self._changed:
-            with contextlib.suppress(BlockingIOError):
-                self._near.recv(64)
+            self._descriptor.drain()
             if self._answers:
                 self._changed.notify()
                 return self._answers.popleft()
@@ -93,8 +90,7 @@ class DecodeAhead(Generic[T]):
             self._thread.shutdown()
         self._answers.clear()
         self._error = None
-        self._near.close()
-        self._far.close()
+        self._descriptor.close()
 
     def _run(self) -> None:
         try:
@@ -103,16 +99,12 @@ class DecodeAhead(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - raised again by `take`, in the loop's thread
             self._error = error
         self._running = False
-        self._ring()
+        self._descriptor.wake()
 
     def _put(self, answer: T) -> bool:
         """Queue an answer, and wait until the queue has room for the next. Returns whether to do another turn."""
         with self._changed:
             self._answers.append(answer)
-            self._ring()
+            self._descriptor.wake()
             self._changed.wait_for(lambda: self._closed or len(self._answers) < ANSWERS_MAX)
             return not self._closed and self._goes_on()
-
-    def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: the loop is notified already
-            self._far.send(b"!")

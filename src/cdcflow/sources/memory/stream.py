@@ -8,7 +8,6 @@ an earlier one. And it reports a statement that gave rows other values (`RowsFil
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -21,6 +20,7 @@ from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import TRUNCATE, ChangeBatch, Run
 from cdcflow.model.position import Position
 from cdcflow.model.table import BEFORE, OP, Table, TableId
+from cdcflow.sources.engine.descriptors import WakeDescriptor
 from cdcflow.sources.engine.spooled import SpooledRows
 from cdcflow.sources.memory.database import (
     MemoryChange,
@@ -55,16 +55,14 @@ class MemoryStream:
         self._open_spool = open_spool
         self._spool_rows = spool_rows
         self._closed = False
-        self._wakes, self._wake_end = os.pipe()
-        os.set_blocking(self._wakes, False)
-        os.set_blocking(self._wake_end, False)
-        self._deafen = database.listen(self._wake)
-        self._wake()
+        self._descriptor = WakeDescriptor()
+        self._deafen = database.listen(self._descriptor.wake)
+        self._descriptor.wake()
 
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
 
     def fileno(self) -> int:
-        return self._wakes
+        return self._descriptor.fileno()
 
     @property
     def ready(self) -> bool:
@@ -73,7 +71,7 @@ class MemoryStream:
     def poll(self) -> Sequence[StreamEvent]:
         if self._closed:
             raise SourceUnavailable("reading the log: this stream is closed")
-        self._drain()
+        self._descriptor.drain()
         events: list[StreamEvent] = []
         for record in self._database.after(self._at, RECORDS_MAX):
             events += self._events(record)
@@ -88,11 +86,10 @@ class MemoryStream:
 
     def close(self) -> None:
         if not self._closed:
-            with self._database.changed:  # writers to the log call `_wake` while they hold it
+            with self._database.changed:  # writers to the log call `wake` while they hold it
                 self._closed = True
                 self._deafen()
-            os.close(self._wakes)
-            os.close(self._wake_end)
+            self._descriptor.close()
 
     # ── decoding ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,21 +121,6 @@ class MemoryStream:
             rows.write(self._open_spool, batches_of(piece), np.array([c.part for c in piece], np.uint64))
         whole = rows.commit(record.xid, position_of(record.position), record.position)
         return [Committed(whole)] if whole is not None else [Advanced(position_of(record.position), record.position)]
-
-    # ── waking ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _wake(self) -> None:
-        if not self._closed:
-            try:
-                os.write(self._wake_end, b".")
-            except BlockingIOError:
-                return  # enough wake-ups are pending
-
-    def _drain(self) -> None:
-        try:
-            os.read(self._wakes, 1 << 16)
-        except BlockingIOError:
-            return
 
 
 def batches_of(changes: Sequence[MemoryChange]) -> list[ChangeBatch]:
