@@ -234,9 +234,9 @@ def reduced(spark: SparkSession, log: str, way: str) -> dict[str, Any]:
     from cdcflow.tables.job.spans import shapes_over_time
     from cdcflow.tables.merge.evolution import evolve
     from cdcflow.tables.merge.reduce import ColumnLayout, families, reduction
-    from cdcflow.tables.segments import sealed
+    from cdcflow.tables.segments import sealed_range
 
-    whole = sealed(LogLayout(Path(log)))
+    whole = sealed_range(LogLayout(Path(log)))
     (table,) = whole.tables(None).values()
     files = whole.files(table, 0)
     shapes = shapes_over_time(files)

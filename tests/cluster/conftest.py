@@ -77,7 +77,7 @@ class Lake:
         assert self.place.store is not None
         reach(spark, self.place.store)
         cuts = CutsTable(spark, self.format, self.place)
-        found = [cut for cut in self.ends if cuts.numbered(cut) is not None]
+        found = [cut for cut in self.ends if cuts.cut_by_number(cut) is not None]
         newest = cuts.newest()
         assert newest is not None
         assert newest.cut == max(found) == max(self.ends)
@@ -92,14 +92,16 @@ class Lake:
                 for row in shown[str(table.id)].collect():
                     values = tuple(row[c] for c in key)
                     actual[values] = actual.get(values, 0) + 1
-                assert actual == self._folded(table, cut), f"cut {cut}, {name}: {self._told(cuts.numbered(cut), name)}"
+                assert actual == self._folded(table, cut), (
+                    f"cut {cut}, {name}: {self._told(cuts.cut_by_number(cut), name)}"
+                )
         return found
 
     def _told(self, cut: Cut | None, name: str) -> str:
         """What a cut records about a table, and what the table's log and checksums record about each version."""
         lines = [str(cut and cut.tables.get(f"public.{name}"))]
         for path in sorted(
-            (self.bucket / self.place.at(("public", name, "_delta_log")).removeprefix("s3a://")).iterdir()
+            (self.bucket / self.place.location_of(("public", name, "_delta_log")).removeprefix("s3a://")).iterdir()
         ):
             if path.suffix not in (".json", ".crc"):
                 continue

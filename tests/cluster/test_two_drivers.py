@@ -133,7 +133,7 @@ def test_no_version_is_committed_twice(lake: Lake, server: ObjectServer, tmp_pat
         wait(lambda: all("done" in one.merges()[-1] for one in both.values()), "the last version")
     won = {who: [m["won"] for m in one.merges() if "won" in m] for who, one in both.items()}
     assert sorted(won["a"] + won["b"]) == list(range(VERSIONS)), "a version was committed by both, or by neither"
-    folder = server.directory / "buckets" / lake.place.at(("raced", "_delta_log")).removeprefix("s3a://")
+    folder = server.directory / "buckets" / lake.place.location_of(("raced", "_delta_log")).removeprefix("s3a://")
     for who, versions in won.items():
         written = [json.loads((folder / f"{version:020d}.json").read_text()) for version in versions]
         assert written == [{"by": who, "version": version} for version in versions]

@@ -54,9 +54,9 @@ def fetch(place: Path) -> None:
     """Copy the jars into a folder."""
     import pyspark
 
-    from cdcflow.spark.jars import fetched
+    from cdcflow.spark.jars import fetch_packages
 
-    fetched(PACKAGES, place)
+    fetch_packages(PACKAGES, place)
     for jar in (Path(pyspark.__file__).parent / "jars").glob(_IN_PYSPARK):
         shutil.copy(jar, place / f".{jar.name}")
         (place / f".{jar.name}").rename(place / jar.name)

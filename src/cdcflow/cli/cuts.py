@@ -39,9 +39,9 @@ def cuts(
         found = moments.find(known, place, None, as_of)
         typer.echo(views.spark_sql(found, place, engine.rules.name), nl=False)
         return
-    listed = known.listed()
+    listed = known.list_cuts()
     if as_of is not None:
-        listed = [moments.chosen(listed, as_of, place)]
+        listed = [moments.latest_cut_at(listed, as_of, place)]
     if json:
         output.print_json([_plain(one) for one in listed])
     elif listed:

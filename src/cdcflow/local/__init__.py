@@ -128,9 +128,9 @@ def table_with_base(
         ConfigurationError: the rows cannot be read.
     """
     from cdcflow.tables.local.attached_tables import Attaching
-    from cdcflow.tables.local.bases import opened
+    from cdcflow.tables.local.bases import open_base
 
-    return Attaching(engine, warehouse, layout, shape, opened(path, as_of), wide=wide, known=known)
+    return Attaching(engine, warehouse, layout, shape, open_base(path, as_of), wide=wide, known=known)
 
 
 def _check_installed(attempted: str, table_format: str) -> None:

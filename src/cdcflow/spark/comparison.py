@@ -24,7 +24,7 @@ from cdcflow.spark.sql import named
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.verify.live_copy import CopyParts, asked, check, matching
+from cdcflow.tables.verify.live_copy import CopyParts, ask_copy, check, matching
 from cdcflow.tables.verify.port import At, Columns, Comparer
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ class SparkCopy:
         self._comparer = comparer
 
     def describe(self, table: TableId) -> Target:
-        return asked(self._reader, self._place, table, lambda _table, _query, target: target)[1]
+        return ask_copy(self._reader, self._place, table, lambda _table, _query, target: target)[1]
 
     def digests(self, columns: Columns, buckets: digest.Buckets | None = None) -> tuple[At, pa.Table]:
         if not _is_portable(columns):
             at, rows = self._arrow(columns, lambda query: _all(columns, query))
-            return at, self._comparer.digested(columns, rows)
+            return at, self._comparer.digest_rows(columns, rows)
         key = columns.key if columns.has_key else ()
         return self._arrow(columns, lambda query: digest.digests(f"({query})", key, columns.columns, buckets))
 
@@ -67,7 +67,7 @@ class SparkCopy:
         if not columns.has_key and not _is_portable(columns):
             at, rows = self._arrow(columns, lambda query: _all(columns, query))
         else:
-            with self._given(columns, keys) as wanted:
+            with self._keys_view(columns, keys) as wanted:
                 at, rows = self._arrow(columns, lambda query: matching(columns, f"({query})", wanted))
         # Values as in the source's rows, not as Spark sends them.
         return at, self._comparer.matching(columns, rows, keys)
@@ -77,10 +77,10 @@ class SparkCopy:
             check(columns, target)
             return self._spark.sql(as_written(self._spark, question(query))).toArrow()
 
-        return asked(self._reader, self._place, columns.table, ask)
+        return ask_copy(self._reader, self._place, columns.table, ask)
 
     @contextmanager
-    def _given(self, columns: Columns, keys: pa.Table) -> Iterator[str]:
+    def _keys_view(self, columns: Columns, keys: pa.Table) -> Iterator[str]:
         """Yield a view of these keys."""
         types = {f"k{i}": columns.type_of(name) for i, name in enumerate(columns.key)}
         # A timestamp without a zone would get the session's zone.

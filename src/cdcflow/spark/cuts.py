@@ -67,14 +67,14 @@ class CutsTable:
             return None
         said = self._table.newest_commit()
         found = None if said is None else said.get("published")
-        return self._found(there, None) if found is None else Cut.from_json(found)
+        return self._find(there, None) if found is None else Cut.from_json(found)
 
-    def numbered(self, cut: int) -> Cut | None:
+    def cut_by_number(self, cut: int) -> Cut | None:
         """Return the cut with that number; `None` if it was not published."""
         there = self._table.snapshot()
-        return None if there is None else self._found(there, cut)
+        return None if there is None else self._find(there, cut)
 
-    def listed(self) -> list[ListedCut]:
+    def list_cuts(self) -> list[ListedCut]:
         """Return all kept cuts, oldest first, each once."""
         if self._table.snapshot() is None:
             return []
@@ -88,12 +88,12 @@ class CutsTable:
         )
         return newest_of_each(ListedCut(**row.asDict()) for row in rows.collect())
 
-    def expired(self) -> int:
+    def latest_expired(self) -> int:
         """Return the latest cut that maintenance has expired; 0 if none has expired yet."""
         there = self._table.snapshot()
         return 0 if there is None else int(there.properties.get(EXPIRED_PROPERTY, "0"))
 
-    def shown(self) -> Mapping[str, Shown]:
+    def tables_shown(self) -> Mapping[str, Shown]:
         """Return every table that a kept cut shows, keyed by name."""
         there = self._table.snapshot()
         if there is None:
@@ -121,7 +121,7 @@ class CutsTable:
         self._table.compact()
         self._table.let_go(Kept({}, 0, time.time() - VERSIONS_KEPT_S))
 
-    def _found(self, there: TableSnapshot, cut: int | None) -> Cut | None:
+    def _find(self, there: TableSnapshot, cut: int | None) -> Cut | None:
         rows = self._spark.table(self._table.sql)
         if cut is not None:
             rows = rows.where(f"cut = {int(cut)}")
@@ -215,7 +215,7 @@ def published_cut(
         ConfigurationError: no such cut was published, or the session is Spark Connect's.
     """
     refuse_connect(spark)
-    root = reached(spark, warehouse)
+    root = with_reachable_store(spark, warehouse)
     return find(CutsTable(spark, format_for(root, None), root), root, cut, as_of)
 
 
@@ -242,19 +242,19 @@ def read_cut(
         TableFailed: no table can be read. If only some cannot, they are excluded, each with a warning that names the
         reason.
     """
-    root = reached(spark, warehouse)
+    root = with_reachable_store(spark, warehouse)
     found = published_cut(spark, root, cut, as_of=as_of)
     format_ = table_format(format_for(root, None))
     wanted = wanted_tables(found, tables, incomplete=incomplete)
 
-    def pinned(name: str) -> DataFrame:
+    def rows_of(name: str) -> DataFrame:
         there = format_.table(spark, root, found.tables[name].path.split("/"))
-        return _pinned(there, root, found, name)
+        return _rows_at_cut(there, root, found, name)
 
-    return read_tables(found, wanted, pinned, "spark", root, of_spark)
+    return read_tables(found, wanted, rows_of, "spark", root, of_spark)
 
 
-def reached(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse:
+def with_reachable_store(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse:
     """Return the warehouse, after making its store reachable for the session."""
     place = Warehouse.of(warehouse)
     if place.store is not None:
@@ -262,14 +262,14 @@ def reached(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse
     return place
 
 
-def _pinned(there: StatementTable, root: Warehouse, cut: Cut, name: str) -> DataFrame:
+def _rows_at_cut(there: StatementTable, root: Warehouse, cut: Cut, name: str) -> DataFrame:
     table = cut.tables[name]
-    if why := _lost(there, cut, name):
+    if why := _why_lost(there, cut, name):
         raise version_gone(root, cut, name, why)
     return there.at(table.version)
 
 
-def _lost(there: StatementTable, cut: Cut, name: str) -> str | None:
+def _why_lost(there: StatementTable, cut: Cut, name: str) -> str | None:
     """Return why a table of a cut cannot be read; `None` if it can."""
     table, newest = cut.tables[name], there.snapshot()
     if newest is None:

@@ -84,8 +84,8 @@ class SparkEngine:
             return upkeep_folder_lease(self._warehouse.folder)
         return lease(self._spark, self._warehouse)
 
-    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-        return located(self._spark, layout, files, room)
+    def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        return readable_files(self._spark, layout, files, room)
 
     def cuts(self) -> CutsTable:
         return CutsTable(self._spark, self.rules.name, self._warehouse, named=True)
@@ -117,13 +117,13 @@ class SparkEngine:
     def read_text(self, path: Sequence[str]) -> str | None:
         if self._warehouse.is_local:
             return text_files.read_text(self._warehouse.folder, path)
-        return read_object(self._spark, self._warehouse.at(path))
+        return read_object(self._spark, self._warehouse.location_of(path))
 
     def write_text(self, path: Sequence[str], text: str) -> None:
         if self._warehouse.is_local:
             text_files.write_text(self._warehouse.folder, path, text)
         else:
-            write_object(self._spark, self._warehouse.at(path), text)
+            write_object(self._spark, self._warehouse.location_of(path), text)
 
     def is_conflict(self, error: BaseException) -> bool:
         return self._format.is_conflict(error)
@@ -132,10 +132,10 @@ class SparkEngine:
         found = of_spark(error)
         if found is None or found.place or "SQLite" not in found.what:
             return found
-        return replace(found, place=self._warehouse.at((CATALOG,)))  # the catalog of a warehouse in a folder
+        return replace(found, place=self._warehouse.location_of((CATALOG,)))  # the catalog of a warehouse in a folder
 
 
-def located(spark: SparkSession, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+def readable_files(spark: SparkSession, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
     """Return the files in place, where executors can read them; files with a name that Spark treats as hidden get
     another name."""
     if layout.store is None:

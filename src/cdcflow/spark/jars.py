@@ -1,6 +1,6 @@
 """Delta's jars, Iceberg's, those for Kafka and for S3: fetched once into a cache folder, then used without a network.
 
-A session that lacks some fetches them itself (`needed`). To fetch them beforehand:
+A session that lacks some fetches them itself (`jars_for_session`). To fetch them beforehand:
 
     python -m cdcflow.spark.jars              fetch what is missing, print the folder
     python -m cdcflow.spark.jars --iceberg    also Iceberg's
@@ -120,7 +120,7 @@ class _JarSet:
     def command(self) -> str:
         return f"{_COMMAND}{self.option}"
 
-    def listed(self) -> list[str]:
+    def paths(self) -> list[str]:
         """Return the paths of the jars.
 
         Raises:
@@ -144,12 +144,12 @@ class _JarSet:
             ConfigurationError: there is no Java, or the folder cannot be written.
         """
         try:
-            return self.listed()
+            return self.paths()
         except ConfigurationError:
             place = self.place()
             _log.info("fetching jars", what=self.purpose, size=f"{self.megabytes} MB", to=str(place))
             _fetch_all(self.steps, place, self._is_there)
-        return self.listed()
+        return self.paths()
 
     def _is_there(self) -> bool:
         return self._is_whole([str(p) for p in self.place().glob("*.jar")])
@@ -164,20 +164,20 @@ def jars() -> list[str]:
     Raises:
         ConfigurationError: they were not fetched yet.
     """
-    return [*_DELTA.listed(), str(OWN_JAR)]
+    return [*_DELTA.paths(), str(OWN_JAR)]
 
 
 def iceberg_jars() -> list[str]:
     """Return the paths of Iceberg's jars, and of cdcflow's, which has `ICEBERG_PLUGIN`. Raises as `jars` does."""
-    return [*_ICEBERG.listed(), str(OWN_JAR)]
+    return [*_ICEBERG.paths(), str(OWN_JAR)]
 
 
 def s3_jars() -> list[str]:
     """Return the paths of the jars that let Spark read and write in S3-compatible stores. Raises as `jars` does."""
-    return _S3.listed()
+    return _S3.paths()
 
 
-def needed(table_formats: Collection[str], *, kafka: bool = False, s3: bool = False) -> list[str]:
+def jars_for_session(table_formats: Collection[str], *, kafka: bool = False, s3: bool = False) -> list[str]:
     """Return the paths of the jars for a session with these abilities; missing ones are fetched now.
 
     Raises:
@@ -192,14 +192,14 @@ def needed(table_formats: Collection[str], *, kafka: bool = False, s3: bool = Fa
         (_S3, s3),
     ):
         if is_wanted:
-            found += _ensured(jar_set)
+            found += _ensure(jar_set)
     return [*found, str(OWN_JAR)] if table_formats else found
 
 
-def _ensured(jar_set: _JarSet) -> list[str]:
+def _ensure(jar_set: _JarSet) -> list[str]:
     place = jar_set.place()
     if os.environ.get("CDCFLOW_JARS") == str(place) and place.exists() and any(place.iterdir()):
-        return jar_set.listed()  # the folder is the user's: its files are not replaced unasked
+        return jar_set.paths()  # the folder is the user's: its files are not replaced unasked
     try:
         return jar_set.fetch()
     except SourceUnavailable as error:
@@ -260,7 +260,7 @@ _S3 = _JarSet(
 )
 
 
-def fetched(packages: Sequence[str], target: Path) -> Path:
+def fetch_packages(packages: Sequence[str], target: Path) -> Path:
     """Return a folder with these packages and all of their dependencies, fetched unless it exists.
 
     Raises:

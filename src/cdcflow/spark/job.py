@@ -21,7 +21,7 @@ from cdcflow.tables.formats import FORMATS, format_for
 from cdcflow.tables.job import job
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.job import OnEdit
-from cdcflow.tables.job.reports import MergeReport, TableMergeReport, Watch, unwatched
+from cdcflow.tables.job.reports import MergeReport, TableMergeReport, Watch, ignore_progress
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.paths import Warehouse
 
@@ -41,7 +41,7 @@ def merge(
     table_format: str | None = None,
     newest: Checkpoint | None = None,
     origin: Mapping[str, object] | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
     policies: Policies = DEFAULTS,
 ) -> MergeReport:
     """Bring every current-state table to the latest sealed cut of the log, then publish the cut.
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--on-edit", choices=("warn", "stop"), default="warn")
     chosen = parser.parse_args(arguments)
     try:
-        report = _merged(chosen)
+        report = _run_merge(chosen)
     except CdcflowError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if any(table.left_out is not None for table in report.tables) else 0
 
 
-def _merged(chosen: argparse.Namespace) -> MergeReport:
+def _run_merge(chosen: argparse.Namespace) -> MergeReport:
     from pyspark.sql import SparkSession
 
     from cdcflow.spark.session import is_submitted, session

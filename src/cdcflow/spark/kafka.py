@@ -31,7 +31,7 @@ from cdcflow.spark import job
 from cdcflow.spark.job import MergeReport, OnEdit
 from cdcflow.spark.runtime.connect import refuse_connect
 from cdcflow.spark.runtime.java_options import java_options
-from cdcflow.tables.job.reports import Watch, unwatched
+from cdcflow.tables.job.reports import Watch, ignore_progress
 from cdcflow.tables.job.several_logs import Merged
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.paths import Warehouse
@@ -54,7 +54,7 @@ def merge(
     *,
     on_edit: OnEdit = "warn",
     table_format: str | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
     policies: Policies = DEFAULTS,
 ) -> MergeReport:
     """Bring every current-state table to the latest committed cut of the log, then publish the cut.
@@ -83,7 +83,7 @@ def merge(
     )
 
 
-def merged(spark: SparkSession, name: str, tier: Tier, policies: Policies = DEFAULTS) -> Merged:
+def log_to_merge(spark: SparkSession, name: str, tier: Tier, policies: Policies = DEFAULTS) -> Merged:
     """Return the log for a merge together with others, under this name (see `cdcflow.tables.job.several_logs`). The
     topic's new records are sealed into the history first.
 
@@ -101,7 +101,7 @@ def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, obje
     """
     with tier.open() as opened:
         if opened.tail is not None:
-            for directory in _sealed(spark, opened, opened.tail):
+            for directory in _seal_in_task(spark, opened, opened.tail):
                 opened.put(directory)
         return opened.newest, dict(opened.origin())
 
@@ -123,13 +123,13 @@ def records(spark: SparkSession, tier: Tier) -> DataFrame:
     try:
         return reader.load()
     except Exception as error:
-        raise _named(f"streaming topic {tier.topic().name}", error) from error
+        raise _translate_error(f"streaming topic {tier.topic().name}", error) from error
 
 
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _sealed(spark: SparkSession, opened: OpenTier, tail: TopicTail) -> list[str]:
+def _seal_in_task(spark: SparkSession, opened: OpenTier, tail: TopicTail) -> list[str]:
     """Let one Spark task write the segments; return their directories."""
     attempted = f"sealing topic {tail.topic.name} with Spark, places {tail.begin} to {tail.end}"
     # A separate session: the batch size is a session's setting.
@@ -149,7 +149,7 @@ def _sealed(spark: SparkSession, opened: OpenTier, tail: TopicTail) -> list[str]
         )
         found = rows.mapInArrow(_work(opened.sealer), "directory string, kind string, message string").collect()
     except Exception as error:
-        raise _named(attempted, error) from error
+        raise _translate_error(attempted, error) from error
     for row in found:
         if row.kind is not None:
             raise _again(row.kind, row.message)
@@ -195,7 +195,7 @@ def _places(topic: str, place: int) -> str:
     return json.dumps({topic: {"0": place}})
 
 
-def _named(attempted: str, error: Exception) -> CdcflowError:
+def _translate_error(attempted: str, error: Exception) -> CdcflowError:
     """Return cdcflow's error for one of Spark's: only its first line, as the rest is a Java stack."""
     text = str(error).split("\n")[0][:500]
     if "data source" in text and "kafka" in text:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.tier import Tier
-from cdcflow.spark.cuts import CutsTable, reached
-from cdcflow.spark.engine import located
+from cdcflow.spark.cuts import CutsTable, with_reachable_store
+from cdcflow.spark.engine import readable_files
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.runtime.connect import refuse_connect
 from cdcflow.spark.runtime.failures import of_spark
@@ -32,7 +32,7 @@ from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import Failure, TableSnapshot
-from cdcflow.tables.segments import InputFile, copied, visible
+from cdcflow.tables.segments import InputFile, local_copies, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +62,7 @@ def read_live(
     session is Spark Connect's.
     """
     refuse_connect(spark)
-    place = reached(spark, warehouse)
+    place = with_reachable_store(spark, warehouse)
     reader = SparkReader(spark, place, format_for(place, None))
     layout = Layout.of(log) if isinstance(log, Layout | Path | str) else log.layout
     return live.read(reader, layout, place, tables, incomplete=incomplete, policies=policies)
@@ -87,13 +87,13 @@ class SparkReader:
     def table(self, path: Sequence[str]) -> SparkPastTable:
         return SparkPastTable(self._spark, self._format.table(self._spark, self._warehouse, path))
 
-    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+    def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         # A file under another name must exist as long as the plan does, and that is unknown.
         hidden = any(Path(file.path).name[0] in "_." for file in files)
         is_here = runs_here(self._spark.sparkContext.master)
         if layout.store is not None and is_here and sum(f.file.bytes for f in files) <= COPIED_BYTES_MAX:
-            return [visible(file, lasting_room()) for file in copied(layout, files)]
-        return located(self._spark, layout, files, lasting_room() if hidden else room)
+            return [visible(file, lasting_room()) for file in local_copies(layout, files)]
+        return readable_files(self._spark, layout, files, lasting_room() if hidden else room)
 
     def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         return None

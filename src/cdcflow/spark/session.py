@@ -73,7 +73,7 @@ def session(
             runbook="package-missing",
         ) from error
     # Imported here, so that `python -m cdcflow.spark.jars` is not loaded twice.
-    from cdcflow.spark.jars import ICEBERG_PLUGIN, LOG_STORES, log_store, needed
+    from cdcflow.spark.jars import ICEBERG_PLUGIN, LOG_STORES, jars_for_session, log_store
 
     workers = cores or os.cpu_count() or 2
     # By default workers use the first python in PATH, which may be another version.
@@ -90,7 +90,7 @@ def session(
     if not is_submitted():
         chosen |= {"spark.master": f"local[{workers}]", "spark.driver.memory": memory}
         listed = [
-            *needed(table_formats, kafka=kafka, s3=s3),
+            *jars_for_session(table_formats, kafka=kafka, s3=s3),
             *filter(None, own.pop("spark.jars", "").split(",")),
         ]
         chosen["spark.jars"] = ",".join(listed)
@@ -149,7 +149,7 @@ def is_submitted() -> bool:
 def session_for(config: Config, *others: Config) -> SparkSession:
     """Return a session that merges as configured (see `session`), and that can also read the logs of the other
     settings."""
-    metastore = Metastore.configured(config.merge)
+    metastore = Metastore.from_settings(config.merge)
     logs = [one.log for one in (config, *others)]
     of_log = any(log.objects is not None if isinstance(log, FileLog) else log.history_url is not None for log in logs)
     return session(

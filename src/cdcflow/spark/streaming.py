@@ -83,13 +83,13 @@ def merge_stream(
     own = spark.newSession()
     life = _Life()
 
-    def merged(batch: DataFrame, number: int) -> None:
-        report = retried(lambda: _merge(own, place, warehouse, table_format, policies), retry_timeout_s, life.is_wanted)
+    def merge_batch(batch: DataFrame, number: int) -> None:
+        report = retry(lambda: _merge(own, place, warehouse, table_format, policies), retry_timeout_s, life.is_wanted)
         if on_merge is not None:
             on_merge(report)
 
     try:
-        writer = _growth(spark, place, life, retry_timeout_s).writeStream.foreachBatch(merged)
+        writer = _growth(spark, place, life, retry_timeout_s).writeStream.foreachBatch(merge_batch)
         if checkpoint is not None:
             writer = writer.option("checkpointLocation", _place(checkpoint))
         if trigger is not None:
@@ -160,7 +160,7 @@ def _growth(spark: SparkSession, log: Layout | Tier, life: _Life, retry_timeout_
     from cdcflow.spark.log_source.sealed_offsets import NAME, OffsetServer, source_of
 
     looks = _Looks(log)
-    server = OffsetServer(lambda: retried(looks.newest, retry_timeout_s, life.is_wanted))
+    server = OffsetServer(lambda: retry(looks.newest, retry_timeout_s, life.is_wanted))
     server.start(life.is_wanted)
     with _registering:  # the name belongs to the session, the log to this query
         spark.dataSource.register(source_of(server.path))
@@ -188,7 +188,7 @@ class _Looks:
         return self._newest
 
 
-def retried(attempt: Callable[[], _Result], timeout_s: float, is_wanted: Callable[[], bool] = lambda: True) -> _Result:
+def retry(attempt: Callable[[], _Result], timeout_s: float, is_wanted: Callable[[], bool] = lambda: True) -> _Result:
     """Return what `attempt` returns. After SinkUnavailable it is repeated, with pauses that grow from 1 s to 30 s.
 
     Raises:

@@ -71,7 +71,7 @@ class LogPart:
     @classmethod
     def from_json(cls, found: str | Mapping[str, Any]) -> LogPart:
         value = json.loads(found) if isinstance(found, str) else found
-        return cls(**{**_known(cls, value), "tables": tuple(value["tables"])})
+        return cls(**{**_known_fields(cls, value), "tables": tuple(value["tables"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class Cut:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Cut:
-        tables = {name: CutTable(**_known(CutTable, table)) for name, table in found["tables"].items()}
+        tables = {name: CutTable(**_known_fields(CutTable, table)) for name, table in found["tables"].items()}
         logs = {log_id: LogPart.from_json(part) for log_id, part in (found.get("logs") or {}).items()}
-        return cls(**{**_known(cls, found), "tables": tables, "logs": logs})
+        return cls(**{**_known_fields(cls, found), "tables": tables, "logs": logs})
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], clock: int) -> Cut:
@@ -178,7 +178,7 @@ def _parts(logs: Mapping[str, str]) -> dict[str, LogPart]:
     return {log_id: LogPart.from_json(part) for log_id, part in logs.items()}
 
 
-def _known(of: type[Cut] | type[CutTable] | type[LogPart], found: Mapping[str, Any]) -> dict[str, Any]:
+def _known_fields(of: type[Cut] | type[CutTable] | type[LogPart], found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that this version knows, without those that a newer cdcflow has added."""
     return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
 

@@ -62,7 +62,7 @@ def sync_table(folder: Path, since: float) -> None:
         sync_folder(above)
 
 
-def torn(table: str, version: int) -> HistoryLost:
+def torn_error(table: str, version: int) -> HistoryLost:
     """Return the error for a table version that misses files which were never durable."""
     return HistoryLost(
         f"version {version} of table {table} names files that are missing or end early, as a power cut leaves them",

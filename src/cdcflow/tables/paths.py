@@ -39,7 +39,7 @@ class Metastore:
     prefix: str = ""
 
     @classmethod
-    def configured(cls, merge: Merge) -> Metastore | None:
+    def from_settings(cls, merge: Merge) -> Metastore | None:
         """Return the metastore that `merge.catalog` names; `None` if Delta tables are known by path only, or the tables
         are Iceberg's."""
         if merge.format != "delta" or merge.catalog is None:
@@ -111,7 +111,7 @@ class Warehouse:
         found = urlsplit(str(self.root)) if not self.is_local else None
         return found.netloc if found is not None and found.scheme == "s3a" else None
 
-    def at(self, path: Sequence[str]) -> str:
+    def location_of(self, path: Sequence[str]) -> str:
         """Return the full path or URL of something in it."""
         if isinstance(self.root, Path):
             return str(self.root.resolve().joinpath(*path))

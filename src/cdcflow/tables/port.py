@@ -278,16 +278,16 @@ class Cuts(Protocol):
     def newest(self) -> Cut | None:
         """Return the latest; `None` if there is no cut."""
 
-    def numbered(self, cut: int) -> Cut | None:
+    def cut_by_number(self, cut: int) -> Cut | None:
         """Return the cut with that number; `None` if it was not published, or is no longer kept."""
 
-    def listed(self) -> list[ListedCut]:
+    def list_cuts(self) -> list[ListedCut]:
         """Return all kept cuts, oldest first, each once."""
 
-    def expired(self) -> int:
+    def latest_expired(self) -> int:
         """Return the latest cut that maintenance has expired; 0 if none has expired yet."""
 
-    def shown(self) -> Mapping[str, Shown]:
+    def tables_shown(self) -> Mapping[str, Shown]:
         """Return every table that a kept cut shows, keyed by name."""
 
     def tidy(self, oldest: int) -> None:
@@ -322,7 +322,7 @@ class Engine(Protocol):
     def upkeep_lease(self) -> AbstractContextManager[None]:
         """Held during a maintenance step for which a merge has to wait. SinkUnavailable: a merge is running."""
 
-    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+    def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         """Return the files at paths where this engine can read them, for as long as the folder `room` exists.
 
         Raises:

@@ -230,14 +230,14 @@ class Range:
         """Return whether the log still has everything after a cut."""
         first = self.segments[0]
         # A copy has fewer cuts than its original, and begins where the original began.
-        return self._known(first.first_offset == 1 or first.first_cut <= after_cut + 1)
+        return self._check_older(first.first_offset == 1 or first.first_cut <= after_cut + 1)
 
     def has(self, offset: int) -> bool:
         """Return whether the log still has everything starting at an offset. Offset 0: from the very beginning."""
         first = self.segments[0].first_offset
-        return self._known(first == 1 or offset >= first)
+        return self._check_older(first == 1 or offset >= first)
 
-    def _known(self, there: bool) -> bool:
+    def _check_older(self, there: bool) -> bool:
         if self.older and not there:
             raise OlderNeeded
         return there
@@ -278,7 +278,7 @@ def _tables_in(segments: Manifests) -> dict[str, TableId]:
     return found
 
 
-def sealed(location: LogLocation, behind: int = 0, *, recent: bool = False) -> Range:
+def sealed_range(location: LogLocation, behind: int = 0, *, recent: bool = False) -> Range:
     """Return the sealed segments of a log; the manifests of segments with rows after offset `behind` are read at once.
     `recent`: list at least these, and others only if that costs nothing.
 
@@ -314,7 +314,11 @@ def backfills(log: Range, newest: Checkpoint | None = None) -> Mapping[str, Mapp
     if newest is not None and newest.next_offset == checkpoint.next_offset:
         return _tables_of(newest)
     found = _tables_of(checkpoint)
-    return found if newest is None else {**found, **dict(_attached(found, _tables_of(newest), checkpoint.next_offset))}
+    return (
+        found
+        if newest is None
+        else {**found, **dict(_newly_attached(found, _tables_of(newest), checkpoint.next_offset))}
+    )
 
 
 def _tables_of(checkpoint: Checkpoint) -> dict[str, Mapping[str, Any]]:
@@ -322,7 +326,7 @@ def _tables_of(checkpoint: Checkpoint) -> dict[str, Mapping[str, Any]]:
     return found if isinstance(found, dict) else {}
 
 
-def _attached(
+def _newly_attached(
     before: Mapping[str, Mapping[str, Any]], newest: Mapping[str, Mapping[str, Any]], next_offset: int
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the tables with a base that their latest sealed row does not know of yet, in the state in which they got
@@ -391,7 +395,7 @@ def _nowhere(store: Store, layout: Layout, file: InputFile) -> HistoryLost:
     )
 
 
-def copied(layout: Layout, files: Sequence[InputFile]) -> list[InputFile]:
+def local_copies(layout: Layout, files: Sequence[InputFile]) -> list[InputFile]:
     """Return these files on the local disk; those of the log's store are kept in the local cache, which evicts files
     when it has no room for others.
 
@@ -401,10 +405,10 @@ def copied(layout: Layout, files: Sequence[InputFile]) -> list[InputFile]:
     if (store := layout.store) is None:
         return list(files)
     with ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
-        return list(pool.map(lambda file: _copied(store, layout, file), files))
+        return list(pool.map(lambda file: _local_copy(store, layout, file), files))
 
 
-def _copied(store: Store, layout: Layout, file: InputFile) -> InputFile:
+def _local_copy(store: Store, layout: Layout, file: InputFile) -> InputFile:
     try:
         return replace(file, path=str(layout.file(file.segment, file.file)))
     except FileNotFoundError as error:

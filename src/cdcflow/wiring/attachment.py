@@ -69,11 +69,11 @@ def attach_table(config: Config, name: str, path: str, as_of: str | None, order:
 
 def _wait_until_sealed(layout: Layout, table: TableId, wait_s: float) -> None:
     """Wait, so that the next merge sees the base, and does not report the table as still being read."""
-    from cdcflow.tables.segments import backfills, sealed
+    from cdcflow.tables.segments import backfills, sealed_range
 
     until = time.monotonic() + wait_s
     while time.monotonic() < until:
-        log = sealed(layout)
+        log = sealed_range(layout)
         if log.newest is not None and TableBackfill.of(backfills(log).get(str(table), {})).base:
             return
         time.sleep(_LOOK_S)

@@ -81,7 +81,7 @@ def warehouse(config: Config) -> Warehouse:
         catalog = {k: secret(v) or "" if is_reference(v) else v for k, v in settings.catalog.items()}
     bucket = found.bucket
     store = None if settings.objects is None or bucket is None else settings.objects.address(bucket)
-    return replace(found, store=store, catalog=catalog, metastore=Metastore.configured(settings))
+    return replace(found, store=store, catalog=catalog, metastore=Metastore.from_settings(settings))
 
 
 def policies(config: Config) -> Policies:
@@ -146,9 +146,9 @@ def logs_to_merge(configs: Mapping[str, Config], spark: Any = None) -> list[Merg
 
 def _merge_input(name: str, config: Config, spark: Any) -> Merged:
     if isinstance(config.log, KafkaLog):
-        from cdcflow.spark.kafka import merged
+        from cdcflow.spark.kafka import log_to_merge
 
-        return merged(spark, name, tier(config), policies(config))
+        return log_to_merge(spark, name, tier(config), policies(config))
     from cdcflow.tables.job.several_logs import Merged
 
     return Merged(name, merge_layout(config.log, config.merge.spark.get("spark.master")), policies(config))

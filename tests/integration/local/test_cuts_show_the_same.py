@@ -116,7 +116,7 @@ def strange(warehouse: Path, format_name: str, what: str) -> None:
         before.update(log.version - 1)
         gone = {"delete": now[:1], "restore": now, "none": []}[what]
         come = before.files() if what == "restore" else []
-        log.commit([{"commitInfo": said}, *(f.removed(0) for f in gone), *(f.added() for f in come)])
+        log.commit([{"commitInfo": said}, *(f.remove_action(0) for f in gone), *(f.add_action() for f in come)])
         return
     with closing(catalog(warehouse)) as known:
         table = known.load_table("public.orders")

@@ -161,7 +161,7 @@ def compacting(log: HandLog, patch: pytest.MonkeyPatch, *, times: int) -> list[i
     """Between the listing of a log's segments and the reading of their files two of them become one, this many times.
     Returns the numbers of the listings, as they occur.
     """
-    right, listed = segments.sealed, list[int]()
+    right, listed = segments.sealed_range, list[int]()
 
     def sealed(*given: Any, **more: Any) -> Any:
         found = right(*given, **more)
@@ -171,5 +171,5 @@ def compacting(log: HandLog, patch: pytest.MonkeyPatch, *, times: int) -> list[i
             log.compact(len(Layout(log.root).segment_offsets()) - 1)
         return found
 
-    patch.setattr("cdcflow.tables.job.live.sealed", sealed)
+    patch.setattr("cdcflow.tables.job.live.sealed_range", sealed)
     return listed

@@ -183,7 +183,7 @@ def patched(of: Any, name: str, bug: Callable[[Any], Any]) -> Iterator[None]:
 def no_act_of(kind: str) -> Any:
     return patched(
         live,
-        "followed",
+        "rows_after_acts",
         lambda right: lambda target, acts, *more: right(target, (a for a in acts if type(a).__name__ != kind), *more),
     )
 
@@ -200,7 +200,7 @@ def newest(right: Any) -> Any:
 
 
 def all_columns(folding: Folding) -> str:
-    return live._listed(folding.layout.target, "t")
+    return live._column_list(folding.layout.target, "t")
 
 
 def of_nothing(right: Callable[..., str]) -> Callable[..., str]:
@@ -210,7 +210,7 @@ def of_nothing(right: Callable[..., str]) -> Callable[..., str]:
 
 
 BUGS: dict[str, tuple[Callable[[], Any], int]] = {
-    "sweep leaves rows": (lambda: patched(live, "_kept", lambda _: lambda _: ""), 44),
+    "sweep leaves rows": (lambda: patched(live, "_sweep_filter", lambda _: lambda _: ""), 44),
     "latest version, not the cut's": (lambda: patched(LocalPastTable, "as_of", newest), 17),
     "least key out of bounds": (lambda: words(">= CAST", "> CAST"), 35),
     "missing columns not renamed": (lambda: patched(live, "_missing", lambda _: lambda _, own: own), 42),
@@ -239,10 +239,10 @@ def last_turn_only() -> Any:
 
 BUGS_OF_MODES: dict[str, tuple[Mode, Callable[[], Any], int]] = {
     "truncates mark nothing": ("soft_delete", lambda: patched(live, "_staying", lambda _: all_columns), 102),
-    "defaults in versions that had ended": ("history", lambda: patched(live, "followed", with_all_filled), 133),
+    "defaults in versions that had ended": ("history", lambda: patched(live, "rows_after_acts", with_all_filled), 133),
     "open versions stay open": ("history", lambda: words("LEFT ANTI JOIN", "LEFT JOIN"), 101),
     "versions of a dropped table lost": ("history", lambda: last_turn_only(), 155),
-    "existing changes forgotten": ("append", lambda: patched(live, "folded", of_nothing), 100),
+    "existing changes forgotten": ("append", lambda: patched(live, "rows_after_range", of_nothing), 100),
     "unchanged columns not renamed": ("append", lambda: patched(live, "_missing", lambda _: lambda _, own: own), 107),
 }
 """The same of modes that keep more than the rows of now."""

@@ -299,7 +299,10 @@ def test_deleted_rows_are_marked_in_their_file_until_most_of_it_is_dead(
             found = {}
             for file in there.files():
                 with there.open_file(file) as rows:
-                    found[file.path if isinstance(file, File) else file.file.file_path] = len(rows), len(rows.gone)
+                    found[file.path if isinstance(file, File) else file.file.file_path] = (
+                        len(rows),
+                        len(rows.deleted_rows),
+                    )
             return found
 
     ((first, _),) = parts().items()

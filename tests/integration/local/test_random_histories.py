@@ -27,7 +27,7 @@ from cdcflow.tables.formats import FORMATS
 from cdcflow.tables.job import changes, foldings, histories, job, table_merge
 from cdcflow.tables.job.positions import Positions
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.local import file_rewrites, tables
+from cdcflow.tables.local import file_rewrites, row_changes
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import DeltaLog
 from cdcflow.tables.local.engine import LocalEngine
@@ -289,7 +289,7 @@ def truncates_ignored() -> Iterator[None]:
 @contextmanager
 def key_changes_not_followed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(changes, "_completed", lambda _, views, layout, masks, name, *more: name)
+        patch.setattr(changes, "_complete_moves", lambda _, views, layout, masks, name, *more: name)
         yield
 
 
@@ -356,7 +356,9 @@ def rows_numbered_from_one() -> Iterator[None]:
 def dead_rows_written_again() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            RowChanges, "_left", lambda changes, file, place, _: changes._table.read(file, changes._table.schema.names)
+            RowChanges,
+            "_remaining_rows",
+            lambda changes, file, place, _: changes._table.read(file, changes._table.schema.names),
         )
         yield
 
@@ -364,7 +366,7 @@ def dead_rows_written_again() -> Iterator[None]:
 @contextmanager
 def nothing_but_keys_read() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "_kept", lambda *_: set())
+        patch.setattr(row_changes, "_kept_columns", lambda *_: set())
         yield
 
 
@@ -437,7 +439,9 @@ def unswept(right: Callable[..., Any], *given: Any, **more: Any) -> Any:
 MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
     "deleted rows live": (
         "soft_delete",
-        lambda: said_otherwise(soft_delete, "marked", lambda _, layout, name: soft_delete.living(layout, name)),
+        lambda: said_otherwise(
+            soft_delete, "changes_with_end", lambda _, layout, name: soft_delete.living(layout, name)
+        ),
         1,
     ),
     "a delete sends NULLs": (
@@ -478,7 +482,7 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
     "renames not followed": ("append", lambda: no_act_of("MissAlso"), 1),
     "dropped tables' changes lost": (
         "append",
-        lambda: said_otherwise(table_merge, "grouped", lambda right, *given: right(*given)[-1:]),
+        lambda: said_otherwise(table_merge, "group_shapes", lambda right, *given: right(*given)[-1:]),
         13,
     ),
     "defaults recorded as sent": (
@@ -491,7 +495,11 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
         lambda: said_otherwise(evolution, "_of_changes", lambda _, shape: replace(shape, key=())),
         9,
     ),
-    "defaults in versions that had ended": ("history", lambda: said_otherwise(histories, "_added", lambda *_: {}), 121),
+    "defaults in versions that had ended": (
+        "history",
+        lambda: said_otherwise(histories, "_default_offsets", lambda *_: {}),
+        121,
+    ),
     "rows of a dropped table are kept": (
         "history",
         lambda: said_otherwise(histories, "offsets_of", lambda *_: (0, 0)),

@@ -26,7 +26,7 @@ from cdcflow.model.table import TableId
 from cdcflow.tables.job import live
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local.iceberg import catalog
-from cdcflow.tables.segments import sealed
+from cdcflow.tables.segments import sealed_range
 
 SEED = int(os.environ.get("CDCFLOW_CUTS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 ORDERS = make_table("orders", id="int64", product="int64")
@@ -201,7 +201,7 @@ def test_live_view_that_reads_the_log_separately_for_each_table_shows_orders_wit
         before = view._log
         if table == ORDERS.id:
             shop.sells()
-            view._log = sealed(before.layout, 0)
+            view._log = sealed_range(before.layout, 0)
         try:
             return right(view, there, table)
         finally:

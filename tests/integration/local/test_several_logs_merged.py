@@ -191,7 +191,7 @@ def test_a_merge_that_dies_is_finished_by_the_next(
         if step == "tables of one log":
             patch.setattr(several_logs._Work, "_merge", only_the_first)
         else:
-            patch.setattr(several_logs._Work, "pinned" if step == "versions kept" else "cut", die)
+            patch.setattr(several_logs._Work, "pin" if step == "versions kept" else "cut", die)
         with pytest.raises(Died):
             merge(roots(*branches), warehouse)
     assert ids(warehouse) == before

@@ -81,7 +81,7 @@ def read(warehouse: Path, cut: int | None = None) -> Rows:
 def looked_after(warehouse: Path, format_name: str, kept: int = KEPT, **more: Any) -> UpkeepReport:
     """Maintenance at a time when this many cuts are young enough to be kept."""
     with closing(LocalEngine(warehouse, format_name)) as engine:
-        oldest = engine.cuts().listed()[-kept]
+        oldest = engine.cuts().list_cuts()[-kept]
         now = time.time() + 60  # what is done now is over for a while then
         policy = UpkeepPolicy(keep_s=now - oldest.published / 1e6, **more)
         return upkeep(Engines(engine), policy, lambda: now)
@@ -145,7 +145,7 @@ def test_kept_cuts_read_the_same_and_expired_ones_are_explained(
     for cut in range(1, CUTS - KEPT + 1):
         with pytest.raises(HistoryLost, match=r"has expired(?s:.*)`cdcflow cuts` lists"):
             read(warehouse, cut)
-    listed = [one.cut for one in LocalEngine(warehouse, format_name).cuts().listed()]
+    listed = [one.cut for one in LocalEngine(warehouse, format_name).cuts().list_cuts()]
     assert listed == list(range(CUTS - KEPT + 1, CUTS + 1))
 
     # Maintenance commits are not reported as edits, and move no position: only new changes are merged.
@@ -232,7 +232,7 @@ def test_maintenance_that_dies_at_any_step_is_finished_by_the_next(
     worn = dead_rows(warehouse, format_name)
     now = time.time() + 60
     with closing(LocalEngine(warehouse, format_name)) as engine:
-        keep_s = now - engine.cuts().listed()[-KEPT].published / 1e6
+        keep_s = now - engine.cuts().list_cuts()[-KEPT].published / 1e6
     left = 0
 
     def counted(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -318,7 +318,7 @@ def test_maintenance_during_a_merge_is_skipped(
     runs, a merge waits.
     """
     seen: list[UpkeepReport] = []
-    right = job.MergeRun.pinned
+    right = job.MergeRun.pin
 
     def meanwhile(run: Any, cut: Any) -> Any:
         seen.append(looked_after(warehouse, format_name))
@@ -326,7 +326,7 @@ def test_maintenance_during_a_merge_is_skipped(
 
     history.segment([(ORDERS, "u", {"id": 0, "v": 5})])
     with monkeypatch.context() as patch:
-        patch.setattr(job.MergeRun, "pinned", meanwhile)
+        patch.setattr(job.MergeRun, "pin", meanwhile)
         assert merge(history.root, warehouse).published
     (report,) = seen
     assert "a merge or another maintenance run works there" in report.skipped

@@ -18,7 +18,7 @@ from cdcflow.config import Objects
 from cdcflow.log.files.layout import Layout
 from cdcflow.sinks.objects.bucket import Bucket, StoredObject
 from cdcflow.sinks.objects.store import BucketStore
-from cdcflow.tables.segments import OlderNeeded, sealed
+from cdcflow.tables.segments import OlderNeeded, sealed_range
 
 ORDERS = make_table("orders", id="int64")
 
@@ -88,7 +88,7 @@ def test_repeated_merge_requests_only_new_segments(
     segments_of_one_row(hand_log, objects, age)
     for position in (age, age - 2):
         asked.clear()
-        found = sealed(elsewhere(), position, recent=True)
+        found = sealed_range(elsewhere(), position, recent=True)
         assert found.newest is not None
         assert found.newest.last_offset == age
         assert len(asked) < 30, "it was listed from the beginning"
@@ -99,7 +99,7 @@ def test_repeated_merge_requests_only_new_segments(
             found.reaches(1)
         with pytest.raises(OlderNeeded):
             found.tables(None)
-    whole = sealed(elsewhere(), 1, recent=True)
+    whole = sealed_range(elsewhere(), 1, recent=True)
     assert (whole.older, len(whole.segments)) == (False, age)
 
 

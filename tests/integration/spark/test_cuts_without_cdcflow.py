@@ -82,7 +82,7 @@ def test_sql_in_the_warehouse_shows_one_point_in_time_of_all_tables(
         assert rows_of(other, first, both) == [("pen", 1)]
     merge(hand_log.root, warehouse)
 
-    listed = CutsTable(spark, format_name, warehouse).listed()
+    listed = CutsTable(spark, format_name, warehouse).list_cuts()
     assert [(one.cut, one.tables) for one in listed] == [(1, 2), (2, 2), (3, 2)]
     for cut, item in zip(listed, ("pen", "ink", "later"), strict=True):
         then = datetime.fromtimestamp(cut.commit_clock / 1e6, UTC)

@@ -31,7 +31,7 @@ Rows = Iterable[tuple[Any, str]]
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often a merge searched for duplicate keys (`repeated`), and appended without reducing (`rows_once`)."""
+    """How often a merge searched for duplicate keys (`repeated_keys`), and appended without reducing (`rows_once`)."""
     found: Counter[str] = Counter()
 
     def counted(name: str) -> Callable[..., str]:
@@ -44,7 +44,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return says
 
-    for name in ("repeated", "rows_once"):
+    for name in ("repeated_keys", "rows_once"):
         monkeypatch.setattr(statement, name, counted(name))
     return found
 
@@ -169,7 +169,7 @@ def test_duplicate_key_is_reduced(
     table = make_table(id="int64", v="string")
     written(hand_log, table, *TWICE[case])
     assert merge(hand_log.root, warehouse).published
-    assert said == {"repeated": 1}
+    assert said == {"repeated_keys": 1}
     newest = {key: value for segment in TWICE[case] for _, rows in segment for key, value in rows}
     assert rows_in(table) == sorted(newest.items())
 
@@ -204,7 +204,7 @@ def test_keys_are_checked_where_manifests_do_not_describe_them(
     if key == "int64":
         of_version_2(hand_log.root)
     assert merge(hand_log.root, warehouse).published
-    assert said == {"repeated": 1, "rows_once": 1}
+    assert said == {"repeated_keys": 1, "rows_once": 1}
     assert rows_in(table) == keyed(keys)
 
 

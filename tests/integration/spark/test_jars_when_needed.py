@@ -146,7 +146,7 @@ def test_a_folder_of_somebodys_own_is_never_replaced(tmp_path: Path, monkeypatch
     (tmp_path / "other.jar").write_bytes(b"")
     monkeypatch.setenv("CDCFLOW_JARS", str(tmp_path))
     with pytest.raises(Exception, match=r"run `python -m cdcflow\.spark\.jars` once"):
-        jars.needed(["delta"])
+        jars.jars_for_session(["delta"])
     assert [path.name for path in tmp_path.iterdir()] == ["other.jar"]
 
 

@@ -181,7 +181,7 @@ def test_log_that_is_compacted_under_the_reader_is_read_again_by_spark(
     """Spark lists files when it plans a query, and its own error reports a missing file."""
     for number in range(3):
         hand_log.segment([(ORDERS, "c", {"id": number, "doc": "d", "note": "n"})])
-    right, listed = segments.sealed, list[int]()
+    right, listed = segments.sealed_range, list[int]()
 
     def sealed(*given: Any, **more: Any) -> Any:
         found = right(*given, **more)
@@ -190,7 +190,7 @@ def test_log_that_is_compacted_under_the_reader_is_read_again_by_spark(
             hand_log.compact(2)
         return found
 
-    monkeypatch.setattr("cdcflow.tables.job.live.sealed", sealed)
+    monkeypatch.setattr("cdcflow.tables.job.live.sealed_range", sealed)
     assert read_live(spark, hand_log.root, warehouse, incomplete=True)["public.orders"].count() == 3
     assert listed == [3, 2]
 

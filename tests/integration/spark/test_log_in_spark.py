@@ -429,9 +429,9 @@ def test_filters_exclude_no_file_that_may_have_a_row(hand_log: HandLog) -> None:
     ):
         assert log_pruning.may_have(file, table, [one]) == expected, one
     offset = ("_offset",)
-    assert log_pruning.narrowed(1, 10, [GreaterThan(offset, 3), LessThan(offset, 7)]) == (4, 6)
-    assert log_pruning.narrowed(1, 10, [GreaterThanOrEqual(offset, 3), LessThanOrEqual(offset, 7)]) == (3, 7)
-    assert log_pruning.narrowed(1, 10, [EqualTo(offset, 5), GreaterThan(name, 7)]) == (5, 5)
+    assert log_pruning.narrow_range(1, 10, [GreaterThan(offset, 3), LessThan(offset, 7)]) == (4, 6)
+    assert log_pruning.narrow_range(1, 10, [GreaterThanOrEqual(offset, 3), LessThanOrEqual(offset, 7)]) == (3, 7)
+    assert log_pruning.narrow_range(1, 10, [EqualTo(offset, 5), GreaterThan(name, 7)]) == (5, 5)
 
 
 def test_compaction_between_planning_and_reading_fails_no_query(spark: Any, hand_log: HandLog) -> None:
@@ -440,7 +440,7 @@ def test_compaction_between_planning_and_reading_fails_no_query(spark: Any, hand
     for number in range(4):
         hand_log.segment([(table, "c", {"id": 2 * number + n}) for n in (1, 2)])
     options = log_options.Options(str(hand_log.root), None, "public.orders")
-    plan = log_options.planned(Layout(hand_log.root), options)
+    plan = log_options.plan_query(Layout(hand_log.root), options)
     schema = by_source(spark, hand_log.root, "public.orders").schema
     reader = change_log.ChangeLogReader(plan, lambda options: Layout(Path(str(options.log))), schema)
     tasks = reader.partitions()

@@ -332,10 +332,14 @@ def test_command_merges_from_a_broker_that_requires_a_login(
 
 def test_session_without_kafka_s_jars_gets_an_error_that_explains_what_to_do() -> None:
     """The most common mistake of a caller with its own session."""
-    error = kafka._named("sealing", Exception("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka. Make"))
+    error = kafka._translate_error(
+        "sealing", Exception("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka. Make")
+    )
     assert isinstance(error, ConfigurationError)
     assert "cdcflow.spark.jars --kafka" in str(error)
-    error = kafka._named("sealing", Exception("PythonException\n ModuleNotFoundError: No module named 'cdcflow'"))
+    error = kafka._translate_error(
+        "sealing", Exception("PythonException\n ModuleNotFoundError: No module named 'cdcflow'")
+    )
     assert "install cdcflow on every machine" in str(error)
     assert not isinstance(error, HistoryLost)
 

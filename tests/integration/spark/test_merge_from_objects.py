@@ -72,7 +72,7 @@ def put(log: ObjectLog, *numbers: int) -> None:
 
 def cuts_of(spark: SparkSession, warehouse: Path) -> list[int]:
     cuts = CutsTable(spark, "delta", warehouse)
-    return [cut for cut in range(9) if cuts.numbered(cut) is not None]
+    return [cut for cut in range(9) if cuts.cut_by_number(cut) is not None]
 
 
 def test_merge_from_the_bucket_produces_the_same_tables_as_from_files(
@@ -132,7 +132,7 @@ def test_file_that_is_missing_locally_and_in_the_bucket_is_named(log: ObjectLog,
     """
     put(log, 1)
     place = log.alone
-    files = segments.sealed(place).files(ORDERS.id, 0)
+    files = segments.sealed_range(place).files(ORDERS.id, 0)
     gone = [name for name in log.bucket.list_objects("") if name.endswith(Path(files[0].path).name)]
     log.bucket.delete(gone)
     with pytest.raises(HistoryLost, match=r"shop\.orders: file .* of segment 1-3 is neither (?s:.*)cdcflow log check"):
@@ -168,10 +168,10 @@ def test_live_view_reads_a_small_tail_from_copies(
 def test_copy_that_cannot_be_read_is_lost_history(log: ObjectLog) -> None:
     """As where a merge looks for the file."""
     put(log, 1)
-    files = segments.sealed(log.alone).files(ORDERS.id, 0)
+    files = segments.sealed_range(log.alone).files(ORDERS.id, 0)
     log.bucket.delete([name for name in log.bucket.list_objects("") if name.endswith(Path(files[0].path).name)])
     with pytest.raises(HistoryLost, match=r"shop\.orders: file .* of segment 1-3 is neither"):
-        segments.copied(log.alone, files)
+        segments.local_copies(log.alone, files)
 
 
 def test_truncate_that_was_merged_before_empties_nothing_again(spark: SparkSession, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from cdcflow.tables.job import changes as view_of_changes
 from cdcflow.tables.job.spans import shapes_over_time
 from cdcflow.tables.merge import reduce as reduction
 from cdcflow.tables.merge.evolution import evolve
-from cdcflow.tables.segments import sealed
+from cdcflow.tables.segments import sealed_range
 
 pytestmark = pytest.mark.spark
 
@@ -101,7 +101,7 @@ def test_a_backfill_that_is_done_removes_what_it_did_not_find(
 
 def reduced(spark: Any, log: Any, table: Table) -> State:
     """The reduction alone, of a whole log into a table that is empty."""
-    files = sealed(log.root).files(table.id, 0)
+    files = sealed_range(log.root).files(table.id, 0)
     evolution = evolve(None, shapes_over_time(files))
     layout = reduction.ColumnLayout.of(evolution, shapes_over_time(files))
     names = [c.name for c in table.columns]
@@ -132,7 +132,7 @@ def _deletes_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def _moves_not_followed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(view_of_changes, "_completed", lambda _, views, layout, masks, name, *more: name)
+    patch.setattr(view_of_changes, "_complete_moves", lambda _, views, layout, masks, name, *more: name)
 
 
 def _truncates_ignored(patch: pytest.MonkeyPatch) -> None:

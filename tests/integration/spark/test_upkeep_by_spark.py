@@ -80,7 +80,7 @@ def test_kept_cuts_read_the_same_after_spark_maintained_the_tables(
 
     engine = SparkEngine(spark, warehouse, table_format)
     now = time.time() + 60
-    since = engine.cuts().listed()[-KEPT].published / 1e6
+    since = engine.cuts().list_cuts()[-KEPT].published / 1e6
     policy = UpkeepPolicy(keep_s=now - since, budget_s=600)
     both = []
     if table_format == "delta":
@@ -98,7 +98,7 @@ def test_kept_cuts_read_the_same_after_spark_maintained_the_tables(
     assert {cut: rows_at(spark, warehouse, cut) for cut in kept} == before
     assert before[CUTS]["public.quiet"] == [(1, 1, None)]
     assert report.oldest == kept[0]
-    assert [one.cut for one in CutsTable(spark, table_format, warehouse).listed()] == list(kept)
+    assert [one.cut for one in CutsTable(spark, table_format, warehouse).list_cuts()] == list(kept)
     with pytest.raises(HistoryLost, match="has expired"):
         read_cut(spark, warehouse, kept[0] - 1)
     left = {path for path in warehouse.rglob("*") if path.suffix in (".parquet", ".bin")}

@@ -144,10 +144,12 @@ def test_one_merge_at_a_time_in_a_store_and_a_dead_one_is_forgotten(
     stores.reach(spark, lake.store or StoreAddress(""))
     with stores.lease(spark, lake), pytest.raises(SinkUnavailable, match="another merge works there"):
         job.merge(spark, hand_log.root, lake)
-    left = server.directory / "buckets" / lake.at((LEASE,)).removeprefix("s3a://")
+    left = server.directory / "buckets" / lake.location_of((LEASE,)).removeprefix("s3a://")
     assert not left.exists()
     left.parent.mkdir(parents=True, exist_ok=True)
-    Bucket(server.objects("lake", lake.at(()).removeprefix("s3a://lake/"))).put(LEASE, b"a merge that was killed")
+    Bucket(server.objects("lake", lake.location_of(()).removeprefix("s3a://lake/"))).put(
+        LEASE, b"a merge that was killed"
+    )
     with pytest.raises(SinkUnavailable, match=r"expires after 60 s"):
         job.merge(spark, hand_log.root, lake)
     os.utime(left, (1, 1))

@@ -15,7 +15,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.model.table import Table, TableId
 from cdcflow.spark import jars, job
 from cdcflow.tables.paths import table_path
-from cdcflow.tables.segments import sealed, shapes_of, visible
+from cdcflow.tables.segments import sealed_range, shapes_of, visible
 
 
 def without_first(log: Any) -> None:
@@ -30,7 +30,7 @@ def test_position_before_the_log_s_beginning_is_lost_history(make_table: Callabl
     for key in (1, 2, 3):
         hand_log.segment([(table, "c", {"id": key})])
     without_first(hand_log)
-    log = sealed(hand_log.root)
+    log = sealed_range(hand_log.root)
     assert log.reaches(after_cut=1)
     assert not log.reaches(after_cut=0)
     assert log.has(2)
@@ -49,7 +49,7 @@ def test_a_segment_that_is_missing_between_two_others_stops(make_table: Callable
     layout = Layout(hand_log.root)
     shutil.rmtree(layout.segment(*layout.segment_offsets()[1]))
     with pytest.raises(InvariantViolated, match="missing"):
-        sealed(hand_log.root)
+        sealed_range(hand_log.root)
 
 
 def test_only_files_after_the_cut_are_read(make_table: Callable[..., Table], hand_log: Any) -> None:
@@ -57,7 +57,7 @@ def test_only_files_after_the_cut_are_read(make_table: Callable[..., Table], han
     one, other = make_table("one"), make_table("other")
     hand_log.segment([(one, "c", {"id": 1}), (other, "c", {"id": 1})])
     hand_log.segment([(one, "c", {"id": 2})])
-    log = sealed(hand_log.root)
+    log = sealed_range(hand_log.root)
     assert [f.file.first_offset for f in log.files(one.id, 1)] == [3]
     assert log.files(other.id, 1) == []
 
@@ -67,14 +67,14 @@ def test_shape_that_reappears_is_the_latest(make_table: Callable[..., Table], ha
     narrow, wide = make_table(id="int64"), make_table(id="int64", x="int32")
     for shape in (narrow, wide, narrow):
         hand_log.segment([(shape, "c", {"id": 1})])
-    assert shapes_of(sealed(hand_log.root).files(narrow.id, 0)) == [wide, narrow]
+    assert shapes_of(sealed_range(hand_log.root).files(narrow.id, 0)) == [wide, narrow]
 
 
 def test_no_file_has_a_name_that_spark_treats_as_hidden(make_table: Callable[..., Table], hand_log: Any) -> None:
     """A schema may be called _x; Spark silently reads no row of a file whose name begins like that."""
     table = make_table(schema="_x")
     hand_log.segment([(table, "c", {"id": 1})])
-    (file,) = sealed(hand_log.root).files(table.id, 0)
+    (file,) = sealed_range(hand_log.root).files(table.id, 0)
     assert Path(file.path).name == "%5Fx.orders.1.parquet"
 
 
@@ -84,7 +84,7 @@ def test_older_file_that_spark_would_treat_as_hidden_gets_a_name_it_reads(
     """An older cdcflow wrote file names that begin with an underscore."""
     table = make_table(schema="_x")
     hand_log.segment([(table, "c", {"id": 1})])
-    (file,) = sealed(hand_log.root).files(table.id, 0)
+    (file,) = sealed_range(hand_log.root).files(table.id, 0)
     older = replace(file, path=str(Path(file.path).rename(Path(file.path).with_name("_x.orders.1.parquet"))))
     seen = Path(visible(older, tmp_path).path)
     assert not seen.name.startswith(("_", "."))
@@ -134,6 +134,6 @@ def test_rows_of_before_an_offset_are_not_read(make_table: Callable[..., Table],
     """A table begins where a backfill of it was done, and that may be inside a segment and a file."""
     old, new = make_table(id="int64"), make_table(id="string")
     hand_log.segment([(old, "c", {"id": 1}), (old, "c", {"id": 2}), (new, "r", {"id": "1"}), (new, "r", {"id": "2"})])
-    log = sealed(hand_log.root)
+    log = sealed_range(hand_log.root)
     assert [(f.shape, f.after) for f in log.files(old.id, 0, since=2)] == [(old, 1), (new, 1)]
     assert [(f.shape, f.after) for f in log.files(old.id, 0, since=4)] == [(new, 3)]

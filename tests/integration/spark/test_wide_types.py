@@ -90,14 +90,14 @@ def test_a_table_that_cannot_be_compared_does_not_end_the_comparison_of_the_othe
     shop.execute("INSERT INTO bad VALUES (1)", "INSERT INTO plain VALUES (1)")
     shop.start("bad", "plain")
     merged(shop, spark, "plain", 1)
-    right = _Verification._compared
+    right = _Verification._compare_table
 
     def fails(self: Any, report: Any) -> Any:
         if report.table == "public.bad":
             raise ValueError("the value of a row")
         return right(self, report)
 
-    monkeypatch.setattr(_Verification, "_compared", fails)
+    monkeypatch.setattr(_Verification, "_compare_table", fails)
     found = shop.verify(code=None)
     assert {name: table["verdict"] for name, table in found.items()} == {
         "bad/tables": "not compared",

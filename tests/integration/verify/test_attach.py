@@ -28,7 +28,7 @@ from cdcflow.model.change import READ
 from cdcflow.model.table import OP, TableId
 from cdcflow.tables.local.attached_tables import Attaching
 from cdcflow.tables.local.delta import DeltaTable
-from cdcflow.tables.segments import backfills, sealed
+from cdcflow.tables.segments import backfills, sealed_range
 
 ROWS = 400
 LONG = "x" * 20_000
@@ -83,7 +83,7 @@ class Taken:
         """Until a merge knows that the table has a base."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
-            log = sealed(self.shop.folder / "log")
+            log = sealed_range(self.shop.folder / "log")
             if log.newest is not None and TableBackfill.of(backfills(log)[self.name]).base:
                 return
             time.sleep(0.1)
@@ -93,7 +93,7 @@ class Taken:
         """Until a change that set this name is sealed."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
-            for file in sealed(self.shop.folder / "log").files(TableId(self.shop.schema, "items"), 0):
+            for file in sealed_range(self.shop.folder / "log").files(TableId(self.shop.schema, "items"), 0):
                 if name in pq.read_table(file.path, columns=["name"]).column(0).to_pylist():
                     return
             time.sleep(0.1)

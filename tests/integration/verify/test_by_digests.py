@@ -36,14 +36,14 @@ def small_chunks_and_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows of the source came here, each time."""
     found: list[int] = []
-    converted = DuckComparer.converted
+    converted = DuckComparer.convert_rows
 
     def counted(self: DuckComparer, columns: Any, shape: Any, rows: pa.Table) -> pa.Table:
         if "_offset" not in rows.column_names:
             found.append(rows.num_rows)
         return converted(self, columns, shape, rows)
 
-    monkeypatch.setattr(DuckComparer, "converted", counted)
+    monkeypatch.setattr(DuckComparer, "convert_rows", counted)
     return found
 
 

@@ -19,7 +19,7 @@ from cdcflow.tables.local.dialect import connect, duckdb_sql
 from cdcflow.tables.merge import moves, removed_and_added, statement
 from cdcflow.tables.merge import reduce as reduction
 from cdcflow.tables.merge.acts import Add, Describe, Rename
-from cdcflow.tables.merge.describe_existing import seen
+from cdcflow.tables.merge.describe_existing import with_existing_columns
 from cdcflow.tables.merge.evolution import Evolution, evolve
 from cdcflow.tables.merge.format import ANY
 from cdcflow.tables.merge.target import FormatColumn, Target
@@ -86,7 +86,7 @@ class EmbeddedWarehouse:
             masks,
             empty=empty,
             emptied=emptied,
-            once=bool(whole) and not self.run(statement.repeated(evolution.target, changes)),
+            once=bool(whole) and not self.run(statement.repeated_keys(evolution.target, changes)),
             sweep_before=sweep,
             ends=ends,
         )
@@ -100,7 +100,7 @@ class EmbeddedWarehouse:
         rows = self._view(
             "rows", f"SELECT {columns}, '' AS {removed_and_added.FILE}, rowid AS {removed_and_added.ROW} FROM {name}"
         )
-        reduced = self._view("reduced", folding.reduced(families))
+        reduced = self._view("reduced", folding.reduced_query(families))
         query = removed_and_added.going(target, families, rows, reduced, limits=folding.limits, broadcast=True)
         going = self._view("going", query)
         if self.run(f"SELECT 1 FROM {going} WHERE newer"):
@@ -133,7 +133,7 @@ class EmbeddedWarehouse:
         if name not in self._described:
             return None
         columns = [FormatColumn(column, id_, None) for column, id_ in self._ids[name].items()]
-        return seen(Target.from_json(self._described[name]), columns, TableId("", name), shapes)
+        return with_existing_columns(Target.from_json(self._described[name]), columns, TableId("", name), shapes)
 
     def _evolve(self, name: str, evolution: Evolution) -> None:
         if evolution.before is None:
@@ -185,12 +185,12 @@ class EmbeddedWarehouse:
     ) -> str:
         columns = sorted(frozenset[int]().union(*masks))
         moved = self._view("moves", moves.moves(layout, changes))
-        ended = self._view("ended", moves.ended(layout, changes, moved))
+        ended = self._view("ended", moves.ended_lives(layout, changes, moved))
         lives = self._view("lives", moves.lives(layout, columns, changes, moved))
         known = self._view("known", moves.first_round(layout, columns, ended, lives, table))
         while self.run(f"SELECT 1 FROM {known} WHERE parent IS NOT NULL LIMIT 1"):
             known = self._view("known", moves.next_round(columns, known))
-        return self._view("completed", moves.completed(layout, columns, changes, known))
+        return self._view("completed", moves.changes_with_moves(layout, columns, changes, known))
 
     def _masks(self, view: str) -> frozenset[reduction.Mask]:
         rows = self.run(f"SELECT DISTINCT m FROM {view} WHERE op <> 'd' AND m IS NOT NULL")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow.demo.servers.cached import cache
-from cdcflow.spark.jars import fetched
+from cdcflow.spark.jars import fetch_packages
 
 PARTS = ("embedded", "connector-postgres", "connector-mysql")
 PACKAGES = tuple(f"io.debezium:debezium-{part}:3.6.1.Final" for part in PARTS)
@@ -22,7 +22,7 @@ Event = tuple[str, Any, Any]
 
 def jars() -> Path:
     """The folder with Debezium's jars and their dependencies, including Kafka Connect; fetched if it is missing."""
-    return fetched(PACKAGES, cache() / "debezium-3.6.1")
+    return fetch_packages(PACKAGES, cache() / "debezium-3.6.1")
 
 
 def statements(name: str) -> list[str]:

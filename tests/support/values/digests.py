@@ -26,7 +26,7 @@ def here(shape: Table, rows: pa.RecordBatch, buckets: Buckets) -> dict[int, tupl
     comparer = DuckComparer()
     columns = Columns(shape.id, buckets.columns, buckets.key, has_key=True)
     try:
-        converted = comparer.converted(columns, shape, pa.Table.from_batches([rows]))
+        converted = comparer.convert_rows(columns, shape, pa.Table.from_batches([rows]))
         return by_bucket(comparer._session.over(converted, digest.sums("{}", buckets)))
     finally:
         comparer.close()

@@ -84,7 +84,7 @@ class EmbeddedHistory:
             swept=since if pieces[-1].is_done else 0,
             gap=gap,
         )
-        alone = range_.may_be_alone and not self.run(history.crowded(LAYOUT, view))
+        alone = range_.may_be_alone and not self.run(history.crowded_transactions(LAYOUT, view))
         range_ = replace(range_, alone=alone)
         at = {n: i for i, n in enumerate(COLUMNS)}
         stand = {
@@ -124,13 +124,13 @@ class EmbeddedHistory:
     def _completed(self, view: str, masks: frozenset[reduction.Mask], truncates: list[int]) -> str:
         columns = sorted(frozenset[int]().union(*masks))
         moved = self._view("moves", moves.moves(LAYOUT, view))
-        ended = self._view("ended", moves.ended(LAYOUT, view, moved, truncates))
+        ended = self._view("ended", moves.ended_lives(LAYOUT, view, moved, truncates))
         lives = self._view("lives", moves.lives(LAYOUT, columns, view, moved, truncates))
         table = f"(SELECT * FROM t WHERE {self._names.end} IS NULL)"
         known = self._view("known", moves.first_round(LAYOUT, columns, ended, lives, table))
         while self.run(f"SELECT 1 FROM {known} WHERE parent IS NOT NULL LIMIT 1"):
             known = self._view("known", moves.next_round(columns, known))
-        return self._view("completed", moves.completed(LAYOUT, columns, view, known))
+        return self._view("completed", moves.changes_with_moves(LAYOUT, columns, view, known))
 
     def _masks(self, view: str) -> frozenset[reduction.Mask]:
         rows = self.run(f"SELECT DISTINCT m FROM {view} WHERE op <> 'd' AND m IS NOT NULL")

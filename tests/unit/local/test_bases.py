@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.tables.formats.delta import RULES
-from cdcflow.tables.local.bases import Base, fitted, is_exact, opened
+from cdcflow.tables.local.bases import Base, fit_base, is_exact, open_base
 from cdcflow.tables.local.delta import DeltaTables
 from cdcflow.tables.merge.target import Target, TargetColumn
 
@@ -28,7 +28,7 @@ def target(**types: str) -> Target:
 
 
 def all_of(base: Base, wanted: Target) -> pa.Table:
-    found = fitted(base, wanted, "attaching t")
+    found = fit_base(base, wanted, "attaching t")
     return pa.concat_tables(list(found.parts([c.name for c in wanted.columns], "attaching t")))
 
 
@@ -73,11 +73,11 @@ def test_type_is_accepted_only_where_no_value_can_become_another(
 def test_columns_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
     """One run reports everything that must be loaded differently."""
     pq.write_table(ROWS, tmp_path / "rows.parquet")
-    base = opened(str(tmp_path / "rows.parquet"), None)
+    base = open_base(str(tmp_path / "rows.parquet"), None)
     with pytest.raises(ConfigurationError) as raised:
-        fitted(base, target(id="bigint", name="int", at="timestamp"), "attaching t")
+        fit_base(base, target(id="bigint", name="int", at="timestamp"), "attaching t")
     assert "name is string, and int in the table; at is missing" in str(raised.value)
-    found = fitted(base, target(id="bigint"), "attaching t")
+    found = fit_base(base, target(id="bigint"), "attaching t")
     assert found.left_out == ("name",)
 
 
@@ -85,7 +85,7 @@ def test_keys_are_counted_and_not_shown(tmp_path: Path) -> None:
     """A duplicate row would stay duplicate: a merge changes both."""
     more = pa.table({"id": pa.array([1, 2, 2, None, None], pa.int32()), "name": ["secret"] * 5})
     pq.write_table(pa.concat_tables([ROWS, more]), tmp_path / "rows.parquet")
-    found = fitted(opened(str(tmp_path), None), target(id="int", name="string"), "attaching t")
+    found = fit_base(open_base(str(tmp_path), None), target(id="int", name="string"), "attaching t")
     with pytest.raises(ConfigurationError) as raised:
         found.check_keys(["id"], "attaching t")
     assert "2 rows have NULL in their key and 2 keys exist more than once (id)" in str(raised.value)
@@ -95,7 +95,7 @@ def test_keys_are_counted_and_not_shown(tmp_path: Path) -> None:
 def test_a_key_may_be_named_like_the_count(tmp_path: Path) -> None:
     """`n` was summed for the number of rows, and duplicate keys passed."""
     pq.write_table(pa.table({"n": [1, 1, 2], "k0": [5, 5, 6]}), tmp_path / "rows.parquet")
-    found = fitted(opened(str(tmp_path), None), target(n="bigint", k0="bigint"), "attaching t")
+    found = fit_base(open_base(str(tmp_path), None), target(n="bigint", k0="bigint"), "attaching t")
     with pytest.raises(ConfigurationError, match="1 keys exist more than once"):
         found.check_keys(["n", "k0"], "attaching t")
 
@@ -105,7 +105,7 @@ def test_a_value_that_does_not_fit_is_refused_and_not_shown(tmp_path: Path) -> N
     values = pa.array([0, 1_000, 1_234_567], pa.timestamp("ns"))
     pq.write_table(pa.table({"id": [1, 2, 3], "at": values}), tmp_path / "rows.parquet", version="2.6")
     with pytest.raises(ConfigurationError) as raised:
-        all_of(opened(str(tmp_path), None), target(id="bigint", at="timestamp_ntz"))
+        all_of(open_base(str(tmp_path), None), target(id="bigint", at="timestamp_ntz"))
     assert "column at has values that timestamp[us] does not hold" in str(raised.value)
     assert "234" not in str(raised.value)
 
@@ -115,7 +115,7 @@ def test_sparks_old_timestamps_are_utc(tmp_path: Path) -> None:
     at = pa.array([datetime(2026, 1, 31, 12, tzinfo=UTC)] * 3, pa.timestamp("us", "UTC"))
     rows = ROWS.append_column("at", at)
     pq.write_table(rows, tmp_path / "rows.parquet", use_deprecated_int96_timestamps=True)
-    base = opened(str(tmp_path), None)
+    base = open_base(str(tmp_path), None)
     assert (
         all_of(base, target(id="int", name="string", at="timestamp"))
         .column("at")
@@ -123,7 +123,7 @@ def test_sparks_old_timestamps_are_utc(tmp_path: Path) -> None:
         .equals(pa.chunked_array([at]))
     )
     with pytest.raises(ConfigurationError, match="at is timestamp"):
-        fitted(base, target(id="int", at="timestamp_ntz"), "attaching t")
+        fit_base(base, target(id="int", at="timestamp_ntz"), "attaching t")
 
 
 def test_folders_of_parquet_have_one_schema(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_folders_of_parquet_have_one_schema(tmp_path: Path) -> None:
     pq.write_table(ROWS, tmp_path / "1.parquet")
     pq.write_table(ROWS.drop_columns(["name"]), tmp_path / "2.parquet")
     with pytest.raises(ConfigurationError, match="do not have the same columns: name"):
-        opened(str(tmp_path), None)
+        open_base(str(tmp_path), None)
 
 
 def test_unusable_base_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_unusable_base_is_refused_with_the_reason(tmp_path: Path) -> None:
         (str(tmp_path / "iceberg"), None, "Iceberg tables are not read"),
     ]:
         with pytest.raises(ConfigurationError, match=said):
-            opened(place, as_of)
+            open_base(place, as_of)
 
 
 def test_versions_of_a_delta_table_are_read_by_number_and_by_time(tmp_path: Path) -> None:
@@ -160,12 +160,12 @@ def test_versions_of_a_delta_table_are_read_by_number_and_by_time(tmp_path: Path
     write_deltalake(place, ROWS.slice(0, 1), mode="overwrite")
     wanted = target(id="int", name="string")
     first = datetime.fromtimestamp(ForeignTable(place).history()[-1]["timestamp"] / 1000, UTC)
-    assert len(all_of(opened(place, None), wanted)) == 1
-    assert len(all_of(opened(place, "0"), wanted)) == 3
-    assert len(all_of(opened(place, (first + timedelta(microseconds=1)).isoformat()), wanted)) == 3
+    assert len(all_of(open_base(place, None), wanted)) == 1
+    assert len(all_of(open_base(place, "0"), wanted)) == 3
+    assert len(all_of(open_base(place, (first + timedelta(microseconds=1)).isoformat()), wanted)) == 3
     for wrong, said in [("7", "cannot be read as of 7"), ("2026-01-31T12:00:00", "neither a version nor a time")]:
         with pytest.raises(ConfigurationError, match=said):
-            opened(place, wrong)
+            open_base(place, wrong)
 
 
 def test_rows_that_a_delta_table_marks_as_deleted_are_not_read(tmp_path: Path) -> None:
@@ -177,6 +177,6 @@ def test_rows_that_a_delta_table_marks_as_deleted_are_not_read(tmp_path: Path) -
         made.snapshot()
         [file] = made.files()
         made.replace([], None, {}, "", 0, [(file, np.array([1]))])
-    base = opened(str(tmp_path / "shop" / "items"), None)
+    base = open_base(str(tmp_path / "shop" / "items"), None)
     assert all_of(base, target(id="int", name="string")).column("id").to_pylist() == [1, 3]
-    assert all_of(opened(str(tmp_path / "shop" / "items"), "1"), target(id="int")).num_rows == 3
+    assert all_of(open_base(str(tmp_path / "shop" / "items"), "1"), target(id="int")).num_rows == 3

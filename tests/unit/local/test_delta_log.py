@@ -23,7 +23,7 @@ from cdcflow.tables.local import deltalog
 from cdcflow.tables.local.delta import DeltaTable, DeltaTables
 from cdcflow.tables.local.deltalog import Conflict, DeltaLog, File
 from cdcflow.tables.local.engine import LocalEngine
-from cdcflow.tables.local.vectors import deleted
+from cdcflow.tables.local.vectors import deleted_numbers
 from cdcflow.tables.port import HandOver
 
 COLUMNS = pa.schema(
@@ -186,9 +186,9 @@ def test_rows_that_a_vector_deletes_are_not_read_and_it_is_removed_with_its_file
     assert late.rows().column("id").to_pylist() == [9]
 
     with pytest.raises(HandOver, match="a wrong checksum"):
-        deleted(folder, vector_in_file(folder, content, crc=1))
+        deleted_numbers(folder, vector_in_file(folder, content, crc=1))
     with pytest.raises(HandOver, match="of a form that only Spark reads"):
-        deleted(folder, vector_in_file(folder, b"\0" * 8))
+        deleted_numbers(folder, vector_in_file(folder, b"\0" * 8))
 
 
 @pytest.mark.parametrize(

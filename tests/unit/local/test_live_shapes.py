@@ -11,7 +11,7 @@ import pytest
 
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Widen
-from cdcflow.tables.merge.live import followed
+from cdcflow.tables.merge.live import rows_after_acts
 from cdcflow.tables.merge.target import Target, TargetColumn
 
 TARGET = Target(
@@ -28,8 +28,8 @@ def after(acts: Sequence[Act]) -> list[dict[str, Any]]:
     missing = pa.list_(pa.string())
     columns = [("id", pa.int32()), ("a", pa.int32()), ("b's", pa.string()), ("_offset", pa.int64())]
     with closing(DuckSession()) as session:
-        view = session.given("rows", pa.Table.from_pylist(ROWS, pa.schema([*columns, ("_missing", missing)])))
-        found: list[dict[str, Any]] = session.arrow(followed(TARGET, acts, view)).to_pylist()
+        view = session.view_of("rows", pa.Table.from_pylist(ROWS, pa.schema([*columns, ("_missing", missing)])))
+        found: list[dict[str, Any]] = session.arrow(rows_after_acts(TARGET, acts, view)).to_pylist()
     return sorted(found, key=lambda row: row["id"])
 
 

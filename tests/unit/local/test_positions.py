@@ -72,7 +72,7 @@ def test_marks_of_several_files_at_once_are_read_and_stay(table: IcebergTable) -
     first, second = by_first_id(table)
     for task, told in ((first, [1, 2]), (second, [9])):
         with table.open_file(task) as rows:
-            assert rows.gone.tolist() == told
+            assert rows.deleted_rows.tolist() == told
     table.replace([], None, {"cut": 2}, "", 0, [(first, np.array([1, 2, 5]))])
     assert ids(table) == [0, 3, 4, *range(6, 19)]
     first, second = by_first_id(table)

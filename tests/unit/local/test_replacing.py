@@ -41,13 +41,13 @@ def test_rewritten_bytes_are_bounded_and_only_live_rows_count() -> None:
 
 def test_maintenance_joins_as_many_files_as_are_worth_it() -> None:
     """A large file is not rewritten for a single small one; many small ones are worth it, in portions."""
-    assert file_rewrites.joined([]) == file_rewrites.joined([1]) == []
-    assert file_rewrites.joined([MB, 30 * MB]) == []
-    assert file_rewrites.joined([30 * MB, MB, 2 * MB]) == [1, 2]
-    assert file_rewrites.joined([12 * MB, MB, 2 * MB]) == [1, 2, 0]
-    assert file_rewrites.joined([1, 20 * MB, 20 * MB, 40 * MB]) == [1, 2]
-    assert file_rewrites.joined([40 * MB] * 9) == []
-    assert len(file_rewrites.joined([3 * MB] * 50)) == AGAIN_BYTES_MAX // (3 * MB)
+    assert file_rewrites.files_to_join([]) == file_rewrites.files_to_join([1]) == []
+    assert file_rewrites.files_to_join([MB, 30 * MB]) == []
+    assert file_rewrites.files_to_join([30 * MB, MB, 2 * MB]) == [1, 2]
+    assert file_rewrites.files_to_join([12 * MB, MB, 2 * MB]) == [1, 2, 0]
+    assert file_rewrites.files_to_join([1, 20 * MB, 20 * MB, 40 * MB]) == [1, 2]
+    assert file_rewrites.files_to_join([40 * MB] * 9) == []
+    assert len(file_rewrites.files_to_join([3 * MB] * 50)) == AGAIN_BYTES_MAX // (3 * MB)
 
 
 def test_joining_of_files_converges_and_writes_little_more_than_once() -> None:
@@ -56,7 +56,7 @@ def test_joining_of_files_converges_and_writes_little_more_than_once() -> None:
     written = 0
     for _ in range(1000):
         sizes.append(MB)
-        while group := file_rewrites.joined(sizes):
+        while group := file_rewrites.files_to_join(sizes):
             sizes.append(sum(sizes[n] for n in group))
             written += sizes[-1]
             for n in sorted(group, reverse=True):
@@ -69,8 +69,8 @@ def test_joining_of_files_converges_and_writes_little_more_than_once() -> None:
 def test_maintenance_rewrites_files_with_few_dead_rows() -> None:
     """The cheapest first; one at least, however large it is, but none that is larger than may be held in memory."""
     files = [Touched(50 * MB, 100, 5), Touched(50 * MB, 100, 6), Touched(20 * MB, 100, 90), Touched(9, 0, 0)]
-    assert file_rewrites.worn(files[:1]) == []
-    assert sorted(file_rewrites.worn(files)) == [1, 2, 3]
+    assert file_rewrites.files_to_rewrite(files[:1]) == []
+    assert sorted(file_rewrites.files_to_rewrite(files)) == [1, 2, 3]
     large = [Touched(3 * AGAIN_BYTES_MAX, 100, 10), Touched(2 * AGAIN_BYTES_MAX, 100, 10)]
-    assert file_rewrites.worn(large) == [1]
-    assert file_rewrites.worn(large, AGAIN_BYTES_MAX) == []
+    assert file_rewrites.files_to_rewrite(large) == [1]
+    assert file_rewrites.files_to_rewrite(large, AGAIN_BYTES_MAX) == []

@@ -69,9 +69,9 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     said = vectors.write(tmp_path, [numbers(listed) for listed in SETS])
     assert len(list(tmp_path.iterdir())) == 1
     for listed, vector in zip(SETS, said, strict=True):
-        assert vectors.deleted(tmp_path, vector).tolist() == list(listed)
+        assert vectors.deleted_numbers(tmp_path, vector).tolist() == list(listed)
         assert vector["cardinality"] == len(listed)
-    assert vectors.deleted(tmp_path, None).tolist() == []
+    assert vectors.deleted_numbers(tmp_path, None).tolist() == []
 
 
 def test_bytes_are_those_of_the_protocol(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_vectors_in_the_log_itself_are_read_and_other_forms_delegated(tmp_path: 
     """The protocol's example has a form that Delta has abandoned; other writers pad theirs to what Z85 can hold."""
     content = struct.pack("<I", 1681511377) + BitMap64([2, 40, 41]).serialize()
     inline = {"storageType": "i", "pathOrInlineDv": to_z85(content + b"\0" * (-len(content) % 4))}
-    assert vectors.deleted(tmp_path, {**inline, "sizeInBytes": len(content)}).tolist() == [2, 40, 41]
+    assert vectors.deleted_numbers(tmp_path, {**inline, "sizeInBytes": len(content)}).tolist() == [2, 40, 41]
     assert len(content) % 4
     example = "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
     with pytest.raises(HandOver, match="of a form that only Spark reads"):
-        vectors.deleted(tmp_path, {"storageType": "i", "pathOrInlineDv": example, "sizeInBytes": 40})
+        vectors.deleted_numbers(tmp_path, {"storageType": "i", "pathOrInlineDv": example, "sizeInBytes": 40})
 
 
 def test_others_find_the_same_rows_gone(tmp_path: Path) -> None:
@@ -156,12 +156,12 @@ def test_checkpoints_know_the_vectors_of_all_versions_before(tmp_path: Path) -> 
     table = made(folder, 4 * CHECKPOINT_EVERY, files=2)
     for number in range(1, 2 * CHECKPOINT_EVERY):
         file = table.files()[number % 2]
-        mark(table, (file, [*vectors.deleted(folder, file.vector), number]))
+        mark(table, (file, [*vectors.deleted_numbers(folder, file.vector), number]))
     late = DeltaLog(folder)
     late.update()
     assert not late.is_short
     assert sorted(map(str, late.files())) == sorted(map(str, table._log.files()))
-    gone = [len(vectors.deleted(folder, file.vector)) for file in late.files()]
+    gone = [len(vectors.deleted_numbers(folder, file.vector)) for file in late.files()]
     assert sorted(gone) == [CHECKPOINT_EVERY - 1, CHECKPOINT_EVERY]
     assert len(others_ids(folder)) == 4 * CHECKPOINT_EVERY - sum(gone)
 
@@ -171,13 +171,13 @@ def test_statistics_of_a_marked_file_stay_unchanged(tmp_path: Path) -> None:
     least, greatest = "-0.10", "123456789012345678901234567890.12345678"
     bounds = f'"minValues":{{"a":{least}}} ,"maxValues":{{"a":{greatest},"b":"}}"}}'
     told = f'{{ "numRecords":5, "tightBounds" : true,{bounds}}}'
-    marked = File("f", 1, told, modified_ms=7).marked(5, {"storageType": "u"})
+    marked = File("f", 1, told, modified_ms=7).with_deleted_rows(5, {"storageType": "u"})
     assert f'"minValues":{{"a":{least}}}' in marked.told
     assert f'"maxValues":{{"a":{greatest},"b":"}}"}}' in marked.told
     assert (marked.stats["numRecords"], marked.stats["tightBounds"]) == (5, False)
-    assert marked.added()["add"]["deletionVector"] == {"storageType": "u"}
-    assert marked.added()["add"]["modificationTime"] == 7
-    assert File("f", 1).marked(9, {}).stats == {"numRecords": 9, "tightBounds": False}
+    assert marked.add_action()["add"]["deletionVector"] == {"storageType": "u"}
+    assert marked.add_action()["add"]["modificationTime"] == 7
+    assert File("f", 1).with_deleted_rows(9, {}).stats == {"numRecords": 9, "tightBounds": False}
 
 
 def test_row_count_of_a_file_is_written_though_another_writer_omitted_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.tables.merge.acts import Add, Describe, Empty, Fill, Rename, Widen
-from cdcflow.tables.merge.describe_existing import seen
+from cdcflow.tables.merge.describe_existing import with_existing_columns
 from cdcflow.tables.merge.evolution import Evolution, evolve
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import APPEND
@@ -319,7 +319,7 @@ def test_an_older_cdcflow_that_died_in_a_swap_of_names_is_understood(names: Any,
     """Its description has no ids, but ids grow and it lists columns in their order: no old row gets another's value."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("a", 2, "string"), ("b", 3, "string"))
     assert not old.is_open
-    found = seen(old, in_the_table(*names), SWAPPED.id, [SWAPPED])
+    found = with_existing_columns(old, in_the_table(*names), SWAPPED.id, [SWAPPED])
     assert {c.number: c.name for c in found.columns} == dict(zip((1, 2, 3), names, strict=True))
     names_now = {c.name for c in found.columns}
     for step in evolve(found, [SWAPPED]).steps:
@@ -333,7 +333,7 @@ def test_an_older_cdcflow_that_died_after_a_rename_is_understood() -> None:
     """Only the shapes that follow contain the name."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("a", 2, "string"), ("b", 3, "string"))
     renamed = shape(("id", 1, INT), ("c", 2, TEXT), ("b", 3, TEXT))
-    found = seen(old, in_the_table("id", "c", "b"), renamed.id, [renamed])
+    found = with_existing_columns(old, in_the_table("id", "c", "b"), renamed.id, [renamed])
     assert numbers(found) == {"id": 1, "c": 2, "b": 3}
     assert evolve(found, [renamed]).steps == ()
 
@@ -352,18 +352,20 @@ def test_column_that_an_older_cdcflow_added_before_it_died_is_adopted() -> None:
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
     more = shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7"))
     columns = [FormatColumn(n, i, None) for i, n in enumerate(["id", "note", "_offset", "_missing", "qty"])]
-    found = evolve(seen(old, columns, more.id, [more]), [more])
+    found = evolve(with_existing_columns(old, columns, more.id, [more]), [more])
     assert found.steps == (Fill(TargetColumn("qty", 3, "int"), "CAST('7' AS int)"),)
     (announced, *_) = found.acts()
     assert isinstance(announced, Describe)
-    again = evolve(seen(Target.from_json(announced.target.to_json()), columns, more.id, [more]), [more])
+    again = evolve(
+        with_existing_columns(Target.from_json(announced.target.to_json()), columns, more.id, [more]), [more]
+    )
     assert again.steps == found.steps, "and the same when the run that adopted it dies"
 
 
 def test_column_that_a_user_added_or_removed_in_the_table_is_distinguished_from_cdcflow_s() -> None:
     """cdcflow owns the table, but nothing keeps users from ALTER TABLE: no value may be read from their column."""
     columns = [FormatColumn(n, i, None) for i, n in enumerate(["id", "note", "_offset", "_missing", "mine"])]
-    first = seen(target_of(FIRST), columns, FIRST.id, [FIRST])
+    first = with_existing_columns(target_of(FIRST), columns, FIRST.id, [FIRST])
     assert first.others == ("mine",)
     assert evolve(first, [FIRST]).steps == ()
     for clash in (shape(("id", 1, INT), ("mine", 2, TEXT)), shape(("id", 1, INT), ("note", 2, TEXT), ("Mine", 3, INT))):
@@ -373,13 +375,15 @@ def test_column_that_a_user_added_or_removed_in_the_table_is_distinguished_from_
             evolve(first, [clash])
     for described in (target_of(FIRST), described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))):
         with pytest.raises(CannotFollow, match="column note was removed"):
-            seen(described, columns[:1] + columns[2:], FIRST.id, [FIRST])
+            with_existing_columns(described, columns[:1] + columns[2:], FIRST.id, [FIRST])
 
 
 def test_column_that_a_user_inserted_between_cdcflow_s_is_passed_over() -> None:
     """In a table that an older cdcflow described, which only order and names identify."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
-    found = seen(old, [FormatColumn(n, i, None) for i, n in enumerate(["id", "mine", "note"])], FIRST.id, [FIRST])
+    found = with_existing_columns(
+        old, [FormatColumn(n, i, None) for i, n in enumerate(["id", "mine", "note"])], FIRST.id, [FIRST]
+    )
     assert [(c.name, c.id) for c in found.columns] == [("id", 0), ("note", 2)]
 
 
@@ -400,11 +404,13 @@ def test_adopted_column_is_not_filled_in_a_recreated_table() -> None:
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
     made_again = shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7"), incarnation=2)
     columns = [FormatColumn(n, i, None) for i, n in enumerate(["id", "note", "_offset", "_missing", "qty"])]
-    found = evolve(seen(old, columns, made_again.id, [made_again]), [made_again])
+    found = evolve(with_existing_columns(old, columns, made_again.id, [made_again]), [made_again])
     assert found.fresh
     assert not any(isinstance(step, Fill) for step in found.steps)
     without = shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT))
-    assert evolve(seen(old, columns, without.id, [without]), [without]).steps == (), "nor without a default"
+    assert evolve(with_existing_columns(old, columns, without.id, [without]), [without]).steps == (), (
+        "nor without a default"
+    )
 
 
 @pytest.mark.parametrize("columns_there", [0, 1, 2])
@@ -422,10 +428,10 @@ def test_numbers_announced_for_a_recreated_table_are_not_taken_for_the_old_one_s
     names = [c.name for c in announced.target.columns][: 3 + columns_there]
     columns = [FormatColumn(c.name, i, c.type) for i, c in enumerate(announced.target.columns, 1) if c.name in names]
     described = Target.from_json(announced.target.to_json())
-    first = evolve(seen(described, columns, old.id, [old], APPEND), [old], mode=APPEND)
+    first = evolve(with_existing_columns(described, columns, old.id, [old], APPEND), [old], mode=APPEND)
     assert [a for a in first.acts() if isinstance(a, (Add, Rename, Widen))] == []
     described = Target.from_json(first.target.to_json())
-    then = evolve(seen(described, columns, old.id, new, APPEND), new, mode=APPEND)
+    then = evolve(with_existing_columns(described, columns, old.id, new, APPEND), new, mode=APPEND)
     assert [c.name for c in then.target.columns] == ["id", "day", "price", "note", "rate"]
     assert [c.number for c in then.target.columns] == [1, -2, 2, 3, 4]
     assert [a.column.name for a in then.acts() if isinstance(a, Add)] == ["note", "rate"][columns_there:]

@@ -20,7 +20,7 @@ from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.tables.merge import evolution as rules
 from cdcflow.tables.merge.acts import Act, Add, Describe, Fill, MissAlso, MissOnly, Rename, Widen
-from cdcflow.tables.merge.describe_existing import seen
+from cdcflow.tables.merge.describe_existing import with_existing_columns
 from cdcflow.tables.merge.evolution import evolve
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.statement import transaction
@@ -209,7 +209,7 @@ class ModelTable:
         target = None
         if self.described:
             columns = [FormatColumn(name, id_, type_) for id_, (name, type_) in self.columns.items()]
-            target = seen(Target.from_json(self.described), columns, ORDERS, shapes)
+            target = with_existing_columns(Target.from_json(self.described), columns, ORDERS, shapes)
         found = evolve(target, shapes, self.cut)
         done = 0
         for work in self._commits(found, changes, cut):
@@ -368,7 +368,7 @@ def _judged_by_name(patch: pytest.MonkeyPatch) -> None:
     def by_name(described: Target, *_: object) -> Target:
         return replace(described, columns=tuple(c for c in described.columns if not c.added))
 
-    patch.setitem(globals(), "seen", by_name)
+    patch.setitem(globals(), "with_existing_columns", by_name)
 
 
 def _nothing_announced(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.tables.merge.acts import Add
 from cdcflow.tables.merge.column_versions import numbered_as, source_number, version_of
-from cdcflow.tables.merge.describe_existing import seen
+from cdcflow.tables.merge.describe_existing import with_existing_columns
 from cdcflow.tables.merge.evolution import Evolution, evolve
 from cdcflow.tables.merge.modes import APPEND
 from cdcflow.tables.merge.policy import TablePolicy
@@ -214,7 +214,7 @@ def test_a_run_that_dies_anywhere_gives_the_same_versions() -> None:
             if isinstance(act, Add):
                 there[act.column.name] = 9
         assert described is not None
-        found = seen(described, [FormatColumn(n, i, None) for n, i in there.items()], ID, [FIRST])
+        found = with_existing_columns(described, [FormatColumn(n, i, None) for n, i in there.items()], ID, [FIRST])
         for shapes in (
             (FIRST, RETYPED),
             (RETYPED, FIRST),

@@ -47,8 +47,8 @@ def test_a_url_that_lost_a_slash_is_refused(given: Path | str) -> None:
 
 
 def test_contents_of_a_warehouse_have_a_whole_path(tmp_path: Path) -> None:
-    assert Warehouse(tmp_path).at(("public", "orders")) == f"{tmp_path}/public/orders"
-    assert Warehouse("s3a://shop/lake").at(("public", "orders")) == "s3a://shop/lake/public/orders"
+    assert Warehouse(tmp_path).location_of(("public", "orders")) == f"{tmp_path}/public/orders"
+    assert Warehouse("s3a://shop/lake").location_of(("public", "orders")) == "s3a://shop/lake/public/orders"
     assert Warehouse("s3a://shop/lake").bucket == "shop"
     assert Warehouse("hdfs://name/lake").bucket is None
     with pytest.raises(ConfigurationError, match=r"set merge\.engine to spark or auto"):

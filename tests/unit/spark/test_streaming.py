@@ -17,7 +17,7 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout
 from cdcflow.spark import kafka, merge, merge_stream, read_cut, streaming
 from cdcflow.spark.log_source.sealed_offsets import OffsetServer, source_of
-from cdcflow.spark.streaming import retried
+from cdcflow.spark.streaming import retry
 
 
 class Clock:
@@ -56,11 +56,11 @@ class Unavailable:
 
 def test_pauses_grow_and_end(clock: Clock) -> None:
     attempt = Unavailable(clock, 200)
-    assert retried(attempt, 600) == "merged"
+    assert retry(attempt, 600) == "merged"
     assert attempt.asked == [0, 1, 3, 7, 15, 31, 61, 91, 121]
     never = Unavailable(clock, 10**9)
     with pytest.raises(SinkUnavailable, match="another merge"):
-        retried(never, 10)
+        retry(never, 10)
     assert [at - never.asked[0] for at in never.asked] == [0, 1, 3, 7]
 
 
@@ -68,7 +68,7 @@ def test_process_does_not_wait_for_a_query_that_was_stopped(clock: Clock) -> Non
     """Spark waits for a batch that is at work when a query is stopped."""
     attempt = Unavailable(clock, 10**9)
     with pytest.raises(SinkUnavailable):
-        retried(attempt, 600, lambda: clock.now_s < 120)
+        retry(attempt, 600, lambda: clock.now_s < 120)
     assert attempt.asked[-1] == 15
     assert clock.now_s < 121
 
@@ -78,7 +78,7 @@ def test_other_errors_are_not_tried_again(clock: Clock) -> None:
         raise ConfigurationError("another log")
 
     with pytest.raises(ConfigurationError):
-        retried(attempt, 600)
+        retry(attempt, 600)
     assert clock.now_s == 100
 
 

@@ -10,7 +10,7 @@ import pytest
 from cdcflow.errors import ConfigurationError
 from cdcflow.tables.cut import Cut, CutTable, ListedCut, newest_of_each
 from cdcflow.tables.job import views
-from cdcflow.tables.job.moments import AsOf, chosen
+from cdcflow.tables.job.moments import AsOf, latest_cut_at
 from cdcflow.tables.paths import Warehouse
 
 HOUR = 3_600_000_000
@@ -50,7 +50,7 @@ BINLOGS = listed("binlog.000002:900;u:1-5", "binlog.000010:4;u:1-9", "binlog.000
 )
 def test_latest_cut_at_or_before_a_point_in_time_is_taken(cuts: list[ListedCut], as_of: AsOf, expected: int) -> None:
     """A cut one step too late shows what had not happened yet; compared as text, file 9 would follow file 10."""
-    assert chosen(cuts, as_of, "w").cut == expected
+    assert latest_cut_at(cuts, as_of, "w").cut == expected
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_latest_cut_at_or_before_a_point_in_time_is_taken(cuts: list[ListedCut],
 def test_unresolvable_point_in_time_is_refused(cuts: list[ListedCut], as_of: AsOf, said: str) -> None:
     """After a failover the same text names another position; a guess would silently show the wrong one."""
     with pytest.raises(ConfigurationError, match=said):
-        chosen(cuts, as_of, "w")
+        latest_cut_at(cuts, as_of, "w")
 
 
 def test_of_a_cut_that_was_published_twice_the_last_one_counts() -> None:

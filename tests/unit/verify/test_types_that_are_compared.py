@@ -50,9 +50,9 @@ def test_rows_of_every_type_have_digests(
     shape = make_table("odd", id="int64", v=type_)
     columns = Columns(shape.id, (("id", "bigint"), ("v", stored_type(type_).table)), ("id",), True)
     rows = pa.table({"id": pa.array(range(3), pa.int64()), "v": pa.array(values, type_)})
-    found = comparer.converted(columns, shape, rows)
+    found = comparer.convert_rows(columns, shape, rows)
     assert found.column("v").to_pylist() == kept
-    assert comparer.converted(columns, shape, rows.slice(1)).column("v").to_pylist() == kept[1:]
-    digests = comparer.digested(columns, found)
+    assert comparer.convert_rows(columns, shape, rows.slice(1)).column("v").to_pylist() == kept[1:]
+    digests = comparer.digest_rows(columns, found)
     assert len(set(digests.column("d").to_pylist())) == 3
-    assert not comparer.differing(digests, comparer.digested(columns, found)).num_rows
+    assert not comparer.differing(digests, comparer.digest_rows(columns, found)).num_rows

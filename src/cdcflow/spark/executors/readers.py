@@ -142,17 +142,17 @@ class Processes:
             self._turn.wait_for(lambda: self._there or self._error or self.closed, ABSENT_S)
             number = next(self._ids)
             asked = _Asked(Read(number, chunk, part), Future())
-            error = self._error or (None if self._there and not self.closed else _lost(chunk))
+            error = self._error or (None if self._there and not self.closed else _executor_gone(chunk))
             if error is None:
                 self._waiting.append(asked)
                 self._turn.notify_all()
         if error is not None:
             found.set_exception(error)
             return found
-        asked.answer.add_done_callback(lambda answered: self._held(found, answered, number))
+        asked.answer.add_done_callback(lambda answered: self._on_held(found, answered, number))
         return found
 
-    def _held(self, found: Future[HeldPart], answered: Future[Any], number: int) -> None:
+    def _on_held(self, found: Future[HeldPart], answered: Future[Any], number: int) -> None:
         if (error := answered.exception()) is not None:
             found.set_exception(error)
             return
@@ -193,7 +193,7 @@ class Processes:
             _hang_up(connection)
             return
         if isinstance(hello, Hello):
-            _bound(connection, self._lost_after_s)
+            _limit_waits(connection, self._lost_after_s)
             self._serve(hello.number, _Process(connection))
         connection.close()
 
@@ -242,7 +242,7 @@ class Processes:
             self._turn.notify_all()
         _hang_up(process.connection)
         for one in failed:
-            error = _lost(one.request.chunk) if isinstance(one.request, Read) else _rows_lost()
+            error = _executor_gone(one.request.chunk) if isinstance(one.request, Read) else _rows_lost()
             one.answer.set_exception(error)
 
 
@@ -267,7 +267,7 @@ class _ExecutorRows:
         return wait
 
 
-def _bound(connection: Connection[Any, Any], seconds: float) -> None:
+def _limit_waits(connection: Connection[Any, Any], seconds: float) -> None:
     """Limit how long a read waits for the rest of a message; afterwards it raises OSError."""
     whole = int(seconds)
     limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
@@ -329,7 +329,7 @@ def _pieces(connection: Connection[Any, Any], size: int) -> Iterator[memoryview]
             yield room[:count]
 
 
-def _lost(chunk: Chunk) -> SourceUnavailable:
+def _executor_gone(chunk: Chunk) -> SourceUnavailable:
     return SourceUnavailable(f"reading {chunk.table}: the executor that read it is gone")
 
 

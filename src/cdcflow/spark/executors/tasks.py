@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cdcflow.capture.ports.part_readers import PartReader
 from cdcflow.spark.executors.chunk_reader_process import Invitation, serve
 from cdcflow.spark.executors.readers import Processes
-from cdcflow.spark.runtime.context import context, failed
+from cdcflow.spark.runtime.context import context, task_error
 from cdcflow.spark.runtime.masters import runs_here
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _run_jobs(started: SparkContext, processes: Processes, invitation: Invitatio
             tasks.foreachPartition(_Serving(invitation))
         except Exception as error:  # noqa: BLE001  Spark's own errors; their texts are pages of Java
             if processes.answered == before:  # no executor did anything
-                gone = failed(error, "reading")
+                gone = task_error(error, "reading")
                 if processes.answered:
                     sys.stderr.write(f"{gone}\n  this process continues reading alone\n")
                 processes.fail(gone)

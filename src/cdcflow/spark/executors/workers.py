@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.log.workers import AwayLog
-from cdcflow.spark.runtime.context import context, failed
+from cdcflow.spark.runtime.context import context, task_error
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -80,7 +80,7 @@ class SparkWorkers:
             tasks = self._context.parallelize(list(given), len(given))
             answers: list[_Answer] = tasks.map(_Task(work, self._probe)).collect()
         except Exception as error:  # noqa: BLE001  Spark's own errors
-            raise failed(error, self._name) from None
+            raise task_error(error, self._name) from None
         for answer in answers:
             if answer.error is not None:
                 raise answer.error

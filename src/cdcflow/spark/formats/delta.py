@@ -42,7 +42,7 @@ from cdcflow.tables.formats.delta import (
     ours,
     removals_known_since,
     retention,
-    said,
+    user_metadata,
     vector_path,
 )
 from cdcflow.tables.formats.delta_commits import identity, lines_of, set_aside, torn_since
@@ -111,7 +111,9 @@ class DeltaFormat:
     ) -> DeltaTable:
         place = Warehouse.of(warehouse)
         entry = Entry(spark, place, place.metastore, path) if named and place.metastore is not None else None
-        return DeltaTable(spark, place.at(path), entry, Path(place.at(path)) if place.is_local else None)
+        return DeltaTable(
+            spark, place.location_of(path), entry, Path(place.location_of(path)) if place.is_local else None
+        )
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, _Moved) or _CONFLICT.search(str(error)) is not None
@@ -499,7 +501,7 @@ class DeltaTable(StatementTable):
         session at a time. They are reset at the end, whatever happens: otherwise Delta would silently drop the next
         write."""
         conf = self._spark.conf
-        conf.set(_METADATA, in_setting(self._spark, said(metadata)))
+        conf.set(_METADATA, in_setting(self._spark, user_metadata(metadata)))
         if self._looked_at is not None:
             conf.set(_READ_VERSION, str(self._looked_at))
         if app:

@@ -131,11 +131,13 @@ class DeltaTransaction:
     def _worked_out(self, folding: Folding, views: Views) -> list[Any]:
         """Return the actions that delete and insert rows."""
         files = self._files(folding)
-        if folding.replaced is not None:
+        if folding.replaced_rows is not None:
             # No value of the table's rows is kept: each inserted row is read once, when it is written.
-            rows = views.of(self._rows(files, list(folding.replaced.key)), "rows")
+            rows = views.of(self._rows(files, list(folding.replaced_rows.key)), "rows")
             broadcast = folding.count <= BROADCAST_ROWS_MAX
-            matched = removed_and_added.matched(folding.replaced, rows, limits=folding.limits, broadcast=broadcast)
+            matched = removed_and_added.matched_rows(
+                folding.replaced_rows, rows, limits=folding.limits, broadcast=broadcast
+            )
             gone = self._marked(self._spark.sql(matched), files)
             return [*gone, *self._come(folding, folding.rows())]
         target, families, ended = folding.layout.target, folding.families, folding.layout.ended

@@ -23,7 +23,7 @@ from cdcflow.spark.formats.marked import NewerRows, Views
 from cdcflow.spark.runtime.failures import first_line
 from cdcflow.spark.runtime.verbatim import as_written
 from cdcflow.spark.sql import StatementTable
-from cdcflow.tables.durable import sync_table, torn
+from cdcflow.tables.durable import sync_table, torn_error
 from cdcflow.tables.formats import iceberg
 from cdcflow.tables.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.tables.formats.iceberg_catalog import step_back
@@ -95,7 +95,7 @@ class IcebergFormat:
         folder = known = None
         if place.catalog is None:
             folder, known = (place.folder.resolve().joinpath(*parts) for parts in (path, (CATALOG,)))
-        return IcebergTable(spark, (catalog, *iceberg.identifier(path)), place.at(path), folder, known)
+        return IcebergTable(spark, (catalog, *iceberg.identifier(path)), place.location_of(path), folder, known)
 
     def is_conflict(self, error: BaseException) -> bool:
         if isinstance(error, (_Moved, BranchMoved)):
@@ -112,12 +112,12 @@ def _configure(spark: SparkSession, catalog: str, warehouse: Warehouse, *, own: 
         return
     embedded = {
         "type": "jdbc",
-        "uri": f"jdbc:sqlite:{warehouse.at((CATALOG,))}?busy_timeout={_BUSY_MS}",
+        "uri": f"jdbc:sqlite:{warehouse.location_of((CATALOG,))}?busy_timeout={_BUSY_MS}",
         "jdbc.schema-version": "V1",
         "clients": "1",
     }
     for name, value in {
-        "warehouse": warehouse.at(()),
+        "warehouse": warehouse.location_of(()),
         "cache-enabled": str(own).lower(),  # other processes commit, too
         "cache.expiration-interval-ms": "-1",
         **(embedded if warehouse.catalog is None else warehouse.catalog),
@@ -274,7 +274,7 @@ class IcebergTable(StatementTable):
         if table is None or (snapshot := _first_torn(table, published)) is None:
             return
         if snapshot.parentId() is None:
-            raise torn(self.sql, int(snapshot.sequenceNumber()))
+            raise torn_error(self.sql, int(snapshot.sequenceNumber()))
         _log.warning("a torn commit is set aside, its range is merged again", table=self.sql)
         table.manageSnapshots().rollbackTo(snapshot.parentId()).commit()
 

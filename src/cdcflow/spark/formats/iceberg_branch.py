@@ -96,7 +96,7 @@ def changes(
     def gone(keys: str, key: dict[str, str]) -> str:
         return removed_and_added.removal(branch, key, keys, limits=limits, broadcast=broadcast)
 
-    if (replaced := folding.replaced) is not None:
+    if (replaced := folding.replaced_rows) is not None:
         return Changes(gone(replaced.rows, dict(replaced.key)), folding.rows())
     key = {names[i]: f"c{i}" for i in target.key_positions}
     if removed_and_added.needs_values(families):
@@ -104,7 +104,7 @@ def changes(
         return Changes(gone(reduced, key), removed_and_added.coming(target, families, reduced, going, ended))
     if newest is None or newest >= folding.first:
         raise NewerRows
-    reduced = views.of(spark.sql(folding.reduced(families)), "reduced", keep=True)
+    reduced = views.of(spark.sql(folding.reduced_query(families)), "reduced", keep=True)
     return Changes(gone(reduced, key), removed_and_added.coming(target, families, reduced, "", ended))
 
 

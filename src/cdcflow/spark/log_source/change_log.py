@@ -43,12 +43,12 @@ from cdcflow.spark.log_source.log_options import (
     again,
     columns_of,
     option_error,
-    planned,
+    plan_query,
     schema_ddl,
 )
-from cdcflow.spark.log_source.log_pruning import Piece, Pieces, may_have, narrowed, packed
+from cdcflow.spark.log_source.log_pruning import Piece, Pieces, may_have, narrow_range, pack_files
 from cdcflow.spark.runtime.arrow import for_spark
-from cdcflow.tables.job.log_ranges import FEED, check_feed, files_between, parted, target_of
+from cdcflow.tables.job.log_ranges import FEED, check_feed, files_between, split_error, target_of
 from cdcflow.tables.segments import InputFile
 
 LOOK_PAUSE_S = 1.0
@@ -72,25 +72,25 @@ class ChangeLogSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        return schema_ddl(self._planned().shown)
+        return schema_ddl(self._planned_query().shown)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return ChangeLogReader(self._planned(), self._open(), schema)
+        return ChangeLogReader(self._planned_query(), self._open(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return ChangeLogStream(self._planned(), self._open(), schema)
+        return ChangeLogStream(self._planned_query(), self._open(), schema)
 
-    def _planned(self) -> PlannedQuery:
+    def _planned_query(self) -> PlannedQuery:
         """Plan once: Spark keeps the source that returned the schema, and creates readers from it."""
         if self._plan is None:
             options = Options.of(dict(self.options))
-            self._plan = planned(self._open()(options), options)
+            self._plan = plan_query(self._open()(options), options)
         return self._plan
 
     def _open(self) -> Callable[[Options], Layout]:
         settings = type(self).open_settings
 
-        def opened(options: Options) -> Layout:
+        def open_layout(options: Options) -> Layout:
             if options.log is not None:
                 return Layout.of(options.log)
             if settings is None:
@@ -100,7 +100,7 @@ class ChangeLogSource(DataSource):
                 )
             return settings(str(options.config))
 
-        return opened
+        return open_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,14 @@ class _PieceReader:
                 yield from for_spark(self.plan.shown.rows(rows, shape), schema)
 
     def _log_rows(self, layout: Layout, piece: Piece) -> Iterator[tuple[pa.Table, Table]]:
-        opened = [(piece, self._opened(layout, piece.file))]
+        opened = [(piece, self._open(layout, piece.file))]
         for _ in range(TRIES_MAX):
             if all(parquet is not None for _, parquet in opened):
                 break
             # It was compacted: the segment that covers it has its rows.
             files = again(lambda: files_between(layout, self.plan.table, piece.first, piece.last))
             same = [file for file in files if file.shape == piece.file.shape]
-            opened = [(Piece(file, piece.first, piece.last), self._opened(layout, file)) for file in same]
+            opened = [(Piece(file, piece.first, piece.last), self._open(layout, file)) for file in same]
         for part, parquet in opened:
             if parquet is None:
                 raise InvariantViolated(
@@ -138,20 +138,20 @@ class _PieceReader:
                 for rows in row_groups(part.file.shape, parquet, part.first, part.last):
                     yield rows, part.file.shape
 
-    def _opened(self, layout: Layout, file: InputFile) -> pq.ParquetFile | None:
+    def _open(self, layout: Layout, file: InputFile) -> pq.ParquetFile | None:
         try:
             return pq.ParquetFile(layout.file(file.segment, file.file))
         except FileNotFoundError:
             return None
 
-    def planned(self, layout: Layout, files: Sequence[InputFile], first: int, last: int) -> list[InputPartition]:
+    def plan_tasks(self, layout: Layout, files: Sequence[InputFile], first: int, last: int) -> list[InputPartition]:
         """Return the tasks for a range of offsets.
 
         Raises:
             NotInFeed: the feed cannot represent one of its rows.
         """
         check_feed(self.plan.shown, files, first, last, lambda file: str(layout.file(file.segment, file.file)))
-        return packed(files, first, last)
+        return pack_files(files, first, last)
 
 
 class ChangeLogReader(DataSourceReader):
@@ -170,13 +170,13 @@ class ChangeLogReader(DataSourceReader):
         plan = self._rows.plan
         layout = self._rows.open_log(plan.options)
 
-        def listed() -> list[InputPartition]:
-            first, last = narrowed(plan.begin, plan.last, self._filters)
+        def list_partitions() -> list[InputPartition]:
+            first, last = narrow_range(plan.begin, plan.last, self._filters)
             files = files_between(layout, plan.table, first, last)
             kept = [file for file in files if may_have(file, plan.shown.target, self._filters)]
-            return self._rows.planned(layout, kept, first, last)
+            return self._rows.plan_tasks(layout, kept, first, last)
 
-        return again(listed)
+        return again(list_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.read(partition)
@@ -225,13 +225,13 @@ class ChangeLogStream(DataSourceStreamReader):
         self._at = int(end["offset"])
         first, last = int(start["offset"]) + 1, int(end["offset"])
 
-        def listed() -> list[InputPartition]:
+        def list_partitions() -> list[InputPartition]:
             files = files_between(layout, plan.table, first, last)
             for file in files:
                 _check_shape(plan, file, layout)
-            return self._rows.planned(layout, files, first, last)
+            return self._rows.plan_tasks(layout, files, first, last)
 
-        return again(listed)
+        return again(list_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.read(partition)
@@ -254,7 +254,7 @@ def _check_shape(plan: PlannedQuery, file: InputFile, layout: Layout) -> None:
     if file.shape in shown.shapes:
         return
     if file.shape.incarnation != shown.target.incarnation and shown.kind == FEED:
-        raise parted(
+        raise split_error(
             plan.table,
             "the table was dropped and recreated, and the log does not have the deleted rows",
             file.file.first_offset - 1,

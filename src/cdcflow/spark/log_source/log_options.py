@@ -21,7 +21,7 @@ from cdcflow.tables.job.log_ranges import (
     Shaped,
     bounds_of,
     files_between,
-    shaped,
+    in_latest_shape,
     table_named,
 )
 from cdcflow.tables.segments import SegmentGone
@@ -131,7 +131,7 @@ class PlannedQuery:
         return self.first
 
 
-def planned(layout: Layout, options: Options) -> PlannedQuery:
+def plan_query(layout: Layout, options: Options) -> PlannedQuery:
     """Resolve the options of a query with the current manifests.
 
     Raises:
@@ -147,7 +147,7 @@ def planned(layout: Layout, options: Options) -> PlannedQuery:
             lost = error
             first, last = bounds_of(layout, Ends())
         files = files_between(layout, table, first, last)
-        shown = shaped(layout, table, files, options.kind, truncates_as_rows=options.truncates_as_rows)
+        shown = in_latest_shape(layout, table, files, options.kind, truncates_as_rows=options.truncates_as_rows)
         _check_names(shown.target)
         return PlannedQuery(options, layout.log_file().log_id, table, first, last, shown, lost)
 

@@ -24,9 +24,9 @@ from cdcflow.log.read.feed import AFTER_UPDATE, BEFORE_UPDATE, DELETED, INSERTED
 from cdcflow.log.tier import Tier
 from cdcflow.model.sqltypes import DECIMAL_TEXT, literal, name_sql, stored_type, text_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
-from cdcflow.spark.engine import located
+from cdcflow.spark.engine import readable_files
 from cdcflow.spark.live import lasting_room
-from cdcflow.spark.log_source.log_options import Options, PlannedQuery, again, planned, schema_ddl
+from cdcflow.spark.log_source.log_options import Options, PlannedQuery, again, plan_query, schema_ddl
 from cdcflow.spark.runtime.arrow import ddl_of
 from cdcflow.spark.runtime.connect import refuse_connect
 from cdcflow.spark.runtime.verbatim import all_as_written, read_parquet
@@ -66,11 +66,11 @@ def read_log(
     options = Options(str(layout.root), None, table, shape, truncates == "row", Ends(**ends))  # type: ignore[arg-type]
 
     def plan() -> tuple[PlannedQuery, list[InputFile]]:
-        found = planned(layout, options)
+        found = plan_query(layout, options)
         files = files_between(layout, found.table, found.begin, found.last)
         check_feed(found.shown, files, found.begin, found.last, lambda f: str(layout.file(f.segment, f.file)))
         hidden = any(Path(file.path).name[0] in "_." for file in files)
-        return found, located(spark, layout, files, lasting_room() if hidden else layout.root)
+        return found, readable_files(spark, layout, files, lasting_room() if hidden else layout.root)
 
     found, files = again(plan)
     parts = [_part(spark, found, shape_, [f for f in files if f.shape == shape_]) for shape_ in found.shown.shapes]
@@ -121,7 +121,7 @@ def _log_columns(shown: Shaped, shape: Table) -> Iterator[str]:
         value = _default(shown, column, _is_whole(shape)) if own is None else _cast(name_sql(own.name), own, column)
         yield f"{value} AS {name_sql(column.name)}"
     yield OP
-    yield f"{_unchanged(pairs)} AS {UNCHANGED}"
+    yield f"{_unchanged_columns(pairs)} AS {UNCHANGED}"
     yield f"{_before(shown.target, shape, pairs)} AS {BEFORE}"
 
 
@@ -181,7 +181,7 @@ def _default(shown: Shaped, column: Column, is_whole: str) -> str:
     return f"CAST(CASE WHEN {is_whole} THEN {found} END AS {type_})"
 
 
-def _unchanged(pairs: Sequence[tuple[Column, Column | None]]) -> str:
+def _unchanged_columns(pairs: Sequence[tuple[Column, Column | None]]) -> str:
     if all(own is None or own.name == column.name for column, own in pairs):
         known = [text_sql(own.name) for _, own in pairs if own is not None]
         names = f"filter({UNCHANGED}, x -> x IN ({', '.join(known)}))" if known else "array()"

@@ -53,7 +53,7 @@ class Pieces(InputPartition):
         self.pieces = tuple(pieces)
 
 
-def packed(files: Sequence[InputFile], first: int, last: int) -> list[InputPartition]:
+def pack_files(files: Sequence[InputFile], first: int, last: int) -> list[InputPartition]:
     """Pack the files' rows between two offsets into tasks of about the same size."""
     found: list[InputPartition] = []
     together: list[Piece] = []
@@ -74,7 +74,7 @@ def packed(files: Sequence[InputFile], first: int, last: int) -> list[InputParti
     return [*found, *([Pieces(together)] if together else [])]
 
 
-def narrowed(first: int, last: int, filters: Sequence[Filter]) -> tuple[int, int]:
+def narrow_range(first: int, last: int, filters: Sequence[Filter]) -> tuple[int, int]:
     """Narrow a range of offsets by filters on `_offset`."""
     for one in filters:
         if getattr(one, "attribute", None) != (OFFSET,):

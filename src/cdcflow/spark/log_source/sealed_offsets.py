@@ -46,7 +46,7 @@ class OffsetServer:
 
     def _serve(self, is_wanted: Callable[[], bool]) -> None:
         with self._room, self._socket:
-            asked = self._accepted(is_wanted)
+            asked = self._accept(is_wanted)
             if asked is None:
                 return
             with asked, asked.makefile("r") as questions:
@@ -56,7 +56,7 @@ class OffsetServer:
                 except OSError:
                     return  # it ended before it got its answer
 
-    def _accepted(self, is_wanted: Callable[[], bool]) -> socket.socket | None:
+    def _accept(self, is_wanted: Callable[[], bool]) -> socket.socket | None:
         self._socket.settimeout(_LOOK_S)
         while is_wanted():
             try:

@@ -23,8 +23,8 @@ from cdcflow.log.read.moments import offset_before
 from cdcflow.log.tier import Tier
 from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.model.table import TRANSACTION, Table, TableId
-from cdcflow.spark.engine import SparkEngine, located
-from cdcflow.spark.kafka import merged
+from cdcflow.spark.engine import SparkEngine, readable_files
+from cdcflow.spark.kafka import log_to_merge
 from cdcflow.spark.log_source.log_options import again
 from cdcflow.spark.log_source.log_plan import read_log
 from cdcflow.spark.runtime.connect import refuse_connect
@@ -37,7 +37,7 @@ from cdcflow.tables.job.log_ranges import tables_with
 from cdcflow.tables.job.reports import SeveralReport
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.segments import InputFile, sealed
+from cdcflow.tables.segments import InputFile, sealed_range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +75,7 @@ def read_logs(
     clock = common_clock(layouts, to)
     parts = [
         _part(spark, name, layouts[name], named, offset_before(layouts[name], clock + 1), (start or {}).get(name))
-        for name, named in _named(layouts, table)
+        for name, named in _logs_with(layouts, table)
     ]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
@@ -100,7 +100,7 @@ def merge_logs(
     listed = [
         several_logs.Merged(name, Layout.of(log), policies)
         if isinstance(log, Layout | Path | str)
-        else merged(spark, name, log, policies)
+        else log_to_merge(spark, name, log, policies)
         for name, log in logs.items()
     ]
     return several_logs.merge_logs(engines, listed, place, without=without)
@@ -109,7 +109,7 @@ def merge_logs(
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _named(logs: Mapping[str, Layout], table: str) -> Sequence[tuple[str, str]]:
+def _logs_with(logs: Mapping[str, Layout], table: str) -> Sequence[tuple[str, str]]:
     """Return the logs that have a table, and its name in each."""
     log, colon, rest = table.partition(":")
     if colon and log in logs:
@@ -137,12 +137,12 @@ def _headers(spark: SparkSession, layout: Layout, first: int, last: int) -> Data
     """Return the number and the clock of each transaction between two offsets, and of some more."""
     unseen = Table(TableId("", "transactions"), 0, (), ())
     found = []
-    for segment in sealed(layout, _NO_OFFSET).segments.behind(first - 1):
+    for segment in sealed_range(layout, _NO_OFFSET).segments.behind(first - 1):
         if segment.first_offset > last:
             break
         room = layout.segment(segment.first_offset, segment.last_offset).resolve()
         file = segment.transactions_file
         found.append(InputFile(str(room / file.path), unseen, file, segment))
-    paths = [literal_path(file.path) for file in located(spark, layout, found, layout.root)]
+    paths = [literal_path(file.path) for file in readable_files(spark, layout, found, layout.root)]
     read = spark.read.schema(_HEADERS).parquet(*paths) if paths else spark.createDataFrame([], _HEADERS)
     return read.selectExpr(f"number AS {_NUMBER}", f"commit_clock AS {COMMIT_CLOCK}")

@@ -26,7 +26,7 @@ def ddl_of(arrow: pa.DataType) -> str:
 def for_spark(rows: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
     """Return rows in the columns of an Arrow schema that Spark derived from its own (`to_arrow_schema`), matched by
     position."""
-    columns = [_converted(column, field.type) for column, field in zip(rows.columns, schema, strict=True)]
+    columns = [_convert(column, field.type) for column, field in zip(rows.columns, schema, strict=True)]
     batches: list[pa.RecordBatch] = pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches()
     return batches
 
@@ -34,12 +34,12 @@ def for_spark(rows: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _converted(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+def _convert(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
     own = column.type
     if own == wanted:
         return column
     if pa.types.is_dictionary(own):
-        return _converted(column.cast(own.value_type), wanted)
+        return _convert(column.cast(own.value_type), wanted)
     if pa.types.is_struct(own):
         return _parts(column, lambda part: _struct(part, wanted))
     if pa.types.is_list(own) or pa.types.is_large_list(own):
@@ -61,7 +61,7 @@ def _parts(column: pa.Array | pa.ChunkedArray, convert: Callable[[pa.Array], pa.
 
 
 def _struct(array: pa.StructArray, wanted: pa.StructType) -> pa.Array:
-    parts = [_converted(array.field(at), wanted.field(at).type) for at in range(wanted.num_fields)]
+    parts = [_convert(array.field(at), wanted.field(at).type) for at in range(wanted.num_fields)]
     return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=array.is_null())
 
 
@@ -69,7 +69,7 @@ def _list(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
     ends = pc.cumulative_sum(lengths)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())])
-    items = _converted(pc.list_flatten(array), wanted.value_type)
+    items = _convert(pc.list_flatten(array), wanted.value_type)
     return pa.ListArray.from_arrays(offsets, items, type=wanted, mask=array.is_null())
 
 

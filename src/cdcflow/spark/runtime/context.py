@@ -55,7 +55,7 @@ def context(master: str, settings: Mapping[str, str], name: str) -> SparkContext
     return started
 
 
-def failed(error: Exception, doing: str) -> ConfigurationError | SourceUnavailable:
+def task_error(error: Exception, doing: str) -> ConfigurationError | SourceUnavailable:
     """Return the error for tasks that end without an answer. Spark's own texts are pages of Java."""
     if "ModuleNotFoundError" in str(error):
         return ConfigurationError(

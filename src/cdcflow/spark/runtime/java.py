@@ -84,7 +84,7 @@ def quiet_start(settings: Mapping[str, str]) -> Iterator[None]:
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         yield
         return
-    lines, write_end = _pumped()
+    lines, write_end = _start_forwarder()
     try:
         try:
             conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
@@ -134,7 +134,7 @@ def no_java(attempted: str) -> ConfigurationError:
     )
 
 
-def _pumped() -> tuple[StartLines, int]:
+def _start_forwarder() -> tuple[StartLines, int]:
     """Return the forwarder of Java's lines, and the descriptor that Java writes them to."""
     read_end, write_end = os.pipe()
     lines = StartLines(out := os.fdopen(os.dup(2), "wb", buffering=0))

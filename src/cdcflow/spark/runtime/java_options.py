@@ -60,10 +60,10 @@ def _login(mechanism: str, options: Mapping[str, str]) -> str:
             remedy=f"use one of {', '.join(_LOGINS)}",
             runbook="merge-session",
         )
-    username, password = (_quoted(options.get(name, "")) for name in ("sasl.username", "sasl.password"))
+    username, password = (_quote(options.get(name, "")) for name in ("sasl.username", "sasl.password"))
     return f"{module} required username={username} password={password};"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

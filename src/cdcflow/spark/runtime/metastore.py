@@ -70,7 +70,7 @@ class Entry:
         self._spark = spark
         self._warehouse = warehouse
         self._database, self._name = metastore_name(path, metastore.prefix)
-        self._location = warehouse.at(path)
+        self._location = warehouse.location_of(path)
         self._is_kept = False
 
     @property
@@ -111,15 +111,15 @@ class Entry:
         entry = catalog.getTable(self._database, self._name)
         provider = entry.provider().get() if entry.provider().isDefined() else "no"
         location = entry.storage().locationUri()
-        there = self._qualified(location.get()) if location.isDefined() else "no place (a view)"
-        if (provider, there) != ("delta", self._qualified(self._location)):
-            raise self._taken(str(provider), there)
+        there = self._with_scheme(location.get()) if location.isDefined() else "no place (a view)"
+        if (provider, there) != ("delta", self._with_scheme(self._location)):
+            raise self._name_taken(str(provider), there)
         return True
 
     def _make(self) -> None:
         if not _catalog(self._spark).databaseExists(self._database):
             # Not in the folder of the schema's tables: DROP DATABASE … CASCADE removes a database's folder.
-            place = text_sql(self._warehouse.at((DATABASES, self._database)))
+            place = text_sql(self._warehouse.location_of((DATABASES, self._database)))
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {name_sql(self._database)} LOCATION {place}")
         try:
             # For an existing table Delta takes everything else from its log, and commits nothing.
@@ -128,12 +128,12 @@ class Entry:
             if not self._is_ours():  # another merge has created it concurrently
                 raise
 
-    def _taken(self, provider: str, there: str) -> CannotFollow:
+    def _name_taken(self, provider: str, there: str) -> CannotFollow:
         remedy = (
             "set merge.catalog.prefix, so that this warehouse has its own databases, or remove that name from the "
             "metastore (DROP TABLE removes the files, too, of a table that was made without a location)"
         )
-        if there.startswith(self._qualified(self._warehouse.at(())) + "/"):
+        if there.startswith(self._with_scheme(self._warehouse.location_of(())) + "/"):
             remedy = (
                 "a metastore does not tell names apart that differ in case: leave one of the two tables out of"
                 " source.tables, or merge without merge.catalog"
@@ -144,7 +144,7 @@ class Entry:
             remedy=remedy,
         )
 
-    def _qualified(self, place: Any) -> str:
+    def _with_scheme(self, place: Any) -> str:
         """Return a place, given as text or as Java's URI, with its scheme."""
         jvm: Any = self._spark._jvm
         context: Any = self._spark.sparkContext._jsc

@@ -178,8 +178,8 @@ class _Lease:
     def __init__(self, spark: SparkSession, warehouse: Warehouse) -> None:
         jvm: Any = spark._jvm
         self._warehouse = warehouse
-        self._path = jvm.org.apache.hadoop.fs.Path(warehouse.at((LEASE,)))
-        self._asked = jvm.org.apache.hadoop.fs.Path(warehouse.at((f"{LEASE}.{uuid.uuid4()}",)))
+        self._path = jvm.org.apache.hadoop.fs.Path(warehouse.location_of((LEASE,)))
+        self._asked = jvm.org.apache.hadoop.fs.Path(warehouse.location_of((f"{LEASE}.{uuid.uuid4()}",)))
         self._holder = uuid.uuid4().hex.encode()
         try:
             self._files = self._path.getFileSystem(_hadoop(spark))

@@ -163,19 +163,19 @@ def metastore_name(path: Sequence[str], prefix: str) -> tuple[str, str]:
     A metastore has lower case only. What it does not allow is written as `__XX`, its bytes in UTF-8.
     """
     if len(path) == 1:
-        return _allowed(prefix + _OWN_DATABASE), _allowed(path[0])
+        return _allowed_name(prefix + _OWN_DATABASE), _allowed_name(path[0])
     table = table_at("/".join(path))
-    return _allowed(prefix + table.schema), _allowed(table.name)
+    return _allowed_name(prefix + table.schema), _allowed_name(table.name)
 
 
-def _allowed(name: str) -> str:
+def _allowed_name(name: str) -> str:
     found = _NOT_IN_NAMES.sub(lambda m: "".join(f"__{byte:02x}" for byte in m[0].encode()), name.lower())
     if len(found) <= _NAME_MAX:
         return found
     return f"{found[: _NAME_MAX - 17]}_{hashlib.sha256(found.encode()).hexdigest()[:16]}"
 
 
-def said(metadata: Mapping[str, Any]) -> str:
+def user_metadata(metadata: Mapping[str, Any]) -> str:
     """Return the `userMetadata` of a commit by cdcflow."""
     return json.dumps({COMMITTED: metadata}, separators=(",", ":"))
 

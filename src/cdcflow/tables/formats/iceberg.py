@@ -90,7 +90,7 @@ def is_in(warehouse: Path) -> bool:
 
 def catalog_name(warehouse: Warehouse) -> str:
     """Return the catalog's name, which its database stores with each table."""
-    return f"cdcflow_{hashlib.sha256(warehouse.at(()).encode()).hexdigest()[:12]}"
+    return f"cdcflow_{hashlib.sha256(warehouse.location_of(()).encode()).hexdigest()[:12]}"
 
 
 def identifier(path: Sequence[str]) -> tuple[str, str]:

@@ -36,15 +36,15 @@ class _NamedViews:
     ) -> str:
         columns = projection(layout, version, moved=moved)
         name = self._session.read(what, files, layout.shapes[version], where, columns, moved=moved)
-        return self._known(name)
+        return self._register(name)
 
     def view(self, what: str, sql: str) -> str:
-        return self._known(self._session.view(what, sql))
+        return self._register(self._session.view(what, sql))
 
     def keep(self, what: str, sql: str) -> str:
-        return self._known(self._session.keep(what, sql))
+        return self._register(self._session.keep(what, sql))
 
-    def _known(self, name: str) -> str:
+    def _register(self, name: str) -> str:
         self.names.append(name)
         return name
 
@@ -122,7 +122,7 @@ def ending_view(
         else:
             # It sorts all changes by key, and a session that takes values by offset reads it more than once.
             make = views.keep if session.takes_by_offset else views.view
-            name = make("marked", soft_delete.marked(layout, found.name))
+            name = make("marked", soft_delete.changes_with_end(layout, found.name))
             yield View(name, found.masks | {mask for mask in soft_delete.masks(layout) if mask})
     finally:
         session.drop(views.names)
@@ -185,12 +185,12 @@ def _completed_view(
     if moved and masks:
         session.hold(name)  # each step of following key changes reads it
         table = None if standing is None else standing(name)
-        name = _completed(session, views, layout, masks, name, table, truncates)
+        name = _complete_moves(session, views, layout, masks, name, table, truncates)
         masks = _masks(session, name)
     return View(name, masks)
 
 
-def _completed(
+def _complete_moves(
     session: SqlSession,
     views: _NamedViews,
     layout: ColumnLayout,
@@ -203,14 +203,14 @@ def _completed(
     `tables.merge.moves`)."""
     columns = sorted(frozenset[int]().union(*masks))
     moved = views.keep("moves", moves.moves(layout, changes))
-    ended = views.view("ended", moves.ended(layout, changes, moved, truncates))
+    ended = views.view("ended", moves.ended_lives(layout, changes, moved, truncates))
     by_offset = session.takes_by_offset
     lives = views.view("lives", moves.lives(layout, columns, changes, moved, truncates, by_offset=by_offset))
     known = views.keep("known", moves.first_round(layout, columns, ended, lives, table))
     # No LIMIT: with it Spark would search one partition after the other.
     while session.rows(f"SELECT 1 FROM {known} HAVING count(parent) > 0"):  # noqa: S608  cdcflow's own
         known = views.keep("known", moves.next_round(columns, known))
-    return views.view("completed", moves.completed(layout, columns, changes, known))
+    return views.view("completed", moves.changes_with_moves(layout, columns, changes, known))
 
 
 def _masks(session: SqlSession, name: str) -> frozenset[Mask]:

@@ -29,7 +29,7 @@ class Engines:
         self._lock = threading.Lock()
 
     @property
-    def begun(self) -> Engine | None:
+    def other_if_started(self) -> Engine | None:
         """The other engine, if it has been started."""
         return self._begun
 
@@ -42,11 +42,11 @@ class Engines:
         """
         with self._lock:
             if self._begun is None:
-                self._begun = self._started(table, reason)
+                self._begun = self._start_other(table, reason)
             _log.info("table handed over", table=str(table), to=self._begun.name, reason=reason)
             return self._begun
 
-    def _started(self, table: TableId, reason: str) -> Engine:
+    def _start_other(self, table: TableId, reason: str) -> Engine:
         if self._begin is not None and self._failed is None:
             try:
                 return self._begin()

@@ -99,7 +99,7 @@ def explain(
     Raises:
         ConfigurationError: no kept cut shows the table or the version, or the key has another number of columns.
     """
-    shown, before = _shown(cuts, name, version)
+    shown, before = _showing_cuts(cuts, name, version)
     newest, entry = shown[-1], shown[-1].tables[name]
     table = table_at(entry.path)
     first = 1 if before is None else before.offset + 1
@@ -125,11 +125,11 @@ def explain(
     return _with_row(found, log, table, key)
 
 
-def _shown(cuts: Cuts, name: str, version: int | None) -> tuple[list[Cut], Cut | None]:
+def _showing_cuts(cuts: Cuts, name: str, version: int | None) -> tuple[list[Cut], Cut | None]:
     """Return the kept cuts that show this version of a table, and the latest earlier cut that shows a different one."""
     shown: list[Cut] = []
-    for listed in reversed(cuts.listed()):
-        cut = cuts.numbered(listed.cut)
+    for listed in reversed(cuts.list_cuts()):
+        cut = cuts.cut_by_number(listed.cut)
         if cut is None or name not in cut.tables:
             continue
         cut = replace(cut.part_with(name), cut=cut.cut)  # offsets of the table's own log

@@ -165,7 +165,7 @@ def of_all_tables(engine: Engine, warehouse: Warehouse) -> Iterator[None]:
         yield
     except HistoryLost as error:  # the table of cuts, whose rows no source has
         raise _of_all(
-            Failure("damaged", "commits follow one that is torn or missing"), warehouse.at((CUTS,))
+            Failure("damaged", "commits follow one that is torn or missing"), warehouse.location_of((CUTS,))
         ) from error
     except CdcflowError:
         raise
@@ -173,7 +173,7 @@ def of_all_tables(engine: Engine, warehouse: Warehouse) -> Iterator[None]:
         found = engine.failure(error)
         if found is None or found.kind == "fault":
             raise
-        raise _of_all(found, warehouse.at((CUTS,))) from error
+        raise _of_all(found, warehouse.location_of((CUTS,))) from error
 
 
 def _of_all(found: Failure, cuts: str) -> CdcflowError:
@@ -236,7 +236,7 @@ def read_tables(
         except Exception as error:
             if (what := failure(error)) is None:
                 raise
-            folder = warehouse.at(cut.tables[name].path.split("/"))
+            folder = warehouse.location_of(cut.tables[name].path.split("/"))
             failed.append(table_failed(name, engine, what, folder, attempted="read"))
             failed[-1].__cause__ = error
             _log.warning("table not in the cut", table=name, cut=cut.cut, reason=failed[-1].with_section)
@@ -245,7 +245,7 @@ def read_tables(
     return found
 
 
-def contradicted(table: TableId, error: InvariantViolated) -> TableFailed:
+def contradiction(table: TableId, error: InvariantViolated) -> TableFailed:
     """Return the error for a table whose data contradicts itself."""
     remedy = None if error.remedy else rebuilt(table)
     return TableFailed(f"table {table} cannot be merged: {error}", remedy=remedy, runbook=error.runbook)

@@ -135,4 +135,4 @@ def _each_key_once(session: SqlSession, layout: ColumnLayout, files: Sequence[In
     first = target.columns[layout.key[0]].type
     if statement.each_key_once(first, [f.file.key_runs for f in files]):
         return True
-    return not session.rows(statement.repeated(target, found.name))
+    return not session.rows(statement.repeated_keys(target, found.name))

@@ -67,10 +67,10 @@ def folding(
                 gap=range_.gap,
                 swept=range_.sweep,
                 made_again=made_again,
-                added=_added(layout, evolution, living),
+                added=_default_offsets(layout, evolution, living),
             )
             if session.sorts_each_window and made_of.may_be_alone:
-                made_of = replace(made_of, alone=not session.rows(history.crowded(layout, found.name)))
+                made_of = replace(made_of, alone=not session.rows(history.crowded_transactions(layout, found.name)))
             partial = found.masks | _missing(session, layout, names, made_of)
             kinds = families(layout, partial)
             views.append(session.keep("versions", history.versions(layout, kinds, names, made_of)))
@@ -137,7 +137,7 @@ def _ends_of_segments(files: Sequence[InputFile]) -> list[int]:
     return sorted(end for s in segments.values() for end in (*(o for _, o in s.seams), s.last_offset))
 
 
-def _added(layout: ColumnLayout, evolution: Evolution, files: Sequence[InputFile]) -> dict[int, int]:
+def _default_offsets(layout: ColumnLayout, evolution: Evolution, files: Sequence[InputFile]) -> dict[int, int]:
     """Return, for columns with a default that this range introduces, the offset of the first row that has them."""
     known = {c.number for c in evolution.before.columns if not c.added} if evolution.before is not None else set[int]()
     numbers = [{c.number for c in shape.columns} for shape in layout.numbered]

@@ -40,19 +40,19 @@ from cdcflow.tables.cut import Cut, CutTable
 from cdcflow.tables.formats import tag_of
 from cdcflow.tables.job import views
 from cdcflow.tables.job.engines import Engines
-from cdcflow.tables.job.failures import contradicted, is_of_one_table, of_all_tables, rows_missing, table_failed
+from cdcflow.tables.job.failures import contradiction, is_of_one_table, of_all_tables, rows_missing, table_failed
 from cdcflow.tables.job.positions import Positions, overtaken
 from cdcflow.tables.job.ranges import TableRange
-from cdcflow.tables.job.reports import MergeProgress, MergeReport, TableMergeReport, Watch, both, unwatched
+from cdcflow.tables.job.reports import MergeProgress, MergeReport, TableMergeReport, Watch, both, ignore_progress
 from cdcflow.tables.job.table_merge import TableMerge
 from cdcflow.tables.merge import statement
-from cdcflow.tables.merge.modes import ModeRules, decided
+from cdcflow.tables.merge.modes import ModeRules, decide_mode
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse, table_at, table_path
 from cdcflow.tables.port import CurrentTable, Engine, HandOver, TableSnapshot
-from cdcflow.tables.segments import OlderNeeded, Range, sealed
+from cdcflow.tables.segments import OlderNeeded, Range, sealed_range
 
 OnEdit = Literal["warn", "stop"]
 
@@ -89,7 +89,7 @@ def merge(
     on_edit: OnEdit = "warn",
     newest: Checkpoint | None = None,
     origin: Mapping[str, object] | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
     policies: Policies = DEFAULTS,
 ) -> MergeReport:
     """Bring every current-state table to the latest sealed cut of the log, then publish the cut.
@@ -133,7 +133,7 @@ def _merge(request: MergeRequest, tables: Collection[str] | None, *, recent: boo
         cuts = engine.cuts()
         cuts.drop_torn()
         before = cuts.newest()
-    whole = sealed(log, 0 if before is None else before.offset, recent=recent)
+    whole = sealed_range(log, 0 if before is None else before.offset, recent=recent)
     if whole.newest is None:
         return MergeReport(0, 0, False, time.monotonic() - began, ())
     for name in sorted(each.keys() - whole.tables(before).keys() if (each := request.policies.each) else ()):
@@ -144,9 +144,9 @@ def _merge(request: MergeRequest, tables: Collection[str] | None, *, recent: boo
     for number, step in enumerate(steps, 1):
         told = functools.partial(_tell_step, request.watch, number)
         run = MergeRun(replace(request, watch=told), step, whole, before)
-        found = run.tables(_known(tables, step, whole, before))
+        found = run.tables(_tables_with_rows(tables, step, whole, before))
         new = run.cut(found)
-        new = None if new is None else run.pinned(new)
+        new = None if new is None else run.pin(new)
         found = run.final(found)
         if new is not None:
             with of_all_tables(engine, place):
@@ -189,7 +189,9 @@ def _tell_step(watch: Watch, step: int, progress: MergeProgress) -> None:
     watch(replace(progress, step=step))
 
 
-def _known(tables: Collection[str] | None, step: Range, whole: Range, before: Cut | None) -> Collection[str] | None:
+def _tables_with_rows(
+    tables: Collection[str] | None, step: Range, whole: Range, before: Cut | None
+) -> Collection[str] | None:
     """Return the requested tables that already have rows in this step."""
     if tables is None or step.segments == whole.segments:
         return tables
@@ -245,10 +247,10 @@ class MergeRun:
         for _ in range(CONFLICTS_MAX):
             try:
                 try:
-                    return self._merged(table, engine)
+                    return self._merge_table(table, engine)
                 except HandOver as reason:
                     engine = self._engines.other(table, str(reason))
-                    return self._merged(table, engine)
+                    return self._merge_table(table, engine)
             except OlderNeeded:
                 raise
             except Exception as error:  # noqa: BLE001  raised again unless it concerns only this table
@@ -266,24 +268,24 @@ class MergeRun:
     def _refusal(self, table: TableId, engine: Engine, error: Exception) -> CdcflowError:
         """Return why a table whose merge ended with this error is excluded; raise the error again if it does not
         concern only the table."""
-        raised = error if isinstance(error, CdcflowError) else self._failed(table, engine, error)
+        raised = error if isinstance(error, CdcflowError) else self._table_error(table, engine, error)
         if not is_of_one_table(raised):
             raise raised
-        told = contradicted(table, raised) if isinstance(raised, InvariantViolated) else raised
+        told = contradiction(table, raised) if isinstance(raised, InvariantViolated) else raised
         self._refused.append(raised)
         _log.error("table not in the cut", table=str(table), reason=told.with_section)
         return told
 
-    def _failed(self, table: TableId, engine: Engine, error: Exception) -> CdcflowError:
+    def _table_error(self, table: TableId, engine: Engine, error: Exception) -> CdcflowError:
         failure = engine.failure(error)
         if failure is None:
             raise error
         log = "" if self._log.layout.store is not None else str(self._log.layout.root.resolve())
-        found = table_failed(table, engine.name, failure, self._warehouse.at(table_path(table)), log)
+        found = table_failed(table, engine.name, failure, self._warehouse.location_of(table_path(table)), log)
         found.__cause__ = error  # for the full traceback
         return found
 
-    def _merged(self, table: TableId, engine: Engine) -> TableMergeReport | None:
+    def _merge_table(self, table: TableId, engine: Engine) -> TableMergeReport | None:
         with closing(engine.table(table_path(table))) as there:
             return self._merged_into(there, table, engine)
 
@@ -297,8 +299,8 @@ class MergeRun:
             self._removed.add(str(table))
             return None
         policy = self._request.policies.of(str(table))
-        mode = decided(table, None if before is None else before.properties, policy.mode, policy.history_columns)
-        if (before is None or str(table) not in self._positions.backfilled) and not self._log.files(table, 0):
+        mode = decide_mode(table, None if before is None else before.properties, policy.mode, policy.history_columns)
+        if (before is None or str(table) not in self._positions.backfilled_tables) and not self._log.files(table, 0):
             if before is not None:
                 return None  # a cut shows it, and its rows in the log have expired
             before = self._made_empty(there, table, engine, mode)
@@ -381,7 +383,7 @@ class MergeRun:
             return None
         merged = {r.name: r for r in reports}
         known = self._known
-        if not all(n in merged or self._untouched(t) for n, t in known.items()):
+        if not all(n in merged or self._is_untouched(t) for n, t in known.items()):
             return None
         before = self._published
         tables = dict(before.tables) if before is not None else {}
@@ -389,7 +391,7 @@ class MergeRun:
         for name, report in merged.items():
             why, shown = report.left_out, None
             if why is None:
-                why, shown = self._tried(known[name], functools.partial(self._cut_table, known[name], report))
+                why, shown = self._try(known[name], functools.partial(self._cut_table, known[name], report))
             if shown is None:
                 tables.pop(name, None)
                 left_out[name] = why or ""
@@ -398,7 +400,7 @@ class MergeRun:
             if name in self._shown and not _is_known_better(tables[name], shown):
                 shown = replace(tables[name], state=shown.state)
             tables[name] = shown
-        for name in (tables.keys() - merged.keys()) & self._positions.backfilled:
+        for name in (tables.keys() - merged.keys()) & self._positions.backfilled_tables:
             now = self._positions.backfill(table_at(tables[name].path))
             complete, state = now.stays_whole(complete=tables[name].complete, state=tables[name].state)
             tables[name] = replace(tables[name], complete=complete, state=state)
@@ -430,7 +432,7 @@ class MergeRun:
             return False
         return there.commit_of(shown.version) == shown.commit
 
-    def pinned(self, cut: Cut) -> Cut:
+    def pin(self, cut: Cut) -> Cut:
         """Make the formats keep what the cut shows, durably; versions that an older cut shows are already kept. Return
         the cut without the tables for which that failed."""
         before = self._published.tables if self._published is not None else {}
@@ -439,7 +441,7 @@ class MergeRun:
             known = before.get(name)
             if known is not None and _version(known) == _version(table):
                 continue
-            why, _ = self._tried(table_at(table.path), functools.partial(self._pin, known, table, cut.cut, name))
+            why, _ = self._try(table_at(table.path), functools.partial(self._pin, known, table, cut.cut, name))
             if why is not None:
                 failed[name] = why
         if not failed:
@@ -450,7 +452,7 @@ class MergeRun:
     def _pin(self, known: CutTable | None, table: CutTable, cut: int, name: str) -> None:
         shown = None if known is None or known.id != table.id else known.version
         try:
-            self._asked(table_at(table.path), functools.partial(_pin, version=table.version, cut=cut, shown=shown))
+            self._ask(table_at(table.path), functools.partial(_pin, version=table.version, cut=cut, shown=shown))
         except Exception as error:
             if not self._engines.first.is_conflict(error):
                 raise
@@ -460,7 +462,7 @@ class MergeRun:
                 runbook="busy",
             ) from error
 
-    def _tried(self, table: TableId, ask: Callable[[], _Answer]) -> tuple[str | None, _Answer | None]:
+    def _try(self, table: TableId, ask: Callable[[], _Answer]) -> tuple[str | None, _Answer | None]:
         """Return what `ask` returns for a merged table; or why the table is excluded after all."""
         try:
             return None, ask()
@@ -468,7 +470,7 @@ class MergeRun:
             why = self._late[str(table)] = self._refusal(table, self._engines.first, error).with_section
             return why, None
 
-    def _asked(self, table: TableId, ask: Callable[[CurrentTable], _Answer]) -> _Answer:
+    def _ask(self, table: TableId, ask: Callable[[CurrentTable], _Answer]) -> _Answer:
         """Call `ask` with the table in the first engine, or in the other one if the first cannot do it."""
         engine = self._engines.first
         for _ in range(2):
@@ -490,7 +492,7 @@ class MergeRun:
             path="/".join(table_path(table)),
             version=report.version,
             complete=complete,
-            generation=max(known.finished_generation, self._positions.swept(table)),
+            generation=max(known.finished_generation, self._positions.swept_generation(table)),
             id=self._ids[table],
             state=report.state,
             tag=self._tag(table, report.version),
@@ -504,7 +506,7 @@ class MergeRun:
             return entry.tag
         return tag_of(self._engines.first.rules.name, self._cut) if version else ""
 
-    def _untouched(self, table: TableId) -> bool:
+    def _is_untouched(self, table: TableId) -> bool:
         if str(table) in self._removed or (self._published is not None and str(table) in self._published.left_out):
             return True  # it stays excluded
         entry = self._positions.entry(table)
@@ -532,7 +534,7 @@ class MergeRun:
         mode = self._modes[table]
         if mode.keeps_changes:
             return 0  # nothing is completed later
-        entry, before = self._positions.entry(table), self._positions.seen(table)
+        entry, before = self._positions.entry(table), self._positions.last_seen(table)
         if entry is not None and entry.complete and self._published is not None:
             since = self._published.cut
         elif before is None or before.is_empty:
@@ -541,7 +543,7 @@ class MergeRun:
             since = None
         if since is not None and not any(f.file.partial for f in self._log.files(table, since)):
             return 0
-        return self._asked(table, functools.partial(_rows_that_miss, ended=mode.ended))
+        return self._ask(table, functools.partial(_rows_that_miss, ended=mode.ended))
 
 
 def _rows_that_miss(there: CurrentTable, ended: str | None) -> int:

@@ -35,20 +35,20 @@ from cdcflow.tables.job import histories
 from cdcflow.tables.job.failures import table_failed
 from cdcflow.tables.job.foldings import folding
 from cdcflow.tables.job.positions import Positions
-from cdcflow.tables.job.ranges import TableRange, grouped
+from cdcflow.tables.job.ranges import TableRange, group_shapes
 from cdcflow.tables.job.spans import shapes_over_time
 from cdcflow.tables.merge import live as sql
 from cdcflow.tables.merge import versions
 from cdcflow.tables.merge.evolution import Evolution, evolve
 from cdcflow.tables.merge.format import Format
-from cdcflow.tables.merge.modes import CURRENT, ModeRules, decided
+from cdcflow.tables.merge.modes import CURRENT, ModeRules, decide_mode
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.reduce import ColumnLayout as ReduceLayout
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse, table_at, table_path
 from cdcflow.tables.port import Failure, HandOver, SqlSession, TableSnapshot
-from cdcflow.tables.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed
+from cdcflow.tables.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed_range
 
 TRIES_MAX = 3
 """How often the log is read again after it was compacted or expired during a read."""
@@ -125,8 +125,8 @@ class Reader(Protocol[RowsMade]):
     def table(self, path: Sequence[str]) -> PastTable[RowsMade]:
         """Return the table at a path (schema, name); it need not exist."""
 
-    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-        """See `cdcflow.tables.port.Engine.located`."""
+    def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        """See `cdcflow.tables.port.Engine.readable_files`."""
 
     def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         """Return why this reader cannot read these changes; `None` if it can."""
@@ -211,10 +211,10 @@ def _read(
     published = own_part(reader.cuts().newest(), layout.log_file().log_id)
     behind = 0 if published is None else published.offset
     try:
-        log = sealed(layout, behind, recent=True)
+        log = sealed_range(layout, behind, recent=True)
         return _View(reader, log, place, published, incomplete, policies).read(tables)
     except OlderNeeded:
-        return _View(reader, sealed(layout, behind), place, published, incomplete, policies).read(tables)
+        return _View(reader, sealed_range(layout, behind), place, published, incomplete, policies).read(tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +325,7 @@ class _View(Generic[Rows]):
                 found.left_out[name] = f"{reason}\n  {self._reader.remedy}"
                 found.declined.add(name)
             except VersionGone as gone:
-                found.left_out[name] = self._gone(table, self._entries[name], str(gone)).with_section
+                found.left_out[name] = self._version_gone(table, self._entries[name], str(gone)).with_section
             except (CannotFollow, HistoryLost) as error:
                 found.left_out[name] = error.with_section
             except (CdcflowError, OlderNeeded, SegmentGone):
@@ -333,7 +333,7 @@ class _View(Generic[Rows]):
             except Exception as error:
                 if (failure := self._reader.failure(error)) is None:
                     raise
-                layout, folder = self._log.layout, self._place.at(path)
+                layout, folder = self._log.layout, self._place.location_of(path)
                 log = "" if layout.store is not None else str(layout.root.resolve())
                 told = table_failed(name, self._reader.name, failure, folder, log, attempted="read")
                 found.left_out[name] = told.with_section
@@ -348,12 +348,12 @@ class _View(Generic[Rows]):
         known = self._positions.backfill(table)
         policy = self._policies.of(str(table))
         if entry is None:
-            mode = decided(table, None, policy.mode, policy.history_columns)
+            mode = decide_mode(table, None, policy.mode, policy.history_columns)
             since, before, start = self._positions.beginning(table, mode), None, 0
             complete, state = known.is_whole(since), known.state_of(since)
         else:
             before = self._snapshot(there, table, entry)
-            mode = decided(table, before.properties, policy.mode, policy.history_columns)
+            mode = decide_mode(table, before.properties, policy.mode, policy.history_columns)
             self._positions.see(table, before)
             start = self._start
             since = self._positions.behind(table, start, mode)
@@ -393,7 +393,7 @@ class _View(Generic[Rows]):
             return found
         raise VersionGone("another table is in its folder, created since then")
 
-    def _gone(self, table: TableId, entry: CutTable, why: str) -> HistoryLost:
+    def _version_gone(self, table: TableId, entry: CutTable, why: str) -> HistoryLost:
         return HistoryLost(
             f"version {entry.version} of table {table}, which cut {self._start} of {self._place} shows, no longer"
             f" exists: {why}",
@@ -407,24 +407,24 @@ class _View(Generic[Rows]):
             return there.result(sql.nothing(part.empty, mode), part.empty, mode)
         if range_.files and (reason := self._reader.declines(range_.files, mode)) is not None:
             raise HandOver(reason)
-        with self._located(range_) as located:
-            return self._folded(there, located) if range_.files else self._swept(there, located)
+        with self._with_readable_files(range_) as located:
+            return self._folded_rows(there, located) if range_.files else self._unchanged_rows(there, located)
 
-    def _swept(self, there: PastTable[Rows], range_: TableRange) -> Rows:
+    def _unchanged_rows(self, there: PastTable[Rows], range_: TableRange) -> Rows:
         """Return the table's rows when there are no changes; rows that a backfill did not find may be removed."""
-        target, mode, session = range_.described(), range_.mode, there.session
+        target, mode, session = range_.existing_target(), range_.mode, there.session
         assigned = {} if mode.ended is None else {mode.ended: "true"}
         if mode.ends is not None and range_.sweep:
             found = histories.moment(session, range_.transactions, range_.sweep)
-            assigned = versions.swept(mode.ends, range_.sweep, found)
+            assigned = versions.sweep_assignments(mode.ends, range_.sweep, found)
         with _Views(session) as views:
             base = views.add(there.base())
-            query = sql.unchanged(target, base, mode, sweep_before=range_.sweep, assigned=assigned)
+            query = sql.rows_without_changes(target, base, mode, sweep_before=range_.sweep, assigned=assigned)
             return there.result(query, target, mode)
 
-    def _folded(self, there: PastTable[Rows], range_: TableRange) -> Rows:
+    def _folded_rows(self, there: PastTable[Rows], range_: TableRange) -> Rows:
         mode, session = range_.mode, there.session
-        target = None if range_.before is None else range_.described()
+        target = None if range_.before is None else range_.existing_target()
         with _Views(session) as views:
             rows = _Once(lambda: views.add(there.base()))
             for turn, groups in _turns(range_):
@@ -432,11 +432,11 @@ class _View(Generic[Rows]):
                 for shapes in groups:
                     evolutions.append(turn.evolution_of(target, shapes, self._reader.rules))
                     target = evolutions[-1].target
-                    rows = self._followed(evolutions[-1], rows, session, views, mode)
+                    rows = self._rows_in_latest_shape(evolutions[-1], rows, session, views, mode)
                 with folding(turn, session, evolutions, rows.standing) as found:
                     name = "" if found.empty or found.emptied else rows()
                     broadcast, together = (found.count <= most for most in (BROADCAST_ROWS_MAX, TOGETHER_ROWS_MAX))
-                    query = sql.folded(
+                    query = sql.rows_after_range(
                         found,
                         evolutions[-1].target,
                         name,
@@ -450,21 +450,21 @@ class _View(Generic[Rows]):
                     rows = _Once(functools.partial(str, views.add(session.keep("turn", query))))
         raise AssertionError  # not reached
 
-    def _followed(
+    def _rows_in_latest_shape(
         self, evolution: Evolution, rows: Callable[[], str], session: SqlSession, views: _Views, mode: ModeRules
     ) -> _Once:
         """Return the table's rows in its latest shape."""
 
-        def made() -> str:
+        def make_view() -> str:
             before = evolution.before
             if before is None:
                 raise InvariantViolated(f"reading {evolution.numbered[-1].id}: rows of a table that does not exist")
-            return views.add(session.view("live", sql.followed(before, evolution.acts(), rows(), mode)))
+            return views.add(session.view("live", sql.rows_after_acts(before, evolution.acts(), rows(), mode)))
 
-        return _Once(made)
+        return _Once(make_view)
 
     @contextmanager
-    def _located(self, range_: TableRange) -> Iterator[TableRange]:
+    def _with_readable_files(self, range_: TableRange) -> Iterator[TableRange]:
         """Yield the range with its files at paths where the reader can read them.
 
         Raises:
@@ -476,7 +476,7 @@ class _View(Generic[Rows]):
             try:
                 try:
                     changes, transactions = (
-                        self._reader.located(layout, of, Path(room)) if of else []
+                        self._reader.readable_files(layout, of, Path(room)) if of else []
                         for of in (range_.files, range_.transactions)
                     )
                 except HistoryLost as error:  # neither local nor in the log's store
@@ -496,7 +496,7 @@ class _View(Generic[Rows]):
 def _turns(range_: TableRange) -> Iterator[tuple[TableRange, list[list[Table]]]]:
     """Yield the parts of a range that are folded one after the other, each with the groups of shapes by which the table
     evolves. For a history, each incarnation of the source table is one part."""
-    groups = grouped(shapes_over_time(range_.files), range_.mode)
+    groups = group_shapes(shapes_over_time(range_.files), range_.mode)
     if not range_.mode.in_turn:
         yield range_, groups
         return

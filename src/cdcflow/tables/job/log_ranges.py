@@ -35,7 +35,7 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.model.sqltypes import stored_type, widens
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Identity, Table, TableId, table_from_json
-from cdcflow.tables.segments import InputFile, Range, sealed, shapes_of
+from cdcflow.tables.segments import InputFile, Range, sealed_range, shapes_of
 
 LOG, FEED = "log", "feed"
 Time = str | datetime
@@ -100,7 +100,7 @@ def bounds_of(layout: Layout, ends: Ends) -> tuple[int, int]:
     last = _last(layout, ends, newest)
     _check_end(layout, last, newest)
     if first < first_left:
-        raise expired(layout, first, first_left)
+        raise expiry_error(layout, first, first_left)
     if first > newest.next_offset:
         raise ConfigurationError(
             f"reading {layout.name} from offset {first}: the log is sealed up to offset {newest.next_offset - 1}",
@@ -110,7 +110,7 @@ def bounds_of(layout: Layout, ends: Ends) -> tuple[int, int]:
     return first, max(last, first - 1)
 
 
-def expired(layout: Layout, first: int, first_left: int) -> HistoryLost:
+def expiry_error(layout: Layout, first: int, first_left: int) -> HistoryLost:
     """Return the error for a range that begins at an offset which the log no longer has."""
     return HistoryLost(
         f"reading {layout.name} from offset {first}: that offset has expired; the first one left is {first_left}",
@@ -138,7 +138,7 @@ def table_named(layout: Layout, name: str) -> TableId:
 def tables_with(layout: Layout, name: str) -> dict[str, TableId]:
     """Return tables of the log's sealed part, keyed by name; the search stops as soon as `name` is among them."""
     found = _tables(layout)
-    return found if name in found else sealed(layout).tables()
+    return found if name in found else sealed_range(layout).tables()
 
 
 def files_between(layout: Layout, table: TableId, first: int, last: int) -> list[InputFile]:
@@ -149,7 +149,7 @@ def files_between(layout: Layout, table: TableId, first: int, last: int) -> list
     """
     if last < first:
         return []
-    log = sealed(layout, _NO_OFFSET)  # manifests are read below, as needed
+    log = sealed_range(layout, _NO_OFFSET)  # manifests are read below, as needed
     _check_there(layout, log, first, last)
     found = []
     for segment in log.segments.behind(first - 1):
@@ -165,7 +165,7 @@ def files_between(layout: Layout, table: TableId, first: int, last: int) -> list
     return sorted(found, key=lambda f: f.file.first_offset)
 
 
-def shaped(
+def in_latest_shape(
     layout: Layout, table: TableId, files: Sequence[InputFile], kind: str = LOG, *, truncates_as_rows: bool = False
 ) -> Shaped:
     """Return how the rows in these files are shown: in the columns of their latest shape.
@@ -188,7 +188,7 @@ def shaped(
         )
     for shape in shapes:
         if (why := _in_the_way(shape, target, kind)) is not None:
-            raise parted(table, why, max(f.file.last_offset for f in files if f.shape == shape))
+            raise split_error(table, why, max(f.file.last_offset for f in files if f.shape == shape))
     found = Shaped(target, shapes, defaults_of(shapes, target), kind, truncates_as_rows)
     for column in target.columns:
         stored_type(column.type.arrow)
@@ -208,7 +208,7 @@ def target_of(shapes: Sequence[Table]) -> Table:
     return replace(newest, columns=tuple(columns))
 
 
-def parted(table: TableId, why: str, last: int) -> ConfigurationError:
+def split_error(table: TableId, why: str, last: int) -> ConfigurationError:
     """Return the error for a range that cannot be shown as one. `last`: the offset after which it must be split."""
     return ConfigurationError(
         f"reading {table}: {why}",
@@ -264,8 +264,8 @@ def _first(layout: Layout, ends: Ends, newest: Checkpoint, first_left: int) -> i
         clock = _clock(layout, ends.from_time)
         if clock > newest.commit_clock + 1:
             raise ConfigurationError(
-                f"reading {layout.name} since {time_text(clock)}: the log is sealed up to {_known(newest)}, and the"
-                " next changes may be from before that time",
+                f"reading {layout.name} since {time_text(clock)}: the log is sealed up to {_known_until(newest)}, and "
+                "the next changes may be from before that time",
                 remedy=f"name an earlier time, or offset {newest.next_offset}, at which the next row comes",
                 runbook="log-range",
             )
@@ -284,8 +284,8 @@ def _last(layout: Layout, ends: Ends, newest: Checkpoint) -> int:
         clock = _clock(layout, ends.to_time)
         if clock > newest.commit_clock:
             raise ConfigurationError(
-                f"reading {layout.name} up to {time_text(clock)}: the log is sealed up to {_known(newest)}, and more"
-                " changes from before that time may arrive",
+                f"reading {layout.name} up to {time_text(clock)}: the log is sealed up to {_known_until(newest)}, and "
+                "more changes from before that time may arrive",
                 remedy="name an earlier time, or no end: then the range ends where the log is sealed",
                 runbook="log-range",
             )
@@ -293,7 +293,7 @@ def _last(layout: Layout, ends: Ends, newest: Checkpoint) -> int:
     return newest.next_offset - 1
 
 
-def _known(newest: Checkpoint) -> str:
+def _known_until(newest: Checkpoint) -> str:
     return time_text(newest.commit_clock) if newest.cut else "no time yet"
 
 
@@ -326,7 +326,7 @@ def _check_there(layout: Layout, log: Range, first: int, last: int) -> None:
             runbook="other-log",
         )
     if first < (first_left := log.segments[0].first_offset):
-        raise expired(layout, first, first_left)
+        raise expiry_error(layout, first, first_left)
 
 
 def _tables(layout: Layout) -> dict[str, TableId]:
@@ -346,7 +346,7 @@ def _known_shape(layout: Layout, table: TableId) -> Table:
 
 
 def _every_file(layout: Layout, table: TableId) -> Iterator[tuple[int, Table]]:
-    for segment in sealed(layout).segments:
+    for segment in sealed_range(layout).segments:
         for file in segment.files:
             if file.table is not None and (file.table["schema"], file.table["name"]) == (table.schema, table.name):
                 yield file.last_offset, table_from_json(file.table)
@@ -372,10 +372,10 @@ __all__ = [
     "Shaped",
     "bounds_of",
     "check_feed",
-    "expired",
+    "expiry_error",
     "files_between",
-    "parted",
-    "shaped",
+    "split_error",
+    "in_latest_shape",
     "table_named",
     "target_of",
 ]

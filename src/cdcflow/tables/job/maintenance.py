@@ -169,7 +169,7 @@ def upkeep(
             expired, oldest = _expire(cuts, policy.keep_s, clock())
     except Exception as error:  # noqa: BLE001  raised again unless it is a reason to skip
         why_not = _passes(engine, error)
-    known = cuts.shown()
+    known = cuts.tables_shown()
     names = sorted(known, key=lambda name: (turns.last(name), name))
     due = [n for n in names if not due_only or n in worn or clock() - turns.last(n) >= policy.every_s]
     reports: list[TableUpkeep] = []
@@ -197,7 +197,7 @@ def first_kept(listed: list[ListedCut], keep_s: float | None, now: float) -> int
 
 def _expire(cuts: Cuts, keep_s: float | None, now: float) -> tuple[int, int]:
     """Expire old cuts. Return how many, and the oldest kept one."""
-    listed = cuts.listed()
+    listed = cuts.list_cuts()
     if not listed:
         return 0, 0
     oldest = first_kept(listed, keep_s, now)
@@ -223,7 +223,7 @@ def _looked_after(
         if monotonic() >= deadline:
             return TableUpkeep(name, tuple(done), OUT_OF_TIME)
         try:
-            engine, what = _asked(engines, engine, path, step)
+            engine, what = _run_step(engines, engine, path, step)
         except Exception as error:  # noqa: BLE001  as above
             return TableUpkeep(name, tuple(done), _passes(engine, error))
         done += [what] if what else []
@@ -265,16 +265,16 @@ def _let_go(kept: Kept, engine: Engine, there: CurrentTable, found: TableSnapsho
         return there.let_go(kept)
 
 
-def _asked(engines: Engines, engine: Engine, path: str, step: Step) -> tuple[Engine, str]:
+def _run_step(engines: Engines, engine: Engine, path: str, step: Step) -> tuple[Engine, str]:
     """Run a step with the first engine, or with the other one if the first cannot and the other is already running."""
     try:
         with closing(engine.table(path.split("/"))) as there:
             found = there.snapshot()
             return engine, "" if found is None else step(engine, there, found)
     except HandOver:
-        if (other := engines.begun) is None or other is engine:
+        if (other := engines.other_if_started) is None or other is engine:
             raise
-        return _asked(engines, other, path, step)
+        return _run_step(engines, other, path, step)
 
 
 def _passes(engine: Engine, error: Exception) -> str:

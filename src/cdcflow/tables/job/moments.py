@@ -36,9 +36,9 @@ def find(cuts: Cuts, warehouse: object, cut: int | None, as_of: AsOf | None) -> 
                 remedy="name one of them",
                 runbook="settings",
             )
-        cut = chosen(cuts.listed(), as_of, warehouse).cut
-    found = cuts.newest() if cut is None else cuts.numbered(cut)
-    if found is None and cut is not None and cut <= (expired := cuts.expired()):
+        cut = latest_cut_at(cuts.list_cuts(), as_of, warehouse).cut
+    found = cuts.newest() if cut is None else cuts.cut_by_number(cut)
+    if found is None and cut is not None and cut <= (expired := cuts.latest_expired()):
         raise cut_expired(warehouse, cut, expired)
     if found is None:
         what = "no cut" if cut is None else f"no cut {cut}"
@@ -48,7 +48,7 @@ def find(cuts: Cuts, warehouse: object, cut: int | None, as_of: AsOf | None) -> 
     return found
 
 
-def chosen(cuts: Sequence[ListedCut], as_of: AsOf, warehouse: object) -> ListedCut:
+def latest_cut_at(cuts: Sequence[ListedCut], as_of: AsOf, warehouse: object) -> ListedCut:
     """Return the latest of these cuts, which are sorted by number, that is at or before a point in time.
 
     Raises:
@@ -61,7 +61,7 @@ def chosen(cuts: Sequence[ListedCut], as_of: AsOf, warehouse: object) -> ListedC
     if not cuts:
         found, remedy = "no cut was published there", "run `cdcflow merge` first"
     else:
-        found = f"the oldest cut that is kept is {cuts[0].cut}, {_said(cuts[0])}"
+        found = f"the oldest cut that is kept is {cuts[0].cut}, {_cut_text(cuts[0])}"
         remedy = f"name a later {what}; `cdcflow cuts` lists them"
     raise ConfigurationError(f"reading {warehouse} as of {as_of}: {found}", remedy=remedy, runbook="no-cut")
 
@@ -105,6 +105,6 @@ def _check_order(cuts: Sequence[ListedCut], wanted: Place, attempted: str) -> No
         )
 
 
-def _said(cut: ListedCut) -> str:
+def _cut_text(cut: ListedCut) -> str:
     committed = datetime.fromtimestamp(cut.commit_clock / 1e6, UTC).isoformat(timespec="milliseconds")
     return f"at position {cut.position or 'none'}, committed by {committed}"

@@ -15,7 +15,7 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId, word
 from cdcflow.tables.cut import Cut, CutTable
 from cdcflow.tables.job.attached_tables import Attached, lacks_base
-from cdcflow.tables.job.ranges import TableRange, grouped
+from cdcflow.tables.job.ranges import TableRange, group_shapes
 from cdcflow.tables.job.spans import shapes_over_time
 from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.evolution import evolve
@@ -30,7 +30,7 @@ from cdcflow.tables.segments import (
     Range,
     backfills,
     offsets_of,
-    sealed,
+    sealed_range,
     shapes_of,
     without_rows,
 )
@@ -97,7 +97,7 @@ class Positions:
             )
 
     @property
-    def backfilled(self) -> frozenset[str]:
+    def backfilled_tables(self) -> frozenset[str]:
         """Names of the tables whose backfill progress the log records."""
         return frozenset(self._backfills)
 
@@ -150,7 +150,7 @@ class Positions:
         commit = found.commit if found.version == shown.version else there.commit_of(shown.version)
         return not shown.commit or not commit or commit == shown.commit
 
-    def seen(self, table: TableId) -> TableSnapshot | None:
+    def last_seen(self, table: TableId) -> TableSnapshot | None:
         """Return the last recorded snapshot; `None` if there is no table, or `see` was not called."""
         return self._there.get(table)
 
@@ -167,7 +167,7 @@ class Positions:
     def backfill(self, table: TableId) -> TableBackfill:
         return TableBackfill.of(self._backfills.get(str(table), {}))
 
-    def swept(self, table: TableId) -> int:
+    def swept_generation(self, table: TableId) -> int:
         if table in self._there and self._there[table] is None:
             return 0  # it is created from scratch; what the cut records no longer exists
         entry = self.entry(table)
@@ -177,7 +177,7 @@ class Positions:
         """Return the offset before which rows are removed unless something touched them since; 0 if none are to be
         removed."""
         known = self.backfill(table)
-        floor = known.floor or 0 if known.finished_generation > self.swept(table) else 0
+        floor = known.floor or 0 if known.finished_generation > self.swept_generation(table) else 0
         # Its base is newer than what an earlier backfill has read.
         return floor if floor >= self._attached_at(table) else 0
 
@@ -247,7 +247,7 @@ class Positions:
             elif done < self._published.cut:
                 _log.warning("an older merge has committed after a newer one", table=str(table), cut=done)
         if done > self._last_cut:
-            now = sealed(self._log.layout, self._log.checkpoint.next_offset - 1).newest
+            now = sealed_range(self._log.layout, self._log.checkpoint.next_offset - 1).newest
             if now is not None and now.last_cut >= done:
                 raise overtaken(table, done, self._last_cut)
             raise ConfigurationError(
@@ -338,7 +338,7 @@ class Positions:
     def _follow(self, table: TableId, files: Sequence[InputFile], mode: ModeRules) -> None:
         """Check that a table can follow the shapes of these files. CannotFollow: it cannot."""
         target, new_versions = None, self._policies.of(str(table)).keeps_versions
-        for group in grouped(shapes_over_time(files), mode):
+        for group in group_shapes(shapes_over_time(files), mode):
             found = evolve(target, group, format_=self._rules, mode=mode, new_versions=new_versions)
             target = found.target
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import Table, TableId
 from cdcflow.tables.merge import statement
-from cdcflow.tables.merge.describe_existing import seen
+from cdcflow.tables.merge.describe_existing import with_existing_columns
 from cdcflow.tables.merge.evolution import Evolution, evolve
 from cdcflow.tables.merge.format import Format
-from cdcflow.tables.merge.modes import CURRENT, ModeRules, known
+from cdcflow.tables.merge.modes import CURRENT, ModeRules, mode_of_properties
 from cdcflow.tables.merge.policy import UNSAID, TablePolicy
 from cdcflow.tables.merge.refusals import CannotFollow, rebuilt
 from cdcflow.tables.merge.shape_policy import check_allowed
@@ -59,7 +59,7 @@ class TableRange:
             CannotFollow: there is no such evolution.
         """
         return self.evolution_of(
-            None if there is None else _described(self.table, there, shapes, self.mode), shapes, rules
+            None if there is None else _describe_existing(self.table, there, shapes, self.mode), shapes, rules
         )
 
     def evolution_of(self, target: Target | None, shapes: Sequence[Table], rules: Format) -> Evolution:
@@ -76,7 +76,7 @@ class TableRange:
             check_allowed(found, self.policy)
         return found
 
-    def described(self) -> Target:
+    def existing_target(self) -> Target:
         """Return the description of the existing table before the range.
 
         Raises:
@@ -84,18 +84,18 @@ class TableRange:
         """
         if self.before is None:
             raise InvariantViolated(f"describing {self.table}: there is no table yet")
-        return _described(self.table, self.before, shapes_of(self.files), self.mode)
+        return _describe_existing(self.table, self.before, shapes_of(self.files), self.mode)
 
 
 def order_of(there: TableSnapshot) -> tuple[str, ...]:
     """Return the columns by which the rows of a table are clustered (see `ModeRules.order`); empty if they cannot be
     determined, as in the middle of a rename."""
-    text, mode = there.properties.get(statement.TARGET_PROPERTY), known(there.properties)
+    text, mode = there.properties.get(statement.TARGET_PROPERTY), mode_of_properties(there.properties)
     found = () if text is None or mode is None else mode.order(Target.from_json(text).key)
     return found if {column.name for column in there.columns}.issuperset(found) else ()
 
 
-def grouped(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:
+def group_shapes(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:
     """Group shapes, oldest first, by the steps in which a table evolves: if the rows of all incarnations of the source
     table stay, each incarnation is a group."""
     if not (mode.keeps_changes or mode.in_turn):
@@ -104,7 +104,7 @@ def grouped(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:
     return [[s for s in shapes if s.incarnation == incarnation] for incarnation in incarnations]
 
 
-def _described(table: TableId, before: TableSnapshot, shapes: Sequence[Table], mode: ModeRules) -> Target:
+def _describe_existing(table: TableId, before: TableSnapshot, shapes: Sequence[Table], mode: ModeRules) -> Target:
     """Return the table's own description, with the current names of its columns."""
     text = before.properties.get(statement.TARGET_PROPERTY)
     if text is None:
@@ -113,4 +113,4 @@ def _described(table: TableId, before: TableSnapshot, shapes: Sequence[Table], m
             f"columns",
             remedy=rebuilt(table),
         )
-    return seen(Target.from_json(text), before.columns, table, shapes, mode)
+    return with_existing_columns(Target.from_json(text), before.columns, table, shapes, mode)

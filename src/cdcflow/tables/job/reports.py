@@ -22,7 +22,7 @@ Watch = Callable[[MergeProgress], None]
 """Called during a merge, from several threads concurrently."""
 
 
-def unwatched(progress: MergeProgress) -> None:
+def ignore_progress(progress: MergeProgress) -> None:
     """Ignore the progress of a merge."""
 
 

@@ -31,10 +31,10 @@ from cdcflow.tables.job.common_clock import sealed_clock
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import of_all_tables
 from cdcflow.tables.job.job import MergeRequest, MergeRun, OnEdit, note, show_views
-from cdcflow.tables.job.reports import SeveralReport, TableMergeReport, Watch, unwatched
+from cdcflow.tables.job.reports import SeveralReport, TableMergeReport, Watch, ignore_progress
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.segments import Range, backfills, sealed, without_rows
+from cdcflow.tables.segments import Range, backfills, sealed_range, without_rows
 
 _log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ def merge_logs(
     *,
     without: Collection[str] = (),
     on_edit: OnEdit = "warn",
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
 ) -> SeveralReport:
     """Bring the tables of every log to a sealed cut at or before the common commit clock, then publish one cut.
 
@@ -89,7 +89,7 @@ def merge_logs(
             reports = work.merge([log for log in logs if log.name in waited], waited[slowest])
         new = work.cut(logs, waited) if waited[slowest] else None
         if new is not None:
-            new = work.pinned(new)
+            new = work.pin(new)
             with of_all_tables(engines.first, warehouse):
                 cuts.publish(new)
             _log.info("cut published", cut=new.cut, tables=len(new.tables), logs=len(new.logs))
@@ -180,7 +180,7 @@ class _Work:
         complete; for an idle log this is later than the segment's own. `None` if there is no such segment, or if it has
         nothing newer than the published cut."""
         before = self._parts.get(log.name)
-        found = sealed(log.layout, 0 if before is None else before.offset)
+        found = sealed_range(log.layout, 0 if before is None else before.offset)
         count = len(found.segments)
         while count and found.segments[count - 1].last_checkpoint().commit_clock > clock:
             count -= 1
@@ -229,7 +229,7 @@ class _Work:
         for log in logs:
             if (part := self._parts.get(log.name)) is None:
                 continue
-            tables |= {name: self._tagged(name, table, number) for name, table in part.tables.items()}
+            tables |= {name: self._with_tag(name, table, number) for name, table in part.tables.items()}
             left_out |= part.left_out
             told = log.name, part.cut, part.offset, part.position, part.commit_clock, _names(part)
             parts[part.log_id] = LogPart(*told)
@@ -245,18 +245,18 @@ class _Work:
         )
         return None if before is not None and _content(before) == _content(new) else new
 
-    def _tagged(self, name: str, table: CutTable, number: int) -> CutTable:
+    def _with_tag(self, name: str, table: CutTable, number: int) -> CutTable:
         """Return the table with the tag of the cut that was the first to show its version."""
         known = None if self._before is None else self._before.tables.get(name)
         if known is not None and (known.id, known.version, known.commit) == (table.id, table.version, table.commit):
             return replace(table, tag=known.tag)
         return replace(table, tag=tag_of(self._engines.first.rules.name, number) if table.version else "")
 
-    def pinned(self, new: Cut) -> Cut:
+    def pin(self, new: Cut) -> Cut:
         """Return the cut without the tables whose shown version a format could not pin."""
         left_out = dict(new.left_out)
         for name, run in self._runs.items():
-            left_out |= run.pinned(replace(self._parts[name], cut=new.cut)).left_out
+            left_out |= run.pin(replace(self._parts[name], cut=new.cut)).left_out
         return replace(new, tables={n: t for n, t in new.tables.items() if n not in left_out}, left_out=left_out)
 
 

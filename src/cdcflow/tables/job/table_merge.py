@@ -14,7 +14,7 @@ from cdcflow.model.table import Table
 from cdcflow.tables.job import histories
 from cdcflow.tables.job.foldings import folding
 from cdcflow.tables.job.positions import Positions, overtaken
-from cdcflow.tables.job.ranges import TableRange, grouped
+from cdcflow.tables.job.ranges import TableRange, group_shapes
 from cdcflow.tables.job.spans import shapes_over_time
 from cdcflow.tables.merge import statement, versions
 from cdcflow.tables.merge.evolution import Evolution, evolve
@@ -58,7 +58,7 @@ class TableMerge:
         mode, before = self._range.mode, self._range.sweep
         assigned = ""
         if mode.ends is not None:
-            set_ = versions.swept(mode.ends, before, self._moment(before))
+            set_ = versions.sweep_assignments(mode.ends, before, self._moment(before))
             assigned = ", ".join(f"{name_sql(name)} = {value}" for name, value in set_.items())
         app = f"{self._app}/sweep"
         self._there.sweep(before, self._metadata(), app, generation, mode.ended, assigned)
@@ -66,7 +66,7 @@ class TableMerge:
     def _moment(self, offset: int) -> tuple[str, int] | None:
         """Return the position and time of the transaction with an offset."""
         with self._room() as room:
-            files = self._engine.located(self._log.layout, self._log.transactions([], [offset]), room)
+            files = self._engine.readable_files(self._log.layout, self._log.transactions([], [offset]), room)
             return histories.moment(self._there.session, files, offset)
 
     def make_empty(self, shape: Table) -> None:
@@ -80,11 +80,11 @@ class TableMerge:
         """Merge the range into the table."""
         range_, layout = self._range, self._log.layout
         with self._room() as room:
-            files = self._engine.located(layout, range_.files, room)
+            files = self._engine.readable_files(layout, range_.files, room)
             transactions: list[InputFile] = []
             if range_.mode.ends is not None:
                 asked = [offset for offset in (range_.since, range_.sweep) if offset]
-                transactions = self._engine.located(layout, self._log.transactions(range_.files, asked), room)
+                transactions = self._engine.readable_files(layout, self._log.transactions(range_.files, asked), room)
             self._range = replace(range_, files=files, transactions=transactions)
             if range_.mode.in_turn:
                 self._merge_in_turn()
@@ -101,7 +101,7 @@ class TableMerge:
     def _merge_in_turn(self) -> None:
         """Merge each incarnation of the source table in a separate commit: the rows of a dropped one stay."""
         whole = self._range
-        groups = grouped(shapes_over_time(whole.files), whole.mode)
+        groups = group_shapes(shapes_over_time(whole.files), whole.mode)
         for shapes in groups:
             files = [f for f in whole.files if f.shape.incarnation == shapes[0].incarnation]
             is_last = shapes is groups[-1]
@@ -120,7 +120,7 @@ class TableMerge:
 
     def _merge(self) -> None:
         there, evolutions = self._range.before, list[Evolution]()
-        for shapes in grouped(shapes_over_time(self._range.files), self._range.mode):
+        for shapes in group_shapes(shapes_over_time(self._range.files), self._range.mode):
             if evolutions:
                 there = self._looked_at_again()
             evolutions.append(self._range.evolution(there, shapes, self._engine.rules))

@@ -30,7 +30,7 @@ def spark_sql(cut: Cut, warehouse: Warehouse, format_: str) -> str:
     reader's session selects it with USE.
     """
     committed = datetime.fromtimestamp(cut.commit_clock / 1e6, UTC).isoformat(timespec="microseconds")
-    comments = [f"cut {cut.cut}: {_said(cut)}, committed by {committed}"]
+    comments = [f"cut {cut.cut}: {_cut_text(cut)}, committed by {committed}"]
     views: dict[str, str] = {}
     for name, table in sorted(cut.tables.items()):
         if why := _absent(table, format_, twice=_as_spark_does(name) in views):
@@ -42,7 +42,7 @@ def spark_sql(cut: Cut, warehouse: Warehouse, format_: str) -> str:
     return "\n".join([*(f"-- {_one_line(one)}" for one in comments), *(f"{one};" for one in statements), ""])
 
 
-def _said(cut: Cut) -> str:
+def _cut_text(cut: Cut) -> str:
     if not cut.logs:
         return f"every table as of offset {cut.offset}"
     return f"tables of several logs, as of {', '.join(f'offset {p.offset} of {p.name}' for p in cut.logs.values())}"
@@ -67,7 +67,7 @@ def _absent(table: CutTable, format_: str, *, twice: bool) -> str | None:
 def _view(name: str, table: CutTable, warehouse: Warehouse, format_: str) -> str:
     path = table.path.split("/")
     if format_ != "iceberg":
-        rows = f"delta.{name_sql(warehouse.at(path))} VERSION AS OF {table.version}"
+        rows = f"delta.{name_sql(warehouse.location_of(path))} VERSION AS OF {table.version}"
     else:
         rows = ".".join(map(name_sql, iceberg.identifier(path)))
         rows += f" VERSION AS OF {text_sql(table.tag)}" if table.version else " WHERE false"

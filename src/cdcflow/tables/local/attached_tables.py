@@ -24,7 +24,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import MISSING, OFFSET, Table, word
 from cdcflow.tables.job.attached_tables import Attached, stand
-from cdcflow.tables.local.bases import Base, Fitted, fitted
+from cdcflow.tables.local.bases import Base, Fitted, fit_base
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge import statement
@@ -33,7 +33,7 @@ from cdcflow.tables.merge.modes import CURRENT
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import table_path
 from cdcflow.tables.port import HandOver, TableSnapshot
-from cdcflow.tables.segments import Range, sealed
+from cdcflow.tables.segments import Range, sealed_range
 
 Order = Callable[[str], int]
 """Makes the daemon record a base by its name. Returns the log's next offset at that time."""
@@ -73,7 +73,7 @@ class Attaching:
             SinkUnavailable: a merge is running.
         """
         target = evolve(None, [self._shape], format_=self._engine.rules, mode=CURRENT).target
-        found = fitted(self._base, target, self._attempted)
+        found = fit_base(self._base, target, self._attempted)
         self._warehouse.mkdir(parents=True, exist_ok=True)  # the location of Iceberg's catalog
         with closing(self._engine.table(self._path)) as there:
             # First what can be answered immediately.
@@ -126,7 +126,7 @@ class Attaching:
         )
 
     def _write(self, there: FileTable[object], target: Target, found: Fitted, attached: Attached, rows: int) -> None:
-        log = sealed(self._layout)
+        log = sealed_range(self._layout)
         cut, offset = stand(log, self._shape)
         metadata = {"log": log.log_id, "table": str(self._shape.id), "attached": attached.base}
         try:

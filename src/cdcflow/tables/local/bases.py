@@ -54,27 +54,27 @@ def _in_marked_files(said: str, table: DeltaTable) -> Base:
     )
 
 
-def opened(place: str, as_of: str | None) -> Base:
+def open_base(place: str, as_of: str | None) -> Base:
     """Return the rows at a path. `as_of`: a version of a Delta table, or a time.
 
     Raises:
         ConfigurationError: there is nothing that can be read here, or not as of that version or time.
     """
     if "://" in place:
-        raise _refused(place, "only files of this machine are read", "copy it to this machine, or mount it")
+        raise _refusal(place, "only files of this machine are read", "copy it to this machine, or mount it")
     path = Path(place)
     if not path.exists():
-        raise _refused(place, "there is nothing of that name", "correct the path")
+        raise _refusal(place, "there is nothing of that name", "correct the path")
     if (path / "_delta_log").is_dir():
         return _delta(path, as_of)
     if as_of is not None:
-        raise _refused(place, "only a Delta table has versions, and this is not one", "leave --as-of out")
+        raise _refusal(place, "only a Delta table has versions, and this is not one", "leave --as-of out")
     if (path / "metadata").is_dir():
-        raise _refused(place, "Iceberg tables are not read", "write its rows as Parquet or as a Delta table")
+        raise _refusal(place, "Iceberg tables are not read", "write its rows as Parquet or as a Delta table")
     return _parquet(path)
 
 
-def _refused(place: str, why: str, remedy: str) -> ConfigurationError:
+def _refusal(place: str, why: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(f"reading {place}: {why}", remedy=remedy, runbook="attach")
 
 
@@ -85,16 +85,16 @@ def _parquet(path: Path) -> Base:
         fragments = list(files.get_fragments())
         shapes = [fragment.physical_schema for fragment in fragments]
     except (pa.ArrowException, OSError) as error:
-        raise _refused(
+        raise _refusal(
             place, "it has files that are not Parquet", "name a Parquet file, or a folder of them"
         ) from error
     if not fragments:
-        raise _refused(place, "it has no Parquet file", "name a Parquet file, or a folder of them")
+        raise _refusal(place, "it has no Parquet file", "name a Parquet file, or a folder of them")
     others = {
         name for shape in shapes for name in {*shape.names, *shapes[0].names} if not _alike(shape, shapes[0], name)
     }
     if others:
-        raise _refused(
+        raise _refusal(
             place,
             f"its files do not have the same columns: {', '.join(sorted(others))}",
             "write it again with one schema, or as a Delta table",
@@ -121,14 +121,14 @@ def _delta(path: Path, as_of: str | None) -> Base:
             table.load_as_version(_moment(place, as_of))
         version = table.version()
     except DeltaError as error:
-        raise _refused(
+        raise _refusal(
             place, f"the Delta table cannot be read{_as_of(as_of)}", "see which versions its history still has"
         ) from error
     said = f"version {version} of the Delta table at {place}"
     try:
         return _in_files(said, table.to_pyarrow_dataset(parquet_read_options=_READ))
     except DeltaProtocolError:
-        return _marked(place, said, path, version)
+        return _base_with_vectors(place, said, path, version)
 
 
 def _as_of(as_of: str | None) -> str:
@@ -143,7 +143,7 @@ def _moment(place: str, as_of: str) -> int | datetime:
     except ValueError:
         found = None
     if found is None or found.tzinfo is None:
-        raise _refused(
+        raise _refusal(
             place,
             f"{as_of} is neither a version nor a time with its time zone",
             "write --as-of 7, or --as-of 2026-01-31T12:00:00Z",
@@ -151,18 +151,18 @@ def _moment(place: str, as_of: str) -> int | datetime:
     return found
 
 
-def _marked(place: str, said: str, path: Path, version: int) -> Base:
+def _base_with_vectors(place: str, said: str, path: Path, version: int) -> Base:
     table = DeltaTable(path.resolve(), None)
     remedy = "write its rows as Parquet, and attach that"
     try:
         table.as_of(version)
         if strange := sorted(table.features - FEATURES):
-            raise _refused(place, f"only Spark knows its features ({', '.join(strange)})", remedy)
+            raise _refusal(place, f"only Spark knows its features ({', '.join(strange)})", remedy)
         if table.is_partitioned:
-            raise _refused(place, "it is partitioned and has rows that are marked as deleted", remedy)
+            raise _refusal(place, "it is partitioned and has rows that are marked as deleted", remedy)
         return _in_marked_files(said, table)
     except HandOver as reason:
-        raise _refused(place, str(reason), remedy) from reason
+        raise _refusal(place, str(reason), remedy) from reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Fitted:
         """
         session = DuckSession()
         try:
-            rows, unnamed, twice = _counted(session, self.parts(key, attempted), key, self.types)
+            rows, unnamed, twice = _count_rows_and_keys(session, self.parts(key, attempted), key, self.types)
         finally:
             session.close()
         if unnamed or twice:
@@ -229,7 +229,7 @@ class Fitted:
         return rows
 
 
-def _counted(
+def _count_rows_and_keys(
     session: DuckSession, parts: Iterator[pa.Table], key: Sequence[str], types: pa.Schema
 ) -> tuple[int, int, int]:
     """Return the number of rows, of rows with NULL in their key, and of keys that occur more than once."""
@@ -238,7 +238,7 @@ def _counted(
     schema = pa.schema([types.field(name).with_name(as_) for name, as_ in zip(key, names, strict=True)])
     kept = session.take("keys", schema.empty_table())
     for part in parts:
-        given = session.given("part", part)
+        given = session.view_of("part", part)
         session.rows(f"INSERT INTO {kept} SELECT * FROM {given}")  # noqa: S608  cdcflow's own
         session.drop([given])
     listed, is_null = ", ".join(names), " OR ".join(f"{name} IS NULL" for name in names)
@@ -250,7 +250,7 @@ def _counted(
     return int(rows), int(unnamed), int(twice)
 
 
-def fitted(base: Base, target: Target, attempted: str) -> Fitted:
+def fit_base(base: Base, target: Target, attempted: str) -> Fitted:
     """Return a base fitted to the columns of a table.
 
     Raises:

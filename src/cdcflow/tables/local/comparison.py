@@ -22,7 +22,7 @@ from cdcflow.tables.local.session import DuckSession, read_type
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.verify.live_copy import CopyParts, asked, check, matching
+from cdcflow.tables.verify.live_copy import CopyParts, ask_copy, check, matching
 from cdcflow.tables.verify.port import COUNTED, At, Columns, NotComparable
 
 
@@ -44,7 +44,7 @@ class LocalCopy:
         self._place = CopyParts(layout, warehouse, of_log, policies)
 
     def describe(self, table: TableId) -> Target:
-        return asked(self._shapes, self._place, table, lambda _table, _query, target: target)[1]
+        return ask_copy(self._shapes, self._place, table, lambda _table, _query, target: target)[1]
 
     def digests(self, columns: Columns, buckets: digest.Buckets | None = None) -> tuple[At, pa.Table]:
         key = columns.key if columns.has_key else ()
@@ -57,13 +57,13 @@ class LocalCopy:
         def ask(table: Any, query: str, target: Target) -> pa.Table:  # Any: a `LocalPastTable`
             check(columns, target)
             session: DuckSession = table.session
-            wanted = session.given("wanted", keys)
+            wanted = session.view_of("wanted", keys)
             try:
                 return session.arrow(matching(columns, f"({query})", wanted))
             finally:
                 session.drop([wanted])
 
-        return asked(self._reader, self._place, columns.table, ask)
+        return ask_copy(self._reader, self._place, columns.table, ask)
 
     def _arrow(self, columns: Columns, question: Callable[[str], str]) -> tuple[At, pa.Table]:
         def ask(table: Any, query: str, target: Target) -> pa.Table:  # Any: a `LocalPastTable`
@@ -71,7 +71,7 @@ class LocalCopy:
             session: DuckSession = table.session
             return session.arrow(question(query))
 
-        return asked(self._reader, self._place, columns.table, ask)
+        return ask_copy(self._reader, self._place, columns.table, ask)
 
 
 class DuckComparer:
@@ -83,7 +83,7 @@ class DuckComparer:
     def close(self) -> None:
         self._session.close()
 
-    def converted(self, columns: Columns, shape: Table, rows: pa.Table) -> pa.Table:
+    def convert_rows(self, columns: Columns, shape: Table, rows: pa.Table) -> pa.Table:
         types = {c.name: c.type.arrow for c in shape.columns}
         names = [name for name, _ in columns.columns]
         return self._as_stored(rows, types, [(n, columns.type_of(n), n) for n in names])
@@ -98,16 +98,19 @@ class DuckComparer:
         self, rows: pa.Table, types: dict[str, pa.DataType], named: Sequence[tuple[str, str, str]]
     ) -> pa.Table:
         given = pa.table({name: _read(rows.column(name)) for name, _, _ in named})
-        listed = [f"{_kept(types[name], name_sql(name), type_)} AS {name_sql(called)}" for name, type_, called in named]
+        listed = [
+            f"{_to_table_type(types[name], name_sql(name), type_)} AS {name_sql(called)}"
+            for name, type_, called in named
+        ]
         return self._session.over(given, f"SELECT {', '.join(listed)} FROM {{}}")
 
-    def digested(self, columns: Columns, converted: pa.Table) -> pa.Table:
+    def digest_rows(self, columns: Columns, converted: pa.Table) -> pa.Table:
         key = columns.key if columns.has_key else ()
         return self._session.over(converted, digest.digests("{}", key, columns.columns))
 
     def differing(self, source: pa.Table, copy: pa.Table) -> pa.Table:
         session = self._session
-        there, here = session.given("source", source), session.given("copy", copy)
+        there, here = session.view_of("source", source), session.view_of("copy", copy)
         keys = [name for name in source.column_names if name != "d"] or ["d"]
         listed = ", ".join(keys)
         # Digests of several rows with the same key are added up as decimals, which are large enough for the sum.
@@ -124,14 +127,14 @@ class DuckComparer:
             session.drop([there, here])
 
     def outside(self, keys: pa.Table, others: pa.Table) -> pa.Table:
-        return self._joined("ANTI", keys, others)
+        return self._join("ANTI", keys, others)
 
     def among(self, rows: pa.Table, keys: pa.Table) -> pa.Table:
-        return self._joined("SEMI", rows, keys)
+        return self._join("SEMI", rows, keys)
 
-    def _joined(self, how: str, rows: pa.Table, keys: pa.Table) -> pa.Table:
+    def _join(self, how: str, rows: pa.Table, keys: pa.Table) -> pa.Table:
         session = self._session
-        left, right = session.given("rows", rows), session.given("keys", keys)
+        left, right = session.view_of("rows", rows), session.view_of("keys", keys)
         same = " AND ".join(f"r.{n} <=> k.{n}" for n in keys.column_names if n == "d" or n.startswith("k"))
         try:
             return session.arrow(f"SELECT r.* FROM {left} r LEFT {how} JOIN {right} k ON {same}")
@@ -140,7 +143,7 @@ class DuckComparer:
 
     def matching(self, columns: Columns, converted: pa.Table, keys: pa.Table) -> pa.Table:
         session = self._session
-        rows, wanted = session.given("rows", converted), session.given("wanted", keys)
+        rows, wanted = session.view_of("rows", converted), session.view_of("wanted", keys)
         try:
             return session.arrow(matching(columns, rows, wanted))
         finally:
@@ -162,7 +165,7 @@ def _is_list_of_wide(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_list(arrow) and pa.types.is_decimal256(arrow.value_type))
 
 
-def _kept(arrow: pa.DataType, value: str, type_: str) -> str:
+def _to_table_type(arrow: pa.DataType, value: str, type_: str) -> str:
     """Return SQL that converts a value from `_read` to the table's type."""
     if "struct<" in type_:
         return value  # unchanged; DuckDB has another syntax for struct types

@@ -20,7 +20,7 @@ from cdcflow.tables.local.live import LocalReader
 from cdcflow.tables.merge.policy import DEFAULTS
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.verify.live_copy import CopyParts, asked
+from cdcflow.tables.verify.live_copy import CopyParts, ask_copy
 from cdcflow.tables.verify.port import NotComparable
 
 
@@ -53,11 +53,11 @@ class LocalCurrent:
 def _about(error: CdcflowError, room: str, name: str) -> CdcflowError:
     """Return the same error, with the requested log's name in place of the temporary folder."""
     text = str(error) if error.remedy is None else str(error).removesuffix(f"\n  {error.remedy}")
-    remedy = None if error.remedy is None else _renamed(error.remedy, room, name)
-    return type(error)(_renamed(text, room, name), remedy=remedy, runbook=error.runbook)
+    remedy = None if error.remedy is None else _with_log_name(error.remedy, room, name)
+    return type(error)(_with_log_name(text, room, name), remedy=remedy, runbook=error.runbook)
 
 
-def _renamed(text: str, room: str, name: str) -> str:
+def _with_log_name(text: str, room: str, name: str) -> str:
     return text.replace(f"{room}/log", name).replace(f"{room}/tables", f"the tables of {name}")
 
 
@@ -71,7 +71,7 @@ def _rows(layout: Layout, table: TableId, room: Path) -> pa.Table:
 
     with closing(LocalEngine(room, "delta")) as engine:
         try:
-            return asked(
+            return ask_copy(
                 LocalReader(engine), CopyParts(layout, Warehouse.of(room), of_log=True, policies=DEFAULTS), table, ask
             )[1]
         except NotComparable as error:

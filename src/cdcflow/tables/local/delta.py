@@ -34,14 +34,14 @@ from cdcflow.tables.formats.delta import (
     columns,
     is_mapped,
     ours,
-    said,
+    user_metadata,
 )
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.local import vectors
 from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, unread
 from cdcflow.tables.local.file_rewrites import Touched
-from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile, named
+from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile, rename_columns
 from cdcflow.tables.local.tables import TYPES, FileTable, type_of
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.port import HandOver, Kept, TableSnapshot
@@ -93,7 +93,7 @@ class DeltaTable(FileTable[File]):
 
     def snapshot(self) -> TableSnapshot | None:
         self._changes.forget()
-        return None if self._log.update() < 0 else self._told()
+        return None if self._log.update() < 0 else self._read_snapshot()
 
     def as_of(self, version: int) -> TableSnapshot:
         self._log = DeltaLog(self._folder)
@@ -104,9 +104,9 @@ class DeltaTable(FileTable[File]):
             raise VersionGone(gone) from error
         if found != version:
             raise VersionGone("its folder is gone" if found < 0 else gone)
-        return self._told()
+        return self._read_snapshot()
 
-    def _told(self) -> TableSnapshot:
+    def _read_snapshot(self) -> TableSnapshot:
         metadata = self._log.metadata
         return TableSnapshot(
             id=metadata["id"],
@@ -177,7 +177,7 @@ class DeltaTable(FileTable[File]):
 
     def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
         is_plain = all(delta.is_plain(c.name, has_fields=pa.types.is_struct(c.type)) for c in columns)
-        fields, settings = (self._fields, self._settings) if is_plain else self._mapped()
+        fields, settings = (self._fields, self._settings) if is_plain else self._with_column_mapping()
         numbers = _Numbers(int(settings[_MAX_ID])) if is_mapped(settings) else None
         fields = [*fields, *(_field(column, numbers) for column in columns)]
         more = {} if numbers is None else {_MAX_ID: str(numbers.last)}
@@ -187,12 +187,12 @@ class DeltaTable(FileTable[File]):
         self._describe("SET TBLPROPERTIES", {}, self._fields, {**self._settings, **properties}, metadata)
 
     def rename(self, old: str, new: str, metadata: Mapping[str, Any]) -> None:
-        fields, settings = self._mapped()
+        fields, settings = self._with_column_mapping()
         fields = [{**f, "name": new if f["name"] == old else f["name"]} for f in fields]
         self._describe("RENAME COLUMN", {}, fields, settings, metadata)
 
     def widen(self, name: str, type_: pa.DataType, metadata: Mapping[str, Any]) -> None:
-        fields = [_widened(f, _word(type_)) if f["name"] == name else f for f in self._fields]
+        fields = [_widen_field(f, _word(type_)) if f["name"] == name else f for f in self._fields]
         settings = {**self._settings, "delta.enableTypeWidening": "true"}
         self._describe("CHANGE COLUMN", {}, fields, settings, metadata)
 
@@ -201,7 +201,9 @@ class DeltaTable(FileTable[File]):
 
     def load(self, parts: Iterable[pa.Table], metadata: Mapping[str, Any], app: str, version: int) -> None:
         self._check_ours()
-        self._put("WRITE", [], [f for part in parts if len(part) for f in self._written(part)], metadata, app, version)
+        self._put(
+            "WRITE", [], [f for part in parts if len(part) for f in self._write_files(part)], metadata, app, version
+        )
 
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
         self.replace(self._log.files(), rows, metadata, "", 0)
@@ -263,7 +265,7 @@ class DeltaTable(FileTable[File]):
     def marks_rows(self) -> bool:
         return self._settings.get(MARKS) == "true"
 
-    def _mapped(self) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
+    def _with_column_mapping(self) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
         """Return fields and settings of the table with column mapping: ids are the columns' positions, as Delta itself
         assigns them, and the names in files are the current ones."""
         if is_mapped(self._settings):
@@ -305,13 +307,13 @@ class DeltaTable(FileTable[File]):
             self._check_ours()
         schema = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
         changed = {**self._log.metadata, **made, "schemaString": schema, "configuration": dict(settings)}
-        actions: list[Action] = [self._said(operation, metadata), {"metaData": changed}]
+        actions: list[Action] = [self._commit_info(operation, metadata), {"metaData": changed}]
         protocol = _protocol(self._log.protocol, schema, settings)
         if protocol != self._log.protocol:
             actions.append({"protocol": protocol})
         self._log.commit(actions)
 
-    def _said(self, operation: str, metadata: Mapping[str, Any]) -> Action:
+    def _commit_info(self, operation: str, metadata: Mapping[str, Any]) -> Action:
         base = {} if self._log.version < 0 else {"readVersion": self._log.version}
         return {
             "commitInfo": {
@@ -322,7 +324,7 @@ class DeltaTable(FileTable[File]):
                 "isolationLevel": "Serializable",
                 "isBlindAppend": False,
                 "engineInfo": f"cdcflow/{__version__}",
-                "userMetadata": said(metadata),
+                "userMetadata": user_metadata(metadata),
             }
         }
 
@@ -346,7 +348,7 @@ class DeltaTable(FileTable[File]):
             opened,
             _schema(fields, _logical),
             _schema(fields, _physical),
-            partial(vectors.deleted, self._folder, file.vector),
+            partial(vectors.deleted_numbers, self._folder, file.vector),
             path,
         )
 
@@ -380,7 +382,7 @@ class DeltaTable(FileTable[File]):
         marked: Sequence[tuple[File, Numbers]] = (),
     ) -> None:
         self._check_ours()
-        written = [*self._marked(marked), *(self._written(new) if new is not None and len(new) else [])]
+        written = [*self._mark_deleted(marked), *(self._write_files(new) if new is not None and len(new) else [])]
         gone = [*old, *(file for file, _ in marked)]
         self._put("MERGE" if gone else "WRITE", gone, written, metadata, app, version)
 
@@ -395,20 +397,22 @@ class DeltaTable(FileTable[File]):
     ) -> None:
         """Commit files that are already written."""
         now = _now_ms()
-        actions = [self._said(operation, metadata)]
+        actions = [self._commit_info(operation, metadata)]
         if app:
             actions.append({"txn": {"appId": app, "version": version, "lastUpdated": now}})
-        actions += [file.removed(now) for file in old]
+        actions += [file.remove_action(now) for file in old]
         if new:
             sync_folder(self._folder)
-        self._log.commit([*actions, *(file.added() for file in new)])
+        self._log.commit([*actions, *(file.add_action() for file in new)])
 
-    def _marked(self, marked: Sequence[tuple[File, Numbers]]) -> list[File]:
+    def _mark_deleted(self, marked: Sequence[tuple[File, Numbers]]) -> list[File]:
         """Return files with these rows marked as deleted."""
         if not marked:
             return []
         said = vectors.write(self._folder, [gone for _, gone in marked])
-        return [file.marked(self._count(file), vector) for (file, _), vector in zip(marked, said, strict=True)]
+        return [
+            file.with_deleted_rows(self._count(file), vector) for (file, _), vector in zip(marked, said, strict=True)
+        ]
 
     def _count(self, file: File) -> int:
         """Return how many rows it has, including deleted ones."""
@@ -417,10 +421,10 @@ class DeltaTable(FileTable[File]):
         with self.open_file(file) as rows:
             return len(rows)
 
-    def _written(self, rows: pa.Table) -> list[File]:
+    def _write_files(self, rows: pa.Table) -> list[File]:
         """Write files with these rows; they are durable, but not yet their names."""
         fields = self._fields
-        held = named(rows, _schema(fields, _physical))
+        held = rename_columns(rows, _schema(fields, _physical))
         most = max(1, len(held) * FILE_BYTES // max(held.nbytes, 1))
         found = []
         for first in range(0, len(held), most):
@@ -529,7 +533,7 @@ def _word(type_: pa.DataType, numbers: _Numbers | None = None) -> Any:
     return _WORDS[type_]
 
 
-def _widened(field: Mapping[str, Any], word: str) -> dict[str, Any]:
+def _widen_field(field: Mapping[str, Any], word: str) -> dict[str, Any]:
     before = field["metadata"].get("delta.typeChanges", [])
     change = {"fromType": field["type"], "toType": word}
     return {**field, "type": word, "metadata": {**field["metadata"], "delta.typeChanges": [*before, change]}}

@@ -87,7 +87,7 @@ class File:
             return self.path, ""
         return self.path, "{storageType}{pathOrInlineDv}@{offset}".format(**{"offset": None, **self.vector})
 
-    def removed(self, now_ms: int) -> Action:
+    def remove_action(self, now_ms: int) -> Action:
         """Return the action that removes it from the table."""
         more = {} if self.vector is None else {"deletionVector": self.vector}
         return {
@@ -102,7 +102,7 @@ class File:
             }
         }
 
-    def added(self) -> Action:
+    def add_action(self) -> Action:
         """Return the action that adds it to the table."""
         more = {} if self.vector is None else {"deletionVector": self.vector}
         return {
@@ -117,7 +117,7 @@ class File:
             }
         }
 
-    def marked(self, rows: int, vector: Mapping[str, Any]) -> File:
+    def with_deleted_rows(self, rows: int, vector: Mapping[str, Any]) -> File:
         """Return the same file with these rows deleted; it has `rows` rows in all. Its bounds stay, although perhaps no
         remaining row has those values."""
         # Numbers keep their text: a decimal could change when it is parsed and written again.
@@ -186,13 +186,13 @@ class DeltaLog:
     def _read(self, version: int) -> tuple[list[Action], str] | None:
         """Return a version's actions and the identity of its commit."""
         try:
-            content = self._at(version).read_bytes()
+            content = self._commit_path(version).read_bytes()
         except FileNotFoundError:
             return None
         found = actions_of(content)
         if found is not None:
             return list(found), identity(lines_of(content.decode()))
-        if self._at(version + 1).exists():
+        if self._commit_path(version + 1).exists():
             raise _built_on_torn("/".join(self._folder.parts[-2:]), version)
         return None
 
@@ -237,7 +237,7 @@ class DeltaLog:
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                os.link(made, self._at(version))
+                os.link(made, self._commit_path(version))
             except FileExistsError as error:
                 raise Conflict(f"version {version} of {self._folder.name} already exists") from error
         finally:
@@ -259,7 +259,7 @@ class DeltaLog:
         except Exception as error:  # noqa: BLE001  whatever the error is: the commits themselves exist
             _log.info("no checkpoint of a Delta table", table=self._folder.name, error=type(error).__name__)
 
-    def _at(self, version: int) -> Path:
+    def _commit_path(self, version: int) -> Path:
         return self._place / f"{version:020d}.json"
 
     def _checkpoint_at(self, version: int) -> Path:

@@ -78,7 +78,7 @@ class LocalEngine:
     def upkeep_lease(self) -> AbstractContextManager[None]:
         return upkeep_folder_lease(self._warehouse)
 
-    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+    def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return present(layout, files, room)
 
     def cuts(self) -> LocalCuts:
@@ -179,14 +179,14 @@ class LocalCuts:
                 return Cut.from_json(said["published"])
             return _newest(self._table.rows())
 
-    def numbered(self, cut: int) -> Cut | None:
+    def cut_by_number(self, cut: int) -> Cut | None:
         with _only_for_spark():
             if self._table.snapshot() is None:
                 return None
             rows = self._table.rows_near("cut", cut)
         return _newest(rows.filter(pc.equal(rows.column("cut"), cut)))
 
-    def listed(self) -> list[ListedCut]:
+    def list_cuts(self) -> list[ListedCut]:
         with _only_for_spark():
             if self._table.snapshot() is None:
                 return []
@@ -199,12 +199,12 @@ class LocalCuts:
             for row, clock, at, count in zip(plain, clocks, published, counts, strict=True)
         )
 
-    def expired(self) -> int:
+    def latest_expired(self) -> int:
         with _only_for_spark():
             there = self._table.snapshot()
         return 0 if there is None else int(there.properties.get(EXPIRED_PROPERTY, "0"))
 
-    def shown(self) -> Mapping[str, Shown]:
+    def tables_shown(self) -> Mapping[str, Shown]:
         with _only_for_spark():
             rows = None if self._table.snapshot() is None else self._table.rows()
         found: dict[str, tuple[str, dict[str, set[int]]]] = {}

@@ -78,7 +78,7 @@ def again(touched: Mapping[int, Touched], spent: int) -> set[int]:
     return {n for (_, n), total in zip(due, totals, strict=True) if total <= AGAIN_BYTES_MAX}
 
 
-def joined(sizes: Sequence[int]) -> list[int]:
+def files_to_join(sizes: Sequence[int]) -> list[int]:
     """Return the indexes of a table's files, given their sizes, to merge in maintenance, the smallest first; empty if
     there is nothing to merge."""
     group: list[int] = []
@@ -95,7 +95,7 @@ def joined(sizes: Sequence[int]) -> list[int]:
     return group if len(group) > 1 else []
 
 
-def worn(files: Sequence[Touched], bytes_max: int = WORN_BYTES_MAX) -> list[int]:
+def files_to_rewrite(files: Sequence[Touched], bytes_max: int = WORN_BYTES_MAX) -> list[int]:
     """Return the indexes of a table's files to rewrite in one portion of maintenance because many rows are deleted;
     empty if there are none. Files larger than `bytes_max` are skipped."""
     due = sorted((f.cost, n) for n, f in enumerate(files) if f.share > WORN_SHARE_MAX and f.size <= bytes_max)

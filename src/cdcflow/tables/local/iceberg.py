@@ -166,7 +166,7 @@ class IcebergTable(FileTable[FileScanTask]):
     def snapshot(self) -> TableSnapshot | None:
         self._changes.forget()
         self._loaded = self._newest()
-        return None if self._loaded is None else self._told(self._loaded)
+        return None if self._loaded is None else self._read_snapshot(self._loaded)
 
     def as_of(self, version: int) -> TableSnapshot | None:
         table = self._newest()
@@ -176,7 +176,7 @@ class IcebergTable(FileTable[FileScanTask]):
         found = _metadata_of(table, version)
         then = now if found is None else found
         self._loaded = Table(table.name(), then, table.metadata_location, table.io, table.catalog)
-        return None if found is None else self._told(self._loaded)
+        return None if found is None else self._read_snapshot(self._loaded)
 
     def _newest(self) -> Table | None:
         """Return the current table; `None` if it does not exist."""
@@ -188,7 +188,7 @@ class IcebergTable(FileTable[FileScanTask]):
         except NoSuchTableError:
             return None
 
-    def _told(self, table: Table) -> TableSnapshot:
+    def _read_snapshot(self, table: Table) -> TableSnapshot:
         newest = table.current_snapshot()
         return TableSnapshot(
             id=str(table.metadata.table_uuid),
@@ -198,7 +198,7 @@ class IcebergTable(FileTable[FileScanTask]):
             columns=tuple(
                 FormatColumn(f.name, f.field_id, iceberg.type_sql(str(f.field_type))) for f in table.schema().fields
             ),
-            is_empty=newest is None or _said(newest, "total-data-files") == "0",
+            is_empty=newest is None or _summary_of(newest, "total-data-files") == "0",
             commit="" if newest is None else str(newest.snapshot_id),
         )
 
@@ -212,7 +212,7 @@ class IcebergTable(FileTable[FileScanTask]):
 
     def newest_commit(self) -> Mapping[str, Any] | None:
         newest = self._table.current_snapshot()
-        said = None if newest is None else _said(newest, COMMITTED)
+        said = None if newest is None else _summary_of(newest, COMMITTED)
         if said is None:
             return None
         found: Mapping[str, Any] = json.loads(said)
@@ -224,14 +224,14 @@ class IcebergTable(FileTable[FileScanTask]):
             for snapshot in _ancestors(self._table, self._table.current_snapshot())
             if _version(snapshot) > version
             and _operation(snapshot) != Operation.REPLACE.value
-            and _said(snapshot, COMMITTED) is None
+            and _summary_of(snapshot, COMMITTED) is None
         ]
 
     def rows(self) -> pa.Table:
         """Return all rows, also for a table that PyIceberg cannot write."""
-        names, tasks = self.schema.names, self._planned()
+        names, tasks = self.schema.names, self._plan_files()
         marked = [task for task in tasks if task.delete_files]
-        parts = [self._scanned([task for task in tasks if not task.delete_files], names)]
+        parts = [self._scan([task for task in tasks if not task.delete_files], names)]
         return pa.concat_tables([*parts, *(self.read(task, names) for task in marked)])
 
     def pin(self, version: int, cut: int) -> None:
@@ -304,7 +304,7 @@ class IcebergTable(FileTable[FileScanTask]):
                 for part in parts:
                     _check_written(part)
                     # Each part's files have their own name.
-                    for file in self._written(change, part, uuid4()):
+                    for file in self._write_files(change, part, uuid4()):
                         producer.append_data_file(file)
 
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
@@ -381,9 +381,9 @@ class IcebergTable(FileTable[FileScanTask]):
 
     def files(self) -> Sequence[FileScanTask]:
         self._check_ours()
-        return self._planned()
+        return self._plan_files()
 
-    def _planned(self) -> list[FileScanTask]:
+    def _plan_files(self) -> list[FileScanTask]:
         try:
             return list(self._table.scan().plan_files())
         except Exception as error:
@@ -419,9 +419,9 @@ class IcebergTable(FileTable[FileScanTask]):
         if file.delete_files and file.file.file_format == FileFormat.PARQUET and _is_flat(self.schema):
             with contextlib.suppress(HandOver), self.open_file(file) as rows:
                 return rows.living(columns)
-        return self._scanned([file], columns)
+        return self._scan([file], columns)
 
-    def _scanned(self, files: Sequence[FileScanTask], columns: Sequence[str]) -> pa.Table:
+    def _scan(self, files: Sequence[FileScanTask], columns: Sequence[str]) -> pa.Table:
         """Return these columns of all rows of some files, as PyIceberg reads them."""
         schema = self._table.schema().select(*columns)
         scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
@@ -487,16 +487,16 @@ class IcebergTable(FileTable[FileScanTask]):
         said = _summary(table, metadata, app, version)
         producer: OverwrittenFiles | _MergeAppendFiles
         if old or marked:
-            producer = self._replaced(OverwrittenFiles(change, table, said), old, marked)
+            producer = self._replace(OverwrittenFiles(change, table, said), old, marked)
         else:
             producer = change.update_snapshot(snapshot_properties=said).merge_append()
         with producer:
             if new is not None and len(new):
-                for file in self._written(change, new, producer.commit_uuid):
+                for file in self._write_files(change, new, producer.commit_uuid):
                     producer.append_data_file(file)
         return producer.snapshot_id
 
-    def _written(self, change: Transaction, rows: pa.Table, uuid: UUID) -> Iterable[DataFile]:
+    def _write_files(self, change: Transaction, rows: pa.Table, uuid: UUID) -> Iterable[DataFile]:
         """Write new files with these rows. PyIceberg sizes row groups by their number of rows alone, and warns about a
         table whose properties specify bytes."""
         told = change.table_metadata
@@ -505,7 +505,7 @@ class IcebergTable(FileTable[FileScanTask]):
             told.model_copy(update={"properties": properties}), rows, self._table.io, write_uuid=uuid
         )
 
-    def _replaced(
+    def _replace(
         self, producer: OverwrittenFiles, old: Sequence[FileScanTask], marked: Sequence[tuple[FileScanTask, Numbers]]
     ) -> OverwrittenFiles:
         for task in old:
@@ -620,12 +620,12 @@ def _operation(snapshot: IcebergSnapshot) -> str:
     return "" if snapshot.summary is None else snapshot.summary.operation.value
 
 
-def _said(snapshot: IcebergSnapshot, name: str) -> str | None:
+def _summary_of(snapshot: IcebergSnapshot, name: str) -> str | None:
     return None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
 
 
 def _tells(snapshot: IcebergSnapshot) -> bool:
-    return _said(snapshot, TRANSACTIONS) is not None
+    return _summary_of(snapshot, TRANSACTIONS) is not None
 
 
 def _ancestors(table: Table, snapshot: IcebergSnapshot | None) -> Iterator[IcebergSnapshot]:
@@ -638,7 +638,7 @@ def _ancestors(table: Table, snapshot: IcebergSnapshot | None) -> Iterator[Icebe
 
 def _transactions(table: Table, snapshot: IcebergSnapshot | None) -> Mapping[str, int]:
     for one in _ancestors(table, snapshot):
-        said = _said(one, TRANSACTIONS)
+        said = _summary_of(one, TRANSACTIONS)
         if said is not None:
             found: Mapping[str, int] = json.loads(said)
             return found

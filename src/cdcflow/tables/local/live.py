@@ -43,8 +43,8 @@ class LocalReader:
     def table(self, path: Sequence[str]) -> LocalPastTable:
         return LocalPastTable(self._engine.table(path), without_rows=self._without_rows)
 
-    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-        return self._engine.located(layout, files, room)
+    def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        return self._engine.readable_files(layout, files, room)
 
     def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         return self._engine.declines(None, files, mode)
@@ -75,9 +75,9 @@ class LocalPastTable:
 
     def base(self) -> str:
         if self._without_rows:
-            return self.session.given("base", self._table.schema.empty_table())
+            return self.session.view_of("base", self._table.schema.empty_table())
         try:
-            return self.session.given("base", self._table.rows())
+            return self.session.view_of("base", self._table.rows())
         except FileNotFoundError as error:
             raise VersionGone("files of that version were removed") from error
 

@@ -106,12 +106,16 @@ class RowChanges(Generic[File]):
         layout = folding.layout
         if folding.is_of_all:
             self._standing = self._stand()  # whatever the keys are
-        found = self._stand_for(layout, folding.changes, _kept(folding, self._table.schema.names))
+        found = self._stand_for(layout, folding.changes, _kept_columns(folding, self._table.schema.names))
         key = [layout.target.columns[i].name for i in layout.key] if layout.target.key else []
         brought = {*(c.name for c in layout.target.columns), OFFSET, MISSING}
-        if folding.replaced is not None and isinstance(found, _Picked) and brought.issuperset(self._table.schema.names):
+        if (
+            folding.replaced_rows is not None
+            and isinstance(found, _Picked)
+            and brought.issuperset(self._table.schema.names)
+        ):
             # The inserted rows need not be added to the loaded rows first: no value of those is kept.
-            rows, dead = self._table.session.arrow(folding.rows()), self._matched(found, folding.replaced)
+            rows, dead = self._table.session.arrow(folding.rows()), self._matched_rows(found, folding.replaced_rows)
             self._commit_picked(found, metadata, app, version, key, rows, dead)
             self._standing = None
             return
@@ -190,13 +194,13 @@ class RowChanges(Generic[File]):
         within = self._within({n: there[n] for n in chosen}, keys, read)
         numbers = [*chosen, *sorted(small - set(chosen))]
         places: dict[int, _LoadedFile] = {}
-        parts = [_placed(schema.empty_table(), schema, 0, NONE)]
+        parts = [_with_places(schema.empty_table(), schema, 0, NONE)]
         for number, n in enumerate(numbers):
             with self._table.open_file(there[n]) as rows:
                 found = rows.find(within.get(n, []), keys.names, keys.pick)
-                places[number] = _LoadedFile(len(rows), rows.gone, found)
+                places[number] = _LoadedFile(len(rows), rows.deleted_rows, found)
                 if len(found):
-                    parts.append(_placed(rows.take(found, read), schema, number, found))
+                    parts.append(_with_places(rows.take(found, read), schema, number, found))
         name = self._table.session.take("standing", pa.concat_tables(parts))
         again = frozenset(number for number, n in enumerate(numbers) if n in small)
         return _Picked(name, [there[n] for n in numbers], places, again)
@@ -316,7 +320,7 @@ class RowChanges(Generic[File]):
         else:
             self._check_size(spent + sum(file.size for file in touched.values()))
             again = sorted(standing.again | dead.keys())
-        left = [self._left(standing.files[n], standing.places[n], dead.get(n, NONE)) for n in again]
+        left = [self._remaining_rows(standing.files[n], standing.places[n], dead.get(n, NONE)) for n in again]
         come = self._table.in_order([rows, *left], key)
         marked = [
             (standing.files[n], np.union1d(standing.places[n].gone, gone)) for n, gone in dead.items() if n not in again
@@ -334,7 +338,7 @@ class RowChanges(Generic[File]):
         }
         return {number: gone for number, gone in found.items() if len(gone)}
 
-    def _left(self, file: File, place: _LoadedFile, dead: Numbers) -> pa.Table:
+    def _remaining_rows(self, file: File, place: _LoadedFile, dead: Numbers) -> pa.Table:
         """Return a file's remaining rows."""
         lives = np.ones(place.rows, bool)
         lives[place.gone] = False
@@ -342,7 +346,7 @@ class RowChanges(Generic[File]):
         stays[dead] = False
         return self._table.read(file, self._table.schema.names).filter(pa.array(stays[lives]))
 
-    def _matched(self, standing: _Picked[File], replaced: Replaced) -> dict[int, Numbers]:
+    def _matched_rows(self, standing: _Picked[File], replaced: Replaced) -> dict[int, Numbers]:
         """Return the rows, by file, that are replaced by others."""
         same = " AND ".join(f"t.{name_sql(name)} = s.{position}" for name, position in replaced.key.items())
         sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} t LEFT SEMI JOIN {replaced.rows} s ON {same}"  # noqa: S608  quoted
@@ -360,7 +364,7 @@ _CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"
 """Whether a loaded row is unchanged is decided by its offset: a change gives it a later one."""
 
 
-def _placed(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> pa.Table:
+def _with_places(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> pa.Table:
     """Return rows of one file with all columns of the table, NULL for those that were not read, and with their
     places."""
     there = set(rows.column_names)
@@ -369,7 +373,7 @@ def _placed(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> p
     return pa.table([*columns, *places], names=[*schema.names, FILE, NUMBER, STOOD])
 
 
-def _kept(folding: statement.Folding, names: Sequence[str]) -> set[str]:
+def _kept_columns(folding: statement.Folding, names: Sequence[str]) -> set[str]:
     """Return the columns of a table whose value in a changed row the statement may keep."""
     target = folding.layout.target
     if not target.key:

@@ -87,7 +87,7 @@ class ScannedFile:
         return int(self._file.metadata.num_rows)
 
     @cached_property
-    def gone(self) -> Numbers:
+    def deleted_rows(self) -> Numbers:
         """The numbers of its deleted rows."""
         return self._deleted()
 
@@ -95,7 +95,7 @@ class ScannedFile:
     def lives(self) -> NDArray[np.bool_]:
         """For each row, whether it is not deleted."""
         found = np.ones(len(self), bool)
-        found[self.gone] = False
+        found[self.deleted_rows] = False
         return found
 
     def ends(self, column: str) -> list[Ends | None]:
@@ -125,15 +125,15 @@ class ScannedFile:
 
     def read(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> pa.Table:
         """Return these columns of all rows of these row groups, with the table's types."""
-        return self._named(self._read(groups, columns), columns, sum(g.rows for g in groups))
+        return self._with_table_names(self._read(groups, columns), columns, sum(g.rows for g in groups))
 
     def living(self, columns: Sequence[str]) -> pa.Table:
         """Return these columns of all rows that are not deleted. One row group is held in memory in addition."""
-        if not len(self.gone):
+        if not len(self.deleted_rows):
             return self.read(self.groups, columns)
         with ThreadPoolExecutor(pa.cpu_count()) as threads:
             parts = [part for group in self.groups for part in self._living(group, columns, threads)]
-        return self._named(pa.concat_tables(parts), columns, len(self) - len(self.gone))
+        return self._with_table_names(pa.concat_tables(parts), columns, len(self) - len(self.deleted_rows))
 
     def _living(self, group: RowGroup, columns: Sequence[str], threads: Executor) -> list[pa.Table]:
         found, lives = self._read([group], columns), pa.array(self.lives[group.first : group.first + group.rows])
@@ -159,7 +159,7 @@ class ScannedFile:
             return name is not None
         return not self.is_null(column)
 
-    def _named(self, found: pa.Table, columns: Sequence[str], count: int) -> pa.Table:
+    def _with_table_names(self, found: pa.Table, columns: Sequence[str], count: int) -> pa.Table:
         """Return the columns with the table's names and types; NULL for those that were not read."""
         wanted = [self._schema.get_field_index(c) for c in columns]
         held = pa.schema([self._held.field(i) for i in wanted])
@@ -169,7 +169,7 @@ class ScannedFile:
             return found.column(field.name).cast(field.type) if field.name in read else pa.nulls(count, field.type)
 
         rows = pa.table([column(field) for field in held], schema=held)
-        return named(rows, pa.schema([self._schema.field(i) for i in wanted]))
+        return rename_columns(rows, pa.schema([self._schema.field(i) for i in wanted]))
 
     def find(self, groups: Sequence[RowGroup], keys: Sequence[str], pick: Callable[[pa.Table], Numbers]) -> Numbers:
         """Return the numbers of the rows in these row groups that are not deleted and whose keys `pick` selects. `pick`
@@ -179,7 +179,7 @@ class ScannedFile:
             numbers = np.concatenate([np.arange(g.first, g.first + g.rows) for g in together])
             found.append(numbers[np.sort(pick(self.read(together, keys)))])
         wanted = np.concatenate([NONE, *found])
-        return np.setdiff1d(wanted, self.gone, assume_unique=True)
+        return np.setdiff1d(wanted, self.deleted_rows, assume_unique=True)
 
     def take(self, numbers: Numbers, columns: Sequence[str]) -> pa.Table:
         """Return these columns of these rows."""
@@ -191,7 +191,7 @@ class ScannedFile:
         return pa.concat_tables(parts)
 
 
-def named(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def rename_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the same columns, nested ones included, under other names."""
     said = schema.__arrow_c_schema__
     batches = [pa.RecordBatch._import_from_c_capsule(said(), b.__arrow_c_array__()[1]) for b in rows.to_batches()]

@@ -65,7 +65,7 @@ class DuckSession:
             self._db.unregister(given)
         return name
 
-    def given(self, what: str, rows: pa.Table) -> str:
+    def view_of(self, what: str, rows: pa.Table) -> str:
         """Create a view of Arrow rows without copying them. Return its name."""
         name = self._name(what)
         self._given.add(name)

@@ -128,7 +128,7 @@ class FileTable(TableFiles[File], CurrentTable):
     def compact(self, order: Sequence[str] = ()) -> Compacted:
         """Compact one portion (see `replacing`)."""
         files = self.files()
-        chosen, rows = self._joined(files) or self._unworn(files) or ([], None)
+        chosen, rows = self._small_files(files) or self._unworn(files) or ([], None)
         if not chosen:
             return Compacted()
         if order and rows is not None:
@@ -136,15 +136,15 @@ class FileTable(TableFiles[File], CurrentTable):
         self.replace([files[n] for n in chosen], rows, {"upkeep": "compact"}, "", 0)
         now = self.files()
         made = len(now) - (len(files) - len(chosen))
-        has_more = bool(file_rewrites.joined(self._sizes(now)) or self._worn(now))
+        has_more = bool(file_rewrites.files_to_join(self._sizes(now)) or self._worn_files(now))
         return Compacted(len(chosen), made, has_more, bool(order))
 
-    def _joined(self, files: Sequence[File]) -> tuple[list[int], pa.Table] | None:
+    def _small_files(self, files: Sequence[File]) -> tuple[list[int], pa.Table] | None:
         """Return small files to merge into one, and their rows."""
         chosen: list[int] = []
         parts: list[pa.Table] = []
         size = 0
-        for n in file_rewrites.joined(self._sizes(files)):
+        for n in file_rewrites.files_to_join(self._sizes(files)):
             part = self.rows_of([files[n]])
             size += part.nbytes
             if size > file_rewrites.JOINED_MEMORY_MAX:
@@ -155,16 +155,16 @@ class FileTable(TableFiles[File], CurrentTable):
 
     def _unworn(self, files: Sequence[File]) -> tuple[list[int], pa.Table] | None:
         """Return files to rewrite because many of their rows are deleted, and their remaining rows."""
-        chosen = sorted(self._worn(files))
+        chosen = sorted(self._worn_files(files))
         return (chosen, self.rows_of([files[n] for n in chosen])) if chosen else None
 
-    def _worn(self, files: Sequence[File]) -> list[int]:
+    def _worn_files(self, files: Sequence[File]) -> list[int]:
         held = (
             file_rewrites.WORN_BYTES_MAX
             if self.bytes_max is None
             else min(self.bytes_max, file_rewrites.WORN_BYTES_MAX)
         )
-        return file_rewrites.worn([self.deletions(file) for file in files], held)
+        return file_rewrites.files_to_rewrite([self.deletions(file) for file in files], held)
 
     def _sizes(self, files: Sequence[File]) -> list[int]:
         return [self.size_of(file) for file in files]

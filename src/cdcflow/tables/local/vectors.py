@@ -31,7 +31,7 @@ _MAGIC = 1681511377
 _VERSION = b"\1"
 
 
-def deleted(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
+def deleted_numbers(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
     """Return the numbers of a file's rows that its deletion vector marks as deleted.
 
     Raises:
@@ -41,7 +41,7 @@ def deleted(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
         return NONE
     kind, stored = vector["storageType"], vector["pathOrInlineDv"]
     if kind == "i":
-        return _unpacked(from_z85(stored)[: vector["sizeInBytes"]])
+        return _unpack(from_z85(stored)[: vector["sizeInBytes"]])
     path = folder / vector_path(stored) if kind == "u" else Path(unquote(urlsplit(stored).path))
     with reading(path), path.open("rb") as file:
         file.seek(vector["offset"] or 0)
@@ -49,7 +49,7 @@ def deleted(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
         content = file.read(size)
         if struct.unpack(">I", file.read(4)) != (zlib.crc32(content),):
             raise HandOver("it has a deletion vector with a wrong checksum")
-    return _unpacked(content)
+    return _unpack(content)
 
 
 def write(folder: Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
@@ -59,7 +59,7 @@ def write(folder: Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
     content = bytearray(_VERSION)
     found: list[Mapping[str, Any]] = []
     for numbers in gone:
-        packed = _packed(numbers)
+        packed = _pack(numbers)
         said = {
             "storageType": "u",
             "pathOrInlineDv": to_z85(id_.bytes),
@@ -76,13 +76,13 @@ def write(folder: Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
     return found
 
 
-def _packed(numbers: Numbers) -> bytes:
+def _pack(numbers: Numbers) -> bytes:
     bitmap = BitMap64(array("Q", numbers.astype(np.uint64).tobytes()))
     bitmap.run_optimize()
     return struct.pack("<I", _MAGIC) + bitmap.serialize()
 
 
-def _unpacked(content: bytes) -> Numbers:
+def _unpack(content: bytes) -> Numbers:
     if struct.unpack("<I", content[:4]) != (_MAGIC,):
         raise HandOver("it has a deletion vector of a form that only Spark reads")
     return np.frombuffer(BitMap64.deserialize(content[4:]).to_array(), np.uint64).astype(np.int64)

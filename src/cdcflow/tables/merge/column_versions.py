@@ -46,7 +46,7 @@ def base_name(name: str) -> str:
     return name.rpartition("__")[0]
 
 
-def held(old: str, new: str, format_: Format) -> str | None:
+def widened_type(old: str, new: str, format_: Format) -> str | None:
     """The type of a column that had values of the first type and gets some of the second; `None` if no type of the
     format holds both."""
     if old == new or widens(new, old):
@@ -62,7 +62,7 @@ class _Versions:
     types: dict[int, str]
     new: bool
 
-    def numbered(self, column: Column) -> Column:
+    def with_number(self, column: Column) -> Column:
         """The column with the number of the version that takes its values; the version is added if necessary. If it may
         not be added, or no table holds its type, the evolution raises the error."""
         try:
@@ -71,7 +71,7 @@ class _Versions:
             return column
         known = sorted((n for n in self.types if n > 0 and source_number(n) == column.number), reverse=True)
         for number in known:
-            if (found := held(self.types[number], type_, self.format_)) is not None:
+            if (found := widened_type(self.types[number], type_, self.format_)) is not None:
                 self.types[number] = found
                 return _with_number(column, number)
         if known and not self.new:
@@ -87,7 +87,7 @@ def _with_number(column: Column, number: int) -> Column:
     return column if number == column.number else replace(column, number=number, missing=missing)
 
 
-def numbered(
+def number_columns(
     target: Target, shapes: Sequence[Table], format_: Format, *, new: bool, finds_rows: bool
 ) -> tuple[Table, ...]:
     """The shapes with their columns numbered like the table's versions. `new`: versions may be added.
@@ -101,7 +101,7 @@ def numbered(
     return tuple(
         replace(
             s,
-            columns=tuple(c if finds_rows and c.name in s.key_columns else versions.numbered(c) for c in s.columns),
+            columns=tuple(c if finds_rows and c.name in s.key_columns else versions.with_number(c) for c in s.columns),
         )
         for s in shapes
     )

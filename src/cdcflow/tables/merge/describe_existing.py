@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from cdcflow.model.table import Table, TableId
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
-from cdcflow.tables.merge.refusals import gone
+from cdcflow.tables.merge.refusals import column_gone
 from cdcflow.tables.merge.target import TARGET_VERSION, FormatColumn, Target, TargetColumn
 
 
-def seen(
+def with_existing_columns(
     described: Target,
     columns: Sequence[FormatColumn],
     table: TableId,
@@ -41,7 +41,7 @@ def seen(
         if own is not None:
             found.append(replace(column, name=own.name, id=id_, type=own.type or column.type, was=column.name))
         elif not column.added:
-            raise gone(table, column)
+            raise column_gone(table, column)
     bound = {c.id for c in found}
     new = {c.name: there[i].name for c, i in zip(described.columns, ids, strict=True) if i is not None and not c.added}
     return replace(
@@ -68,5 +68,5 @@ def _by_age(
     by_name = {c.name: c.id for c in columns}
     for column in described.columns:
         if column.name not in by_name:
-            raise gone(table, column)
+            raise column_gone(table, column)
     return [by_name[c.name] for c in described.columns]

@@ -28,12 +28,12 @@ from cdcflow.model.table import LOG_COLUMNS, MISSING, OFFSET, Column, Table
 from cdcflow.tables.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Step, Widen
 from cdcflow.tables.merge.column_versions import (
     base_name,
-    held,
-    numbered,
+    number_columns,
     numbered_as,
     source_number,
     version_name,
     version_of,
+    widened_type,
 )
 from cdcflow.tables.merge.format import ANY, Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
@@ -129,11 +129,11 @@ def evolve(
         )
     else:
         if target.version < TARGET_VERSION and target.incarnation == incarnation:
-            target = _detached(target, living[0])
+            target = _detach_columns(target, living[0])
         fresh = fresh or target.incarnation != incarnation or (at is not None and target.emptied_at == at)
         current = _announced_apart(target) if target.incarnation == incarnation else _reborn(target, living)
     goal = current
-    living = list(numbered(current, living, format_, new=new_versions, finds_rows=not mode.keeps_changes))
+    living = list(number_columns(current, living, format_, new=new_versions, finds_rows=not mode.keeps_changes))
     for shape in living:
         goal = _follow(goal, shape, format_, mode)
     there = {c.number for c in current.columns} if target is not None else set()
@@ -182,7 +182,7 @@ def _follow(target: Target, shape: Table, format_: Format, mode: ModeRules) -> T
     for column in target.columns:
         new = wanted.get(column.number)
         if new is not None:
-            type_ = _widened(shape, column, format_.holds(_type(shape, new)), format_, mode)
+            type_ = _widened_type(shape, column, format_.holds(_type(shape, new)), format_, mode)
             columns.append(replace(column, name=names[new.number], type=type_))
         elif column.name.lower() in kept:
             columns.append(column)
@@ -294,7 +294,7 @@ def _announced_apart(target: Target) -> Target:
     return replace(target, columns=_numbered_apart(target.columns, columns))
 
 
-def _detached(target: Target, shape: Table) -> Target:
+def _detach_columns(target: Target, shape: Table) -> Target:
     """An older cdcflow gave a column that a new table of the same name lacks a number above all others, which a later
     column may get: take it away from where the source could."""
     greatest = max((c.number for c in shape.columns), default=0)
@@ -339,8 +339,8 @@ def _check_key(before: Target, after: Target, shape: Table) -> None:
         raise cannot(shape, f"its key was ({', '.join(before.key)}) and is ({', '.join(after.key)}) now")
 
 
-def _widened(shape: Table, old: TargetColumn, new: str, format_: Format, mode: ModeRules) -> str:
-    found = held(old.type, new, format_)
+def _widened_type(shape: Table, old: TargetColumn, new: str, format_: Format, mode: ModeRules) -> str:
+    found = widened_type(old.type, new, format_)
     if found is not None:
         return found
     why = "which does not hold the old values"

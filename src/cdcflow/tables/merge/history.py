@@ -106,7 +106,7 @@ def open_rows(layout: ColumnLayout, names: OffsetNames, range_: RangeFacts) -> s
     return f"SELECT t.* FROM {range_.standing} t LEFT SEMI JOIN {range_.changes} c ON {same} WHERE {is_open}"
 
 
-def crowded(layout: ColumnLayout, changes: str) -> str:
+def crowded_transactions(layout: ColumnLayout, changes: str) -> str:
     """A row if a transaction has more than one change of a key; no row where none has."""
     key = ", ".join(f"c{i}" for i in layout.key)
     return f"SELECT 1 FROM (SELECT count(*) AS changes FROM {changes} GROUP BY {key}, n) HAVING max(changes) > 1"
@@ -115,7 +115,7 @@ def crowded(layout: ColumnLayout, changes: str) -> str:
 def versions(layout: ColumnLayout, found: Sequence[Family], names: OffsetNames, range_: RangeFacts) -> str:
     """The resulting rows. `found`: the families by what the changes leave unchanged and the open rows miss."""
     events = _events(layout, names, range_)
-    settled = _settled(layout, found, range_, events)
+    settled = _last_events(layout, found, range_, events)
     return _rows(layout, range_, _bounds(layout, range_, settled))
 
 
@@ -144,7 +144,7 @@ def _events(layout: ColumnLayout, names: OffsetNames, range_: RangeFacts) -> str
     )
 
 
-def _settled(layout: ColumnLayout, found: Sequence[Family], range_: RangeFacts, events: str) -> str:
+def _last_events(layout: ColumnLayout, found: Sequence[Family], range_: RangeFacts, events: str) -> str:
     """The last event of each transaction. `e`: the row exists after it; `miss`: positions of the columns whose value is
     unknown; `tr`, `tn`: offset and transaction of the first truncate after it; `h`: a read that creates no version;
     `fo`: the kind of the transaction's first event (see `Range.knows_first`)."""

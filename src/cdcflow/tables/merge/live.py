@@ -28,7 +28,7 @@ from cdcflow.tables.merge.statement import Folding, is_ended
 from cdcflow.tables.merge.target import Target
 
 
-def followed(target: Target, acts: Iterable[Act], rows: str, mode: ModeRules = CURRENT) -> str:
+def rows_after_acts(target: Target, acts: Iterable[Act], rows: str, mode: ModeRules = CURRENT) -> str:
     """The view `rows`, whose columns are the target's and the mode's, as it would be after these acts.
 
     `MissAlso` and `MissOnly` are the two halves of what a rename does to `_missing`: a name there becomes the new one.
@@ -69,13 +69,13 @@ def _missing(now: Mapping[str, str], listed: str) -> str:
     return f"CASE WHEN {listed} IS NOT NULL AND size({known}) > 0 THEN {known} END"
 
 
-def unchanged(
+def rows_without_changes(
     target: Target, rows: str, mode: ModeRules, *, sweep_before: int, assigned: Mapping[str, str] | None = None
 ) -> str:
     """The rows of a table to which no change is applied, without those older than `sweep_before` (0: all rows). If the
     table keeps deleted rows, the older ones get the values in `assigned` instead."""
     if mode.ended is None or not sweep_before:
-        return f"SELECT {_listed(target, 't', mode)} FROM {rows} t{_kept(sweep_before)}"
+        return f"SELECT {_column_list(target, 't', mode)} FROM {rows} t{_sweep_filter(sweep_before)}"
     lives = f"t.{mode.open_only}" if mode.open_only else f"NOT {is_ended('t.', mode.ended)}"
     goes = f"{lives} AND coalesce(t.{OFFSET}, 0) < {sweep_before}"
     set_ = assigned or {}
@@ -95,7 +95,7 @@ def nothing(target: Target, mode: ModeRules = CURRENT) -> str:
     return f"SELECT * FROM (SELECT {', '.join(columns)}) WHERE {OFFSET} IS NOT NULL"
 
 
-def folded(
+def rows_after_range(
     folding: Folding,
     target: Target,
     rows: str,
@@ -108,10 +108,10 @@ def folded(
     """The rows after a range: the target's columns, and the mode's. `rows`: those that the table has, in the target's
     shape; "": none. `broadcast`, `together`, `doubled`: as of `current`."""
     if folding.adds_only:
-        stay = f"SELECT {_listed(target, 't', mode)} FROM {rows} t UNION ALL " if rows else ""
+        stay = f"SELECT {_column_list(target, 't', mode)} FROM {rows} t UNION ALL " if rows else ""
         return f"{stay}{folding.rows()}"
     found = current(folding, rows, broadcast=broadcast, together=together, doubled=doubled)
-    return found if mode.ended is None else f"SELECT {_listed(target, 't', mode)} FROM ({found}) t"
+    return found if mode.ended is None else f"SELECT {_column_list(target, 't', mode)} FROM ({found}) t"
 
 
 def current(folding: Folding, rows: str, *, broadcast: bool, together: bool, doubled: bool = False) -> str:
@@ -127,7 +127,7 @@ def current(folding: Folding, rows: str, *, broadcast: bool, together: bool, dou
     if folding.layout.target.key:
         found = _by_key(folding, rows, broadcast=broadcast)
         return _with_doubled(folding, rows, found) if doubled else found
-    return _counted(folding, rows, broadcast=broadcast)
+    return _counted_rows(folding, rows, broadcast=broadcast)
 
 
 def _by_key(folding: Folding, rows: str, *, broadcast: bool) -> str:
@@ -146,8 +146,8 @@ def _by_key(folding: Folding, rows: str, *, broadcast: bool) -> str:
         f"(SELECT {hint}{', '.join(values)}, t.{MISSING} AS missing, 1 AS {removed_and_added.ROW}"
         f" FROM {rows} t LEFT SEMI JOIN {keys} s ON {same}{within})"
     )
-    come = removed_and_added.coming(target, families, folding.reduced(families), touched, layout.ended)
-    return f"{stay}{_kept(folding.sweep_before)} UNION ALL {come}"
+    come = removed_and_added.coming(target, families, folding.reduced_query(families), touched, layout.ended)
+    return f"{stay}{_sweep_filter(folding.sweep_before)} UNION ALL {come}"
 
 
 def _with_doubled(folding: Folding, rows: str, found: str) -> str:
@@ -168,7 +168,7 @@ def _staying(folding: Folding) -> str:
     """The columns of rows that the range does not touch, some of which may end all the same (`statement.Ending`)."""
     layout, ending = folding.layout, folding.ending
     if layout.ended_name is None or not ending.is_of_all:
-        return _listed(layout.target, "t")
+        return _column_list(layout.target, "t")
     lives = f"NOT {is_ended('t.', layout.ended_name)}"
     truncated, swept = (f"({lives} AND t.{OFFSET} < {at})" for at in (ending.truncated_at, ending.before))
     ended = name_sql(layout.ended_name)
@@ -180,7 +180,7 @@ def _staying(folding: Folding) -> str:
     return ", ".join(values.get(name, f"t.{name}") for name in names)
 
 
-def _counted(folding: Folding, rows: str, *, broadcast: bool) -> str:
+def _counted_rows(folding: Folding, rows: str, *, broadcast: bool) -> str:
     """Each distinct row of the range, as often as it exists after it: see `reduce.counting`."""
     target = folding.layout.target
     names = [name_sql(c.name) for c in target.columns]
@@ -188,7 +188,7 @@ def _counted(folding: Folding, rows: str, *, broadcast: bool) -> str:
     same = " AND ".join(f"t.{name} <=> s.c{i}" for i, name in enumerate(names))
     distinct = f"(SELECT {columns} FROM {folding.changes})"
     hint = _hint(broadcast=broadcast)
-    stay = f"SELECT {hint}{_listed(target, 't')} FROM {rows} t LEFT ANTI JOIN {distinct} s ON {same}"
+    stay = f"SELECT {hint}{_column_list(target, 't')} FROM {rows} t LEFT ANTI JOIN {distinct} s ON {same}"
     stood = ", ".join(f"t.{name} AS c{i}" for i, name in enumerate(names))
     grouped = ", ".join(f"t.{name}" for name in names)
     standing = (
@@ -198,22 +198,22 @@ def _counted(folding: Folding, rows: str, *, broadcast: bool) -> str:
     found = " AND ".join(f"g.c{i} <=> s.c{i}" for i in range(len(names)))
     counts = (
         f"SELECT s.*, greatest(coalesce(g.stood, 0), -s.lowest) + s.total AS n"
-        f" FROM {folding.counted()} s LEFT JOIN {standing} g ON {found}"
+        f" FROM {folding.counting_query()} s LEFT JOIN {standing} g ON {found}"
     )
     copies = f"SELECT *, explode(sequence(1, CAST(n AS int))) AS copy FROM ({counts}) WHERE n > 0"
     come = ", ".join(f"s.c{i} AS {name}" for i, name in enumerate(names))
     return (
-        f"{stay}{_kept(folding.sweep_before)} UNION ALL SELECT {come}, s.o AS {OFFSET},"
+        f"{stay}{_sweep_filter(folding.sweep_before)} UNION ALL SELECT {come}, s.o AS {OFFSET},"
         f" CAST(NULL AS array<string>) AS {MISSING} FROM ({copies}) s WHERE s.o >= {folding.sweep_before}"
     )
 
 
-def _listed(target: Target, alias: str, mode: ModeRules = CURRENT) -> str:
+def _column_list(target: Target, alias: str, mode: ModeRules = CURRENT) -> str:
     names = [*(c.name for c in target.columns), *(name for name, _ in mode.columns)]
     return ", ".join(f"{alias}.{name_sql(name)}" for name in names)
 
 
-def _kept(sweep_before: int) -> str:
+def _sweep_filter(sweep_before: int) -> str:
     return f" WHERE coalesce(t.{OFFSET}, 0) >= {sweep_before}" if sweep_before else ""
 
 

@@ -53,7 +53,7 @@ class ModeRules:
     in_turn: bool = False
 
     @property
-    def said(self) -> str:
+    def property_value(self) -> str:
         """The mode as the value of a table's property."""
         return f"{self.name}/{self.variant}" if self.variant else self.name
 
@@ -110,15 +110,15 @@ def _history(names: OffsetNames, variant: str) -> ModeRules:
 HISTORY = _history(OffsetNames(), "")
 HISTORY_AUTO_CDC = _history(AUTO_CDC, "auto_cdc")
 
-_KNOWN = {rules.said: rules for rules in (CURRENT, SOFT_DELETE, APPEND, HISTORY, HISTORY_AUTO_CDC)}
+_KNOWN = {rules.property_value: rules for rules in (CURRENT, SOFT_DELETE, APPEND, HISTORY, HISTORY_AUTO_CDC)}
 
 
-def known(properties: Mapping[str, str]) -> ModeRules | None:
+def mode_of_properties(properties: Mapping[str, str]) -> ModeRules | None:
     """The mode of a table with these properties; None: this cdcflow does not know it."""
     return _KNOWN.get(properties.get(MODE_PROPERTY, CURRENT.name))
 
 
-def decided(
+def decide_mode(
     table: TableId, properties: Mapping[str, str] | None, wanted: Mode | None, columns: HistoryColumns | None = None
 ) -> ModeRules:
     """The mode of a table. `properties`: those of the existing table (None if it does not exist); `wanted`: the mode in
@@ -128,7 +128,7 @@ def decided(
         CannotFollow: the settings have another mode than the table, or this cdcflow does not know the table's mode.
     """
     there = None if properties is None else properties.get(MODE_PROPERTY, CURRENT.name)
-    asked = _asked(there, wanted, columns)
+    asked = _requested_value(there, wanted, columns)
     if there is not None and asked not in (None, there):
         raise CannotFollow(
             f"table {table} cannot be merged with mode {_words(asked)}: it was created with mode {_words(there)}",
@@ -146,13 +146,13 @@ def decided(
     return rules
 
 
-def _asked(there: str | None, wanted: Mode | None, columns: HistoryColumns | None) -> str | None:
+def _requested_value(there: str | None, wanted: Mode | None, columns: HistoryColumns | None) -> str | None:
     """The mode requested by the settings, as a property's value. What they do not set is kept as in the table."""
     if wanted != "history":
         return wanted
     if columns is None:
-        return there if there in (HISTORY.said, HISTORY_AUTO_CDC.said) else HISTORY.said
-    return HISTORY_AUTO_CDC.said if columns == "auto_cdc" else HISTORY.said
+        return there if there in (HISTORY.property_value, HISTORY_AUTO_CDC.property_value) else HISTORY.property_value
+    return HISTORY_AUTO_CDC.property_value if columns == "auto_cdc" else HISTORY.property_value
 
 
 def _words(said: str | None) -> str:
@@ -161,5 +161,5 @@ def _words(said: str | None) -> str:
 
 def _setting(table: TableId, said: str) -> str:
     """The setting that gives one table a mode."""
-    mode = said if said != HISTORY_AUTO_CDC.said else "history, history_columns: auto_cdc"
+    mode = said if said != HISTORY_AUTO_CDC.property_value else "history, history_columns: auto_cdc"
     return f"merge.tables.each: {{{json.dumps(str(table), ensure_ascii=False)}: {{mode: {mode}}}}}"

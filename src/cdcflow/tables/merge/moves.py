@@ -69,7 +69,7 @@ def lives(
     return f"SELECT g.*, {values} FROM ({found}) g {joins}"
 
 
-def ended(layout: ColumnLayout, changes: str, moved: str, truncates: Sequence[int] = ()) -> str:
+def ended_lives(layout: ColumnLayout, changes: str, moved: str, truncates: Sequence[int] = ()) -> str:
     """Per move: `o`, `m`, the old key, and the offset `life` at which the life that it ended had begun. `truncates`:
     as of `lives`."""
     key = [f"c{i}" for i in layout.key]
@@ -121,7 +121,7 @@ def next_round(columns: Collection[int], view: str) -> str:
     return f"SELECT s.o, s.m, p.parent, {', '.join(parts)} FROM {view} s LEFT JOIN {view} p ON s.parent = p.o"
 
 
-def completed(layout: ColumnLayout, columns: Collection[int], changes: str, known: str) -> str:
+def changes_with_moves(layout: ColumnLayout, columns: Collection[int], changes: str, known: str) -> str:
     """The view of changes with the moves' values filled in; columns that remain unchanged there are missing."""
     filled = ", ".join(f"CASE WHEN r.h{i} THEN array({i}) ELSE array() END" for i in columns)
     left = f"array_except(c.m, concat({filled}))"

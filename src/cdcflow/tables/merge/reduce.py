@@ -270,36 +270,36 @@ def reduction(
         outer.append(f"CASE WHEN size(concat({', '.join(miss)})) > 0 THEN concat({', '.join(miss)}) END AS miss")
     else:
         outer.append("CAST(NULL AS array<string>) AS miss")
-    newest = (_joined if by_offset else _aggregated)(layout, found, changes, sorted(exact))
+    newest = (_join_values if by_offset else _aggregate)(layout, found, changes, sorted(exact))
     return f"SELECT {', '.join(outer)} FROM ({newest})"
 
 
-def _aggregated(layout: ColumnLayout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
+def _aggregate(layout: ColumnLayout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
     """Per key the offsets that count, and as `s<j>` the values of family j in the latest change that sent it."""
     values = ["max_by(op, o) AS op", *(f"max_by(c{i}, o) AS k{i}" for i in exact)]
     for j, family in enumerate(found):
         only = "" if family.always else f" FILTER (WHERE {family.sent_sql()})"
-        values.append(f"max_by({_packed(family)}, o){only} AS s{j}")
-    return _grouped(layout, found, changes, values)
+        values.append(f"max_by({_struct_of(family)}, o){only} AS s{j}")
+    return _group_by_key(layout, found, changes, values)
 
 
-def _joined(layout: ColumnLayout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
+def _join_values(layout: ColumnLayout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
     """The same, with every value exactly as in the change, unaltered by an aggregate function."""
     key = [f"c{i}" for i in layout.key]
     same = "".join(f" AND x.{c} = g.{c}" for c in key)
     newest = ["op", *(f"c{i} AS k{i}" for i in exact)]
-    newest += [f"{_packed(family)} AS s{j}" for j, family in enumerate(found) if family.always]
+    newest += [f"{_struct_of(family)} AS s{j}" for j, family in enumerate(found) if family.always]
     taken = ["g.*", *(f"x.{part.split(' AS ')[-1]}" for part in newest)]
     joins = f"JOIN (SELECT o, {', '.join([*key, *newest])} FROM {changes}) x ON x.o = g.o{same}"
     for j, family in enumerate(found):
         if not family.always:
-            of_it = f"(SELECT o, {', '.join(key)}, {_packed(family)} AS s{j} FROM {changes})"
+            of_it = f"(SELECT o, {', '.join(key)}, {_struct_of(family)} AS s{j} FROM {changes})"
             taken.append(f"x{j}.s{j}")
             joins += f" LEFT JOIN {of_it} x{j} ON x{j}.o = g.o{j}{same.replace(' x.', f' x{j}.')}"
-    return f"SELECT {', '.join(taken)} FROM ({_grouped(layout, found, changes, [])}) g {joins}"
+    return f"SELECT {', '.join(taken)} FROM ({_group_by_key(layout, found, changes, [])}) g {joins}"
 
 
-def _grouped(layout: ColumnLayout, found: Sequence[Family], changes: str, values: Sequence[str]) -> str:
+def _group_by_key(layout: ColumnLayout, found: Sequence[Family], changes: str, values: Sequence[str]) -> str:
     """Per key: `o`, the latest offset; `b`, that of the latest barrier; of each family that not every change sends, as
     `o<j>`, `u<j>` and `l<j>` those of the latest change that sent it, left it unchanged, was too early for it."""
     key = [f"c{i}" for i in layout.key]
@@ -316,7 +316,7 @@ def _grouped(layout: ColumnLayout, found: Sequence[Family], changes: str, values
     return f"SELECT {', '.join([*parts, *values])} FROM {changes} GROUP BY {', '.join(key)}"
 
 
-def _packed(family: Family) -> str:
+def _struct_of(family: Family) -> str:
     return f"struct({', '.join(f'c{i}' for i in family.columns)})"
 
 

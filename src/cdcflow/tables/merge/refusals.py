@@ -51,7 +51,7 @@ def kept_name(table: TableId, column: str, kept_by: str) -> CannotFollow:
     )
 
 
-def gone(table: TableId, column: TargetColumn) -> CannotFollow:
+def column_gone(table: TableId, column: TargetColumn) -> CannotFollow:
     return CannotFollow(
         f"table {table} cannot be merged further: column {column.name} was removed from the current-state table, not "
         "by cdcflow",

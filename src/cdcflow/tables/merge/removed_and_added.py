@@ -33,7 +33,7 @@ def needs_values(found: Sequence[Family]) -> bool:
 
 def table_columns(target: Target, found: Sequence[Family], ended: int | None = None) -> list[str]:
     """The columns of the table that `going` reads, `FILE` and `ROW` aside."""
-    read = [*target.key_positions, *_kept(found, ended)]
+    read = [*target.key_positions, *_columns_to_read(found, ended)]
     return [*(target.columns[i].name for i in read), OFFSET, *([MISSING] if needs_values(found) else [])]
 
 
@@ -53,7 +53,7 @@ def going(
     key = target.key_positions
     columns = [f"s.c{i}" for i in key]
     columns += [f"t.{FILE}", f"t.{ROW}", f"t.{OFFSET} >= s.o AS newer"]
-    columns += [f"t.{names[i]} AS v{i}" for i in _kept(found, ended)]
+    columns += [f"t.{names[i]} AS v{i}" for i in _columns_to_read(found, ended)]
     columns += [f"t.{MISSING} AS missing"] if needs_values(found) else []
     same = " AND ".join(f"t.{names[i]} = s.c{i}" for i in key)
     listed = ", ".join([*(f"c{i}" for i in key), "o"])
@@ -83,7 +83,7 @@ def coming(target: Target, found: Sequence[Family], reduced: str, gone: str, end
     )
 
 
-def matched(replaced: Replaced, rows: str, *, limits: Bounds | None, broadcast: bool) -> str:
+def matched_rows(replaced: Replaced, rows: str, *, limits: Bounds | None, broadcast: bool) -> str:
     """File and number of the rows of the view `rows` that are replaced. `limits`: of the first of the key's columns."""
     same = " AND ".join(f"t.{name_sql(name)} = s.{column}" for name, column in replaced.key.items())
     within = f" WHERE {limits.within(f't.{name_sql(next(iter(replaced.key)))}')}" if limits is not None else ""
@@ -107,7 +107,7 @@ def removal(table: str, key: Mapping[str, str], keys: str, *, limits: Bounds | N
     return f"MERGE INTO {table} t USING ({listed}) s ON {' AND '.join(same)} WHEN MATCHED THEN DELETE"
 
 
-def _kept(found: Sequence[Family], ended: int | None) -> list[int]:
+def _columns_to_read(found: Sequence[Family], ended: int | None) -> list[int]:
     """The columns that are read of the removed rows, except their key."""
     kept = [i for family in found if not family.always for i in family.columns]
     return kept if ended is None or not kept else [*kept, ended]

@@ -32,14 +32,14 @@ def check_allowed(evolution: Evolution, policy: TablePolicy) -> None:
     before, current = evolution.before, evolution.current
     if before is None or current is None or policy.evolve == "evolve":
         return
-    found = [*_dropped(before, current, evolution), *_changed(before, current, evolution)]
+    found = [*_dropped_columns(before, current, evolution), *_changed_columns(before, current, evolution)]
     if policy.evolve == "freeze":
         found += _come(before, evolution)
     if found:
         raise against_policy(evolution.numbered[-1].id, ", ".join(found), policy.evolve)
 
 
-def _dropped(before: Target, current: Target, evolution: Evolution) -> Iterator[str]:
+def _dropped_columns(before: Target, current: Target, evolution: Evolution) -> Iterator[str]:
     there = of_source(c.number for c in evolution.numbered[-1].columns)
     for column, now in zip(before.columns, current.columns, strict=True):
         was_there = column.number > 0 and column.number not in before.dropped and not column.added
@@ -47,7 +47,7 @@ def _dropped(before: Target, current: Target, evolution: Evolution) -> Iterator[
             yield f"column {column.was or column.name} was dropped"
 
 
-def _changed(before: Target, current: Target, evolution: Evolution) -> Iterator[str]:
+def _changed_columns(before: Target, current: Target, evolution: Evolution) -> Iterator[str]:
     numbers = {c.number for c in evolution.numbered[-1].columns}
     sources = of_source(numbers)
     names = {c.number: c.name for c in evolution.target.columns if source_number(c.number) in sources}

@@ -62,7 +62,7 @@ def with_truncates(layout: ColumnLayout, changes: str, truncates: Mapping[int, i
     return f"SELECT {', '.join(shown)} FROM ({_around(layout, both)}) WHERE NOT ({is_idle})"
 
 
-def marked(layout: ColumnLayout, changes: str) -> str:
+def changes_with_end(layout: ColumnLayout, changes: str) -> str:
     """The view of changes as the table with the column `ended` takes it."""
     last = "op = 'd' AND later IS NULL"
     unchanged = [

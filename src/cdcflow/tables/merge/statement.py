@@ -157,7 +157,7 @@ class Folding:
         return False
 
     @property
-    def replaced(self) -> Replaced | None:
+    def replaced_rows(self) -> Replaced | None:
         """If all new rows are whole rows, `rows`, each known to be newer than the row that it replaces: the replaced
         rows. `None` if it is not known which these are."""
         return None
@@ -188,13 +188,13 @@ class Folding:
         if self.empty:
             return f"INSERT INTO {table} ({_columns(_names(target))}) {self.rows()}"
         if not target.key:
-            return merge_counted(table, target, self.counted(), emptied=self.emptied, sweep_before=sweep)
+            return merge_counted(table, target, self.counting_query(), emptied=self.emptied, sweep_before=sweep)
         kinds = self.families
         return merge(
             table,
             target,
             kinds,
-            self.reduced(kinds),
+            self.reduced_query(kinds),
             sweep_before=sweep,
             limits=self.limits,
             ended=self.layout.ended_name,
@@ -209,16 +209,16 @@ class Folding:
         """The rows for a table that has none: a query whose columns have the names of the table's."""
         target, sweep = self.layout.target, self.sweep_before
         if not target.key:
-            return rows_counted(target, self.counted(), sweep_before=sweep)
+            return rows_counted(target, self.counting_query(), sweep_before=sweep)
         if self.once and not self.ending.before:
             return rows_once(target, self.changes, sweep_before=sweep)
-        return rows_reduced(target, self.reduced(self.families))
+        return rows_reduced(target, self.reduced_query(self.families))
 
-    def counted(self) -> str:
+    def counting_query(self) -> str:
         """The query of the changes of a table without a key (see `reduce.counting`), in parentheses."""
         return f"({reduce.counting(self.layout, self.changes)})"
 
-    def reduced(self, kinds: Sequence[Family]) -> str:
+    def reduced_query(self, kinds: Sequence[Family]) -> str:
         """The query of the changes, one row per key (see `tables.merge.reduce`), in parentheses."""
         sweep = self.sweep_before if self.layout.ended is None else self.ending.before
         sql = reduce.reduction(
@@ -247,7 +247,7 @@ def create(
 def properties(target: Target, source: str, begun: int, mode: ModeRules = CURRENT) -> dict[str, str]:
     """The properties of a new table (see `create`)."""
     said = {TARGET_PROPERTY: target.to_json(), IDENTITY_PROPERTY: source, BEGUN_PROPERTY: str(begun)}
-    return said if mode == CURRENT else {**said, MODE_PROPERTY: mode.said}
+    return said if mode == CURRENT else {**said, MODE_PROPERTY: mode.property_value}
 
 
 def create_table(
@@ -432,7 +432,7 @@ def rows_once(target: Target, changes: str, *, sweep_before: int) -> str:
     return f"SELECT {_values(target, _NONE_MISSING)} FROM {changes} s WHERE s.o >= {sweep_before}"
 
 
-def repeated(target: Target, changes: str) -> str:
+def repeated_keys(target: Target, changes: str) -> str:
     """One row if a key of a range has more than one change; no row where each has one."""
     key = ", ".join(f"c{i}" for i in target.key_positions)
     # Without LIMIT, for which Spark would read one partition after another.

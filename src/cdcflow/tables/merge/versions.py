@@ -31,7 +31,7 @@ class Versions(Folding):
     place of a row of the table, 0 of new ones."""
 
     @property
-    def replaced(self) -> Replaced:
+    def replaced_rows(self) -> Replaced:
         """The open versions that ended, or that a later event confirmed."""
         key = {self.layout.target.columns[i].name: f"c{i}" for i in self.layout.key}
         return Replaced(f"(SELECT {', '.join(key.values())} FROM {self.changes} WHERE v = 1)", key)
@@ -44,7 +44,7 @@ class Versions(Folding):
         names = ", ".join([*(name_sql(c.name) for c in self.layout.target.columns), OFFSET, MISSING])
         return [kept.sql(table), f"INSERT INTO {table} ({names}) {new.rows()}"]
 
-    def reduced(self, kinds: Sequence[Family]) -> str:
+    def reduced_query(self, kinds: Sequence[Family]) -> str:
         listed = self.layout.target.columns
         names = ", ".join(f"{i}, {text_sql(c.name)}" for i, c in enumerate(listed))
         missing = f"transform(m, x -> element_at(map({names}), x))" if self.masks else "CAST(NULL AS array<string>)"
@@ -54,7 +54,7 @@ class Versions(Folding):
         return f"(SELECT {', '.join(parts)} FROM {self.changes})"
 
 
-def swept(names: OffsetNames, since: int, moment: tuple[str, int] | None) -> dict[str, str]:
+def sweep_assignments(names: OffsetNames, since: int, moment: tuple[str, int] | None) -> dict[str, str]:
     """What a version is set to that a backfill did not find which began at offset `since`, as SQL by column. `moment`:
     position and time (microseconds since 1970) of that offset's transaction; None: the log has it no more."""
     position = "CAST(NULL AS string)" if moment is None else text_sql(moment[0])

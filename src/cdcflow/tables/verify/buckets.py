@@ -75,14 +75,14 @@ class Pass:
         Raises:
             NoText: the server has no text for some columns.
         """
-        chunks = self._summed(fences)
+        chunks = self._sum_chunks(fences)
         first = list(itertools.islice(chunks, 1))  # first, as a NoText makes querying the copy useless
         with ThreadPoolExecutor(1, thread_name_prefix="cdcflow-copy-sums") as other:
             copy = other.submit(copied)
-            source = added(pa.concat_tables([*first, *chunks]))
+            source = add_up(pa.concat_tables([*first, *chunks]))
             return copy.result(), source
 
-    def _summed(self, fences: Fences) -> Iterator[pa.Table]:
+    def _sum_chunks(self, fences: Fences) -> Iterator[pa.Table]:
         for chunk in self._source.walk(fences, lambda c: self._digests.sum_chunk(c, self._buckets)):
             yield chunk.sums
             self._source.wait(int(pc.sum(chunk.sums.column("n")).as_py() or 0), chunk.seconds)
@@ -92,7 +92,7 @@ class Pass:
         return self._source.of(self._source.walk(fences, lambda c: self._digests.read_among(c, self._buckets)))
 
 
-def added(sums: pa.Table) -> pa.Table:
+def add_up(sums: pa.Table) -> pa.Table:
     """Add up sums, so that each bucket occurs once."""
     found = sums.group_by("b").aggregate([("n", "sum"), ("t", "sum")])
     return pa.table({name: found.column(of) for name, of in (("b", "b"), ("n", "n_sum"), ("t", "t_sum"))})
@@ -104,7 +104,7 @@ def differing_buckets(source: pa.Table, copy: pa.Table) -> tuple[int, ...]:
         {"b": copy.column("b"), "n": pc.negate(copy.column("n")), "t": pc.negate(copy.column("t").cast(SUM))}
     )
     both = pa.table({"b": source.column("b"), "n": source.column("n"), "t": source.column("t").cast(SUM)})
-    left = added(pa.concat_tables([both, minus.cast(both.schema)]))
+    left = add_up(pa.concat_tables([both, minus.cast(both.schema)]))
     differ = left.filter(pc.or_(pc.not_equal(left.column("n"), 0), pc.not_equal(left.column("t"), 0)))
     return tuple(sorted(differ.column("b").to_pylist()))
 

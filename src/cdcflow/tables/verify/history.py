@@ -54,7 +54,7 @@ def _back(log: LogReader, comparer: Comparer, columns: Columns, keys: pa.Table, 
         for shape, _, rows in parts:
             if not set(columns.key) <= {c.name for c in shape.columns}:
                 continue
-            converted = comparer.converted(only_key, shape, rows)
+            converted = comparer.convert_rows(only_key, shape, rows)
             named = {f"k{i}": converted.column(name) for i, name in enumerate(columns.key)}
             found.append(comparer.among(pa.table({**named, **{name: rows.column(name) for name in _SHOWN}}), keys))
         if found:

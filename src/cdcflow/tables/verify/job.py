@@ -42,7 +42,7 @@ from cdcflow.tables.verify.report import (
     Verdict,
     What,
 )
-from cdcflow.tables.verify.settled import Changed, Fences, SettledRange, changed, joined, reached
+from cdcflow.tables.verify.settled import Changed, Fences, SettledRange, changed_keys, concat_tables, wait_for_log
 from cdcflow.tables.verify.source_rows import SourceRows
 
 MOVES_MAX = 12
@@ -103,7 +103,7 @@ def verify(
     began = time.monotonic()
     found = []
     sides = _Sides(comparison, log, comparer, differences_max, keys_max, pace, sleep)
-    for shape in _selected(comparison.tables(), tables):
+    for shape in _select(comparison.tables(), tables):
         for against, copy in copies.items():
             one = _Verification(sides, copy, shape, against).run()
             _log.info("table compared", table=one.table, against=against, verdict=one.verdict, rows=one.rows)
@@ -113,7 +113,7 @@ def verify(
     return Report(tuple(found), time.monotonic() - began)
 
 
-def _selected(known: Sequence[Table], names: Collection[str]) -> list[Table]:
+def _select(known: Sequence[Table], names: Collection[str]) -> list[Table]:
     if unknown := sorted(set(names) - {str(t.id) for t in known}):
         raise ConfigurationError(
             f"comparing {', '.join(unknown)}: the source has no captured table of that name",
@@ -136,7 +136,7 @@ class _Look:
     source: pa.Table | None = None
 
     @property
-    def settled(self) -> int:
+    def settled_count(self) -> int:
         return int(self.doubts.num_rows - self.open.num_rows)
 
 
@@ -173,7 +173,7 @@ class _Verification:
         epoch = self._log.newest_checkpoint().epoch
         report = TableReport(str(self._shape.id), self._against, "not compared", epoch=epoch)
         try:
-            found = self._compared(report)
+            found = self._compare_table(report)
         except NothingSealed as why:
             found = self._compared_with_nothing(report, why)
         except NotComparable as why:
@@ -188,16 +188,16 @@ class _Verification:
     def _compared_with_nothing(self, report: TableReport, why: NothingSealed) -> TableReport:
         """Compare with a log without a single row: it is a complete copy of a table if its backfill is done and found
         no row."""
-        fences = self._begun()
+        fences = self._begin()
         has_rows = any(piece.rows.num_rows for piece in self._source.all(fences))
-        found = self._ended(fences)
+        found = self._end(fences)
         checkpoint = self._log.newest_checkpoint()
         state = Progress.from_json(checkpoint.progress).tables.get(self._shape.id)
         if has_rows or checkpoint.next_offset > 1 or state is None or state.state != "done":
             return replace(report, reason=str(why))
         return replace(report, verdict="equal", position=found.position)
 
-    def _compared(self, report: TableReport) -> TableReport:
+    def _compare_table(self, report: TableReport) -> TableReport:
         columns, left_out = columns_of(self._shape, self._copy.describe(self._shape.id))
         report = replace(report, left_out=left_out)
         first, report = self._first(columns, report)
@@ -227,7 +227,7 @@ class _Verification:
             different=sure.num_rows + (beyond if sure.num_rows else 0),
             unsettled=look.open.num_rows,
             differences=self._differences(columns, sure.slice(0, self._sides.differences_max), look),
-            keys=self._named(columns, sure.slice(0, self._sides.keys_max)),
+            keys=self._key_texts(columns, sure.slice(0, self._sides.keys_max)),
             shape_key=self._shape_key(columns) if verdict == "equal but for" else (),
             rounds=rounds.done,
         )
@@ -248,18 +248,18 @@ class _Verification:
 
     def _whole(self, columns: Columns) -> _Look:
         """Compare every row of the source with every row of the copy."""
-        fences = self._begun()
+        fences = self._begin()
         digests, rows = [], []
         for piece in self._source.all(fences):
-            converted = self._comparer.converted(columns, piece.shape, piece.rows)
-            digests.append(self._comparer.digested(columns, converted))
+            converted = self._comparer.convert_rows(columns, piece.shape, piece.rows)
+            digests.append(self._comparer.digest_rows(columns, converted))
             if not columns.has_key:
                 rows.append(converted)
-        found = self._ended(fences)
+        found = self._end(fences)
         at, copy = self._copy.digests(columns)
-        source = joined(digests) if digests else copy.slice(0, 0)
+        source = concat_tables(digests) if digests else copy.slice(0, 0)
         doubts = self._comparer.differing(source, copy)
-        return self._look(columns, at, found, doubts, source.num_rows, joined(rows) if rows else None)
+        return self._look(columns, at, found, doubts, source.num_rows, concat_tables(rows) if rows else None)
 
     def _by_buckets(self, columns: Columns) -> _Look | None:
         """Do as `_whole`, but read only the rows in buckets that differ; return `None` if most of them do.
@@ -269,9 +269,9 @@ class _Verification:
         """
         buckets = plan(self._comparison, columns)
         summed = Pass(self._source, self._comparison, buckets)
-        fences = self._begun()
+        fences = self._begin()
         (at, copied), source = summed.sum_concurrently(lambda: self._copy.buckets(columns, buckets), fences)
-        found = self._ended(fences)
+        found = self._end(fences)
         rows = int(pc.sum(source.column("n")).as_py() or 0)
         numbers = differing_buckets(source, copied)
         if not numbers:
@@ -279,42 +279,42 @@ class _Verification:
         if len(numbers) > buckets.count * MOST:
             return None
         buckets = buckets.among(numbers)
-        fences = self._begun()
+        fences = self._begin()
         digests = [
-            self._comparer.digested(columns, self._comparer.converted(columns, piece.shape, piece.rows))
+            self._comparer.digest_rows(columns, self._comparer.convert_rows(columns, piece.shape, piece.rows))
             for piece in Pass(self._source, self._comparison, buckets).rows(fences)
         ]
-        again = self._ended(fences)
+        again = self._end(fences)
         at, copy = self._copy.digests(columns, buckets)
-        doubts = self._comparer.differing(joined(digests) if digests else copy.slice(0, 0), copy)
+        doubts = self._comparer.differing(concat_tables(digests) if digests else copy.slice(0, 0), copy)
         # The first pass has compared the other buckets.
         return replace(self._look(columns, at, again, doubts, rows, None), reached=found)
 
     def _again(self, columns: Columns, doubts: pa.Table) -> _Look:
         """Compare the rows with some keys."""
         keys = doubts.drop_columns(list(COUNTED)).slice(0, KEYS_AT_ONCE)
-        fences = self._begun()
+        fences = self._begin()
         pieces = [
-            self._comparer.converted(columns, piece.shape, piece.rows)
+            self._comparer.convert_rows(columns, piece.shape, piece.rows)
             for piece in self._source.with_keys(fences, self._shape, self._as_source(keys))
         ]
-        found = self._ended(fences)
+        found = self._end(fences)
         at, copied = self._copy.rows(columns, keys)
         # The server may also have found another row, whose key is spelled differently but equal to it.
-        source = self._comparer.matching(columns, joined(pieces), keys) if pieces else copied.slice(0, 0)
+        source = self._comparer.matching(columns, concat_tables(pieces), keys) if pieces else copied.slice(0, 0)
         differing = self._comparer.differing(
-            self._comparer.digested(columns, source), self._comparer.digested(columns, copied)
+            self._comparer.digest_rows(columns, source), self._comparer.digest_rows(columns, copied)
         )
         return self._look(columns, at, found, differing, source.num_rows, source)
 
-    def _begun(self) -> Fences:
+    def _begin(self) -> Fences:
         fences = Fences(self._log.newest_checkpoint().next_offset)
         self._source.begin(fences)
         return fences
 
-    def _ended(self, fences: Fences) -> SettledRange:
+    def _end(self, fences: Fences) -> SettledRange:
         self._source.end(fences)
-        return reached(self._log, self._comparison, fences, self._pace.log_wait_s, self._sides.sleep)
+        return wait_for_log(self._log, self._comparison, fences, self._pace.log_wait_s, self._sides.sleep)
 
     def _look(
         self, columns: Columns, at: At, found: SettledRange, doubts: pa.Table, rows: int, source: pa.Table | None
@@ -322,7 +322,7 @@ class _Verification:
         if not doubts.num_rows:
             return _Look(at, found, doubts, doubts, rows, source)
         first, last = min(found.first, at.offset + 1), max(found.newest, at.offset)
-        touched = changed(self._log, self._comparer, columns, self._shape, first, last)
+        touched = changed_keys(self._log, self._comparer, columns, self._shape, first, last)
         return _Look(at, found, doubts, self._open(columns, doubts, touched), rows, source)
 
     def _open(self, columns: Columns, doubts: pa.Table, touched: Changed) -> pa.Table:
@@ -343,7 +343,7 @@ class _Verification:
                 "rows differ, and they cannot be named by their key, which has another type in the copy"
             ) from None
 
-    def _named(self, columns: Columns, sure: pa.Table) -> tuple[tuple[str, ...], ...]:
+    def _key_texts(self, columns: Columns, sure: pa.Table) -> tuple[tuple[str, ...], ...]:
         if not columns.has_key or not sure.num_rows:
             return ()
         return tuple(map(tuple, texts_of(KeySet(self._as_source(sure.drop_columns(list(COUNTED)))))))
@@ -351,7 +351,7 @@ class _Verification:
     def _shape_key(self, columns: Columns) -> tuple[str, ...]:
         """Return the key of one row of the source, if it has a row whose key can be written as text."""
         with contextlib.suppress(NotComparable, ValueError):
-            for piece in self._source.all(self._begun()) if columns.has_key else ():
+            for piece in self._source.all(self._begin()) if columns.has_key else ():
                 if piece.rows.num_rows:
                     values = [piece.rows.column(name).slice(0, 1) for name in self._shape.key]
                     key = pa.table(values, [f"k{number}" for number in range(len(values))])

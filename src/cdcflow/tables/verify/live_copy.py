@@ -45,7 +45,7 @@ class CopyParts:
     policies: Policies
 
 
-def asked(reader: Reader[Any], place: CopyParts, table: TableId, ask: Ask[Answer]) -> tuple[At, Answer]:
+def ask_copy(reader: Reader[Any], place: CopyParts, table: TableId, ask: Ask[Answer]) -> tuple[At, Answer]:
     """Return the answer, and the copy's place in the log.
 
     Raises:
@@ -106,8 +106,8 @@ class _AskingReader(Generic[Answer]):
     def table(self, path: Sequence[str]) -> _AskedTable[Answer]:
         return _AskedTable(self._reader.table(path), self._ask)
 
-    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-        return self._reader.located(layout, files, room)
+    def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        return self._reader.readable_files(layout, files, room)
 
     def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         return self._reader.declines(files, mode)

@@ -89,14 +89,14 @@ class Copy(Protocol):
 class Comparer(Protocol):
     """Operations on rows in columns."""
 
-    def converted(self, columns: Columns, shape: Table, rows: pa.Table) -> pa.Table:
+    def convert_rows(self, columns: Columns, shape: Table, rows: pa.Table) -> pa.Table:
         """Convert rows of the source or the log, in a shape's columns, to the values that the copy would hold:
         `Columns.columns`."""
 
     def keys(self, columns: Columns, shape: Table, rows: pa.Table) -> pa.Table:
         """Return the keys of rows of the log, as `k0`, `k1`, …, each once."""
 
-    def digested(self, columns: Columns, converted: pa.Table) -> pa.Table:
+    def digest_rows(self, columns: Columns, converted: pa.Table) -> pa.Table:
         """Return the keys and digests of converted rows."""
 
     def differing(self, source: pa.Table, copy: pa.Table) -> pa.Table:

@@ -55,7 +55,7 @@ class SettledRange:
     newest: int
 
 
-def reached(
+def wait_for_log(
     log: LogReader, comparison: Comparison, fences: Fences, wait_s: float, sleep: Callable[[float], None] = time.sleep
 ) -> SettledRange:
     """Wait until the log has everything that was seen.
@@ -145,7 +145,7 @@ class Changed:
         return self.keys is not None and not self.keys.num_rows
 
 
-def changed(log: LogReader, comparer: Comparer, columns: Columns, shape: Table, first: int, last: int) -> Changed:
+def changed_keys(log: LogReader, comparer: Comparer, columns: Columns, shape: Table, first: int, last: int) -> Changed:
     """Return the keys of a table's rows in the log between two offsets, both inclusive.
 
     All rows may have changed if there is a truncate, or if the table had another shape than `shape` in between.
@@ -161,6 +161,6 @@ def changed(log: LogReader, comparer: Comparer, columns: Columns, shape: Table, 
     return Changed(pa.concat_tables(found))
 
 
-def joined(tables: Sequence[pa.Table]) -> pa.Table:
+def concat_tables(tables: Sequence[pa.Table]) -> pa.Table:
     """Concatenate tables with the same columns."""
     return pa.concat_tables(tables, promote_options="permissive")
