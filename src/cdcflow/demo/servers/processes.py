@@ -79,7 +79,7 @@ class Started(ABC):
 
 
 class ServerProcess(Started):
-    """A server that is one process, with a log of its own."""
+    """A server that is one process and writes a log."""
 
     log: Path
     _process: subprocess.Popen[bytes] | None = None
