@@ -19,7 +19,7 @@ ASK_EVERY_S = 0.5
 def ends(log: LogReader, layout: Layout, after: int, wait: Callable[[float], bool] | None = None) -> Iterator[int]:
     """The last offset of the log, each time it has grown, first if it is higher than `after`. `wait(seconds)` is called
     between two polls, and ends the iteration by returning True."""
-    waited = wait or _sleep
+    waited = wait or sleep
     seen: object = None
     while True:
         now = write_marker(layout)
@@ -54,6 +54,6 @@ def _modified_ns(path: Path) -> int:
         return 0
 
 
-def _sleep(seconds: float) -> bool:
+def sleep(seconds: float) -> bool:
     time.sleep(seconds)
     return False

@@ -13,7 +13,6 @@ import base64
 import binascii
 import json
 import re
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -192,7 +191,7 @@ class Logs:
         does not end. `on_silent` is called when a log falls silent, and not again until a different one does or it has
         resumed.
         """
-        waited = wait or _sleep
+        waited = wait or new_rows.sleep
         seen: object = None
         told: frozenset[str] = frozenset()
         places = self._places(cursor)
@@ -304,11 +303,6 @@ class _Naming:
         if isinstance(error, HistoryLost):
             text = str(error).splitlines()[0]
             raise HistoryLost(f"log {self._log}: {text}", remedy=error.remedy, runbook=error.runbook) from None
-
-
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,10 +135,6 @@ class _Look:
     rows: int
     source: pa.Table | None = None
 
-    @property
-    def settled_count(self) -> int:
-        return int(self.doubts.num_rows - self.open.num_rows)
-
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
