@@ -32,6 +32,14 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tests")
 
+# Files outside a folder `spark` whose tests use the session that all of Spark's tests share.
+SPARK_ELSEWHERE = (
+    "cli/test_proof.py",
+    "docker/test_stack.py",
+    "local/test_reading_page.py",
+    "local/test_several_logs_page.py",
+)
+
 _numbers = itertools.count(1)
 _buckets = itertools.count(1)
 _INSTALLED = binaries()
@@ -67,7 +75,7 @@ class TogetherByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if "/spark/" in file or file.endswith("docker/test_stack.py"):
+        if "/spark/" in file or file.endswith(SPARK_ELSEWHERE):
             return "spark"
         return nodeid if "daemon/" in file else file
 

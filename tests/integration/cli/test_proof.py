@@ -113,6 +113,7 @@ CHANGED: dict[str, Any] = {
 }
 
 pytestmark = [
+    pytest.mark.spread(1),
     pytest.mark.postgres,
     pytest.mark.spark,
     # pyspark leaves the socket of each `collect` to the garbage collector.

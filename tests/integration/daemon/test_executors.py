@@ -36,6 +36,7 @@ last one part of a file was received from a process that does not see the log's 
 
 
 @pytest.mark.postgres
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: Bank, point: str) -> None:
     """W26, L15: with the rows unread, in its memory, with their offsets assigned, and in a file that no journal

@@ -33,6 +33,7 @@ def filled(bank: MySQLBank) -> None:
     )
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: MySQLBank, point: str) -> None:
     """W03, W26, L15: what its snapshots see is determined where the stream is, by GTIDs or by a position in the log."""

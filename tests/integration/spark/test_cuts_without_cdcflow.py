@@ -50,7 +50,7 @@ def rows_of(session: Any, sql: str, query: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in session.sql(query).collect()]
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 def test_sql_in_the_warehouse_shows_one_point_in_time_of_all_tables(
     spark: Any,
     make_table: Callable[..., Table],

@@ -19,7 +19,7 @@ EARLY, LATE = -210_866_803_200_000_000, 2**63 - 2
 """Its first timestamp, and the last one in microseconds since 1970."""
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_dates_beyond_the_calendars_of_most_come_through_exactly(
     spark: Any,
     make_table: Callable[..., Table],

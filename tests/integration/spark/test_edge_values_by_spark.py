@@ -18,7 +18,7 @@ TURNS = 4
 """Inserts, changes twice, changes once, and rows that are read again."""
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_each_value_is_the_fold_s_bit_for_bit(
     spark: Any, hand_log: HandLog, warehouse: Path, table_format: str

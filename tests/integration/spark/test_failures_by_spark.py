@@ -50,7 +50,7 @@ def rows(spark: Any, warehouse: Path, table: str) -> dict[int, int]:
     return {row["id"]: row["v"] for row in frame.collect()}
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("format_name", "what"), DAMAGED)
 def test_damaged_table_is_skipped_with_its_name_and_the_printed_remedy_helps(
     spark: Any, hand_log: HandLog, warehouse: Path, merged: Callable[[str], MergeReport], format_name: str, what: str

@@ -124,7 +124,7 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("type_", KEYS)
 def test_keys_of_every_plain_order_are_known_apart(
     hand_log: HandLog,
@@ -154,7 +154,7 @@ TWICE: dict[str, list[list[tuple[str, Rows]]]] = {
 }
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("case", TWICE)
 def test_duplicate_key_is_reduced(
     hand_log: HandLog,
@@ -186,7 +186,7 @@ def of_version_2(root: Path) -> None:
         path.write_text(json.dumps({**value, "version": 2}))
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("key", ["int64", "string"])
 def test_keys_are_checked_where_manifests_do_not_describe_them(
     hand_log: HandLog,

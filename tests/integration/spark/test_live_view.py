@@ -72,7 +72,7 @@ def test_live_view_of_histories_is_the_fold(spark: Any, table_format: str, tmp_p
     live_histories.run(BySpark(spark, table_format), SEED, ALONE or FEW, tmp_path, 2)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.usefixtures("no_view_left")
 @pytest.mark.parametrize("mode", ["soft_delete", "append", "history"])
 def test_live_view_in_each_mode_is_the_fold(spark: Any, mode: Mode, table_format: str, tmp_path: Path) -> None:

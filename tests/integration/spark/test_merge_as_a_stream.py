@@ -220,6 +220,7 @@ def arguments() -> Iterator[bytes]:
             yield path.read_bytes()
 
 
+@pytest.mark.long
 def test_the_example_of_the_docs_merges(
     spark: Any, hand_log: HandLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

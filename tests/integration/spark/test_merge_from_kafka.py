@@ -201,6 +201,7 @@ def stored(topics: Topics, server: ObjectServer, tmp_path: Path) -> Config:
     return Config.model_validate({"source": source, "log": {"kafka": {**kafka, "objects": access}}})
 
 
+@pytest.mark.long
 def test_the_tables_are_the_same_with_the_history_in_a_store(
     spark: Any, topics: Topics, stored: Config, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
 ) -> None:

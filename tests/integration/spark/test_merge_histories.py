@@ -52,7 +52,7 @@ class Log(Protocol):
     def state(self, table: Table, state: str = ..., generation: int = ..., since: int = ...) -> None: ...
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_merges_at_random_cuts_give_what_the_fold_gives(
     spark: Any, hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
@@ -70,7 +70,7 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
     assert min(world.covered.values()) > 10, world.covered
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_a_backfill_that_is_done_removes_what_it_did_not_find(
     spark: Any, hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:

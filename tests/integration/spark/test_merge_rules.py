@@ -136,7 +136,7 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
     assert rows_of(read_cut(spark, warehouse)["public.bag"]) == [(1,), (1,)]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_another_log_or_an_older_copy_is_refused(
     spark: Any,
     shop: Shop,
@@ -166,7 +166,7 @@ def test_another_log_or_an_older_copy_is_refused(
             merge(older.root, shop.warehouse)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_a_row_that_misses_columns_after_the_backfill_stops_before_the_cut_is_published(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_row_that_misses_columns_after_the_backfill_stops_before_the_cut_is_pu
         published_cut(spark, warehouse)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_names_and_columns_of_every_kind_come_through(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
@@ -255,7 +255,7 @@ def open_files(spark: Any, below: Path) -> int:
     return found
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_a_merge_leaves_no_file_open(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
@@ -287,7 +287,7 @@ def test_reading_iceberg_tables_leaves_no_memory_allocated(
     assert [str(left) for left in root.getChildAllocators()] == []
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_values_come_through_exactly(
     spark: Any, make_table: Callable[..., Table], tmp_path: Path, warehouse: Path, merge: Merge
 ) -> None:

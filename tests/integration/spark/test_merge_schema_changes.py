@@ -268,7 +268,7 @@ def remove_old_files(spark: Any, table: str) -> None:
     spark.sql(f"CALL {catalog}.system.expire_snapshots({expired})").collect()
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_remedy_of_a_log_that_expired_past_a_table_works_to_the_letter(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
@@ -295,7 +295,7 @@ def test_remedy_of_a_log_that_expired_past_a_table_works_to_the_letter(
     assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(2, "missed"), (3, "new")]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_a_delete_after_a_dropped_column_finds_its_row_in_a_table_without_a_key(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
@@ -398,7 +398,7 @@ def optimized_in_a_statement(optimize: Callable[[], list[Any]], patch: Any, merg
             answering.join()
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_a_merge_that_meets_an_optimize_is_repeated(
     spark: Any,
     make_table: Callable[..., Table],

@@ -23,7 +23,7 @@ NAMES = (
 KEPT = {"delta": "_metadata", "iceberg": "_file"}
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_a_column_has_the_sources_values_whatever_it_is_called(
     spark: Any,
     make_table: Callable[..., Table],

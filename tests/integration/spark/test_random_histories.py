@@ -62,7 +62,7 @@ def run_part(spark: Any, part: int, engine: str, folder: Path, merge: Merge) -> 
     run(spark, SEED if ALONE else SEED + first, ALONE or MANY[engine] // PARTS, folder, merge)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_histories_of_tables_give_what_the_fold_gives(spark: Any, merge: Merge, merged_by: str, tmp_path: Path) -> None:
     """A few of the histories that the local engine runs hundreds of."""
     run(spark, SEED, ALONE or FEW[merged_by], tmp_path, merge)

@@ -152,6 +152,7 @@ def test_name_of_another_table_is_not_changed(
     assert other.sql("SELECT id, item FROM shop.orders") == [(1, "pen")]
 
 
+@pytest.mark.long
 def test_cuts_of_two_warehouses_have_separate_names(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse, tmp_path: Path
 ) -> None:

@@ -95,7 +95,7 @@ def rows_of(table: Table, *rows: tuple[str, int, int]) -> list[Step]:
     return [(table, op, {"id": id_, "a": a}) for op, id_, a in rows]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("at", ["make", "fold"])
 def test_first_rows_come_once(drivers: Drivers, hand_log: HandLog, at: str) -> None:
     hand_log.segment(rows_of(KEYED, ("c", 1, 1)))

@@ -51,7 +51,7 @@ def replaces(spark: Any) -> Iterator[None]:
     spark.conf.set("spark.sql.variable.substitute", before)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_what_a_source_calls_things_stays_as_it_calls_them(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge, merged_by: str
 ) -> None:

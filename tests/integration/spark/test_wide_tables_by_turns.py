@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pytest
 from tests.support.log.hand_log import HandLog
 
 from cdcflow import local
@@ -17,6 +18,7 @@ from cdcflow.tables.merge.policy import Policies, TablePolicy
 from cdcflow.tables.paths import table_path
 
 
+@pytest.mark.long
 def test_engines_alternate_at_a_wide_table_before_and_after_it_is_mapped(
     spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path
 ) -> None:
