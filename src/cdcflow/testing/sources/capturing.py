@@ -28,10 +28,14 @@ Rows = list[tuple[tuple[str, Any], ...]]
 
 
 class Captured:
-    """A log that outlives captures, and its contents for the source's tables."""
+    """A log that outlives captures, and its contents for the source's tables.
 
-    def __init__(self, kit: SourceKit) -> None:
+    `heartbeat_s`: how often a capture calls the source's heartbeat, which may also notice that the server was changed.
+    """
+
+    def __init__(self, kit: SourceKit, *, heartbeat_s: float = 0.5) -> None:
         self._kit = kit
+        self._heartbeat_s = heartbeat_s
         self._log = Memory()
         self.on_event: OnEvent = lambda event, fields: None
         self.error: BaseException | None = None
@@ -45,7 +49,7 @@ class Captured:
             open_log=lambda identity, accept: MemoryLog(self._log, reading.LOG_ID),
             limits=Limits(),
             orders=Orders(),
-            pace=LoopIntervals(heartbeat_s=0.5, tables_look_s=0.2),
+            pace=LoopIntervals(heartbeat_s=self._heartbeat_s, tables_look_s=0.2),
             on_event=lambda event, fields: self.on_event(event, fields),
             newest_checkpoint=lambda: self._log.checkpoint,
         )

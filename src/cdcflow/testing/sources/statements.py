@@ -140,7 +140,8 @@ class StatementScenarios(Scenarios):
         Deletes come first, and only of rows that do not exist.
         """
         source_kit.execute(ROWS)
-        captured = Captured(source_kit)
+        # A kit may change the server to write past the log, which PostgreSQL's heartbeat rightly stops for.
+        captured = Captured(source_kit, heartbeat_s=3600)
         with captured.running():
             captured.settle("items")
             source_kit.execute_unlogged(
