@@ -240,7 +240,7 @@ def read_cut(
         ConfigurationError: no such cut was published.
         HistoryLost: a table's state at that cut no longer exists (VACUUM, or another table is in its place).
         TableFailed: no table can be read. If only some cannot, they are excluded, each with a warning that names the
-        reason.
+            reason.
     """
     root = with_reachable_store(spark, warehouse)
     found = published_cut(spark, root, cut, as_of=as_of)

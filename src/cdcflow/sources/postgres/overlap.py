@@ -15,11 +15,7 @@ transaction with a replication origin the server reports the time that its sessi
 one of a session that set none. A copy is not recognized if all its transactions have such a time and repeat the
 original byte for byte.
 
-Rows and their number are not compared. Both histories have the same number of bytes between two ends, so a copy with
-a different number of rows has different ends, except by coincidence; a repeated job has the same numbers. Values would
-differ. But decoded values depend on settings, on the types at that time and on the version of cdcflow, and so do the
-captured tables and columns. All of these may have changed since the log was written, and the start would stop for a
-difference that the server did not cause.
+Rows and their number are not compared: docs/postgres.md has the reasons.
 
 So what the slot still sends up to the change log's position must be exactly what the change log has there. If the slot
 is at that position, the server knew that cdcflow has everything before, and there is nothing to compare; that is the
