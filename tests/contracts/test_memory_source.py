@@ -32,7 +32,7 @@ def test_keys_with_large_rows_come_in_several_chunks(source_kit: MemoryKit) -> N
     source_kit.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     source = MemorySource(source_kit.database, keys_bytes_max=1)
     suite = TestMemory()
-    with suite.reading(source, source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID)) as (_, chunks):
+    with suite.reading(source, source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID).checkpoint) as (_, chunks):
         plan = chunks.plan(source_kit.table, 1)
         left: KeySet | None = keys(plan.shape, 1, 99, 2, 3)
         seen: list[int] = []
@@ -49,7 +49,7 @@ def test_table_without_a_key_that_is_too_large_is_refused_with_an_error_that_nam
     source_kit.execute("INSERT INTO bare VALUES (1, 'a')")
     source = MemorySource(source_kit.database, whole_bytes_max=1)
     suite, bare = TestMemory(), source_kit.named("bare")
-    with suite.reading(source, source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID)) as (_, chunks):
+    with suite.reading(source, source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID).checkpoint) as (_, chunks):
         plan = chunks.plan(bare, 1)
         with pytest.raises(ConfigurationError, match=r"bare.*no key"):
             chunks.read_chunk(Chunk(bare, 1, 1, plan.plan, None, 1, Token("1/1/low"), kind="whole"))

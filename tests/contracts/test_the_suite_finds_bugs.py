@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.support.capture.memory_kit import MemoryKit
 
-from cdcflow.capture.interleave.messages import Advanced, Chunk, MarkSeen, RowsCompared, XidSnapshot
+from cdcflow.capture.interleave.messages import Advanced, Chunk, MarkSeen, RowsCompared
 from cdcflow.errors import CdcflowError
 from cdcflow.model.change import ChangeBatch, KeySet, Run
 from cdcflow.model.position import Checkpoint
@@ -23,6 +23,7 @@ from cdcflow.sources.memory.chunks import MemoryChunks, OpenTable
 from cdcflow.sources.memory.database import (
     MemoryCommit,
     MemoryMark,
+    MemorySnapshot,
     MemoryTable,
     RewritesKnownBy,
     Statement,
@@ -117,7 +118,7 @@ def drops_what_empties(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sees_all(real: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self: XidSnapshot(1 << 31, 1 << 31)
+    return lambda self: MemorySnapshot(1 << 31)
 
 
 def plans_without_fence(real: Callable[..., Any]) -> Callable[..., Any]:

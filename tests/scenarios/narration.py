@@ -103,6 +103,9 @@ class Hides:
     def hidden(self, xids: Uint64s) -> Uint64s:
         return xids[np.isin(xids, np.array(sorted(self.xids), np.uint64))]
 
+    def maybe_hidden(self) -> Uint64s:
+        return np.empty(0, np.uint64)
+
 
 def played(text: str) -> str:
     """The scenario with the machine's actual effects."""

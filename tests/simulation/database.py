@@ -23,9 +23,10 @@ from typing import Literal
 from tests.simulation.servers import SERVERS, Places, Server
 from tests.simulation.transactions import Row, Shape, Transaction, plain_keys
 
-from cdcflow.capture.interleave.messages import Chunk, Visibility, XidSnapshot
+from cdcflow.capture.interleave.messages import Chunk, Visibility
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 Mode = Literal["sync", "async", "standby"]
 Values = dict[str, object]

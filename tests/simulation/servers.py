@@ -60,3 +60,6 @@ class Places:
 
     def hidden(self, xids: Uint64s) -> Uint64s:
         return np.array([x for x in xids.tolist() if x > self.upto and x not in self.besides], np.uint64)
+
+    def maybe_hidden(self) -> Uint64s:
+        return np.empty(0, np.uint64)

@@ -34,7 +34,7 @@ from cdcflow.capture.interleave.messages import (
 )
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
-from cdcflow.capture.ports.source import Preview, SourceStatus, TransactionsBack
+from cdcflow.capture.ports.source import Prepared, Preview, SourceHistory, SourceStatus, TransactionsBack
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.model.change import KeySet
@@ -96,25 +96,29 @@ class ModelSource:
         return SourceIdentity("model", "1", "public")
 
     def prepare(
-        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
-    ) -> Checkpoint:
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        accept_history_loss: bool = False,
+    ) -> Prepared:
         """Check that the source still has the log that follows.
 
         It waits for transactions that began before tables were added.
         """
         database = self._database
         if checkpoint.position is None:
-            return replace(checkpoint, position=position_of(0), source={"slot": log_id})
-        if checkpoint.source.get("accept_history_loss") == "yes":
-            kept = {**checkpoint.source, "history": "lost"}
-            return replace(checkpoint, position=position_of(len(database.wal)), source=kept)
+            return Prepared(replace(checkpoint, position=position_of(0), source={"slot": log_id}))
+        if accept_history_loss:
+            return Prepared(replace(checkpoint, position=position_of(len(database.wal))), SourceHistory.LOST)
         if int(checkpoint.position) < database.confirmed:
             raise HistoryLost(
                 f"the log is at {checkpoint.position}, the source has forgotten all to {database.confirmed}"
             )
         if database.older & database.open.keys() and not self._faults.runs_over_running:
             raise SourceUnavailable("transactions that began before tables were added are still running")
-        return checkpoint
+        return Prepared(checkpoint)
 
     def tables(self) -> Sequence[Table]:
         """Names and key only: the machine learns a shape when rows arrive with it."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
-import numpy as np
-
 from cdcflow.capture import reread
 from cdcflow.capture.durability import Durability
 from cdcflow.capture.freshness import Freshness
@@ -34,9 +32,7 @@ from cdcflow.capture.interleave.messages import (
     PlanTable,
     TakeSnapshot,
     Tick,
-    Visibility,
     WriteMark,
-    XidSnapshot,
 )
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.log_writes import OnAnswer, Recording
@@ -46,6 +42,7 @@ from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.log import Log
 from cdcflow.capture.ports.source import Source
 from cdcflow.capture.ports.stream import Stream, StreamEvent
+from cdcflow.capture.reread import StoredOrders
 from cdcflow.capture.shadow import Shadow
 from cdcflow.capture.source_polls import SourceLooks, row_versions
 from cdcflow.capture.source_tasks import SourceTasks
@@ -54,7 +51,7 @@ from cdcflow.capture.start_position import prepare_position
 from cdcflow.capture.threads import Clock, Threads
 from cdcflow.capture.waker import Waker
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.model.change import KeySet, Uint64s
+from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId, word
 
@@ -64,7 +61,6 @@ RECENT_S = 5
 
 
 IDLE_WAIT_S = 0.1
-IDS_ABOVE_XMAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +165,7 @@ class Attempt:
             checkpoint=checkpoint,
             tables={t.id: t for t in self.tables},
             limits=limits,
-            delivered=self._log.delivered(maybe_hidden(self._chunks.snapshot())),
+            delivered=self._log.delivered(self._chunks.snapshot().maybe_hidden()),
             partial=partial,
         )
 
@@ -181,13 +177,14 @@ class Attempt:
                 "no table to capture yet", {"why": "source.tables matches none; one that is created is captured"}
             )
         source = self._recording.checkpoint.source
-        again = reread.kept_otherwise(source, self._machine.progress)
+        orders = StoredOrders.read(source)
+        again = orders.wanted(self._machine.progress)
         # Removed from the checkpoint by the cut that has the order: after a crash before it both are unchanged.
         self._recording.checkpoint = replace(self._recording.checkpoint, source=reread.without_orders(source))
-        if source.get("history") == reread.LOST:
+        if orders.history == reread.LOST:
             self._handle(Backfill(tuple(t.id for t in self.tables)))
         else:
-            if source.get("history") == reread.KEPT:
+            if orders.history == reread.KEPT:
                 self._read_others()
             self._read_anew(() if self._orders.given else self._ordered, again)
         if self.capture_paused:  # a paused capture starts an attempt only when it is resumed
@@ -431,19 +428,6 @@ def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, .
             runbook="table-not-found",
         )
     return tuple(known[name] for name in names) or tuple(known.values())
-
-
-def maybe_hidden(visibility: Visibility) -> Uint64s:
-    """Ids of transactions that an earlier epoch may have delivered although this snapshot does not see them.
-
-    Those listed as running, and those starting at xmax: a transaction that waits for a standby may have the highest id
-    of all, which is then above xmax and in no list.
-    """
-    if not isinstance(visibility, XidSnapshot):
-        return np.empty(0, np.uint64)
-    running = np.array(sorted(visibility.in_progress), np.uint64)
-    above = np.arange(visibility.xmax, visibility.xmax + IDS_ABOVE_XMAX, dtype=np.uint64)
-    return np.concatenate([running, above])
 
 
 class RecentRate:

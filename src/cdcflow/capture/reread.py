@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from cdcflow.capture.interleave.messages import Backfill, Input, Pause
 from cdcflow.capture.interleave.progress import Gap, Progress, TableProgress
-from cdcflow.model import rereading
+from cdcflow.capture.ports.source import TablesToReread
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
 
 WHY = "the settings now keep its values differently"
 LOST, KEPT = "lost", "lost, rows kept"
 """`history` in a checkpoint's `source` after a gap: read all tables again, or only those that are not unverified."""
+_HISTORY = "history"
+_TABLES = _REREAD, _RETRIED = "reread", "retried"
 
 
-def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[TableId, ...]:
-    """The tables that other settings decoded, or whose backfill failed with other settings.
+@dataclass(frozen=True, slots=True)
+class StoredOrders:
+    """What is left to do after a start, stored in a checkpoint's `source` next to the source's own state.
 
-    Tables that no backfill was ever requested for are not among them.
+    A crash between the checkpoint and the cut that holds the commands loses neither. `history`: see above; "": nothing
+    is lost. `reread`: the tables that a backfill reads again because settings changed.
     """
-    known, named = progress.tables, rereading.pending(source)
-    again = {table for table in named if table in known and is_read_again(known[table])}
-    failed = {table for table in rereading.tables_to_retry(source) if table in known and known[table].state == "failed"}
-    return tuple(sorted(again | failed))
+
+    history: str = ""
+    reread: TablesToReread = field(default_factory=TablesToReread)
+
+    @classmethod
+    def read(cls, source: Mapping[str, str]) -> StoredOrders:
+        return cls(source.get(_HISTORY, ""), TablesToReread(_tables(source, _REREAD), _tables(source, _RETRIED)))
+
+    def write(self) -> dict[str, str]:
+        listed = {_REREAD: self.reread.tables, _RETRIED: self.reread.retried}
+        tables = {name: _names(found) for name, found in listed.items() if found}
+        return tables | ({_HISTORY: self.history} if self.history else {})
+
+    def wanted(self, progress: Progress) -> tuple[TableId, ...]:
+        """The tables that other settings decoded, or whose backfill failed with other settings.
+
+        Tables that no backfill was ever requested for are not among them.
+        """
+        known = progress.tables
+        again = {table for table in self.reread.tables if table in known and is_read_again(known[table])}
+        failed = {table for table in self.reread.retried if table in known and known[table].state == "failed"}
+        return tuple(sorted(again | failed))
+
+
+def without_orders(source: Mapping[str, str]) -> dict[str, str]:
+    """The source's own state: `source` without what `StoredOrders` writes."""
+    return {name: value for name, value in source.items() if name not in (*_TABLES, _HISTORY)}
+
+
+def _tables(source: Mapping[str, str], name: str) -> frozenset[TableId]:
+    return frozenset(TableId(*table) for table in json.loads(source.get(name, "[]")))
+
+
+def _names(tables: Collection[TableId]) -> str:
+    return json.dumps([[table.schema, table.name] for table in sorted(tables)], separators=(",", ":"))
 
 
 def is_read_again(known: TableProgress) -> bool:
@@ -41,10 +77,6 @@ def orders(tables: tuple[TableId, ...], progress: Progress) -> list[Input]:
     """The inputs that have these tables read again; a paused one is read when it is resumed."""
     paused = [Pause(table) for table in tables if progress.tables[table].state == "paused"]
     return [Backfill(tables), *paused] if tables else []
-
-
-def without_orders(source: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in rereading.without(source).items() if name != "history"}
 
 
 def is_kept(known: TableProgress | None) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from cdcflow.capture import reread
 from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.ports.log import Log, ShapeKeeping
-from cdcflow.capture.ports.source import ShapeAsking, Source
+from cdcflow.capture.ports.source import ShapeAsking, Source, SourceHistory, TablesToReread
+from cdcflow.capture.reread import StoredOrders
 from cdcflow.model.position import Checkpoint, Epoch
 
 
@@ -29,25 +30,28 @@ def prepare_position(
         HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
     """
     before = log.checkpoint
-    asked = {**before.source, **({"accept_history_loss": "yes"} if accept_history_loss else {})}
+    orders = StoredOrders.read(before.source)
     if isinstance(source, ShapeAsking) and isinstance(log, ShapeKeeping):
         source.use_shapes(log.newest_shape)
-    prepared = source.prepare(replace(before, source=asked), log_id, log.transactions_back)
+    prepared = source.prepare(
+        replace(before, source=reread.without_orders(before.source)),
+        log_id,
+        log.transactions_back,
+        accept_history_loss=accept_history_loss,
+    )
     if before.position is None:
         # A new log may replace one that was lost, whose slot still makes the server retain its log.
         for left in source.left_behind(log_id):
             on_event("left behind", {"what": left.subject, "found": left.text, "remedy": left.remedy})
-    # "history" stays in the checkpoint until the cut that orders the new backfill: otherwise a crash between the two
-    # would leave a log with a hole that nothing records.
-    was, now = before.source.get("history"), prepared.source.get("history")
-    is_new = now == reread.LOST and (accept_history_loss or was != reread.LOST)
-    keeps = is_new and keep_rows
-    history = reread.KEPT if keeps else now if is_new else was or now
-    kept = {k: v for k, v in prepared.source.items() if k not in ("accept_history_loss", "history")} | (
-        {"history": history} if history else {}
-    )
-    checkpoint = replace(prepared, source=kept, epoch=epoch)
-    if checkpoint.position != before.position or kept != dict(before.source) or is_new:
+    # The orders stay in the checkpoint until the cut that holds the commands: otherwise a crash between the two would
+    # leave a log with a hole that nothing records.
+    is_lost = prepared.history is SourceHistory.LOST
+    keeps = is_lost and keep_rows
+    history = reread.KEPT if keeps else reread.LOST if is_lost else orders.history
+    orders = StoredOrders(history, _still_captured(orders.reread, source) | prepared.reread)
+    stored = {**prepared.checkpoint.source, **orders.write()}
+    checkpoint = replace(prepared.checkpoint, source=stored, epoch=epoch)
+    if checkpoint.position != before.position or stored != dict(before.source) or is_lost:
         progress = checkpoint.progress
         if keeps:
             progress = reread.in_doubt(checkpoint, before.position or "", source.tables())
@@ -57,3 +61,8 @@ def prepare_position(
         log.cut(checkpoint)
         log.sync()
     return checkpoint
+
+
+def _still_captured(left: TablesToReread, source: Source) -> TablesToReread:
+    """Those of an earlier start that no cut has, without the tables that are no longer captured."""
+    return left.only(frozenset(t.id for t in source.tables())) if left else left

@@ -122,7 +122,7 @@ def test_a_slot_that_is_read_from_is_refused_by_the_process(shop: Database, tmp_
     config = load(settings)
     source = wiring.open_source(config)
     checkpoint = wiring.log_reader(config).newest_checkpoint()
-    prepared = source.prepare(checkpoint, log_id(config))
+    prepared = source.prepare(checkpoint, log_id(config)).checkpoint
     source.tables()
     stream = source.stream(prepared, lambda: pytest.fail("no transaction is that large"))
     try:

@@ -83,7 +83,7 @@ class Log:
         """
         capture = self.capture()
         try:
-            prepared = capture.source.prepare(self.before, LOG_ID, self.back)
+            prepared = capture.source.prepare(self.before, LOG_ID, self.back).checkpoint
         except HistoryLost:
             return "told apart"
         assert not self.ours, "the log has transactions that this server never had"

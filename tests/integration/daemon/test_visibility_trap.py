@@ -12,8 +12,8 @@ import pytest
 from tests.servers.postgres import PostgresServer
 from tests.support.daemon.bank import Bank
 
-from cdcflow.capture.interleave.messages import XidSnapshot
 from cdcflow.model.change import Uint64s
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 
 @pytest.fixture

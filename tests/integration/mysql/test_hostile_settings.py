@@ -174,7 +174,7 @@ def test_no_global_setting_changes_what_is_captured(
     )
     settings = {"fence": fence, "url": server.url("clerk"), "heartbeat": 1.0}
     before = make_capture(database, **settings)
-    before.checkpoint = before.source.prepare(Checkpoint(epoch=Epoch(1)), "another log")
+    before.checkpoint = before.source.prepare(Checkpoint(epoch=Epoch(1)), "another log").checkpoint
     assert before.changes() == []
     expected = backfilled(before)
     assert {t: len(rows) for t, rows in expected.items()} == {t: 10 if t != "plain" else 5 for t in TABLES}

@@ -15,6 +15,7 @@ from tests.support.mysql.controlled_source import MakeMySQLCapture
 from tests.support.postgres.controlled_source import LOG_ID
 
 from cdcflow.capture.interleave.messages import Committed
+from cdcflow.capture.ports.source import SourceHistory
 from cdcflow.errors import HistoryLost
 from cdcflow.log.format.transactions import HEADERS_BACK
 from cdcflow.model.change import Run
@@ -113,7 +114,7 @@ def test_copy_with_other_transactions_at_our_position_is_found_out(
     database.execute("FLUSH BINARY LOGS", "INSERT INTO t VALUES (8, 'later')")
     again = make_capture(database).source
     for rows in (ours, ours.slice(6), ours.slice(0, 0)):
-        assert again.prepare(at_end, LOG_ID, back(rows)).position == at_end.position
+        assert again.prepare(at_end, LOG_ID, back(rows)).checkpoint.position == at_end.position
     server.stop()
     shutil.rmtree(server.data)
     kept.rename(server.data)
@@ -121,13 +122,13 @@ def test_copy_with_other_transactions_at_our_position_is_found_out(
     write_in_a_new_file(server, database, "restored")
     database.execute("INSERT INTO t VALUES (9, 'more')")
     source = make_capture(database).source
-    assert source.prepare(at_end, LOG_ID).position == at_end.position
+    assert source.prepare(at_end, LOG_ID).checkpoint.position == at_end.position
     for rows in (ours, ours.slice(6)):
         with pytest.raises(HistoryLost, match=r"restored from a copy(.|\n)*cdcflow run --accept-history-loss"):
             source.prepare(at_end, LOG_ID, back(rows))
-    accepted = replace(at_end, source={**at_end.source, "accept_history_loss": "yes"})
-    made = source.prepare(accepted, LOG_ID, back(ours))
-    assert made.source["history"] == "lost"
+    prepared = source.prepare(at_end, LOG_ID, back(ours), accept_history_loss=True)
+    made = prepared.checkpoint
+    assert prepared.history is SourceHistory.LOST
     # The log's content from before that is no longer compared with this server's.
     here = replace(BinlogPosition.parse(str(at_end.position)), began=0).text
     assert source.prepare(replace(made, position=here), LOG_ID, back(ours))
@@ -164,7 +165,7 @@ def test_copy_is_recognized_by_its_file_where_transactions_do_not_show_it(
     again = make_capture(database, tables=tables).source
     for statement in ("DO 1", "INSERT INTO u VALUES (8, 'later')", "FLUSH BINARY LOGS"):
         database.execute(statement)
-        assert again.prepare(at_end, LOG_ID, lambda is_enough: ours).position == last
+        assert again.prepare(at_end, LOG_ID, lambda is_enough: ours).checkpoint.position == last
     server.stop()
     shutil.rmtree(server.data)
     kept.rename(server.data)
@@ -208,7 +209,8 @@ def test_checkpoint_after_the_last_transaction_is_the_same_history(
     source = make_capture(database).source
     for _ in range(2):
         for rows in (ours, ours.slice(len(ours) - 1)):
-            assert source.prepare(at_end, LOG_ID, lambda is_enough, rows=rows: rows).position == at_end.position
+            again = source.prepare(at_end, LOG_ID, lambda is_enough, rows=rows: rows).checkpoint
+            assert again.position == at_end.position
         assert source.continues(lambda: at_end, LOG_ID)[0].level == "ok"
         database.execute("INSERT INTO t (v) VALUES (1)")
 

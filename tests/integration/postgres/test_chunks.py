@@ -9,12 +9,13 @@ import pytest
 from tests.servers.postgres import Database
 from tests.support.postgres.controlled_source import Capture, MakeCapture, rows_of, table_id
 
-from cdcflow.capture.interleave.messages import Chunk, XidSnapshot
+from cdcflow.capture.interleave.messages import Chunk
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet, Run
 from cdcflow.model.position import Token
 from cdcflow.sources.postgres.catalog import Relid
 from cdcflow.sources.postgres.pages import Leaf, PageCursor, PagePlan, PageRange, shares_of
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 pytestmark = pytest.mark.postgres
 

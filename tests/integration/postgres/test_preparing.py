@@ -15,6 +15,7 @@ import structlog
 from tests.servers.postgres import Database, PostgresServer
 from tests.support.postgres.controlled_source import LOG_ID, SLOT, Capture, MakeCapture
 
+from cdcflow.capture.ports.source import SourceHistory
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
@@ -185,9 +186,8 @@ def test_accepted_loss_creates_a_new_position_and_requests_a_new_backfill(
     items.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
     items.execute("INSERT INTO items VALUES (1, 'missed')")
     capture = make_capture(items)
-    after = capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
-    assert after.source["history"] == "lost"
-    assert "accept_history_loss" not in after.source
+    after = capture.prepare(before, accept_history_loss=True)
+    assert capture.history is SourceHistory.LOST
     assert before.position is not None
     assert after.position is not None
     assert after.position > before.position
@@ -202,8 +202,8 @@ def test_accepted_loss_creates_a_new_position_even_where_nothing_was_lost(
     before = make_capture(items).prepare()
     items.execute("INSERT INTO items VALUES (1, 'cannot be followed')")
     capture = make_capture(items)
-    after = capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
-    assert after.source["history"] == "lost"
+    capture.prepare(before, accept_history_loss=True)
+    assert capture.history is SourceHistory.LOST
     items.execute("INSERT INTO items VALUES (2, 'seen')")
     assert [r["id"] for r in capture.changes()] == [2]
 
@@ -683,7 +683,7 @@ def test_publication_that_temporarily_excluded_operations_is_detected(
     capture = make_capture(items)
     with pytest.raises(HistoryLost, match="changes that it excludes are not in the stream"):
         capture.prepare(before)
-    capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
+    capture.prepare(before, accept_history_loss=True)
     items.execute("INSERT INTO items VALUES (2, 'b'); DELETE FROM items")
     assert [r["_op"] for r in capture.changes()] == ["c", "d"]
 
@@ -710,8 +710,8 @@ def test_publication_that_excluded_operations_between_checks_is_detected(
     capture = make_capture(items)
     with pytest.raises(HistoryLost, match=rf"publication {SLOT} was altered(.|\n)*--accept-history-loss"):
         capture.prepare(before)
-    after = capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
-    assert after.source["history"] == "lost"
+    after = capture.prepare(before, accept_history_loss=True)
+    assert capture.history is SourceHistory.LOST
     assert make_capture(items).prepare(after) == after
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from tests.servers.postgres import Database, PostgresServer
 from tests.support.postgres.controlled_source import LOG_ID, SLOT, MakeCapture
 
 from cdcflow.capture.ports.findings import Finding
+from cdcflow.capture.ports.source import SourceHistory
 from cdcflow.config import secret
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
@@ -80,8 +80,8 @@ def test_invalidated_slot_is_history_lost_with_the_gap(shop: Database, make_capt
     capture = make_capture(shop)
     with pytest.raises(HistoryLost, match=rf"slot {SLOT} was invalidated .* the log since {before.position} is gone"):
         capture.prepare(before)
-    accepted = replace(before, source={**before.source, "accept_history_loss": "yes"})
-    assert capture.prepare(accepted).source["history"] == "lost"
+    capture.prepare(before, accept_history_loss=True)
+    assert capture.history is SourceHistory.LOST
 
 
 def test_copied_data_directory_on_another_timeline_is_detected(shop: Database, make_capture: MakeCapture) -> None:
@@ -141,7 +141,7 @@ def test_rotated_password_is_picked_up_and_never_shown(guarded: Database, make_c
         make_capture(guarded, url=guarded.url_as("cdc"), secret=lambda: secrets[-1]).prepare(before)
     assert "secret" not in str(refused.value).replace("source.password", "")
     secrets.append("second secret")
-    assert capture.source.prepare(before, LOG_ID) == before
+    assert capture.source.prepare(before, LOG_ID).checkpoint == before
     with pytest.raises(SourceUnavailable, match="is refused"):
         make_capture(guarded, url=guarded.url_as("cdc")).prepare()
 

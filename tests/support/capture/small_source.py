@@ -20,17 +20,18 @@ from cdcflow.capture.interleave.messages import (
     MarkSeen,
     Planned,
     RowsCompared,
-    XidSnapshot,
 )
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.source import Prepared, SourceHistory, TablesToReread
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import ChangeBatch, KeySet, Run, reads
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 AT = Position("0000")
 BIGINT = ColumnType("bigint", pa.int64())
@@ -49,7 +50,8 @@ def committed(number: int) -> Committed:
 class Small:
     """A source of small tables with one row each: implements `Source`, `Stream` and `ChunkSource`.
 
-    `prepared` is the result of `prepare` for a checkpoint; `asked` its argument. `fails`: tables that cannot be read.
+    `prepared` is the checkpoint that `prepare` returns for a checkpoint; `history` and `reread` are its other results;
+    `asked` and `accepted` are its arguments. `fails`: tables that cannot be read.
     """
 
     def __init__(self, *tables: Table) -> None:
@@ -57,6 +59,9 @@ class Small:
         self.coming: list[StreamEvent] = []
         self.prepared: Callable[[Checkpoint], Checkpoint] = lambda c: c if c.position else replace(c, position=AT)
         self.asked: list[Checkpoint] = []
+        self.accepted: list[bool] = []
+        self.history = SourceHistory.CONTINUES
+        self.reread = TablesToReread()
         self.streamed_from: list[Checkpoint] = []
         self.acknowledged: list[Position] = []
         self.planned: list[TableId] = []
@@ -71,9 +76,17 @@ class Small:
     def identity(self) -> SourceIdentity:
         return SourceIdentity("small", "1", "shop")
 
-    def prepare(self, checkpoint: Checkpoint, log_id: str, transactions_back: object = None) -> Checkpoint:
+    def prepare(
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: object = None,
+        *,
+        accept_history_loss: bool = False,
+    ) -> Prepared:
         self.asked.append(checkpoint)
-        return self.prepared(checkpoint)
+        self.accepted.append(accept_history_loss)
+        return Prepared(self.prepared(checkpoint), self.history, self.reread)
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()

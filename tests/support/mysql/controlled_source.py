@@ -43,8 +43,10 @@ class MySQLCapture(Capture):
     def named(self, table: str) -> TableId:
         return TableId(self.database.name, table)
 
-    def prepare(self, before: Checkpoint | None = None) -> Checkpoint:
-        self.checkpoint = self.source.prepare(before or Checkpoint(epoch=Epoch(1)), LOG_ID)
+    def prepare(self, before: Checkpoint | None = None, *, accept_history_loss: bool = False) -> Checkpoint:
+        begin = before or Checkpoint(epoch=Epoch(1))
+        prepared = self.source.prepare(begin, LOG_ID, accept_history_loss=accept_history_loss)
+        self.checkpoint, self.history = prepared.checkpoint, prepared.history
         return self.checkpoint
 
     def changes(self, table: str | None = None) -> list[Row]:

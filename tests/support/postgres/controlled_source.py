@@ -59,8 +59,10 @@ class Capture:
         self._chunks: ChunkSource | None = None
         self._stream: Stream | None = None
 
-    def prepare(self, before: Checkpoint | None = None) -> Checkpoint:
-        self.checkpoint = self.source.prepare(before or Checkpoint(epoch=Epoch(1)), LOG_ID)
+    def prepare(self, before: Checkpoint | None = None, *, accept_history_loss: bool = False) -> Checkpoint:
+        begin = before or Checkpoint(epoch=Epoch(1))
+        prepared = self.source.prepare(begin, LOG_ID, accept_history_loss=accept_history_loss)
+        self.checkpoint, self.history = prepared.checkpoint, prepared.history
         self.source.tables()  # as the pipeline does: what was read of them while preparing is used up with that
         return self.checkpoint
 

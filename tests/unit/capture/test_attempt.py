@@ -20,17 +20,17 @@ from cdcflow.capture.interleave.messages import (
     Planned,
     RowsCompared,
     Visibility,
-    XidSnapshot,
 )
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
-from cdcflow.capture.ports.source import Preview, SourceStatus, TransactionsBack
+from cdcflow.capture.ports.source import Prepared, Preview, SourceStatus, TransactionsBack
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.model.change import ChangeBatch, KeySet, Run
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sinks.memory import Memory, MemoryLog
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 ORDERS = Table(TableId("public", "orders"), 1, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
 SYNC = "cdcflow-sync"
@@ -109,9 +109,14 @@ class Tape:
         return SourceIdentity("tape", "1", "shop")
 
     def prepare(
-        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
-    ) -> Checkpoint:
-        return checkpoint
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        accept_history_loss: bool = False,
+    ) -> Prepared:
+        return Prepared(checkpoint)
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()

@@ -16,6 +16,7 @@ from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Adjust, Backfill, Cancel, Command, Input, Pause, Resume
+from cdcflow.capture.ports.source import Prepared
 from cdcflow.capture.requests import Arguments
 from cdcflow.capture.source_polls import TablesChanged
 from cdcflow.errors import ConfigurationError, InvariantViolated, RightMissing, SinkUnavailable, SourceUnavailable
@@ -429,7 +430,7 @@ class Slow(Small):
         super().__init__()
         self.preparing, self.gone = threading.Event(), threading.Event()
 
-    def prepare(self, *_: object) -> Checkpoint:
+    def prepare(self, *_: object, **__: object) -> Prepared:
         self.preparing.set()
         assert self.gone.wait(60), "nobody closed it"
         raise SourceUnavailable("the connection is gone")

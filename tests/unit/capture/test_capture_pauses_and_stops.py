@@ -239,7 +239,7 @@ def test_a_start_is_broken_off_by_a_thread_that_keeps_no_process_from_ending(mon
     preparing, closed = threading.Event(), threading.Event()
 
     class Slow(Small):
-        def prepare(self, *_: object) -> Any:
+        def prepare(self, *_: object, **__: object) -> Any:
             preparing.set()
             assert closed.wait(30)
             raise SourceUnavailable("the connection is gone")

@@ -34,7 +34,7 @@ def left(*keys: int, state: State = "reading", exhausted: bool = False) -> tuple
     of, kept = OrdersSource(1, *keys), Memory()
     log = MemoryLog(kept)
     writer = Writer.of(log)
-    begun = of.prepare(Checkpoint(), log.log_id)
+    begun = of.prepare(Checkpoint(), log.log_id).checkpoint
     with closing(of.chunks()) as chunks:
         planned = chunks.plan(ORDERS.id, 1)
     reading = TableProgress(

@@ -80,7 +80,7 @@ class Stage:
                 "done", number, Offset(1), incarnation=shape.incarnation, row_version=version
             )
         self.source = MemorySource(self.database, spool_rows=50)
-        checkpoint = self.source.prepare(Checkpoint(), "0123456789abcdef")
+        checkpoint = self.source.prepare(Checkpoint(), "0123456789abcdef").checkpoint
         self.stream = self.source.stream(checkpoint, lambda: MemorySpool("s", {}))
         self.chunks = self.source.chunks()
         self.tasks: Any = Tasks()

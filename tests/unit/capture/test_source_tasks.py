@@ -16,13 +16,13 @@ from cdcflow.capture.interleave.messages import (
     ReadChunk,
     Visibility,
     WriteMark,
-    XidSnapshot,
 )
 from cdcflow.capture.source_tasks import SourceTasks
 from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 LOW = Token("1/1/low")
 

@@ -17,12 +17,12 @@ from cdcflow.capture.interleave.messages import (
     ReadChunk,
     SnapshotTaken,
     TakeSnapshot,
-    XidSnapshot,
 )
 from cdcflow.capture.source_tasks import SourceTask, SourceTasks
 from cdcflow.errors import ConfigurationError, InvariantViolated, RightMissing, SourceUnavailable
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 ORDERS = TableId("public", "orders")
 CHUNK = Chunk(ORDERS, 1, 1, "plan", None, size=10, low=Token("1/1/low"))

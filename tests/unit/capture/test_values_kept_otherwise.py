@@ -15,11 +15,12 @@ from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import Input
 from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.ports.source import TablesToReread
 from cdcflow.capture.waker import Waker
 from cdcflow.model.position import Checkpoint
 from cdcflow.sinks.memory import Memory, MemoryLog
 
-BOTH = json.dumps([["public", "items"], ["public", "orders"]])
+BOTH = json.dumps([["public", "items"], ["public", "orders"]], separators=(",", ":"))
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ class Stage:
         read again."""
         source: Any = Small(ORDERS)
         if noted:
-            source.prepared = lambda c: replace(c, source={**c.source, "reread": BOTH})
+            source.reread = TablesToReread(frozenset([ORDERS.id, ITEMS.id]))
         log, waker = MemoryLog(self.memory), Waker()
         requests: SimpleQueue[Input] = SimpleQueue()
         attempt = Attempt(
@@ -84,6 +85,14 @@ def test_request_that_no_cut_has_is_still_stored() -> None:
     assert stage.run(None).tables[ORDERS.id].generation == 1
     assert stage.memory.checkpoint.source["reread"] == BOTH
     assert stage.run(500, noted=False).tables[ORDERS.id].generation == 2
+
+
+def test_request_for_an_excluded_table_is_removed_with_it() -> None:
+    """The table is no longer captured, and is read again if it ever is captured again."""
+    stage = Stage("done")
+    stage.run(None)
+    stage.run(None, noted=False)
+    assert stage.memory.checkpoint.source["reread"] == json.dumps([["public", "orders"]], separators=(",", ":"))
 
 
 def test_paused_table_is_read_when_it_is_resumed() -> None:

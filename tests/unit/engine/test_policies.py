@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from cdcflow.model.rereading import pending, tables_to_retry, without
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.engine.policies import (
@@ -15,6 +14,7 @@ from cdcflow.sources.engine.policies import (
     otherwise,
     policies_to_store,
     reread,
+    tables_to_reread,
     to_json,
 )
 
@@ -69,20 +69,11 @@ def test_table_that_is_new_or_of_an_older_log_is_not_compared() -> None:
     assert reread({}, {ORDERS: {2: ColumnPolicy("text")}}) == {}
 
 
-def test_request_stays_until_it_is_removed() -> None:
-    """A crash between the checkpoint with the new settings and the cut that requests the reading must not lose the
-    request."""
-    first = policies_to_store(before(due=ColumnPolicy(special="null")), {ORDERS: {2: ColumnPolicy()}, ITEMS: {}})
-    assert pending(first) == {ORDERS.id}
-    second = policies_to_store(first, {ORDERS: {2: ColumnPolicy()}, ITEMS: {}})
-    assert second == first
-    assert pending(policies_to_store(without(second), {ORDERS: {2: ColumnPolicy()}})) == frozenset()
-
-
-def test_request_for_an_excluded_table_is_removed_with_it() -> None:
-    """It is no longer captured, and is read again if it ever is captured again."""
-    first = policies_to_store(before(due=ColumnPolicy(special="null")), {ORDERS: {2: ColumnPolicy()}})
-    assert pending(policies_to_store(first, {ITEMS: {}})) == frozenset()
+def test_tables_to_read_again_are_reported_once() -> None:
+    """The next start compares with what this one stores; until the request is durable, the capture remembers it."""
+    now = {ORDERS: {2: ColumnPolicy()}, ITEMS: {}}
+    assert tables_to_reread(before(due=ColumnPolicy(special="null")), now).tables == {ORDERS.id}
+    assert not tables_to_reread(policies_to_store(now), now)
 
 
 def test_policies_are_read_back_unchanged() -> None:
@@ -93,12 +84,9 @@ def test_policies_are_read_back_unchanged() -> None:
 
 @pytest.mark.parametrize("now", [{2: ColumnPolicy(special="clamp")}, {2: ColumnPolicy("text", by_name=True)}, {}])
 def test_any_other_setting_is_a_reason_to_try_a_reading_that_failed(now: dict[int, ColumnPolicy]) -> None:
-    """Also for a table that is not read again: the value that stopped it may be allowed now. It is reported until it
-    is requested."""
+    """Also for a table that is not read again: the value that stopped it may be allowed now."""
     old = before(due=ColumnPolicy("text") if not now else ColumnPolicy())
     assert otherwise(old, {ORDERS: now, ITEMS: {1: ColumnPolicy("text")}}).keys() == {ORDERS.id}
-    first = policies_to_store(old, {ORDERS: now})
-    assert tables_to_retry(first) == {ORDERS.id}
-    assert tables_to_retry(policies_to_store(first, {ORDERS: now})) == {ORDERS.id}
-    assert tables_to_retry(policies_to_store(without(first), {ORDERS: now})) == frozenset()
+    assert tables_to_reread(old, {ORDERS: now}).retried == {ORDERS.id}
+    assert not tables_to_reread(policies_to_store({ORDERS: now}), {ORDERS: now})
     assert otherwise({}, {ORDERS: now}) == otherwise(before(), {ORDERS: {}}) == {}

@@ -34,12 +34,12 @@ from cdcflow.capture.interleave.messages import (
     TakeSnapshot,
     Tick,
     WriteMark,
-    XidSnapshot,
 )
 from cdcflow.capture.interleave.progress import Progress, State, TableProgress
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Token
 from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 ORDERS = TableId("public", "orders")
 GONE = TableId("public", "gone")

@@ -10,13 +10,14 @@ from cdcflow.capture.interleave.backlog import Backlog
 from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.limits import Limits
-from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned, XidSnapshot
+from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.interleave.work import QUIET_WINDOWS_MIN
 from cdcflow.model.change import KeySet, Run, reads
 from cdcflow.model.position import Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 ORDERS = Table(TableId("public", "orders"), 16400, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
 SECONDS_PER_UNIT = 0.001

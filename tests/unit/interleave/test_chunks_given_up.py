@@ -23,12 +23,12 @@ from cdcflow.capture.interleave.messages import (
     ReadChunk,
     Tick,
     WriteMark,
-    XidSnapshot,
 )
 from cdcflow.model.change import reads
 from cdcflow.model.position import Checkpoint, Epoch, Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 INT = ColumnType("bigint", pa.int64())
 ORDERS, ITEMS = (

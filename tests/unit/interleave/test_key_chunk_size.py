@@ -11,13 +11,14 @@ from cdcflow.capture.interleave.backlog import Backlog
 from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.limits import Limits
-from cdcflow.capture.interleave.messages import ChunkRead, Planned, XidSnapshot
+from cdcflow.capture.interleave.messages import ChunkRead, Planned
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.interleave.work import Work
 from cdcflow.model.change import KeySet, reads
 from cdcflow.model.position import Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 ORDERS = Table(TableId("public", "orders"), 16400, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
 KEYS_PER_CHUNK = 100

@@ -22,12 +22,12 @@ from cdcflow.capture.interleave.messages import (
     ReadChunk,
     Tick,
     WriteMark,
-    XidSnapshot,
 )
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction, reads
 from cdcflow.model.position import Checkpoint, Epoch, Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 INT, TEXT = ColumnType("bigint", pa.int64()), ColumnType("text", pa.string())
 ORDERS = Table(TableId("public", "orders"), 16400, (Column("id", 1, INT), Column("wide", 2, TEXT)), ("id",))

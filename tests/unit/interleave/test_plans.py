@@ -15,10 +15,10 @@ from cdcflow.capture.interleave.messages import (
     Planned,
     PlanTable,
     Tick,
-    XidSnapshot,
 )
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 ORDERS = TableId("public", "orders")
 SHAPE = Shape(("id", "a"))

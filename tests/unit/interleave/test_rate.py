@@ -10,12 +10,13 @@ import pyarrow as pa
 from cdcflow.capture.interleave.backlog import Backlog
 from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.limits import Limits
-from cdcflow.capture.interleave.messages import Adjust, Chunk, ChunkRead, XidSnapshot
+from cdcflow.capture.interleave.messages import Adjust, Chunk, ChunkRead
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.model.change import reads
 from cdcflow.model.position import Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 ORDERS = Table(TableId("public", "orders"), 16400, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
 SECOND = 1_000_000

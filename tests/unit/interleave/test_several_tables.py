@@ -26,11 +26,11 @@ from cdcflow.capture.interleave.messages import (
     ReadChunk,
     Tick,
     WriteMark,
-    XidSnapshot,
 )
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 TABLES = [TableId("public", name) for name in ("a", "b", "c", "d", "e", "f", "g", "h")]
 SHAPE = Shape(("id", "a"))

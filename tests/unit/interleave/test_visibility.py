@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from cdcflow.capture.interleave.delivered import Delivered
-from cdcflow.capture.interleave.messages import XidSnapshot
 from cdcflow.model.change import Uint64s
+from cdcflow.sources.memory.database import MemorySnapshot
+from cdcflow.sources.mysql.fences import CoordinateVisibility
+from cdcflow.sources.postgres.xid_snapshot import IDS_ABOVE_XMAX, XidSnapshot
 
 
 def ids(*values: int) -> Uint64s:
@@ -26,6 +28,22 @@ def test_ids_are_compared_across_widths_after_a_wraparound(epoch: int) -> None:
 def test_an_id_at_xmax_is_hidden_although_it_is_in_no_list() -> None:
     """A transaction that waits for its standby may have the highest id of all (W01, E1)."""
     assert XidSnapshot(10, 10).hidden(ids(9, 10, 11)).tolist() == [10, 11]
+
+
+def test_ids_that_an_earlier_epoch_may_have_delivered_unseen() -> None:
+    """The running transactions, and those above the highest that was seen: a transaction that waits for a standby is in
+    no list."""
+    found = XidSnapshot(5, 10, frozenset({7, 5})).maybe_hidden()
+    assert found[:4].tolist() == [5, 7, 10, 11]
+    assert len(found) == 2 + IDS_ABOVE_XMAX
+    assert CoordinateVisibility(15).maybe_hidden().tolist() == []
+
+
+def test_snapshot_of_the_database_in_memory_does_not_see_what_is_held() -> None:
+    """It shows what a dialect's snapshot has to report, so it must be right itself."""
+    snapshot = MemorySnapshot(10, frozenset({7}))
+    assert snapshot.hidden(ids(6, 7, 9, 10, 11)).tolist() == [7, 10, 11]
+    assert snapshot.maybe_hidden().tolist() == [7]
 
 
 def test_ids_that_any_check_has_seen_are_forgotten() -> None:

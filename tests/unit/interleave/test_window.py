@@ -21,6 +21,9 @@ class Sees:
     def hidden(self, xids: Uint64s) -> Uint64s:
         return xids[~np.isin(xids, self._seen)]
 
+    def maybe_hidden(self) -> Uint64s:
+        return np.empty(0, np.uint64)
+
 
 def run(*items: tuple[int, TableId]) -> Plain:
     shape = Shape(("a",))

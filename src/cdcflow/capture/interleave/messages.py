@@ -15,8 +15,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import numpy as np
-
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Offset, Position, Token
 from cdcflow.model.table import TableId
@@ -55,27 +53,10 @@ class Visibility(Protocol):
         """Those of these delivered transaction ids that the snapshot does not see."""
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class XidSnapshot:
-    """PostgreSQL's `pg_current_snapshot()`: 64-bit ids; `in_progress`: the ids between xmin and xmax still running.
-
-    Delivered ids have 32 bits (pgoutput). Each is placed in the epoch that brings it nearest to xmax: the server never
-    lets two ids in use be 2^31 apart (hard case W07).
-    """
-
-    xmin: int
-    xmax: int
-    in_progress: frozenset[int] = frozenset()
-
-    def hidden(self, xids: Uint64s) -> Uint64s:
-        if not len(xids):
-            return xids
-        low = xids & np.uint64(0xFFFFFFFF)
-        behind = (np.uint64(self.xmax & 0xFFFFFFFF) - low).astype(np.uint32).astype(np.int32).astype(np.int64)
-        full = self.xmax - behind
-        running = np.isin(full, np.fromiter(self.in_progress, np.int64, len(self.in_progress)))
-        return xids[(full >= self.xmax) | running]
+    def maybe_hidden(self) -> Uint64s:
+        """Ids of transactions that an earlier run may have delivered although this snapshot does not see them. Empty
+        if `Source.prepare` waits until everything before its position is visible."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -57,25 +58,70 @@ TransactionsBack = Callable[[Callable[[Position], bool]], pa.Table]
 """`Log.transactions_back`."""
 
 
+class SourceHistory(Enum):
+    """Whether the source's log still has everything since the change log's end. LOST: an operator accepted that it
+    does not, and the position is a new one."""
+
+    CONTINUES = "continues"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class TablesToReread:
+    """Captured tables with values in the log that were kept by other settings than the current ones.
+
+    `tables`: the log's rows differ from what the current settings would produce; the caller reads them again.
+    `retried`: only if their backfill failed, since it may succeed now.
+    """
+
+    tables: frozenset[TableId] = frozenset()
+    retried: frozenset[TableId] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.tables or self.retried)
+
+    def __or__(self, other: TablesToReread) -> TablesToReread:
+        return TablesToReread(self.tables | other.tables, self.retried | other.retried)
+
+    def only(self, captured: frozenset[TableId]) -> TablesToReread:
+        return TablesToReread(self.tables & captured, self.retried & captured)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Where a capture begins. `checkpoint` is the log's, with the source's `position` and what it stores in `source`.
+
+    The caller stores what is left to do together with the checkpoint: after LOST, every table is read again.
+    """
+
+    checkpoint: Checkpoint
+    history: SourceHistory = SourceHistory.CONTINUES
+    reread: TablesToReread = field(default_factory=TablesToReread)
+
+
 class Source(Protocol):
     """A database whose changes and rows cdcflow reads."""
 
     def identity(self) -> SourceIdentity: ...
 
     def prepare(
-        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
-    ) -> Checkpoint:
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        accept_history_loss: bool = False,
+    ) -> Prepared:
         """Create or check everything the stream needs (slot, publication), without ever losing a position.
 
         `transactions_back` returns transactions of the change log, for a source that can use them to check that the
         server's log is still the one from which the change log was captured (None: nothing is compared).
 
-        A `reread` in the checkpoint's `source` (JSON: a list of [schema, name]) names captured tables whose rows in the
-        log were written under other settings: the caller reads them again, and removes the entry with the cut that
-        holds the command to do so.
-
         With `checkpoint.position` None a new position in the source's log is created and returned in the checkpoint's
         `position` and `source`; otherwise the existing position is checked to be complete and still this log's.
+
+        `accept_history_loss`: an operator accepts that changes are missing. The source then always begins at a new
+        position, and reports it (`Prepared.history`); without it, it never does.
 
         Raises:
             HistoryLost: the source no longer has its log since `checkpoint.position`.

@@ -10,8 +10,8 @@ previous setting, so at a start the previous setting is compared with the curren
 | null, clamp … | different     | have the values of the old setting: the table is read again               |
 | one type      | another type  | have the old type: the table is read again                                |
 
-The checkpoint's `source` stores the settings under `policies`, along with the tables whose command to be read again is
-not durable yet (`model.rereading`).
+The checkpoint's `source` stores the settings under `policies`. The tables to read again are reported to the caller of
+`prepare`, which stores them until its command to read them is durable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cdcflow.model import rereading
+from cdcflow.capture.ports.source import TablesToReread
 from cdcflow.model.table import Table, TableId
 
 POLICIES = "policies"
@@ -106,12 +106,11 @@ def otherwise(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Col
     return found
 
 
-def policies_to_store(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, ColumnPolicy]]) -> dict[str, str]:
-    """What to store in a checkpoint's `source`: how values are kept, and what is to be read again because of it."""
-    captured = {t.id for t in tables}
-    wanted = (rereading.pending(source) | reread(source, tables).keys()) & captured
-    retried = (rereading.tables_to_retry(source) | otherwise(source, tables).keys()) & captured
-    return {
-        POLICIES: to_json({t.id: kept for t, kept in tables.items()}),
-        **rereading.as_source_entries(wanted, retried),
-    }
+def tables_to_reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, ColumnPolicy]]) -> TablesToReread:
+    """The captured tables that a changed setting concerns. `source` is from the previous checkpoint."""
+    return TablesToReread(frozenset(reread(source, tables)), frozenset(otherwise(source, tables)))
+
+
+def policies_to_store(tables: Mapping[Table, Mapping[int, ColumnPolicy]]) -> dict[str, str]:
+    """What to store in a checkpoint's `source`: how values are kept."""
+    return {POLICIES: to_json({t.id: kept for t, kept in tables.items()})}

@@ -22,10 +22,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
-from cdcflow.capture.interleave.messages import XidSnapshot
 from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -62,6 +63,20 @@ class MemoryCommit:
     xid: int
     changes: tuple[MemoryChange, ...]
     aborted: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """Sees the transactions with an id below `end`, except those `invisible`."""
+
+    end: int
+    invisible: frozenset[int] = frozenset()
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        return xids[(xids >= np.uint64(self.end)) | np.isin(xids, self.maybe_hidden())]
+
+    def maybe_hidden(self) -> Uint64s:
+        return np.array(sorted(self.invisible), np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +172,10 @@ class MemoryDatabase:
 
         return release
 
-    def snapshot(self) -> XidSnapshot:
+    def snapshot(self) -> MemorySnapshot:
         """What is visible now."""
         with self.changed:
-            return XidSnapshot(min(self.invisible, default=self._next_xid), self._next_xid, frozenset(self.invisible))
+            return MemorySnapshot(self._next_xid, frozenset(self.invisible))
 
     def _take_xid(self) -> int:
         self._next_xid += 1

@@ -3,7 +3,7 @@
 The checkpoint's `source` contains the `slot`, by which the database keeps history for this log, and the `tables` that
 the last run captured. A position is still valid if the slot exists, the database has all history after it, and the
 change log and the database's log contain the same transactions where they overlap. Otherwise it raises `HistoryLost`;
-`accept_history_loss` = "yes" then creates a new position, and reports it by `history` = "lost".
+if an operator accepts that, `prepare` creates a new position and reports it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from cdcflow.capture.interleave.messages import RowsCompared, RowVersion
 from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
-from cdcflow.capture.ports.source import Preview, SourceStatus, TablePreview, TransactionsBack
+from cdcflow.capture.ports.source import (
+    Prepared,
+    Preview,
+    SourceHistory,
+    SourceStatus,
+    TablePreview,
+    TransactionsBack,
+)
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
@@ -60,22 +67,25 @@ class MemorySource:
         return SourceIdentity("memory", "1", self._database.name)
 
     def prepare(
-        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
-    ) -> Checkpoint:
-        slot, source = f"cdcflow_{log_id[:8]}", dict(checkpoint.source)
-        accepted = source.pop("accept_history_loss", None) == "yes"
-        self._slot = slot
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        accept_history_loss: bool = False,
+    ) -> Prepared:
+        self._slot = f"cdcflow_{log_id[:8]}"
+        history = SourceHistory.CONTINUES
         with self._database.changed:
             if checkpoint.position is None:
                 position = self._first()
             else:
-                position = self._again(checkpoint, transactions_back, accepted=accepted)
+                position = self._again(checkpoint, transactions_back, accepted=accept_history_loss)
+                history = SourceHistory.LOST if accept_history_loss else history
             self._captured = frozenset(t.id for t in self._selected_tables())
         names = json.dumps([[t.schema, t.name] for t in sorted(self._captured)])
-        lost = {"history": "lost"} if accepted and checkpoint.position is not None else {}
-        return replace(
-            checkpoint, position=position_of(position), source={**source, "slot": slot, "tables": names, **lost}
-        )
+        source = {**checkpoint.source, "slot": self._slot, "tables": names}
+        return Prepared(replace(checkpoint, position=position_of(position), source=source), history)
 
     def tables(self) -> Sequence[Table]:
         with self._database.changed:

@@ -30,6 +30,9 @@ import numpy as np
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
 
+NONE_HIDDEN = np.empty(0, np.uint64)
+"""What an earlier run delivered is visible when a run begins: `preparing` waits for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class CoordinateVisibility:
@@ -39,6 +42,9 @@ class CoordinateVisibility:
 
     def hidden(self, xids: Uint64s) -> Uint64s:
         return xids[xids > np.uint64(self.upto)]
+
+    def maybe_hidden(self) -> Uint64s:
+        return NONE_HIDDEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,9 @@ class GtidsSeen:
 
     def hidden(self, xids: Uint64s) -> Uint64s:
         raise TypeError("asked in a process that has no stream")
+
+    def maybe_hidden(self) -> Uint64s:
+        return NONE_HIDDEN
 
 
 class NoStream:
@@ -76,6 +85,9 @@ class GtidVisibility:
 
     def hidden(self, xids: Uint64s) -> Uint64s:
         return self._delivered.outside(self._executed, xids)
+
+    def maybe_hidden(self) -> Uint64s:
+        return NONE_HIDDEN
 
 
 class DeliveredGtids:

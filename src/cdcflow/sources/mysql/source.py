@@ -5,10 +5,8 @@ The checkpoint's `source` contains: `server` (MySQL's uuid, MariaDB's server_id)
 refer to; `gtids` ("yes": the position contains every transaction's GTID, so another server may take its place); `slot`
 (the name of this log's marks); `tables` (those that the last run captured); `lives` (which of them are gone, which are
 new); while the position is one that another server gave, `foreign` (that position's text); `compared_from` (the number
-of the first transaction of the change log that was read from this server: `overlap`); and `policies` and `reread`
+of the first transaction of the change log that was read from this server: `overlap`); and `policies`
 (`engine.policies`). If the position is no longer valid, or log after it is gone, it raises `HistoryLost`.
-`accept_history_loss` = "yes" in `source` always creates a new position, after whatever stopped the stream, and nothing
-else does; the returned `source` then contains `history` = "lost", so that the caller reads all tables again.
 """
 
 from __future__ import annotations
@@ -25,11 +23,19 @@ from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.part_readers import PartReader, Readers
-from cdcflow.capture.ports.source import EventComparison, Preview, Sample, SourceStatus, TablePreview, TransactionsBack
+from cdcflow.capture.ports.source import (
+    EventComparison,
+    Prepared,
+    Preview,
+    Sample,
+    SourceHistory,
+    SourceStatus,
+    TablePreview,
+    TransactionsBack,
+)
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.model import rereading
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine import policies
@@ -112,8 +118,13 @@ class MySQLSource:
         self._shape_of = shape_of
 
     def prepare(
-        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
-    ) -> Checkpoint:
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        accept_history_loss: bool = False,
+    ) -> Prepared:
         self._log_id = log_id
         slot = slot_of(log_id)
         connection = self._connector.connect("prepare")
@@ -126,8 +137,13 @@ class MySQLSource:
                 selected = self._select(checkpoint)
                 address = str(self._connector.address)
                 preparing = Preparing(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
-                prepared = self._prepare_position(preparing, checkpoint, slot, transactions_back)
-                self._lives = self._found_lives(connection, preparing, checkpoint, prepared, selected)
+                prepared = self._prepare_position(
+                    preparing, checkpoint, slot, transactions_back, is_loss_accepted=accept_history_loss
+                )
+                is_lost = accept_history_loss and checkpoint.position is not None
+                self._lives = Lives()
+                if not is_lost:
+                    self._lives = self._found_lives(connection, preparing, checkpoint, prepared, selected)
         finally:
             self._connector.discard(connection)
         self._delivered = DeliveredGtids()
@@ -140,10 +156,11 @@ class MySQLSource:
                 runbook="settings",
             )
         self._captured, self._selected = selected.good, selected
-        kept = policies.policies_to_store(checkpoint.source, self._policies_by_table(selected))
-        source = {**rereading.without(prepared.source), **kept, **_captured_to_store(selected, self._lives)}
-        self._checkpoint = replace(prepared, source=source)
-        return self._checkpoint
+        kept = self._policies_by_table(selected)
+        stored = {**policies.policies_to_store(kept), **_captured_to_store(selected, self._lives)}
+        self._checkpoint = replace(prepared, source={**prepared.source, **stored})
+        history = SourceHistory.LOST if is_lost else SourceHistory.CONTINUES
+        return Prepared(self._checkpoint, history, policies.tables_to_reread(checkpoint.source, kept))
 
     def tables(self) -> Sequence[Table]:
         # First those that the stream captures. A table that was created since `prepare` is not among them: the stream
@@ -381,7 +398,7 @@ class MySQLSource:
         selected: Selected,
     ) -> Lives:
         """Which tables are gone, or new, for a stream that begins at `prepared`; the catalog was read before."""
-        if before.position is None or prepared.source.get("history") == "lost":
+        if before.position is None:
             return Lives()
         wanted, present = self._catalog.wanted, frozenset(t.id for t in selected.good)
         captured = frozenset(t for t in _captured_before(before) if wanted.selects(t)) - selected.refused.keys()
@@ -407,13 +424,14 @@ class MySQLSource:
         checkpoint: Checkpoint,
         slot: str,
         transactions_back: TransactionsBack | None,
+        *,
+        is_loss_accepted: bool,
     ) -> Checkpoint:
         if checkpoint.position is None:
             return _checkpoint_at(checkpoint, preparing.first(), preparing, slot, all_gtids=preparing.has_gtids)
         source = checkpoint.source
         _check_slot(source, slot)
         before = _before(checkpoint)
-        accepted = source.get("accept_history_loss") == "yes"
         try:
             begun = preparing.again(before)
             if transactions_back is not None and not begun.by_gtid and "compared_from" in source:
@@ -421,12 +439,11 @@ class MySQLSource:
                 overlap.check_file(self._connector, dump)
                 overlap.check_same(self._connector, dump, int(source["compared_from"]), transactions_back)
         except HistoryLost:
-            if not accepted:
+            if not is_loss_accepted:
                 raise
-        if accepted:
+        if is_loss_accepted:
             # Also if the old position still exists: the cause that stopped the stream may be right after it.
-            made = _checkpoint_at(checkpoint, preparing.first(), preparing, slot, all_gtids=preparing.has_gtids)
-            return replace(made, source={**made.source, "history": "lost"})
+            return _checkpoint_at(checkpoint, preparing.first(), preparing, slot, all_gtids=preparing.has_gtids)
         goes_on = not begun.by_gtid
         return _checkpoint_at(checkpoint, begun, preparing, slot, all_gtids=before.has_all_gtids, goes_on=goes_on)
 
@@ -473,7 +490,7 @@ def _checkpoint_at(
     goes_on: bool = False,
 ) -> Checkpoint:
     """`goes_on`: the transactions already in the change log are from this server's log, too."""
-    kept = {k: v for k, v in checkpoint.source.items() if k not in ("accept_history_loss", "foreign")}
+    kept = {k: v for k, v in checkpoint.source.items() if k != "foreign"}
     ours = {
         "server": preparing.server,
         "gtids": "yes" if all_gtids else "no",

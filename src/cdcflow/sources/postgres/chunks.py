@@ -27,7 +27,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import pq
 
-from cdcflow.capture.interleave.messages import Chunk, Planned, XidSnapshot
+from cdcflow.capture.interleave.messages import Chunk, Planned
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, RightMissing, SourceUnavailable
 from cdcflow.model.change import KeySet
 from cdcflow.model.digest import Buckets, Hash
@@ -66,6 +66,7 @@ from cdcflow.sources.postgres.pages import (
 )
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 from cdcflow.sources.postgres.wire import Joined
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
 HEARTBEAT = "heartbeat"
 FIRST_PAGES = 256
@@ -192,7 +193,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
     def visibility(self, connection: Connection) -> XidSnapshot:
         row = connection.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
         assert row is not None  # noqa: S101  a function's result
-        return snapshot_of(row[0])
+        return XidSnapshot.parse(row[0])
 
     def hash(self, connection: Connection) -> Hash:
         return "md5"
@@ -314,7 +315,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         if {tuple(f) for f in files or ()} != {(leaf.rel.oid, leaf.filenode) for leaf in leaves}:
             raise Rewritten
         described = self._shape(connection, table, root, json.dumps(shape))
-        return Snapshot((snapshot_of(snapshot),), position_of(lsn_of(position)), int(clock)), described
+        return Snapshot((XidSnapshot.parse(snapshot),), position_of(lsn_of(position)), int(clock)), described
 
     def _shape(self, connection: Connection, table: TableId, root: int, digest: str) -> DescribedTable:
         with self._lock:
@@ -538,9 +539,3 @@ def _run_copy(connection: Connection, query: str, bytes_max: int) -> tuple[Joine
     if pg.transaction_status == pq.TransactionStatus.INERROR:
         connection.execute("ROLLBACK TO SAVEPOINT part")
     return messages, is_whole
-
-
-def snapshot_of(text: str) -> XidSnapshot:
-    """`pg_current_snapshot()`: xmin:xmax:ids."""
-    xmin, xmax, running = text.split(":")
-    return XidSnapshot(int(xmin), int(xmax), frozenset(int(x) for x in running.split(",") if x))

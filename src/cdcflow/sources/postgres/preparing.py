@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from cdcflow.capture.ports.source import TransactionsBack
+from cdcflow.capture.ports.source import SourceHistory, TransactionsBack
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
@@ -36,12 +36,13 @@ which they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PositionAtServer:
     """A checkpoint to start from. `joining`: the selected tables that are not captured yet, because transactions still
     run that began before they were published, each with the id below which these are."""
 
     checkpoint: Checkpoint
     joining: Mapping[TableId, int] = field(default_factory=dict)
+    history: SourceHistory = SourceHistory.CONTINUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Preparing:
 
     def prepare(
         self, transactions_back: TransactionsBack | None, *, loss_accepted: bool, replaced: bool = False
-    ) -> Prepared:
+    ) -> PositionAtServer:
         """The checkpoint to start from. With `loss_accepted` always one at a new position; `replaced`: in another
         database, which has taken the place of the log's.
 
@@ -75,15 +76,15 @@ class Preparing:
             HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
         """
         if self.before.position is None:
-            return Prepared(self._first_time())
+            return PositionAtServer(self._first_time())
         if replaced:
-            return Prepared(self._anew())
+            return self._anew()
         try:
             prepared = self._again(lsn_of(self.before.position), transactions_back)
         except HistoryLost:
             if not loss_accepted:
                 raise
-        return Prepared(self._anew()) if loss_accepted else prepared
+        return self._anew() if loss_accepted else prepared
 
     def _first_time(self) -> Checkpoint:
         # The publication first: changes from before it cannot be decoded (P60).
@@ -100,17 +101,16 @@ class Preparing:
             position = self._create_slot()
         return self._checkpoint_at(position, state)
 
-    def _anew(self) -> Checkpoint:
+    def _anew(self) -> PositionAtServer:
         """A new position, because an operator accepted the loss."""
         state = self._ensure_publication()
         found = slot.read(self.connection, self.names.slot)
         if found is not None:
             found.check_kind(self.system.database)
             slot.drop(self.connection, self.names.slot)
-        made = self._checkpoint_at(self._create_slot(), state)
-        return replace(made, source={**made.source, "history": "lost"})
+        return PositionAtServer(self._checkpoint_at(self._create_slot(), state), history=SourceHistory.LOST)
 
-    def _again(self, position: int, transactions_back: TransactionsBack | None) -> Prepared:
+    def _again(self, position: int, transactions_back: TransactionsBack | None) -> PositionAtServer:
         before, names = self.before.source, self.names
         known = state_of_selected(before["publication_state"], self.selected)
         ours = slot.read(self.connection, names.slot)
@@ -132,7 +132,7 @@ class Preparing:
         if state.broad:
             if publication.has_newcomers(known, state.fingerprint(self.selected.tables)):
                 publication.wait_for_older(self.connection, self.older_wait_s, "adding tables to the publication")
-            return Prepared(self._checkpoint_at(position, state, began))
+            return PositionAtServer(self._checkpoint_at(position, state, began))
         joining = self._joining(publication.newcomers(known, state, self.selected.tables))
         bounds = {entry.table_oid: bound for entry, bound in joining.items()}
         waiting = {t.id: bounds[t.rel.oid] for t in self.selected.tables if t.rel.oid in bounds}
@@ -140,7 +140,7 @@ class Preparing:
         if joining:
             told = json.dumps({str(entry.number): bound for entry, bound in joining.items()}, separators=(",", ":"))
             made = replace(made, source={**made.source, JOINING: told})
-        return Prepared(made, waiting)
+        return PositionAtServer(made, waiting)
 
     def _joining(self, new: Sequence[publication.PublishedTable]) -> dict[publication.PublishedTable, int]:
         """Those of these entries that transactions may have rows for which are not decoded, each with the id below
@@ -190,7 +190,7 @@ class Preparing:
 
     def _checkpoint_at(self, position: int, state: publication.Publication, began: int | None = None) -> Checkpoint:
         """A checkpoint for this system. `began`: where the change log began in the server's log (None: here)."""
-        kept = {k: v for k, v in self.before.source.items() if k not in ("accept_history_loss", "captured", JOINING)}
+        kept = {k: v for k, v in self.before.source.items() if k not in ("captured", JOINING)}
         ours = {
             "system_id": self.system.system_id,
             "timeline": str(self.system.timeline),

@@ -1,12 +1,10 @@
 """PostgreSQL as a `cdcflow.ports.Source`: slot and publication created and checked, stream and chunks opened.
 
 What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
-and `publication`, the publication's `publication_state` (see `publication.fingerprint`), `policies` and `reread`
+and `publication`, the publication's `publication_state` (see `publication.fingerprint`), `policies`
 (`engine.policies`), `lives` (captured names that their tables no longer have: `lives`), and `began_at`, the position
 where the slot was created for this log. With them a restart can determine whether the position in the server's log is
 still valid for the change log and no change was missed. If it is not, the restart stops with `HistoryLost`.
-`accept_history_loss` = "yes" in `source` always begins at a new position, and nothing else does; then `history` =
-"lost" is returned in it, so that the caller reads all tables again.
 """
 
 from __future__ import annotations
@@ -20,11 +18,10 @@ from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.part_readers import PartReader, Readers
-from cdcflow.capture.ports.source import Preview, Sample, SourceStatus, TablePreview, TransactionsBack
+from cdcflow.capture.ports.source import Prepared, Preview, Sample, SourceStatus, TablePreview, TransactionsBack
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.model import rereading
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine import policies
@@ -103,15 +100,19 @@ class PostgresSource:
         self._catalog.shape_of = shape_of
 
     def prepare(
-        self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
-    ) -> Checkpoint:
-        accepted = checkpoint.source.get("accept_history_loss") == "yes"
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        accept_history_loss: bool = False,
+    ) -> Prepared:
         system = identify(self._connector)
         connection = self._connector.connect("prepare", statement_timeout="60s")
         try:
             with mapping_errors(f"preparing {self._connector.address}"):
                 check_server(connection)
-                replaced = accepted and checkpoint.position is not None
+                replaced = accept_history_loss and checkpoint.position is not None
                 replaced = replaced and is_replaced(connection, checkpoint.source, system)
                 by_oid = {} if replaced else names_by_oid(checkpoint.source)  # oids of another database mean nothing
                 if not replaced:
@@ -138,21 +139,21 @@ class PostgresSource:
                     creation_wait_s=self._creation_wait_s,
                     older_wait_s=self._older_wait_s,
                     is_renamed=bool(self._found_ended(checkpoint, selected, end)),
-                ).prepare(transactions_back, loss_accepted=accepted, replaced=replaced)
+                ).prepare(transactions_back, loss_accepted=accept_history_loss, replaced=replaced)
         finally:
             self._connector.discard(connection)
         self._joining, prepared = done.joining, done.checkpoint
         selected, self._left_out = selected.without(self._joining), (*self._left_out, *sorted(self._joining))
         self._prepared = frozenset(t.rel.id for t in selected.tables)
         self._table_names.capture(selected)
-        earlier = () if accepted else self._found_ended(checkpoint, selected, end)
+        earlier = () if accept_history_loss else self._found_ended(checkpoint, selected, end)
         self._catalog.lives = Lives({t.rel.oid: t.rel.id for t in selected.tables}, earlier, self._selection.selects)
         # The caller of `prepare` requests the tables next: what was just read of a thousand of them is not read again.
         self._described = self._catalog.tables(selected)
-        kept = policies.policies_to_store(checkpoint.source, {d.table: d.kept for d in self._described})
-        source = {**rereading.without(prepared.source), **kept, LIVES: self._catalog.lives.to_json()}
-        self._checkpoint = replace(prepared, source=source)
-        return self._checkpoint
+        kept = {d.table: d.kept for d in self._described}
+        stored = {**policies.policies_to_store(kept), LIVES: self._catalog.lives.to_json()}
+        self._checkpoint = replace(prepared, source={**prepared.source, **stored})
+        return Prepared(self._checkpoint, done.history, policies.tables_to_reread(checkpoint.source, kept))
 
     def _remember_captured(self, checkpoint: Checkpoint) -> None:
         """Keep in mind which names the log has captured, of those that the settings still select."""

@@ -119,13 +119,13 @@ class Scenarios:
 
     def prepared(self, kit: SourceKit, log_id: str = LOG_ID) -> tuple[Source, Checkpoint]:
         source = kit.open_source()
-        return source, source.prepare(Checkpoint(epoch=Epoch(1)), log_id)
+        return source, source.prepare(Checkpoint(epoch=Epoch(1)), log_id).checkpoint
 
     def again(self, kit: SourceKit, checkpoint: Checkpoint, position: Position) -> tuple[Source, Checkpoint]:
         """The next start, from a log that ends at this position."""
         source = kit.open_source()
         later = Checkpoint(position=position, source=checkpoint.source, epoch=Epoch(2))
-        return source, source.prepare(later, LOG_ID)
+        return source, source.prepare(later, LOG_ID).checkpoint
 
     @contextmanager
     def reading(

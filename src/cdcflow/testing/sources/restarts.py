@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen
-from cdcflow.capture.ports.source import Source, TransactionsBack
+from cdcflow.capture.ports.source import Source, SourceHistory, TransactionsBack
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import HistoryLost
 from cdcflow.model.change import Run
@@ -161,11 +161,10 @@ class RestartScenarios(Scenarios):
         assert checkpoint.position is not None
         self.acknowledge_a_row(source_kit, source, checkpoint)
         again = source_kit.open_source()
-        accepted = replace(checkpoint, source={**checkpoint.source, "accept_history_loss": "yes"}, epoch=Epoch(2))
-        placed = again.prepare(accepted, LOG_ID)
-        assert placed.source["history"] == "lost"
+        placed = again.prepare(replace(checkpoint, epoch=Epoch(2)), LOG_ID, accept_history_loss=True)
+        assert placed.history is SourceHistory.LOST
         source_kit.execute("INSERT INTO items VALUES (2, 'b')")
-        assert changes(self.streamed(again, placed, "2/1/low"), source_kit.table) == [("c", 2, "b")]
+        assert changes(self.streamed(again, placed.checkpoint, "2/1/low"), source_kit.table) == [("c", 2, "b")]
         again.close()
 
     @needs("restore a copy")

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cdcflow.capture.interleave.messages import Chunk
+from cdcflow.capture.ports.source import Prepared
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.testing.sources import reading
@@ -52,7 +53,7 @@ class ServiceScenarios(Scenarios):
             (t.id, t.incarnation, "") for t in source.tables()
         ]
         assert all(t.rows is None or 0 <= t.rows < 1000 for t in found.tables)
-        assert source.prepare(checkpoint, LOG_ID) == checkpoint
+        assert source.prepare(checkpoint, LOG_ID) == Prepared(checkpoint)
         with pytest.raises(ConfigurationError):
             source.preview(checkpoint, "another log's id")
         source.close()
@@ -101,7 +102,7 @@ class ServiceScenarios(Scenarios):
             chunks.write_mark(Token("1/1/low"))
             collect(stream, seen_mark(Token("1/1/low")))
         other = source_kit.open_source()
-        kept = other.prepare(Checkpoint(epoch=Epoch(1)), OTHER_LOG_ID)
+        kept = other.prepare(Checkpoint(epoch=Epoch(1)), OTHER_LOG_ID).checkpoint
         with self.reading(other, kept) as (stream, chunks):
             chunks.write_mark(Token("1/1/other"))
             collect(stream, seen_mark(Token("1/1/other")))
@@ -112,7 +113,7 @@ class ServiceScenarios(Scenarios):
         going_on = source_kit.open_source()
         left = going_on.left_behind(OTHER_LOG_ID)
         assert not [f for f in left if checkpoint.source.get("slot", "-") in f.subject]
-        again = going_on.prepare(kept, OTHER_LOG_ID)
+        again = going_on.prepare(kept, OTHER_LOG_ID).checkpoint
         with self.reading(going_on, again) as (stream, chunks):
             chunks.write_mark(Token("1/1/still"))
             collect(stream, seen_mark(Token("1/1/still")))
@@ -125,7 +126,7 @@ class ServiceScenarios(Scenarios):
         """P65: a table that may not be read is not a smaller table. With the right restored it continues."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source = source_kit.open_reader()
-        checkpoint = source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID)
+        checkpoint = source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID).checkpoint
         with self.reading(source, checkpoint) as (_, chunks):
             plan = chunks.plan(source_kit.table, 1)
             source_kit.revoke_select("items")
