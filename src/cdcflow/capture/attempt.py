@@ -220,7 +220,7 @@ class Attempt:
             self._handle(order)
 
     def order_is_kept(self) -> bool:
-        """The order to backfill is in a durable cut; a later attempt need not repeat it."""
+        """Whether the command to backfill is in a durable cut, so that a later attempt need not repeat it."""
         return self._durability.durable.cut >= self._began_at_cut
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────

@@ -96,7 +96,8 @@ class Plan:
 
     @property
     def ends_attempt(self) -> bool:
-        """Whether the running capture ends at a cut and a new one continues; if not, it applies everything in place."""
+        """Whether the changes need a new capture: the running one then ends at a cut, and the new one continues there.
+        Otherwise the running one applies all changes."""
         return any(c.taken == "next cut" for c in self.settings)
 
     def to_json(self) -> dict[str, object]:

@@ -62,7 +62,7 @@ class Worker:
         return self._asked - self._done
 
     def check(self) -> None:
-        """Raise what the thread ended with, in the caller's thread."""
+        """Raise, in the caller's thread, the error that ended the thread."""
         if self._error is not None:
             raise self._error
 

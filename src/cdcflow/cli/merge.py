@@ -141,7 +141,7 @@ def _leaving_word(settings: Config, merged: Callable[[], MergeReport]) -> Callab
 
 
 def _with_spans(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[], MergeReport]:
-    """Merge, with a span for each, if the settings name a collector."""
+    """Return the merge with a span sent for each run, if the settings name a collector."""
     if settings.service.traces is None:
         return merged
     from cdcflow.daemon.events import event_lines

@@ -69,7 +69,7 @@ class PublishKafka(Settings):
     topic_options: dict[str, str] = Field(default_factory=dict)
     """Settings of new topics of tables, such as `{cleanup.policy: compact}`."""
     group_rows_max: int = Field(50_000, gt=0)
-    """Rows in one Kafka transaction; it ends with the source's transaction that reaches them."""
+    """How many rows a Kafka transaction has before it ends; it ends after a whole transaction of the source."""
     tombstones_on_delete: bool = True
     """Whether a message without a value follows each deletion."""
     skipped_operations: tuple[Literal["c", "u", "d", "t", "r"], ...] = ("t",)

@@ -90,12 +90,12 @@ class RememberedAnswers:
                     self._add(row["key"], Remembered(at_us, row["body"], row["answer"]))
 
     def answer(self, once: Once, now_us: int) -> Remembered | None:
-        """The answer to this key."""
+        """Return the answer to this key; `None` if it is not remembered, or no longer."""
         found = self._answers.get(once.key)
         return None if found is None or found.at_us < now_us - self._age_us else found
 
     def remember(self, once: Once, answer: str, now_us: int) -> list[tuple[str, Remembered]]:
-        """Remember the answer to this key. Return those that are dropped for it."""
+        """Remember the answer to this key. Return the older answers that are dropped to make room for it."""
         self._forget(once.key)
         self._add(once.key, Remembered(now_us, once.body, answer))
         gone: list[tuple[str, Remembered]] = []

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RECORDS_AT_ONCE, BATCH_BYTES_MAX = 1024, 16 << 20
-"""The limits of a batch to the Python worker, in records and bytes: a record may have a few bytes, or a megabyte or
-more."""
+"""How many records, and how many bytes, Spark sends to a Python worker at a time. There are two limits because a record
+has between a few bytes and more than a megabyte."""
 
 Sealer = Callable[[Iterable[Message]], Iterator[str]]
 

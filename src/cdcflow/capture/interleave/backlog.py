@@ -281,9 +281,9 @@ class Backlog:
         self.changed = True
 
     def attach(self, table: TableId, base: str, epoch: Epoch, next_offset: Offset, position: str) -> None:
-        """Its rows were loaded another way.
+        """Record that the rows of a table were loaded another way.
 
-        What was read of it no longer counts as a generation, so answers about that generation are too late.
+        Its current generation ends: chunks of it that are still being read are ignored when they arrive.
         """
         known = self.progress.tables[table]
         self.work[table] = Work(self.limits.keys_per_chunk, known.row_version or self.work[table].version)

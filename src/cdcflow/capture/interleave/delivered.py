@@ -59,7 +59,8 @@ class Delivered:
         self._snapshot_at = max(self._count_max, 2 * self._count)
 
     def wants_snapshot(self) -> bool:
-        """There are many to remember: true once, then again when they have doubled."""
+        """Whether a snapshot should reduce the remembered ids: true once they are many, and again when their number
+        has doubled."""
         if self._count <= self._snapshot_at:
             return False
         self._snapshot_at = 2 * self._count

@@ -235,8 +235,9 @@ class Sampled(Protocol):
     """A source that can read a few rows of a table, to detect whether they changed without being logged."""
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
-        """Read the same rows each time, by key (not empty), in their committed state now. None: the table no longer
-        exists. Cheap for tables of any size. May be called from any thread.
+        """Read the current committed values of a few rows, the same rows at each call. None: the table is gone.
+
+        `key`: the names of the key's columns, at least one. Cheap for tables of any size. Any thread may call it.
 
         Raises:
             SourceUnavailable, RightMissing: they cannot be read.

@@ -42,7 +42,7 @@ class TableBackfill:
     changed."""
     in_doubt: bool = False
     base: str = ""
-    """The name of the rows that the table must have, because the log does not ("": the log has all of them)."""
+    """The base of an attached table: the name of the rows that only the table has. Empty if the log has all rows."""
 
     @classmethod
     def of(cls, entry: Mapping[str, object]) -> TableBackfill:

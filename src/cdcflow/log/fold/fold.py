@@ -38,7 +38,7 @@ class LogChange:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Of a change that is no delete: the columns that the source has then."""
+        """The columns of the source's table at the time of the change. Not for deletes."""
         return self.unchanged | self.values.keys()
 
     @property

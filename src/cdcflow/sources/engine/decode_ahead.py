@@ -45,16 +45,16 @@ class DecodeAhead(Generic[T]):
 
     @property
     def ready(self) -> bool:
-        """`take` will return an answer or raise an error."""
+        """Whether `take` returns an answer or raises an error at once."""
         return bool(self._answers) or self._error is not None
 
     def fileno(self) -> int:
-        """Readable if something can be taken, and when the thread has ended. Valid while it is `active`."""
+        """A descriptor: readable if there is an answer to take, or the thread has ended. Valid while `active`."""
         return self._descriptor.fileno()
 
     def poll(self) -> T | None:
-        """The next answer, from the thread if it does the turns, otherwise from a turn done here. None if the thread
-        has none yet."""
+        """Return the next answer: of the thread if it is running, otherwise of a turn in the caller's thread. None if
+        the thread has no answer yet."""
         if self.active:
             return self.take()
         answer = self._turn()

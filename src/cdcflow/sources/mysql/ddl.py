@@ -55,7 +55,7 @@ class Statements:
         return self._tables.next_begin
 
     def begin(self, upto: int | None) -> None:
-        """Tables that begin before this coordinate stop being new: their table ids are looked up again."""
+        """Treat new tables that begin before this coordinate like all others. The ids of tables are looked up again."""
         self._tables.begin(upto)
         self._rows.forget_shapes(None)
 
@@ -267,11 +267,12 @@ class Statements:
     def _rename_tables(
         self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool
     ) -> list[EventChanges]:
-        """A table whose name disappears is emptied; a name that another table took is emptied and read.
+        """If a name disappears, the captured table is emptied. If another table takes the name, the captured table is
+        emptied and read again.
 
-        A table that gh-ost or pt-online-schema-change renames to replace another has that one's rows: the table
-        continues under its name (hard case M37), and is read again unless the log showed that it can hold no other
-        values. In that case it is read again only if it is being read.
+        gh-ost and pt-online-schema-change replace a table by renaming a copy of it. The copy has the same rows, so the
+        captured table continues under its name (hard case M37). It is read again, unless the log showed that the copy
+        can have no other values; then it is read again only if its backfill is not finished.
         """
         now: dict[TableId, TableId] = {}
         for old, new in pairs:

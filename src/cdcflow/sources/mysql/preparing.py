@@ -273,11 +273,13 @@ class Preparing:
         return MariadbGtids.parse(binlog_status.gtids_at(self._connection, seen.file, seen.pos) or "")
 
     def _is_purged(self, position: BinlogPosition) -> bool:
-        """The file of this position is gone. That is no loss if the change log has all of its transactions."""
+        """Whether the server no longer has the file of this position. Nothing is lost if the change log has all of its
+        transactions."""
         return position.file not in dict(binlog_status.files(self._connection))
 
     def _lost_nothing_of_mariadb(self, position: BinlogPosition) -> bool:
-        """The file of this position was purged, and the change log has every transaction before the oldest file."""
+        """Whether the file of this position was purged, but the change log has every transaction before the oldest
+        file."""
         files = binlog_status.files(self._connection)
         if not files or position.file in dict(files):
             return False

@@ -90,7 +90,7 @@ def column_numbers(names: Sequence[str]) -> list[int]:
 
 
 class Tables(Protocol):
-    """What the stream queries about tables. Called by the stream's thread, in the log's order."""
+    """What the stream needs to know about tables. Its thread calls these methods, in the log's order."""
 
     def catalog_name(self, table: TableId) -> TableId:
         """The table that this name in a statement or the log means, as the catalog names it."""

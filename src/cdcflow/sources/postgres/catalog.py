@@ -688,11 +688,11 @@ def column_numbers(
 
 
 def numbers_by_order(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
-    """The column numbers of a message's columns, which are in the order of their numbers.
+    """Return the column number of each column of a message. A message lists its columns by ascending number.
 
     Where names and types agree this is a lookup. Otherwise the most similar columns are paired: the same name and type,
-    the same name with a new type, a dropped column's position, a new name. A column for which there is no position gets
-    a number that no column has.
+    the same name with a new type, a dropped column's position, a new name. A column that matches no position gets a
+    number that no column has.
     """
     present = {(a.name, a.type_oid): a.number for a in attributes if not a.dropped}
     numbers = [present.get((c.name, c.type_oid), 0) for c in columns]

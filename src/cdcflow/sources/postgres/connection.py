@@ -406,7 +406,7 @@ def has_no_encoding(connection: Connection) -> bool:
 
 
 def history_lost(message: str, *, runbook: str = "slot-lost") -> HistoryLost:
-    """The error for log that is gone, with the only way on that loses nothing silently."""
+    """Return the error for log that the server no longer has. No other remedy loses nothing silently."""
     return HistoryLost(
         message,
         remedy="run `cdcflow run --accept-history-loss`: it creates a new slot and reads all tables again, "

@@ -45,9 +45,10 @@ class Tuples:
     size: Int64s
 
     def cells(self, column: int, tuples: Int64s | None, present: Bools | None = None) -> tuple[Cells, bool]:
-        """One column's cells of these tuples (None: all in order), and whether they came in binary.
+        """Return one column's cells of these tuples, and whether the server sent them in binary.
 
-        `present` False: there is no such tuple, which reads as NULL.
+        `tuples`: None means all tuples, in their order. `present`: where it is False, the tuple does not exist, and its
+        cell is NULL.
         """
         kind, start, size = self.kind[column], self.start[column], self.size[column]
         if tuples is not None:

@@ -243,7 +243,7 @@ class DeltaTable(StatementTable):
         return identity(lines) if lines else ""
 
     def drop_torn(self, published: int | None = None) -> None:
-        """Only in a folder: a store writes an object whole or not at all."""
+        """Set commits aside that were cut off. Nothing to do in a store: it writes an object whole or not at all."""
         if self._folder is None or not (torn := torn_since(self._folder / "_delta_log", published)):
             return
         set_aside(self._folder / "_delta_log", torn)

@@ -127,8 +127,8 @@ _MODES: Mapping[Mode, Callable[..., AbstractContextManager[Folding]]] = {
 
 
 def _each_key_once(session: SqlSession, layout: ColumnLayout, files: Sequence[InputFile], found: changes.View) -> bool:
-    """Return whether the changes are whole rows with unique keys, as after a backfill. Manifests show whether that is
-    possible, and usually that it is so; otherwise the log's keys are checked."""
+    """Return whether the changes are whole rows with unique keys, as after a backfill. The manifests exclude it, or
+    usually prove it. If they do neither, the keys in the log are checked."""
     target = layout.target
     if not target.key or not all(f.ops and f.ops.keys() <= {"c", "r"} and not f.file.partial for f in files):
         return False

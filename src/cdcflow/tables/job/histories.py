@@ -154,7 +154,7 @@ def _default_offsets(layout: ColumnLayout, evolution: Evolution, files: Sequence
 def _missing(
     session: SqlSession, layout: ColumnLayout, names: OffsetNames, range_: history.RangeFacts
 ) -> frozenset[Mask]:
-    """Return the sets of columns (positions) that open rows of the table lack."""
+    """Return which columns have no known value in open versions: the distinct sets of their positions."""
     if range_.standing is None:
         return frozenset()
     at = {column.name: i for i, column in enumerate(layout.target.columns)}

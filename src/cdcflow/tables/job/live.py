@@ -54,8 +54,8 @@ TRIES_MAX = 3
 """How often the log is read again after it was compacted or expired during a read."""
 
 BROADCAST_ROWS_MAX = 1_000_000
-"""Up to this many changes, their keys are sent to every executor; beyond it, the table's rows are sorted to join
-them."""
+"""The keys of at most this many changes are sent to every executor. To join more changes, the table's rows are
+sorted."""
 
 TOGETHER_ROWS_MAX = 100_000
 """Up to this many changes are reduced by one task."""

@@ -55,7 +55,7 @@ MACROS = (
 
 
 def connect(threads: int = 1) -> duckdb.DuckDBPyConnection:
-    """Open a database in memory that has them."""
+    """Open a database in memory that has the functions of Spark that merges use."""
     # Nothing is downloaded: a missing extension is an error.
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,

@@ -86,7 +86,7 @@ class RangeFacts:
 
     @property
     def whole(self) -> bool:
-        """Whether rows may end that have no change in the range."""
+        """Whether the range may end versions of rows that it has no change of."""
         return bool(self.truncates or self.swept or self.made_again)
 
     @property

@@ -151,7 +151,8 @@ def _by_key(folding: Folding, rows: str, *, broadcast: bool) -> str:
 
 
 def _with_doubled(folding: Folding, rows: str, found: str) -> str:
-    """A merge changes each of the rows that have a key: those that a key of the range has twice stay two."""
+    """Return SQL for the rows of a range. If the table has two rows with one key, so has the result: a merge changes
+    both of them."""
     layout = folding.layout
     names = [name_sql(layout.target.columns[i].name) for i in layout.key]
     keys = f"(SELECT {', '.join(f'c{i}' for i in layout.key)} FROM {folding.changes})"
@@ -181,7 +182,8 @@ def _staying(folding: Folding) -> str:
 
 
 def _counted_rows(folding: Folding, rows: str, *, broadcast: bool) -> str:
-    """Each distinct row of the range, as often as it exists after it: see `reduce.counting`."""
+    """Return SQL for the distinct rows of a range, each as often as the table has it after the range (see
+    `reduce.counting`)."""
     target = folding.layout.target
     names = [name_sql(c.name) for c in target.columns]
     columns = ", ".join(f"c{i}" for i in range(len(names)))

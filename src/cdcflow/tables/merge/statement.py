@@ -261,7 +261,7 @@ def create_table(
 
 
 def begin(table: str, begun: int) -> str:
-    """For a table that was created and has no rows yet: record the offset from which it is folded now."""
+    """Return SQL that records, for a new table without rows, the offset from which it is folded."""
     return _set(table, {BEGUN_PROPERTY: str(begun)})
 
 

@@ -422,7 +422,7 @@ def _by_code(value: bytes, charset: str, policy: str, known: dict[bytes, str]) -
 
 @cache
 def _walk(charset: str) -> re.Pattern[bytes]:
-    """Matches one code after another, in any bytes."""
+    """Matches the next code of the character set, or a single byte that begins none."""
     return re.compile(_CODES[charset] + b"|.", re.DOTALL)
 
 
