@@ -15,7 +15,7 @@ import typer
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json, OnMaster
 from cdcflow.config import KafkaLog, byte_count, load, seconds
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, HistoryLost
 
 if TYPE_CHECKING:
     from cdcflow.capture.interleave.progress import CommandRecord
@@ -417,15 +417,23 @@ def _name(table: Mapping[str, Any]) -> str:
 
 
 def _tail_from(log: LogReader, table: TableId | None, limit: int) -> int:
-    """The offset from which there are about `limit` rows (of this table) left: searches back further and further."""
+    """The offset from which there are about `limit` rows (of this table) left: searches back further and further.
+
+    If the rows before some offset have expired, the search ends there, by halving the distance to it.
+    """
     end = _end(log)
-    start, span = end, limit
-    while start > 1:
-        start, span = max(1, end - span), span * 8
-        found = [offset for offset, _ in _rows(log, table, start, end)]
+    kept, expired, span = end, 0, limit
+    while kept > expired + 1:
+        start = max(1, end - span, (expired + kept) // 2 if expired else 1)
+        try:
+            found = [offset for offset, _ in _rows(log, table, start, end)]
+        except HistoryLost:
+            expired = start
+            continue
         if len(found) >= limit:
             return found[-limit]
-    return start
+        kept, span = start, span * 8
+    return kept
 
 
 def _lines(log: LogReader, table: TableId | None, first: int, end: int, json: bool) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,1 @@
+"""Logs, warehouses and settings files that an earlier version wrote, and tests that this version reads them."""

@@ -1,0 +1,48 @@
+"""Settings files of an earlier version."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.stored.archives import Stored, different
+from tests.unit.config.test_settings_docs import names
+
+from cdcflow.config import Config, load
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stored:
+    made = Stored("settings", tmp_path / "settings")
+    monkeypatch.chdir(made.folder)
+    return made
+
+
+def _named(values: Any, before: str = "") -> set[str]:
+    """The names of all settings that have a value, as the reference has them."""
+    if isinstance(values, list):
+        return set().union(*(_named(value, before) for value in values)) if values else set()
+    if not isinstance(values, dict):
+        return set() if values is None else {before.removesuffix(".")}
+    return {before.removesuffix(".")}.union(*(_named(value, f"{before}{name}.") for name, value in values.items()))
+
+
+def test_settings_files_have_the_values_that_they_had(stored: Stored) -> None:
+    """A new version must start with the file of the earlier one, and mean the same by it."""
+    found: list[str] = []
+    for asked in stored.answers:
+        now = load(Path(asked["file"])).model_dump_json().replace(str(stored.folder), "{folder}")
+        found += different(asked["values"], json.loads(now), asked["file"])
+    assert found == []
+    assert len(stored.answers) > 20
+
+
+def test_each_setting_of_then_is_in_a_file(stored: Stored) -> None:
+    """What no file has may be read otherwise, or not at all, and nothing would show it."""
+    set_somewhere = set().union(*(_named(asked["values"]) for asked in stored.answers))
+    assert (
+        sorted(name for name in names(Config) if name.replace(".each.", ".each.public.orders.") not in set_somewhere)
+        == []
+    )
