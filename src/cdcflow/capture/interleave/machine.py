@@ -94,7 +94,7 @@ class Interleave:
         stored = Progress.from_json(checkpoint.progress)
         self._backlog = Backlog(stored, tables, limits, checkpoint.next_offset, partial)
         seen = Delivered(delivered, limits.delivered_max)
-        self._windows = WindowSequence(epoch, self._backlog, self._tail, seen, limits)
+        self._windows = WindowSequence(epoch, self._backlog, self._tail, seen)
         for table, keys in partial.items():
             if keys is None and (known := self._backlog.get(table)) is not None and known.collects_from is not None:
                 self._windows.again(table, UNKNOWN)
@@ -122,7 +122,6 @@ class Interleave:
 
     def use(self, limits: Limits) -> None:
         """Apply other limits, beginning with the next chunk."""
-        self._windows.limits = limits
         self._backlog.use(limits)
 
     @property

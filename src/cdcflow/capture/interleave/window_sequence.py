@@ -37,7 +37,6 @@ from __future__ import annotations
 from cdcflow.capture.interleave.backlog import TOO_MANY, Backlog
 from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
-from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import (
     Chunk,
     ChunkFailed,
@@ -67,13 +66,12 @@ class WindowSequence:
     both. Any thread may read `window`.
     """
 
-    def __init__(self, epoch: Epoch, backlog: Backlog, tail: Tail, delivered: Delivered, limits: Limits) -> None:
+    def __init__(self, epoch: Epoch, backlog: Backlog, tail: Tail, delivered: Delivered) -> None:
         self._epoch = epoch
         self._backlog = backlog
         self._choice = ChunkChoice(backlog)
         self._tail = tail
         self._delivered = delivered
-        self.limits = limits
         self.asks: list[Effect] = []
         self.window: Window | None = None
         self._windows = 0
@@ -126,7 +124,7 @@ class WindowSequence:
         for table in sorted(window.tables):
             if (reason := window.conflict(table, (touching,))) is not None:
                 self._give_up(table, reason)
-        if window.held_bytes > self.limits.held_bytes_max:
+        if window.held_bytes > self._backlog.limits.held_bytes_max:
             self._give_up_overflow(window)
 
     def advance(self, position: Position, commit_ts: int) -> None:
@@ -217,7 +215,7 @@ class WindowSequence:
             if self._choice.is_read(table):
                 self.stop(table, "done")
                 continue
-            if turns == self.limits.chunks_per_window:
+            if turns == self._backlog.limits.chunks_per_window:
                 break
             if self._choice.is_held_up(table, self._delivered):
                 # Reading it now would be useless: a snapshot answers the question as well as a chunk and costs the
@@ -315,7 +313,9 @@ class WindowSequence:
             smaller = self._choice.shrink_chunk(table)
             self._give_up(table, "too many changes were held back", bytes=window.held_bytes)
             if not smaller:
-                reason = f"more than {self.limits.held_bytes_max} bytes were written while the table was read whole"
+                reason = (
+                    f"more than {self._backlog.limits.held_bytes_max} bytes were written while the table was read whole"
+                )
                 self.stop(
                     table,
                     "failed",
@@ -365,7 +365,7 @@ class WindowSequence:
             for table in sorted(inside):
                 self._give_up(table, failed.reason)
             if self.window is not None and not inside:
-                self._mark_not_before_us = self._now_us + self.limits.retry_pause_us
+                self._mark_not_before_us = self._now_us + self._backlog.limits.retry_pause_us
                 self._close_window()
             return
         known = self._backlog.get(failed.table)

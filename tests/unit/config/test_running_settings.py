@@ -1,0 +1,76 @@
+"""Settings of a backfill that apply while it runs have one owner: the machine that requests the chunks."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.capture.small_source import ORDERS
+
+import cdcflow
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.machine import Interleave
+from cdcflow.config import Config
+from cdcflow.config.changes import RULES, rule_for
+from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.wiring.captures import limits
+
+PREFIX = "source.backfill."
+RUNNING = [rule.name.removeprefix(PREFIX) for rule in RULES if rule.taken == "running" and rule.name.startswith(PREFIX)]
+SOURCES = Path(cdcflow.__file__).parent / "sources"
+DIALECTS = {
+    "postgres": "postgresql://localhost/shop",
+    "mysql": "mysql://localhost",
+    "mariadb": "mysql://localhost",
+}
+
+
+def config(kind: str, **backfill: Any) -> Config:
+    tables = ["public.orders" if kind == "postgres" else "shop.orders"]
+    source = {"kind": kind, "url": DIALECTS[kind], "tables": tables, "backfill": backfill}
+    return Config.model_validate({"source": source, "log": {"path": "log"}})
+
+
+def test_no_dialect_reads_a_setting_that_changes_while_it_runs() -> None:
+    """A copy taken at the start is not the setting in use: a lowered limit did not reach a running capture once."""
+    assert len(RUNNING) >= 6
+    found = [
+        f"{path.relative_to(SOURCES)}:{node.lineno} {node.attr}"
+        for path in SOURCES.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in RUNNING
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("kind", DIALECTS)
+@pytest.mark.parametrize("name", RUNNING)
+def test_each_setting_of_a_running_backfill_reaches_the_machine(kind: str, name: str) -> None:
+    """The file says 7, the machine of the running attempt works with 7: of every dialect, for every such setting."""
+    assert rule_for(PREFIX + name).taken == "running"
+    before, now = (limits(config(kind, **given), backfill_new=True) for given in ({}, {name: changed(name)}))
+    machine = Interleave(
+        epoch=Epoch(1),
+        checkpoint=Checkpoint(),
+        tables={ORDERS.id: ORDERS},
+        limits=before,
+        delivered=np.empty(0, np.uint64),
+        partial={},
+    )
+    machine.use(now)
+    assert now != before
+    assert in_use(machine) == [now]
+
+
+def changed(name: str) -> int:
+    return 7 if name.endswith("_ms") else 7_000_000
+
+
+def in_use(machine: Interleave) -> list[Limits]:
+    """Every `Limits` that the machine or a part of it keeps."""
+    parts: list[Any] = [machine, *vars(machine).values()]
+    kept = [value for part in parts if hasattr(part, "__dict__") for value in vars(part).values()]
+    return [value for value in kept if isinstance(value, Limits)]
