@@ -44,12 +44,12 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap, sampling, second_opinion
+from cdcflow.sources.mysql import binlog_status, doctor, overlap, sampling, second_opinion
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.comparing import MySQLComparison
-from cdcflow.sources.mysql.connection import Connection, Connector, Secret
+from cdcflow.sources.mysql.connection import Connection, Connector, Secret, query
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
 from cdcflow.sources.mysql.event_samples import EventSamples
@@ -64,6 +64,9 @@ from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.mysql.types.columns import Policy
 from cdcflow.sources.mysql.types.registry import kept_as
+
+_SIZES = "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM information_schema.TABLES"
+
 
 FIRST_SERVER_ID = 1 << 31
 """Generated server ids start here: operators usually number their servers from 1."""
@@ -188,7 +191,7 @@ class MySQLSource:
         self._catalog.check(selected, had_some=self._still_selects(known))
         kept = self._policies_by_table(selected)
         why, other = policies.reread(before, kept), policies.otherwise(before, kept)
-        found = self._catalog.ask("reading the statistics of tables", estimates.sizes)
+        found = self._catalog.ask("reading the statistics of tables", sizes)
         unknown = (None, None)
         return Preview(
             tuple(
@@ -551,3 +554,13 @@ def _retention(found: Mapping[str, object]) -> dict[str, str]:
     kept = {"kept_seconds": "unlimited" if not seconds else str(int(seconds))}
     size = str(found.get("max_binlog_total_size") or "0")
     return kept | ({"kept_bytes_max": size} if size != "0" else {})
+
+
+def sizes(connection: Connection) -> dict[tuple[str, str], tuple[int | None, int | None]]:
+    """Rows and bytes by schema and name; None if the server does not know. InnoDB estimates rows from a sample, and a
+    server may report statistics that are a day old."""
+    return {(schema, name): (_number(rows), _number(size)) for schema, name, rows, size in query(connection, _SIZES)}
+
+
+def _number(value: object) -> int | None:
+    return None if value is None else int(str(value))

@@ -29,7 +29,7 @@ from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.postgres import estimates, publication, sampling, slot
+from cdcflow.sources.postgres import publication, sampling, slot
 from cdcflow.sources.postgres.catalog import Catalog, Selected
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
@@ -38,15 +38,25 @@ from cdcflow.sources.postgres.connection import Connection, Connector, Secret, m
 from cdcflow.sources.postgres.identity import check_database, check_server, identify, is_replaced
 from cdcflow.sources.postgres.known_tables import names_by_oid, state_of_selected
 from cdcflow.sources.postgres.lives import LIVES, Life, Lives, ended_from, ended_lives
-from cdcflow.sources.postgres.lsn import lsn_of
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.naming import Names, made_name
 from cdcflow.sources.postgres.opening import Opening
 from cdcflow.sources.postgres.preparing import Preparing
 from cdcflow.sources.postgres.rewrites import RowVersions
-from cdcflow.sources.postgres.status import log_end, only_slot, status_of
 from cdcflow.sources.postgres.table_names import TableNames
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 from cdcflow.sources.postgres.unbroken import check_names, check_publication, check_unbroken
+
+# A table that was never analyzed has -1 rows: the number is unknown. Indexes are not read, so they do not count.
+_SIZES = """
+SELECT r.oid::bigint, CASE WHEN bool_and(c.reltuples >= 0) THEN sum(c.reltuples)::bigint END,
+       sum(pg_catalog.pg_table_size(c.oid))::bigint
+FROM unnest(%s::oid[]) AS r (oid)
+LEFT JOIN LATERAL pg_catalog.pg_partition_tree(r.oid) AS p ON p.isleaf
+JOIN pg_catalog.pg_class c ON c.oid = coalesce(p.relid, r.oid)
+GROUP BY r.oid
+"""
+
 
 CREATION_WAIT_S = 60.0
 OLDER_WAIT_S = 60.0
@@ -282,7 +292,7 @@ class PostgresSource:
         kept = {d.table: d.kept for d in described}
         why, other = policies.reread(before, kept), policies.otherwise(before, kept)
         oids = [d.table.incarnation for d in described]
-        found = self._catalog.ask("reading the statistics of tables", lambda c: estimates.sizes(c, oids))
+        found = self._catalog.ask("reading the statistics of tables", lambda c: sizes(c, oids))
         return Preview(
             tuple(
                 TablePreview(
@@ -400,3 +410,54 @@ class PostgresSource:
         before = self._checkpoint.source
         name = before["publication"]
         check_publication(connection, publication.read(connection, name), name, before["publication_state"])
+
+
+def sizes(connection: Connection, oids: Sequence[int]) -> dict[int, tuple[int | None, int | None]]:
+    """Rows and bytes by oid; a partitioned table's are those of its partitions. None: the server does not know."""
+    return {oid: (rows, size) for oid, rows, size in connection.execute(_SIZES, (list(oids),))}
+
+
+def status_of(connection: Connection, name: str | None, acknowledged: Position | None) -> SourceStatus:
+    """Lag and retained log of a slot; `name` is None if no slot was created yet."""
+    found = None if name is None else slot.read(connection, name)
+    row = connection.execute(
+        """
+        SELECT pg_catalog.pg_current_wal_flush_lsn()::text, s.safe_wal_size, age(s.catalog_xmin)
+        FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %s
+        """,
+        (name,),
+    ).fetchone()
+    assert row is not None  # noqa: S101  one row by construction
+    end = lsn_of(row[0])
+    details = {"server_end": position_of(end), "slot": name or "none"}
+    if found is not None:
+        details |= {
+            "wal_status": found.wal_status or "unknown",
+            "active": "yes" if found.active_pid else "no",
+            "catalog_xmin_age": str(row[2] or 0),
+            "safe_wal_bytes": "unlimited" if row[1] is None else str(row[1]),
+        }
+        if found.invalidation:
+            details["invalidation_reason"] = found.invalidation
+    at = lsn_of(acknowledged) if acknowledged else (found.confirmed if found else None)
+    return SourceStatus(
+        lag_bytes=None if at is None else max(end - at, 0),
+        retained_bytes=None if found is None or found.restart is None else max(end - found.restart, 0),
+        details=details,
+    )
+
+
+def log_end(connection: Connection) -> int:
+    """A position in the server's log after everything that is committed now."""
+    row = connection.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None  # noqa: S101  one row by construction
+    return lsn_of(row[0])
+
+
+def only_slot(connection: Connection) -> str | None:
+    """The slot that cdcflow made in this database, where it made just one."""
+    rows = connection.execute(
+        "SELECT slot_name FROM pg_catalog.pg_replication_slots "
+        "WHERE database = current_database() AND slot_name ~ '^cdcflow_[0-9a-f]{8}$'"
+    ).fetchall()
+    return str(rows[0][0]) if len(rows) == 1 else None
