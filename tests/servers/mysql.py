@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +20,7 @@ from typing import Any
 import pymysql
 from pymysql.constants import CLIENT
 from tests.servers import debian
+from tests.support.polling import PATIENCE_S, wait_until
 
 from cdcflow.demo.servers import mysql
 from cdcflow.demo.servers.mysql import PACKAGES, VARIABLES, Flavor, Installation, find_installation, unpacked_package
@@ -191,15 +191,12 @@ class MySQLDatabase:
             if not let_go.is_set():
                 let_go.set()
                 server.execute(end)
-                writer.join(20)
+                writer.join(PATIENCE_S)
 
         try:
-            deadline = time.monotonic() + 20
             # The end of the log is not asked for: MariaDB does not tell it while two commits wait.
-            while not server.waits_for_replica(statement):
-                if time.monotonic() > deadline:
-                    raise RuntimeError("the statement does not wait for a replica; did another commit come before it?")
-                time.sleep(0.02)
+            what = "the statement to wait for a replica; did another commit come before it?"
+            wait_until(lambda: server.waits_for_replica(statement), what)
             yield release
         finally:
             release()

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+from tests.support.polling import wait_until
 
 from cdcflow.demo.servers import postgres
 from cdcflow.demo.servers.postgres import HBA, SUPERUSER, binaries, environment
@@ -109,11 +110,12 @@ class PostgresServer(postgres.PostgresServer):
         assert self._process is not None
         heard = self.log.read_text(errors="replace").count("received SIGHUP")
         self._process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 30
-        while self.log.read_text(errors="replace").count("received SIGHUP") == heard:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"PostgreSQL did not reload its settings:\n{self.log_tail()}")
-            time.sleep(0.005)
+        wait_until(
+            lambda: self.log.read_text(errors="replace").count("received SIGHUP") > heard,
+            "PostgreSQL to reload its settings",
+            pause_max_s=0.005,
+            more=self.log_tail,
+        )
 
     def _wait_until_commits_hang(self) -> None:
         """Commit something until it hangs: the checkpointer, not the postmaster, applies the setting, with a delay."""
@@ -178,18 +180,15 @@ class Database:
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
                 (self.name,),
             )
-            deadline = time.monotonic() + 20
-            while True:
-                try:
-                    connection.execute(
-                        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
-                        (self.name,),
-                    )
-                    break
-                except psycopg.errors.ObjectInUse:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.02)
+
+            def are_dropped() -> bool:
+                drops = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+                with contextlib.suppress(psycopg.errors.ObjectInUse):
+                    connection.execute(drops, (self.name,))
+                    return True
+                return False
+
+            wait_until(are_dropped, "the database's slots to be free")
             name = sql.Identifier(self.name)
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
 

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.servers.mysql import MySQLDatabase
+from tests.support.polling import wait_for
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.read import reader
@@ -76,13 +76,6 @@ def daemon(config: Path, end: signal.Signals) -> Iterator[None]:
         said.close()
 
 
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, "what was waited for did not happen"
-        time.sleep(0.1)
-
-
 def progress(log: Path) -> tuple[int, bool, str]:
     """The next offset, whether all tables are read, and the position of the latest cut."""
     with contextlib.suppress(ConfigurationError):  # no log yet
@@ -111,12 +104,17 @@ def test_copy_is_exact_after_a_kill_in_the_backfill(mysql_database: MySQLDatabas
     )
     with writing(mysql_database):
         with daemon(config, signal.SIGKILL):
-            until(lambda: progress(log)[0] > 3000)
+            wait_for(lambda: progress(log), lambda found: found[0] > 3000, "rows", patience_s=PATIENCE_S)
         with daemon(config, signal.SIGTERM):
-            until(lambda: progress(log)[1])
+            wait_for(lambda: progress(log), lambda found: found[1], "all tables to be read", patience_s=PATIENCE_S)
     end = BinlogPosition(*mysql_database.server.binlog()).coordinate
     with daemon(config, signal.SIGTERM):
-        until(lambda: BinlogPosition.parse(progress(log)[2]).coordinate >= end)
+        wait_for(
+            lambda: BinlogPosition.parse(progress(log)[2]).coordinate,
+            lambda place: place >= end,
+            "the log to reach the end",
+            patience_s=PATIENCE_S,
+        )
     found = {table.name: rows for table, rows in folded_log(log).items()}
     for table in ("t", "u"):
         with mysql_database.session() as connection, connection.cursor() as cursor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 from tests.support.mysql.controlled_source import MakeMySQLCapture
+from tests.support.polling import AtIntervals, wait_until
 from tests.support.postgres.controlled_source import LOG_ID
 
 from cdcflow.capture.interleave.messages import Committed
@@ -68,10 +68,8 @@ def write_in_a_new_file(server: MySQLServer, database: MySQLDatabase, word: str)
 
 
 def wait_for_checkpoint(server: MySQLServer) -> None:
-    deadline = time.monotonic() + 30
-    while server.flavor == "mariadb" and not has_its_checkpoint(server):
-        assert time.monotonic() < deadline, "no checkpoint in the new file"
-        time.sleep(0.02)
+    if server.flavor == "mariadb":
+        wait_until(lambda: has_its_checkpoint(server), "a checkpoint in the new file")
 
 
 def has_its_checkpoint(server: MySQLServer) -> bool:
@@ -199,11 +197,17 @@ def test_checkpoint_after_the_last_transaction_is_the_same_history(
     database.execute("CREATE TABLE t (id int PRIMARY KEY AUTO_INCREMENT, v int)")
     capture = make_capture(database)
     begun = capture.prepare()
-    deadline = time.monotonic() + 30
-    while not is_last_before_a_checkpoint(own_mysql):
-        assert time.monotonic() < deadline, "no checkpoint after a transaction"
-        database.execute("FLUSH BINARY LOGS", "INSERT INTO t (v) VALUES (1)")
-        time.sleep(0.05)
+    rotate = AtIntervals(
+        lambda: database.execute("FLUSH BINARY LOGS", "INSERT INTO t (v) VALUES (1)"), 0.05, growth=1.0
+    )
+
+    def is_last() -> bool:
+        if is_last_before_a_checkpoint(own_mysql):
+            return True
+        rotate()
+        return False
+
+    wait_until(is_last, "a checkpoint after a transaction")
     ours = logged([e.run for e in capture.events() if isinstance(e, Committed) and isinstance(e.run, Run)])
     at_end = replace(begun, position=Position(ours.column("position")[-1].as_py()), next_transaction=len(ours) + 1)
     source = make_capture(database).source

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
+from tests.support.polling import wait_for, wait_until
 from typer.testing import CliRunner
 
 from cdcflow import wiring
@@ -83,12 +83,12 @@ def purge(server: MySQLServer, file: str) -> None:
     """Purge all files that are older than the present one. MariaDB silently keeps those that it may still need
     itself.
     """
-    for _ in range(200):
+
+    def is_purged() -> bool:
         server.execute(f"PURGE BINARY LOGS TO '{server.binlog()[0]}'")
-        if file not in [row[0] for row in server.execute("SHOW BINARY LOGS")]:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"{server.flavor} does not purge {file}")
+        return file not in [row[0] for row in server.execute("SHOW BINARY LOGS")]
+
+    wait_until(is_purged, f"{server.flavor} to purge {file}")
 
 
 def test_purged_log_is_a_loss_with_the_gap_named(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
@@ -173,15 +173,15 @@ def replica(own_mysql: MySQLServer, flavor: Flavor) -> Iterator[MySQLServer]:
 def caught_up(replica: MySQLServer, database: MySQLDatabase, rows: int) -> MySQLDatabase:
     """Wait until the replica has this many rows; return the database on it."""
     there = MySQLDatabase(replica, database.name)
-    deadline = time.monotonic() + 30
-    while True:
+
+    def count() -> object:
         try:
-            if there.execute("SELECT count(*) FROM t")[0][0] == rows:
-                return there
+            return there.execute("SELECT count(*) FROM t")[0][0]
         except Exception as error:  # noqa: BLE001  the server is not up yet
-            last = error
-        assert time.monotonic() < deadline, f"the replica does not follow: {last}"
-        time.sleep(0.1)
+            return error
+
+    wait_for(count, lambda found: found == rows, f"{rows} rows in the replica")
+    return there
 
 
 def test_promoted_replica_is_followed_without_a_gap_or_a_double(

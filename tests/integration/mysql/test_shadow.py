@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.servers.mysql import Flavor, MySQLDatabase
+from tests.support.capture.shadow_checks import checks, differences, until_checked, until_different
 from tests.support.capture.watched_capture import Watched
 from tests.support.capture.wrong_decoder import make_wrong, wrong_in
+from tests.support.polling import AtIntervals
 
 from cdcflow.sources.mysql import chunks, decoders, ranges, row_events
 from cdcflow.sources.mysql.rows import DecodedRows
@@ -54,14 +57,6 @@ def watched(folder: Path, database: MySQLDatabase, flavor: Flavor, fence: str = 
     return Watched(folder, source, shadow_every="10ms", freshness_every="1h")
 
 
-def checks(status: dict[str, Any]) -> int:
-    return int(status["counts"]["shadow_checks"])
-
-
-def differences(on: Watched) -> list[dict[str, object]]:
-    return [fields for event, fields in on.told if event == "shadow check found a difference"]
-
-
 @pytest.mark.parametrize("fence", ["marks", "read-only"])
 def test_rows_of_many_types_are_checked_and_no_type_is_blamed(
     flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, fence: str
@@ -79,13 +74,8 @@ def test_rows_of_many_types_are_checked_and_no_type_is_blamed(
         for id_, values in enumerate(rows):
             mysql_database.execute(f"INSERT INTO t VALUES ('Zoë', {id_}, 0, {values})")
             before = checks({"counts": on.capture.counts()})
-
-            def is_checked(status: dict[str, Any], id_: int = id_, before: int = before) -> bool:
-                # Again and again: a change that comes before the next check is due is none that is taken.
-                mysql_database.execute(f"UPDATE t SET changes = changes + 1 WHERE id = {id_}")
-                return checks(status) > before + 1
-
-            on.until(is_checked, f"checks of row {id_}")
+            change = f"UPDATE t SET changes = changes + 1 WHERE id = {id_}"
+            until_checked(on, partial(mysql_database.execute, change), before + 2)
     assert on.error is None
     assert differences(on) == []
 
@@ -114,7 +104,7 @@ def test_nothing_is_blamed_while_writers_continue(
         on.until(lambda s: {t["state"] for t in s.get("tables", {}).values()} == {"done"}, "the backfill")
         for act in acts * 10:
             mysql_database.execute(*act)
-        on.until(lambda s: mysql_database.execute("UPDATE t SET f = f + 1 WHERE id = 2") or checks(s) > 20, "checks")
+        until_checked(on, partial(mysql_database.execute, "UPDATE t SET f = f + 1 WHERE id = 2"), 21)
     assert on.error is None
     assert differences(on) == []
 
@@ -138,10 +128,7 @@ def test_a_decoder_that_errs_is_found(
         on.until(checks, "a check of what is right")
         assert differences(on) == []
         make_wrong(monkeypatch, BinlogStream, wrong_in("at", an_hour))
-        found = on.until(
-            lambda s: mysql_database.execute("UPDATE t SET v = v + 1") or s["tables"][table].get("shadow_difference"),
-            "the difference",
-        )
+        found = until_different(on, partial(mysql_database.execute, "UPDATE t SET v = v + 1"), table)
         page = on.metrics(found)
     assert page["cdcflow_shadow_differences_total"] >= 1
     assert (differences(on)[0]["table"], differences(on)[0]["columns"]) == (table, "at")
@@ -165,13 +152,14 @@ def test_a_type_that_is_misunderstood_everywhere_is_found_by_another_library(
     table = f"{mysql_database.name}.t"
 
     def is_checked(status: dict[str, Any]) -> bool:
-        mysql_database.execute("UPDATE t SET v = v + 1")
+        change()
         return bool(status["counts"]["shadow_events"] and checks(status))
 
     def is_found(status: dict[str, Any]) -> bool:
-        mysql_database.execute("UPDATE t SET v = v + 1")
+        change_again()
         return bool(opinions(on) and checks(status) > checked + 2)
 
+    change, change_again = (AtIntervals(partial(mysql_database.execute, "UPDATE t SET v = v + 1")) for _ in "12")
     misunderstand_datetime(monkeypatch)
     with watched(tmp_path, mysql_database, flavor) as on:
         on.until(lambda s: s["tables"].get(table, {}).get("state") == "done", "the backfill")

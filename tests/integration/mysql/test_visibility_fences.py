@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
+from tests.support.polling import wait_until
 from tests.support.postgres.controlled_source import rows_of
 
 from cdcflow.capture.interleave.messages import Committed
@@ -147,8 +147,7 @@ def test_between_both_bounds_nothing_is_claimed(mysql_database: MySQLDatabase, c
     for writer in writers:
         writer.start()
     planned = capture.plan("t")
-    while mysql_database.execute("SELECT count(*) FROM t")[0][0] < 50:
-        time.sleep(0.01)
+    wait_until(lambda: mysql_database.execute("SELECT count(*) FROM t")[0][0] >= 50, "fifty rows")
     reads = [capture.read(planned, size=1_000_000) for _ in range(15)]
     stop.set()
     for writer in writers:

@@ -12,6 +12,7 @@ import pymysql
 import pytest
 from tests.servers.mysql import MySQLDatabase, MySQLServer
 from tests.support.mysql.binlog_decoder import TestTables
+from tests.support.polling import wait_until
 from tests.support.postgres.wire import Row, Spools, marks, transactions
 
 from cdcflow.capture.interleave.messages import Committed
@@ -77,12 +78,14 @@ class Follower:
         self.stream = BinlogStream(PlainConnector(database.server, **options), dump, self.decoder, conflicts=conflicts)
         self.events: list[StreamEvent] = []
 
-    def until(self, done: Callable[[], bool], timeout_s: float = 20) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not done() or self.stream._ahead.active:
-            assert time.monotonic() < deadline, self.events
+    def until(self, done: Callable[[], bool]) -> None:
+        def holds() -> bool:
+            if done() and not self.stream._ahead.active:
+                return True
             self.events += self.stream.poll()
-            time.sleep(0.005)
+            return False
+
+        wait_until(holds, "the stream to come so far", pause_max_s=0.005, more=lambda: self.events)
 
     def upto(self, place: tuple[str, int]) -> list[list[Row]]:
         """The rows of all transactions up to a place of the log."""
@@ -270,9 +273,12 @@ def test_purged_log_is_history_lost(own_mysql: MySQLServer) -> None:
     begin = here(database)
     database.execute("INSERT INTO t (id) VALUES (1)", "FLUSH BINARY LOGS", "INSERT INTO t (id) VALUES (2)")
     file, _ = own_mysql.binlog()
-    while str(own_mysql.execute("SHOW BINARY LOGS")[0][0]) != file:  # MariaDB keeps what its engine may still need
+
+    def is_purged() -> bool:
         own_mysql.execute(f"PURGE BINARY LOGS TO '{file}'")
-        time.sleep(0.05)
+        return str(own_mysql.execute("SHOW BINARY LOGS")[0][0]) == file
+
+    wait_until(is_purged, "the older files to be purged")  # MariaDB keeps what its engine may still need
     for by_gtid in (False, True):
         follower = Follower(database, begin, by_gtid=by_gtid)
         assert "--accept-history-loss" in str(follower.fails(HistoryLost))

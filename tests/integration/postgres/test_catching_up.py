@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,6 +13,7 @@ import numpy as np
 import psycopg
 import pytest
 from tests.servers.postgres import Database
+from tests.support.polling import wait_until
 from tests.support.postgres.controlled_source import SLOT, Capture, MakeCapture, Row, rows_of
 
 from cdcflow.capture.interleave.messages import Committed, MarkSeen
@@ -84,21 +84,21 @@ def change(session: psycopg.Connection[Any], dice: random.Random, number: int) -
 
 
 def followed(
-    capture: Capture, token: Token, *, durable: Callable[[StreamEvent], bool] = lambda _: True, patience_s: float = 60
+    capture: Capture, token: Token, *, durable: Callable[[StreamEvent], bool] = lambda _: True
 ) -> list[StreamEvent]:
     """Everything up to a mark, each event acknowledged on arrival where `durable` says to."""
     found: list[StreamEvent] = []
-    deadline = time.monotonic() + patience_s
     stream = capture.stream
-    while not any(isinstance(e, MarkSeen) and e.token == token for e in found):
-        assert time.monotonic() < deadline, "the mark never came"
+
+    def has_mark() -> bool:
         events = stream.poll()
         for event in events:
             if durable(event):
                 stream.acknowledge(position_after(event))
-        found += events
-        if not events:
-            time.sleep(0.002)
+        found.extend(events)
+        return any(isinstance(e, MarkSeen) and e.token == token for e in events)
+
+    wait_until(has_mark, "the mark", pause_max_s=0.002)
     return found
 
 
@@ -227,8 +227,8 @@ def test_slot_that_a_dead_daemon_still_holds_is_advanced_later(database: Databas
     with psycopg.connect(f"{database.url}?replication=database", autocommit=True) as dead:
         options = f"proto_version '2', publication_names '{SLOT}'"
         dead.pgconn.send_query(f"START_REPLICATION SLOT {SLOT} LOGICAL 0/0 ({options})".encode())
-        while database.execute(f"SELECT active_pid IS NULL FROM pg_replication_slots WHERE slot_name = '{SLOT}'")[0][0]:
-            time.sleep(0.01)
+        held = f"SELECT active_pid IS NOT NULL FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
+        wait_until(lambda: database.execute(held)[0][0], "the slot to be held")
         found: list[StreamEvent] = []
         while windows_of(stream) < 5:
             for event in stream.poll():

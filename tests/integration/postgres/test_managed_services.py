@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.servers import debian
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.polling import wait_until
 from tests.support.postgres.controlled_source import MakeCapture
 
 from cdcflow.capture.ports.findings import Finding
@@ -154,11 +154,12 @@ def _running_pgbouncer(database: Database, room: Path, ignored: str) -> Iterator
             **user.process(),
         )
     try:
-        deadline = time.monotonic() + 30
-        while b"listening on" not in (room / "log").read_bytes():
+
+        def listens() -> bool:
             assert started.poll() is None, (room / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+            return b"listening on" in (room / "log").read_bytes()
+
+        wait_until(listens, "PgBouncer to listen")
         yield f"postgresql://postgres@127.0.0.1:{port}/{database.name}"
     finally:
         started.terminate()

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psycopg
 import pytest
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.postgres
 ROOT = Path(__file__).parents[3]
@@ -50,9 +50,6 @@ def test_server_dies_with_the_process_that_started_it() -> None:
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
     owner.stdout.close()
-    deadline = time.monotonic() + 30
-    while Path(directory).exists():
-        assert time.monotonic() < deadline, "the server outlived its owner"
-        time.sleep(0.05)
+    wait_until(lambda: not Path(directory).exists(), "the server's directory to be removed")
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres")

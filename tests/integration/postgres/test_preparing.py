@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 import structlog
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.polling import wait_for, wait_until
 from tests.support.postgres.controlled_source import LOG_ID, SLOT, Capture, MakeCapture
 
 from cdcflow.capture.ports.source import SourceHistory
@@ -101,7 +101,7 @@ def test_slot_creation_names_the_transaction_it_waits_for(items: Database, make_
         with pytest.raises(SourceUnavailable, match=rf"pid {open_transaction.info.backend_pid} of postgres"):
             capture.prepare()
         assert slots(items) == []
-    capture.prepare()
+    make_capture(items).prepare()
 
 
 def test_closing_the_source_ends_the_wait_for_a_slot(items: Database, make_capture: MakeCapture) -> None:
@@ -120,16 +120,13 @@ def test_closing_the_source_ends_the_wait_for_a_slot(items: Database, make_captu
         preparing = threading.Thread(target=prepare)
         preparing.start()
         waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'cdcflow slot' AND wait_event_type = 'Lock'"
-        while not items.execute(waiting):
-            assert preparing.is_alive()
+        wait_until(lambda: items.execute(waiting) or not preparing.is_alive(), "the slot's creation to wait")
+        assert preparing.is_alive()
         capture.source.close()
         preparing.join(60)
         assert not preparing.is_alive()
         assert len(failures) == 1
-        deadline = time.monotonic() + 60
-        while slots(items):
-            assert time.monotonic() < deadline, "the server keeps the half-made slot"
-            time.sleep(0.05)
+        wait_for(lambda: slots(items), lambda found: not found, "the server to drop the half-made slot")
 
 
 def test_transaction_open_while_the_slot_is_created_is_not_lost(items: Database, capture: Capture) -> None:
@@ -139,8 +136,8 @@ def test_transaction_open_while_the_slot_is_created_is_not_lost(items: Database,
         preparing = threading.Thread(target=capture.prepare)
         preparing.start()
         waiting = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'cdcflow slot' AND wait_event_type = 'Lock'"
-        while not items.execute(waiting):
-            assert preparing.is_alive()
+        wait_until(lambda: items.execute(waiting) or not preparing.is_alive(), "the slot's creation to wait")
+        assert preparing.is_alive()
         session.commit()
         preparing.join()
     streamed = [r["id"] for r in capture.changes()]
@@ -788,6 +785,7 @@ def test_active_slot_is_waited_for_and_named(
     assert "if it captures into a copy of this log, do not start this one" in str(error.value)
     assert error.value.runbook == "slot-in-use"
     first.close()
+    monkeypatch.setattr("cdcflow.sources.postgres.stream.ACTIVE_WAIT_S", 60.0)  # the server may take a while to notice
     items.execute("INSERT INTO items VALUES (1, 'a')")
     assert [r["id"] for r in second.changes()] == [1]
 

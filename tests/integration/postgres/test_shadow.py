@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.servers.postgres import Database
+from tests.support.capture.shadow_checks import checks, differences, until_checked, until_different
 from tests.support.capture.watched_capture import Watched
 from tests.support.capture.wrong_decoder import make_wrong, wrong_in
 from tests.support.publish import debezium
@@ -24,14 +25,6 @@ def watched(folder: Path, database: Database, *tables: str) -> Watched:
     return Watched(folder, source, shadow_every="10ms", freshness_every="1h")
 
 
-def checks(status: dict[str, Any]) -> int:
-    return int(status["counts"]["shadow_checks"])
-
-
-def differences(on: Watched) -> list[dict[str, object]]:
-    return [fields for event, fields in on.told if event == "shadow check found a difference"]
-
-
 def test_rows_of_all_types_are_checked_and_no_type_is_blamed(database: Database, tmp_path: Path) -> None:
     """Each row is changed by itself, so it is the one that is read: at the edges of each type, by both of its ways."""
     setup, changes = (debezium.statements(name) for name in ("tables", "changes"))
@@ -44,15 +37,7 @@ def test_rows_of_all_types_are_checked_and_no_type_is_blamed(database: Database,
         on.until(lambda s: {t["state"] for t in s.get("tables", {}).values()} == {"done"}, "the backfill")
         for table, id_ in changed:
             before = checks({"counts": on.capture.counts()})
-
-            def is_checked(
-                status: dict[str, Any], row: str = f"{table} SET id = id WHERE id = {id_}", before: int = before
-            ) -> bool:
-                # Again and again: a change that comes before the next check is due is none that is taken.
-                database.execute(f"UPDATE {row}")
-                return checks(status) > before + 1
-
-            on.until(is_checked, f"checks of {table} {id_}")
+            until_checked(on, partial(database.execute, f"UPDATE {table} SET id = id WHERE id = {id_}"), before + 2)
     assert on.error is None
     assert differences(on) == []
 
@@ -78,7 +63,7 @@ def test_nothing_is_blamed_while_writers_continue(database: Database, tmp_path: 
         on.until(lambda s: {t["state"] for t in s.get("tables", {}).values()} == {"done"}, "the backfill")
         for act in acts * 15:
             database.execute(act)
-        on.until(lambda s: database.execute("UPDATE t SET f = f WHERE id = 2") or checks(s) > 20, "checks")
+        until_checked(on, partial(database.execute, "UPDATE t SET f = f WHERE id = 2"), 21)
     assert on.error is None
     assert differences(on) == []
 
@@ -119,10 +104,7 @@ def test_a_decoder_that_errs_is_found(database: Database, tmp_path: Path, monkey
             return pa.array([None if v is None else v + v / v / 100 for v in values.to_pylist()]).cast(values.type)
 
         make_wrong(monkeypatch, PostgresStream, wrong_in("n", last_digit))
-        found = on.until(
-            lambda s: database.execute("UPDATE t SET v = 'secret'") or s["tables"]["public.t"].get("shadow_difference"),
-            "the difference",
-        )
+        found = until_different(on, partial(database.execute, "UPDATE t SET v = 'secret'"), "public.t")
         page = on.metrics(found)
         monkeypatch.undo()
         on.capture.request("backfill", ["public.t"])

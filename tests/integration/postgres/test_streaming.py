@@ -6,15 +6,16 @@ import contextlib
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from operator import ne
 
 import numpy as np
 import psycopg
 import pytest
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.polling import wait_for, wait_until
 from tests.support.postgres.controlled_source import SLOT, Capture, MakeCapture, Row
 
 from cdcflow.capture.interleave.messages import Advanced, Committed
@@ -31,14 +32,6 @@ pytestmark = pytest.mark.postgres
 def brief(rows: list[Row], *columns: str) -> list[tuple[object, ...]]:
     """Rows as op and these columns."""
     return [(row["_op"], *(row[c] for c in columns)) for row in rows]
-
-
-def until(condition: Callable[[], bool], what: str, patience_s: float = 30.0) -> None:
-    """Wait for something that must happen; fail with an error that names it when it does not."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.02)
 
 
 # ── changes ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -478,13 +471,13 @@ def test_only_acknowledged_positions_are_confirmed_to_the_server(
     def replied(times: int) -> None:
         for _ in range(times):
             before = heard()
-            until(partial(lambda then: heard() != then, before), "the server got another message")
+            wait_for(heard, partial(ne, before), "another message at the server")
 
     replied(3)
     assert confirmed(database) == begin
     stream.acknowledge(position_of(end))
     replied(2)
-    until(lambda: confirmed(database) == end, "the last acknowledgement arrived")
+    wait_for(lambda: confirmed(database), lambda lsn: lsn == end, "the last acknowledgement")
     stream.acknowledge(position_of(begin))
     replied(2)
     said = "SELECT flush_lsn::text FROM pg_stat_replication WHERE application_name = 'cdcflow stream'"
@@ -500,7 +493,7 @@ def test_last_acknowledgement_is_sent_when_the_stream_closes(database: Database,
     end = next(e.run.last_position for e in events if isinstance(e, Committed))
     capture.stream.acknowledge(end)
     capture.stream.close()
-    until(lambda: confirmed(database) == lsn_of(end), "the slot moved")
+    wait_for(lambda: confirmed(database), lambda lsn: lsn == lsn_of(end), "the slot to advance")
 
 
 def test_position_moves_while_only_other_tables_change(database: Database, make_capture: MakeCapture) -> None:
@@ -549,10 +542,11 @@ def test_advance_never_overtakes_a_transaction_that_is_still_open(
 
 
 def poll_until_it_ends(capture: Capture) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    def goes_on() -> bool:
         capture.stream.poll()
-    pytest.fail("the stream continued")
+        return False
+
+    wait_until(goes_on, "the stream to end", pause_max_s=0.002)
 
 
 def test_server_that_stops_in_order_waits_only_for_what_we_acknowledge(
@@ -621,7 +615,8 @@ def test_slot_dropped_by_another_session_is_history_lost(database: Database, mak
         connection.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", (SLOT,)
         )
-        until(lambda: not database.execute("SELECT 1 FROM pg_replication_slots WHERE active"), "the slot is released")
+        active = "SELECT 1 FROM pg_replication_slots WHERE active"
+        wait_until(lambda: not database.execute(active), "the slot to be released")
         connection.execute("SELECT pg_drop_replication_slot(%s)", (SLOT,))
     with pytest.raises(SourceUnavailable):
         poll_until_it_ends(capture)
@@ -678,7 +673,7 @@ def test_busy_caller_does_not_lose_its_connection(database: Database, capture: C
             "SELECT now() - backend_start > '4 s' FROM pg_stat_replication WHERE application_name = 'cdcflow stream'"
         )
         # The stream is not polled here, for longer than the server's timeout, while its send buffer is full.
-        until(lambda: database.execute(query) != [(False,)], "some time passed")
+        wait_for(lambda: database.execute(query), lambda found: found != [(False,)], "time to pass")
         assert database.execute(query) == [(True,)], "the server gave us up"
         assert confirmed(database) == begin
         assert len(capture.changes()) == 20000

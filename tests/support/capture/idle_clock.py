@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from tests.support.capture.watched_capture import Watched
+from tests.support.polling import wait_for
 
 import cdcflow
 
@@ -53,12 +53,11 @@ def check_silent_source_is_named(folder: Path, source: dict[str, Any], table: st
         on.until(lambda s: s["tables"].get(table, {}).get("state") == "done", "the backfill")
         stopped = cdcflow.open(quiet).now().commit_clock
         logs = cdcflow.open_logs({"quiet": quiet, "shop": on.config.log.folder}, silent_after_s=1.0)
-        deadline = time.monotonic() + 30
-        common = logs.common()
-        while [one.log for one in common.silent] != ["quiet"] or not common.behind:
-            assert time.monotonic() < deadline, common.text
-            time.sleep(0.1)
-            common = logs.common()
+        common = wait_for(
+            logs.common,
+            lambda common: [one.log for one in common.silent] == ["quiet"] and common.behind,
+            "the quiet log to be named",
+        )
         assert (common.commit_clock, common.held_back_by.log) == (stopped, "quiet")
     assert on.error is None
 

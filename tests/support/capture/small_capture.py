@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.capture.small_source import ITEMS, ORDERS, Small
+from tests.support.polling import PATIENCE_S, wait_for
 
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture import capture as captures
@@ -71,19 +72,24 @@ class Stage:
             self.failures.append(error)
 
     def until(self, event: str) -> None:
-        while self.told.get(timeout=30) != event:
+        while self.told.get(timeout=PATIENCE_S) != event:
             pass
 
     def until_done(self, name: str = "public.orders", behind: int = 0) -> None:
         """Wait until it is read and the log has it, and rows starting at this offset: the status reports it shortly
         before the checkpoint does, and no event has to report that."""
-        for _ in range(3000):
-            states = self.states().get(name), self.kept_states().get(name)
-            if states == ("done", "done") and self.memory.checkpoint.next_offset > behind:
-                return
+
+        def states() -> tuple[str | None, str | None, int]:
+            return self.states().get(name), self.kept_states().get(name), self.memory.checkpoint.next_offset
+
+        def are_done(states: tuple[str | None, str | None, int]) -> bool:
+            if states[:2] == ("done", "done") and states[2] > behind:
+                return True
             with contextlib.suppress(Empty):
                 self.told.get(timeout=0.01)
-        raise AssertionError(f"{name} is {states[0]}, in the log {states[1]}, which ends at {self.memory.checkpoint}")
+            return False
+
+        wait_for(states, are_done, f"{name} to be read, in the status and in the log", pause_max_s=0.0)
 
     def kept_states(self) -> dict[str, str]:
         progress = Progress.from_json(self.memory.checkpoint.progress)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.polling import PATIENCE_S, wait_for
 
 from cdcflow import wiring
 from cdcflow.config import Config
 from cdcflow.daemon.status import Watch
 from cdcflow.http.metrics import exposition
-
-WAIT_S = 60.0
 
 
 class Watched:
@@ -48,23 +46,23 @@ class Watched:
 
     def __exit__(self, *_: object) -> None:
         self.capture.stop()
-        self._thread.join(WAIT_S)
+        self._thread.join(PATIENCE_S)
 
     def ended(self) -> BaseException | None:
         """What ended it, once it has."""
-        self._thread.join(WAIT_S)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), self.told[-5:]
         return self.error
 
     def until(self, wished: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
         """The first status in which it is so."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            status = self.watch.status(at_most_old_s=0.0)
-            if wished(status):
-                return status
-            time.sleep(0.02)
-        raise AssertionError(f"waited for {what}: {status}; {self.error!r}; {self.told[-5:]}")
+        return wait_for(
+            lambda: self.watch.status(at_most_old_s=0.0),
+            wished,
+            what,
+            pause_max_s=0.02,  # some states pass soon
+            more=lambda: f"{self.error!r}; {self.told[-5:]}",
+        )
 
     def until_fresh(self, table: str, *words: str) -> dict[str, Any]:
         """The table's entry once its freshness is one of these."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.support.capture.small_capture import Stage, paused, stages
 from tests.support.capture.small_source import ORDERS, Small
+from tests.support.polling import wait_for, wait_until
 
 from cdcflow.capture import requests
 from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
@@ -90,8 +91,7 @@ def test_a_paused_capture_reads_nothing_until_it_is_resumed(stage: Callable[...,
     first = on.opened.get(timeout=30)
     assert on.capture.request("pause-capture", asked_by="ann")["capture"] == {"outcome": "paused"}
     on.until("capture stopped")
-    while on.capture.status()["state"] != "paused":
-        pass
+    wait_for(lambda: on.capture.status()["state"], lambda state: state == "paused", "the pause")
     assert first.closed
     status = on.capture.status()
     assert (status["position"], status["cut"]) == (on.memory.checkpoint.position, on.memory.checkpoint.cut)
@@ -170,8 +170,7 @@ def test_resume_command_may_arrive_before_the_log_is_read(stage: Callable[..., S
     on = Stage(memory)
     asked = threading.Thread(target=lambda: on.answers.append(on.capture.request("resume-capture")))
     asked.start()
-    while on.capture._resuming is None:
-        pass
+    wait_until(lambda: on.capture._resuming is not None, "the request")
     on.thread.start()
     asked.join(30)
     on.capture.stop()

@@ -6,6 +6,8 @@ from __future__ import annotations
 from contextlib import closing
 from queue import SimpleQueue
 
+from tests.support.polling import PATIENCE_S
+
 from cdcflow.capture.interleave.messages import (
     Chunk,
     ChunkFailed,
@@ -71,7 +73,7 @@ def answers_of(source: Recording, task: WriteMark, count: int) -> list[Input]:
         tasks.send(task)
         answers: list[Input] = []
         while len(answers) < count:
-            waker.get(timeout=10)
+            waker.get(timeout=PATIENCE_S)
             answers += tasks.answers()
         return answers
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.support.polling import wait_until
 
 from cdcflow.capture.threads import Threads, Worker
 from cdcflow.capture.waker import Waker
@@ -93,8 +94,7 @@ def test_a_stop_lets_the_work_under_way_finish_and_begins_no_other(worker: Worke
     stopping.start()
     stopping.join(0.05)
     assert stopping.is_alive(), "the work is under way"
-    while not worker._stopping:
-        pass
+    wait_until(lambda: worker._stopping, "the stop")
     held.may_go.release()
     stopping.join(30)
     assert not stopping.is_alive()

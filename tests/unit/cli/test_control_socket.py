@@ -40,7 +40,7 @@ def echo(request: Mapping[str, Any], asked_by: str) -> object:
 def raw(log: Path, sent: bytes) -> bytes:
     """What the socket answers to these bytes."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
+        connection.settimeout(60)
         connection.connect(str(log / SOCKET_NAME))
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
@@ -138,7 +138,7 @@ def test_endless_line_is_cut_off(tmp_path: Path, serve: Serve) -> None:
     """A client that never ends its line must not fill the daemon's memory."""
     serve(tmp_path, echo)
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
+        connection.settimeout(60)
         connection.connect(str(tmp_path / SOCKET_NAME))
         with pytest.raises(OSError, match=r"pipe|reset"):  # noqa: PT012 - the server hangs up at some point of these
             for _ in range(64):

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from tests.support.polling import wait_until
 
 from cdcflow.config import AccessToken
 from cdcflow.daemon.interfaces.health import health, readiness
@@ -54,7 +54,7 @@ def server() -> Iterator[HttpServer]:
 
 
 def ask(server: HttpServer, path: str, *, method: str = "GET", host: str = "localhost") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
         connection.request(method, path, headers={"Host": host})
         response = connection.getresponse()
@@ -221,7 +221,7 @@ def test_request_that_does_not_arrive_is_hung_up_on(monkeypatch: pytest.MonkeyPa
 
 def test_two_requests_of_one_connection_are_both_answered(server: HttpServer) -> None:
     """A scraper keeps its connection; a request that has arrived is not cut off."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     for _ in range(2):
         connection.request("GET", "/healthz", headers={"Host": "localhost"})
         response = connection.getresponse()
@@ -286,7 +286,7 @@ def test_silent_connections_keep_no_probe_out(server: HttpServer, said: str, num
     """Any client that reaches the port could have a healthy daemon restarted: no token is needed to connect."""
     with contextlib.ExitStack() as stack:
         for _ in range(number):
-            idle = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
             idle.sendall(_SILENT[said])
             if said == "one that was answered":
                 idle.recv(1)
@@ -358,19 +358,17 @@ def test_who_has_connected_just_before_a_server_ends_is_answered(monkeypatch: py
     closed."""
     from cdcflow.http import connection as module
 
-    monkeypatch.setattr(module, "FIRST_WITHIN_S", 0.9 if asks else 0.1)
+    monkeypatch.setattr(module, "FIRST_WITHIN_S", 60.0 if asks else 0.1)
     made = HttpServer("127.0.0.1:0", lambda: STATUS)
     made.start()
     assert made._server is not None
     state, port = made._server.server_state, made.port
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        while not state.connections:
-            time.sleep(0.001)
+        wait_until(lambda: state.connections, "the connection")
         ending = threading.Thread(target=made.close)
         ending.start()
         (taken,) = state.connections
-        while not taken._ending:  # type: ignore[union-attr]
-            time.sleep(0.001)
+        wait_until(lambda: taken._ending, "the server to end")  # type: ignore[union-attr]
         if asks:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pytest
+from tests.support.polling import wait_for
 
 from cdcflow.capture.ports.control import ControlRow
 from cdcflow.config import load
@@ -160,8 +161,7 @@ def test_missing_control_table_is_reported_once_and_checked_again() -> None:
     opened = TableDoor(rows, asked.answer, 0.001, asked.tell)
     opened.start()
     assert asked.heard.wait(30)
-    while rows.states[1] != "done":
-        pass
+    wait_for(lambda: rows.states[1], lambda state: state == "done", "the first row to be done")
     opened.close()
     fields = {"kind": "ConfigurationError", "reason": "the table does not exist", "remedy": "run CREATE TABLE"}
     assert asked.told == [("control table not read", fields)]

@@ -97,7 +97,7 @@ def ask(
     token: str | None = None,
     headers: Mapping[str, str] = {},
 ) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     sent = {"Host": f"localhost:{server.port}", **headers}
     if token is not None:
         sent["Authorization"] = f"Bearer {token}"

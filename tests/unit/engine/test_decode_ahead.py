@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.support import polling
+from tests.support.polling import PATIENCE_S
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.sources.engine.decode_ahead import ANSWERS_MAX, DecodeAhead
@@ -57,7 +59,7 @@ def taken(ahead: DecodeAhead[int], found: list[int] | None = None) -> list[int]:
     found = [] if found is None else found
     while ahead.active:
         if not ahead.ready:
-            assert is_readable(ahead, 5), "no wake: neither an answer nor the end was announced"
+            assert is_readable(ahead, PATIENCE_S), "no wake: neither an answer nor the end was announced"
         if (answer := ahead.take()) is not None:
             found.append(answer)
     return found
@@ -89,9 +91,7 @@ def test_decoder_does_not_run_far_ahead_of_a_slow_loop(ahead_of: MakeAhead) -> N
     turns = Turns(100)
     ahead = ahead_of(turns, turns.go_on)
     ahead.start()
-    deadline = time.monotonic() + 5
-    while turns.done < ANSWERS_MAX and time.monotonic() < deadline:
-        time.sleep(0.001)
+    polling.wait_until(lambda: turns.done >= ANSWERS_MAX, "as many answers as may wait")
     time.sleep(0.05)
     assert turns.done == ANSWERS_MAX
     assert ahead.take() == 1
@@ -117,13 +117,13 @@ def test_closing_waits_for_the_turn_under_way(ahead_of: MakeAhead) -> None:
 
     def turn() -> int:
         begun.set()
-        may_end.wait(5)
+        may_end.wait(PATIENCE_S)
         ended.append(True)
         return 1
 
     ahead = ahead_of(turn, lambda: True)
     ahead.start()
-    assert begun.wait(5)
+    assert begun.wait(PATIENCE_S)
     threading.Timer(0.05, may_end.set).start()
     ahead.close()
     assert ended == [True]
@@ -135,8 +135,7 @@ def test_closing_ends_a_thread_that_waits_for_room(ahead_of: MakeAhead) -> None:
     turns = Turns(100)
     ahead = ahead_of(turns, turns.go_on)
     ahead.start()
-    while turns.done < ANSWERS_MAX:
-        time.sleep(0.001)
+    polling.wait_until(lambda: turns.done >= ANSWERS_MAX, "as many answers as may wait")
     ahead.close()
     assert turns.done == ANSWERS_MAX
     assert not ahead.active

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
+from tests.support.polling import wait_until
 from tests.unit.daemon.test_http_api import JSON, OPERATE, READ, ask, token
 
 import cdcflow
@@ -100,15 +100,13 @@ def test_rows_of_a_table_are_folded_once_for_all_polls(
         return right(*given)
 
     monkeypatch.setattr(consumer, "_rows_of", counted)
-    monkeypatch.setattr("cdcflow.http.consumers.REST_AFTER_S", 0.2)
     create(server)
     first = polled(server, "?limit=1")
     second = polled(server, f"?limit=1&after={first['cursor']}")
     assert [c["values"]["id"] for one in (first, second) for c in one["changes"]] == [1, 2]
     assert len(made) == 1
-    time.sleep(1.0)
-    polled(server)
-    assert len(made) == 2
+    monkeypatch.setattr("cdcflow.http.consumers.REST_AFTER_S", 0.01)
+    wait_until(lambda: polled(server) and len(made) == 2, "the rows to be folded again")
 
 
 def test_answer_ends_where_a_transaction_ends(server: HttpServer, log: HandLog) -> None:
@@ -188,7 +186,7 @@ class Stream:
     """Server-sent events of the consumer."""
 
     def __init__(self, server: HttpServer, **headers: str) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         sent = {"Host": f"localhost:{server.port}", "Authorization": f"Bearer {READ}", "Accept": "text/event-stream"}
         self._connection.request("GET", CHANGES, headers={**sent, **headers})
         self._answer = self._connection.getresponse()

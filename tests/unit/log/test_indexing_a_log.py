@@ -4,14 +4,13 @@ earlier state."""
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.support.kill.disk_layer import DyingLayer, Killed
+from tests.support.polling import wait_until
 
 from cdcflow.log.disk.maintenance_lock import Busy, hold_lock
 from cdcflow.log.files.layout import Layout
@@ -200,24 +199,17 @@ def test_segments_that_a_capture_seals_are_indexed_in_the_background(grown: Grow
     told: list[tuple[str, Any]] = []
     grown.grow(2)
     with BackgroundIndexing(grown.layout, lambda event, fields: told.append((event, dict(fields))), every_s=0.01):
-        _until(lambda: not places(grown.layout, NOBODY))
+        wait_until(lambda: not places(grown.layout, NOBODY), "all to be indexed")
         grown.grow(2)
-        _until(lambda: not places(grown.layout, NOBODY))
+        wait_until(lambda: not places(grown.layout, NOBODY), "all to be indexed")
         room = index_files.folder(grown.layout)
         shutil.rmtree(room)
         room.write_text("in the way")
         grown.grow(1)
-        _until(lambda: bool(told))
+        wait_until(lambda: bool(told), "a report")
         room.unlink()
-        _until(lambda: not places(grown.layout, NOBODY))
+        wait_until(lambda: not places(grown.layout, NOBODY), "all to be indexed")
     # The thread may have met the folder between its going and what took its place: another reason.
     assert {event for event, _ in told} == {"index put off"}
     assert len({fields["reason"] for _, fields in told}) == len(told)
     assert_right(grown)
-
-
-def _until(claim: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not claim():
-        assert time.monotonic() < end
-        time.sleep(0.01)

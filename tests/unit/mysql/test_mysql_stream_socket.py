@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.support.mysql.binlog_bytes import Log, TestColumn, TestTable, packet, simple
 from tests.support.mysql.binlog_decoder import TestTables
+from tests.support.polling import PATIENCE_S
 from tests.support.postgres.wire import Spools, marks, transactions
 
 from cdcflow.capture.ports.stream import StreamEvent
@@ -51,7 +52,7 @@ class Ends:
 
     def fails(self, kind: type[CdcflowError], said: str) -> None:
         with pytest.raises(kind, match=said):
-            self._poll_for(5)
+            self._poll_for(PATIENCE_S)
 
     def _poll_for(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -121,7 +122,7 @@ def test_backlog_is_returned_in_several_calls_without_waiting_for_the_socket(end
     """What was read and is not decoded yet shows in `ready`, because the socket does not show it."""
     dump = many(1000, 150).dump()
     sent = 0
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     calls = 0
     ends.server.setblocking(False)
     while len(ends.ids()) < 1000 and time.monotonic() < deadline:
@@ -242,7 +243,7 @@ def test_a_backlog_is_decoded_in_another_thread_in_order(ends: Ends, monkeypatch
     dump = many(3000, 150).dump()
     sender = threading.Thread(target=ends.server.sendall, args=(dump,))
     sender.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while len(ends.ids()) < 3000 and time.monotonic() < deadline:
         wait_as_the_loop_does(ends.stream)
         ends.poll()

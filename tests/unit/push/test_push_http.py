@@ -41,7 +41,7 @@ class Api:
     def ask(
         self, method: str, path: str, body: Any = None, token: str | None = OPERATE, **headers: str
     ) -> tuple[int, Any, Mapping[str, str]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None:
             named.setdefault("Content-Type", "application/json")

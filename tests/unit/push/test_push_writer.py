@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.polling import wait_until
 from tests.support.push.collections import ORDERS, Pushed, asked, table
 
 from cdcflow.config import Seal
@@ -250,12 +251,8 @@ def test_journal_is_sealed_by_its_age(tmp_path: Path) -> None:
     """A merge sees only what is sealed."""
     pushed = Pushed(tmp_path / "log", seal=Seal(age_max=0.1))
     pushed.send(put(1))
-    for _ in range(100):
-        if "segment sealed" in pushed.told:
-            break
-        threading.Event().wait(0.1)
+    wait_until(lambda: "segment sealed" in pushed.told, "a segment")
     pushed.stop()
-    assert "segment sealed" in pushed.told
 
 
 def test_shape_of_the_collection_is_in_the_log(pushed: Pushed) -> None:

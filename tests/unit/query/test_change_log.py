@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.polling import PATIENCE_S, wait_until
 
 import cdcflow
 from cdcflow.errors import ConfigurationError, HistoryLost
@@ -278,7 +279,7 @@ def test_changes_of_a_row_are_pushed_as_they_arrive(shop: Shop) -> None:
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_S)
     for note in "cdef":
         shop.commit(update(1, note), update(2, note))
     shop.commit(delete(1))
@@ -286,9 +287,10 @@ def test_changes_of_a_row_are_pushed_as_they_arrive(shop: Shop) -> None:
     for _, _, part in shop.ask().follow(NAME, after=2, wait=lambda _: sum(rows) >= 9):
         rows.append(part.num_rows)
     assert sum(rows) == 9
+    wait_until(lambda: len(seen) >= 5, "the changes of the row", more=lambda: seen)
     stop.wait(0.3)
     stop.set()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert [(c.op, c.values.get("note")) for c in seen] == [*(("u", note) for note in "cdef"), ("d", None)]
 
 

@@ -28,6 +28,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 Flavor = Literal["mysql", "mariadb"]
 SUPERUSER = "root"
+READY_WITHIN_S = 180.0  # a machine may be very busy
 PACKAGES: Mapping[Flavor, tuple[str, str]] = {
     "mysql": ("mysql-server-core", "sid"),  # only Debian's unstable suite has MySQL
     "mariadb": ("mariadb-server-core", "stable"),
@@ -350,7 +351,7 @@ class MySQLServer(ServerProcess):
         self._user.own(path)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + READY_WITHIN_S
         while time.monotonic() < deadline and process.poll() is None:
             with contextlib.suppress(pymysql.Error, OSError):
                 if self.execute("SELECT @@datadir")[0][0].rstrip("/") == str(self.data):

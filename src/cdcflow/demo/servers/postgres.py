@@ -26,6 +26,7 @@ from cdcflow.demo.servers.processes import OrdinaryUser, ServerProcess, Watcher,
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 SUPERUSER = "postgres"
+READY_WITHIN_S = 180.0  # a machine may be very busy
 
 # Quick, for a server that runs for minutes: no fsync (a killed process loses nothing, the operating system keeps the
 # pages), little memory, and no shared memory files outside the data directory.
@@ -254,7 +255,7 @@ class PostgresServer(ServerProcess):
         self._forget()
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + READY_WITHIN_S
         status = self.data / "postmaster.pid"
         while time.monotonic() < deadline and process.poll() is None:
             with contextlib.suppress(FileNotFoundError):

@@ -22,7 +22,7 @@ from cdcflow.model.table import OP, TableId
 from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.testing.sources.kit import SourceKit
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 LOG_ID = "c0ffee00-0000-4000-8000-000000000001"
 
 Row = tuple[str, int, str | None]
