@@ -25,7 +25,7 @@ from bench.mysql import server as mysql_server
 from bench.shapes import NARROW
 
 THIS, OTHER = "this checkout", "the other"
-SOURCES = Path(__file__).parent.parent / "src"
+HERE = Path(__file__).parent.parent
 PER_TRANSACTION = 100
 
 
@@ -33,11 +33,11 @@ def both(party: Party) -> dict[str, Party]:
     """The same party with cdcflow from this checkout, and from the one that children import by default."""
 
     def here() -> Outcome:
-        there, Child.sources = Child.sources, SOURCES
+        there, Child.tree = Child.tree, HERE
         try:
             return party()
         finally:
-            Child.sources = there
+            Child.tree = there
 
     return {THIS: here, OTHER: party}
 
@@ -70,8 +70,8 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=drain.ROWS, help=f"rows of each backlog and table ({drain.ROWS})")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds, after one that warms up (5)")
     options = parser.parse_args()
-    # Only children: what starts servers and reads the logs of both is this checkout's.
-    Child.sources = options.tree.resolve() / "src"
+    # Only children, by their own checkout's code: what starts servers and reads the logs of both is this checkout's.
+    Child.tree = options.tree.resolve()
     tell(server.machine("tcp"))
     for name, measured in cases(options.rows, options.rounds):
         ours, theirs = measured[THIS], measured[OTHER]

@@ -74,10 +74,10 @@ class Budget:
 class Child:
     """A process of a party. It prints its figures, if any, as JSON in the last line of its output.
 
-    `sources`: where the next child of `bench.children` takes cdcflow from; None: where this process does.
+    `tree`: the checkout that the next child of `bench.children` is of, with its cdcflow; None: this process's.
     """
 
-    sources: ClassVar[Path | None] = None
+    tree: ClassVar[Path | None] = None
 
     def __init__(self, command: Sequence[str | Path], *, to_nowhere: bool = False) -> None:
         self.command = [str(part) for part in command]
@@ -96,7 +96,7 @@ class Child:
     @classmethod
     def of(cls, module: str, asked: Mapping[str, object]) -> Child:
         """A child of `bench.children`."""
-        elsewhere = [] if cls.sources is None else ["env", f"PYTHONPATH={cls.sources}"]
+        elsewhere = [] if cls.tree is None else ["env", f"--chdir={cls.tree}", f"PYTHONPATH={cls.tree / 'src'}"]
         return cls([*elsewhere, sys.executable, "-m", f"bench.children.{module}", json.dumps(asked)])
 
     @property
