@@ -330,7 +330,7 @@ def marks_of_before_forgotten() -> Iterator[None]:
 
     def before(table: Any, file: Any) -> Any:
         with table.open_file(file) as rows:
-            return rows.gone
+            return rows.deleted_rows
 
     with pytest.MonkeyPatch.context() as patch:
         for of in (IcebergTable, DeltaTable):
