@@ -92,7 +92,7 @@ class KeyProgress:
     def __init__(self) -> None:
         self._last: dict[TableId, LastChunk] = {}
 
-    def planned(self, table: Table, generation: int, plan: KeyPlan, rows: int) -> Planned:
+    def planned_backfill(self, table: Table, generation: int, plan: KeyPlan, rows: int) -> Planned:
         """A backfill that reads up to the plan's bound. `rows`: the server's estimate."""
         self._last.pop(table.id, None)  # how far apart keys were is meaningless for another key
         units, whole = max(rows, 1), not table.key

@@ -84,7 +84,7 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
         with reading(connection, table), self._snapshots.snapshot(connection) as snapshot:
             ordered = Ordered(connection, snapshot, entry, described)
             plan = KeyPlan(ordered.key.digest, _greatest(ordered))
-        planned = self._progress.planned(ordered.shape, generation, plan, entry.rows)
+        planned = self._progress.planned_backfill(ordered.shape, generation, plan, entry.rows)
         return replace(planned, visibilities=snapshot.visibilities)
 
     def write_mark(self, connection: Connection, token: Token) -> None:

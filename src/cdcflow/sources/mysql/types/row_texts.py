@@ -59,7 +59,7 @@ def moment(column: ServerColumn, codec: Codec) -> RowText:
 
 
 def cast_text(column: ServerColumn, codec: Codec) -> RowText:
-    return _measured(column, f"CAST({quote_name(column.name)} AS CHAR)")
+    return _with_length(column, f"CAST({quote_name(column.name)} AS CHAR)")
 
 
 def text(column: ServerColumn, codec: Codec) -> RowText:
@@ -72,10 +72,10 @@ def text(column: ServerColumn, codec: Codec) -> RowText:
     if codec.where.bad_text == "replace":
         return RowText(lacking="bad_text is replace")
     is_plain = column.type_code in _PLAIN_TEXTS and charset == "utf8mb4"
-    return _measured(column, name if is_plain else f"CONVERT({name} USING utf8mb4)")
+    return _with_length(column, name if is_plain else f"CONVERT({name} USING utf8mb4)")
 
 
-def _measured(column: ServerColumn, text: str) -> RowText:
+def _with_length(column: ServerColumn, text: str) -> RowText:
     """A text after its length in bytes."""
     pieces: Sequence[str] = (f"OCTET_LENGTH({text})", "':'", text)
     return RowText((f"IFNULL(CONCAT({', '.join(pieces)}), '')",) if column.nullable else tuple(pieces))

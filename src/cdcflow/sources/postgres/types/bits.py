@@ -36,10 +36,10 @@ def bits(cells: Cells, where: Where) -> pa.Array:
     return binary_array(data, ends, cells.valid).cast(pa.string())
 
 
-_BITS = PostgresType(pa.string(), TEXT, ValueDecoder(bits, "binary.bits"), digest=row_texts.measured)
+_BITS = PostgresType(pa.string(), TEXT, ValueDecoder(bits, "binary.bits"), digest=row_texts.with_length)
 
 TYPES: Mapping[int, PostgresType] = {
     1560: _BITS,  # bit(n)
     1562: _BITS,  # bit varying
-    2950: PostgresType(pa.string(), TEXT, ValueDecoder(uuid, "binary.uuid"), digest=row_texts.measured),
+    2950: PostgresType(pa.string(), TEXT, ValueDecoder(uuid, "binary.uuid"), digest=row_texts.with_length),
 }

@@ -54,7 +54,7 @@ def numeric_type(modifier: int, unconstrained: str) -> PostgresType:
     if arrow is None:
         return _NUMERIC_TEXT
     in_binary = ValueDecoder(partial(decimal, arrow), "binary.decimal")
-    digest = row_texts.number if arrow.precision <= 38 else row_texts.measured
+    digest = row_texts.number if arrow.precision <= 38 else row_texts.with_length
     return PostgresType(arrow, _decimal_text(arrow), in_binary, lossy=True, digest=digest)
 
 
@@ -235,7 +235,7 @@ def _ends(arrow: pa.Decimal128Type | pa.Decimal256Type) -> tuple[pa.Scalar, pa.S
     return ends[0], ends[1]
 
 
-_NUMERIC_TEXT = PostgresType(pa.string(), TEXT, ValueDecoder(numeric, "binary.numeric"), digest=row_texts.measured)
+_NUMERIC_TEXT = PostgresType(pa.string(), TEXT, ValueDecoder(numeric, "binary.numeric"), digest=row_texts.with_length)
 
 TYPES: Mapping[int, PostgresType] = {
     790: PostgresType(MONEY, ValueDecoder(money_text), ValueDecoder(money, "binary.money"), digest=row_texts.money),

@@ -23,7 +23,7 @@ from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.postgres.types import bits, decimals, numbers, temporal, texts
 from cdcflow.sources.postgres.types.arrays import NOT_LISTS, list_type
 from cdcflow.sources.postgres.types.decimals import NUMERIC_OID, is_decimal_setting, numeric_type
-from cdcflow.sources.postgres.types.row_texts import printed
+from cdcflow.sources.postgres.types.row_texts import output_text
 from cdcflow.sources.postgres.types.texts import TEXT_IN_BOTH, TEXT_ONLY
 from cdcflow.sources.postgres.types.values import PostgresType, RowText, ValueDecoder, Where
 
@@ -182,7 +182,7 @@ def _column(attribute: AttributeInfo, kind: PostgresType) -> Column:
 def _copy_expression(attribute: AttributeInfo, kind: PostgresType) -> str:
     """What a chunk's COPY (FORMAT binary) selects for this column: the column, or its text."""
     name = quote_name(attribute.name)
-    return name if kind.binary is not None else printed(name)
+    return name if kind.binary is not None else output_text(name)
 
 
 def quote_name(name: str) -> str:

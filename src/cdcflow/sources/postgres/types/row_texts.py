@@ -33,7 +33,7 @@ def microseconds(name: str, source: str) -> str:
     return f"pg_catalog.trim_scale(extract(epoch FROM t.{name}) * 1000000)"
 
 
-def measured(name: str, source: str) -> str:
+def with_length(name: str, source: str) -> str:
     """After its length in bytes, as a cast to text prints it: for types whose output function does the same."""
     return _with_length(f"t.{name}::text")
 
@@ -41,16 +41,16 @@ def measured(name: str, source: str) -> str:
 def text(name: str, source: str) -> str:
     """Text that the server sends unchanged. A cast would drop the padding of char(n)."""
     if source in ("text", "json") or _is_varchar(source):
-        return measured(name, source)
+        return with_length(name, source)
     return _with_length(f"CASE WHEN t.{name} IS NOT NULL THEN pg_catalog.format('%s', t.{name}) END")
 
 
 def printed_text(name: str, source: str) -> str:
     """Every other type, as a chunk's COPY has it printed. A cast would add a netmask to inet."""
-    return measured(name, source) if _is_varchar(source) else _with_length(printed(name))
+    return with_length(name, source) if _is_varchar(source) else _with_length(output_text(name))
 
 
-def printed(name: str) -> str:
+def output_text(name: str) -> str:
     """A column by its type's own output function, which `format` calls. A cast to text is different for some types. A
     composite with a NULL field is neither NULL nor NOT NULL in SQL, hence DISTINCT."""
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END"

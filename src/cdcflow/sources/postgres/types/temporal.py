@@ -287,11 +287,13 @@ TYPES: Mapping[int, PostgresType] = {
         lossy=True,
         digest=row_texts.days,
     ),
-    1083: PostgresType(pa.string(), TEXT, ValueDecoder(partial(time, False), "binary.time"), digest=row_texts.measured),
+    1083: PostgresType(
+        pa.string(), TEXT, ValueDecoder(partial(time, False), "binary.time"), digest=row_texts.with_length
+    ),
     1114: _timestamp(TIMESTAMP, zoned=False),
     1184: _timestamp(TIMESTAMPTZ, zoned=True),
     1186: PostgresType(INTERVAL, ValueDecoder(interval_text), ValueDecoder(interval, "binary.interval"), lossy=True),
     1266: PostgresType(
-        pa.string(), TEXT, ValueDecoder(partial(time, True), "binary.timetz"), digest=row_texts.measured
+        pa.string(), TEXT, ValueDecoder(partial(time, True), "binary.timetz"), digest=row_texts.with_length
     ),
 }

@@ -82,5 +82,5 @@ TYPES: Mapping[int, PostgresType] = {
     114: TEXT_IN_BOTH,  # json
     1042: TEXT_IN_BOTH,  # char(n), with its padding
     1043: TEXT_IN_BOTH,  # varchar
-    3802: PostgresType(pa.string(), TEXT, ValueDecoder(jsonb, "binary.jsonb"), digest=row_texts.measured),
+    3802: PostgresType(pa.string(), TEXT, ValueDecoder(jsonb, "binary.jsonb"), digest=row_texts.with_length),
 }
