@@ -152,7 +152,7 @@ class TestReadOnly(FenceContract):
 
     def test_idle_source_still_moves_the_position(self, source_kit: SourceKit) -> None:
         """M31: where nothing is written, writes elsewhere on the server move the position, which it reports."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         stream = source.stream(checkpoint, refuse_spool)
         source_kit.execute("CREATE TABLE elsewhere (id int PRIMARY KEY)", "INSERT INTO elsewhere VALUES (1)")
         events = collect(stream, lambda seen: any(isinstance(e, Advanced) for e in seen))

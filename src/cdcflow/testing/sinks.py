@@ -148,7 +148,7 @@ class Writer:
         self.cut()
         return self.log.sync()
 
-    def spooled(
+    def write_spool(
         self,
         xid: int,
         pieces: Sequence[tuple[Sequence[ChangeBatch], Uint64s | None]],
@@ -351,7 +351,7 @@ class SinkContract:
             ([changes(ORDERS, [{"id": 5}])], np.array([11], np.uint64)),
             ([changes(ORDERS, [{"id": 6}])], None),
         ]
-        writer.put(orders(9), writer.spooled(50, pieces, [11], rows=3), orders(8))
+        writer.put(orders(9), writer.write_spool(50, pieces, [11], rows=3), orders(8))
         place.crash(log)
         place.open()
         found = [(table.name[:3], row[OFFSET], row["id"], row["_txn"]) for table, row in place.rows()]
@@ -361,7 +361,7 @@ class SinkContract:
         """The machine has already counted with that number: a wrong one must be found here, before it is in the log."""
         log = place.open()
         writer = Writer.of(log)
-        spooled = writer.spooled(50, [([changes(ORDERS, [{"id": 1}, {"id": 2}])], None)], [], rows=3)
+        spooled = writer.write_spool(50, [([changes(ORDERS, [{"id": 1}, {"id": 2}])], None)], [], rows=3)
         with pytest.raises(InvariantViolated):
             writer.append(spooled)
 
@@ -380,7 +380,7 @@ class SinkContract:
         """The visibility fence queries 64-bit ids, the stream delivers 32 bits (hard cases W01, W07)."""
         log = place.open()
         writer = Writer.of(log)
-        spooled = writer.spooled(30, [([changes(ORDERS, [{"id": 1}])], None)], [], rows=1)
+        spooled = writer.write_spool(30, [([changes(ORDERS, [{"id": 1}])], None)], [], rows=1)
         writer.put(orders(1, xid=10), spooled, reads(ORDERS, [_row_batch(5)], Position("0/9"), 5))
         asked = np.array([(1 << 32) + 10, 30, 11, 0], np.uint64)
         assert log.delivered(asked).tolist() == [(1 << 32) + 10, 30]
@@ -394,7 +394,7 @@ class SinkContract:
         log = place.open()
         assert log.transactions_back(lambda position: True).num_rows == 0
         writer = Writer.of(log)
-        spooled = writer.spooled(30, [([changes(ORDERS, [{"id": 1}])], None)], [], rows=1)
+        spooled = writer.write_spool(30, [([changes(ORDERS, [{"id": 1}])], None)], [], rows=1)
         writer.put(orders(1, xid=10), spooled, reads(ORDERS, [_row_batch(5)], Position("0/9"), 5))
         log.close()
         writer = Writer.of(place.open())
@@ -421,7 +421,7 @@ class SinkContract:
         )
         writer.put(run)
         more = changes(ORDERS_WIDER, [{"id": 7, **partial}, {"id": 5, **partial}])
-        spooled = writer.spooled(3, [([more], np.array([3, 4], np.uint64))], [4], rows=1)
+        spooled = writer.write_spool(3, [([more], np.array([3, 4], np.uint64))], [4], rows=1)
         writer.put(spooled)
         for _ in range(2):
             keys = writer.log.partial_keys(ORDERS.id, since)

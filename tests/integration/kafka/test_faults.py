@@ -244,7 +244,7 @@ def test_slow_broker_holds_the_writer_up_and_fills_no_memory(
         ([changes(ORDERS, [{"id": 100 + n, "note": noise.bytes(1 << 20).hex()} for _ in range(2)])], None)
         for n in range(60)
     ]
-    writer.append(writer.spooled(9, pieces, [], rows=120))
+    writer.append(writer.write_spool(9, pieces, [], rows=120))
     del pieces
     writer.cut()
     proxy.bytes_per_s = 40 << 20

@@ -33,7 +33,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.put(orders(3))
     opened.roll()
     writer.put(orders(4))
-    writer.put(writer.spooled(9, [([changes(ORDERS, [{"id": 5}])], np.array([9], np.uint64))], [], rows=1))
+    writer.put(writer.write_spool(9, [([changes(ORDERS, [{"id": 5}])], np.array([9], np.uint64))], [], rows=1))
     opened.roll()
     for number in range(6, 12):
         writer.put(orders(number))

@@ -84,7 +84,7 @@ class Story:
         at = int(self.writer.checkpoint.next_offset)
         stay = [changes(ORDERS, [{"id": at}, {"id": at + 1}])]
         gone = [changes(PRODUCTS, [{"id": 10**6 + i, "picture": bytes(50)}]) for i in range(pieces)]
-        spooled = self.writer.spooled(
+        spooled = self.writer.write_spool(
             at,
             [
                 (stay, np.array([1, 1], np.uint64)),

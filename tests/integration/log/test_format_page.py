@@ -46,7 +46,7 @@ def written(tmp_path: Path) -> Iterator[tuple[Path, list[dict[str, object]]]]:
             ([changes(ORDERS, [{"id": 1}, {"id": 2}, {"id": 3}])], np.array([7, 8, 7], np.uint64)),
             ([changes(PRODUCTS, [{"id": 4}], [1]), changes(ORDERS, [{"id": 5}], [0])], None),
         ]
-        writer.put(writer.spooled(9, pieces, [8], rows=4))
+        writer.put(writer.write_spool(9, pieces, [8], rows=4))
         expected.extend({"_offset": first + 82 + i, "id": key} for i, key in enumerate((1, 3, 5, 4)))
         chunk = pa.RecordBatch.from_pydict({"id": [7, 8], "note": ["a", "b"]}, ORDERS.row_schema)
         writer.put(reads(ORDERS, [chunk], Position("0/7"), COMMIT_TS))

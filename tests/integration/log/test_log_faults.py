@@ -84,7 +84,7 @@ def test_full_disk_stops_clean_and_capture_resumes_when_there_is_room(tmp_path: 
             for _ in range(3):
                 writer.put(orders(writer.checkpoint.next_offset))
                 expected.append(len(expected) + 1)
-            spooled = writer.spooled(
+            spooled = writer.write_spool(
                 7, [([changes(ORDERS, [{"id": writer.checkpoint.next_offset}])], None)], [], rows=1
             )
             writer.put(spooled)
@@ -148,7 +148,7 @@ def test_failed_fsync_is_final(tmp_path: Path, where: str) -> None:
     armed[0] = True
 
     def everything() -> None:
-        writer.put(writer.spooled(7, [([changes(ORDERS, [{"id": 2}])], None)], [], rows=1))
+        writer.put(writer.write_spool(7, [([changes(ORDERS, [{"id": 2}])], None)], [], rows=1))
         log_of(writer).roll()
         log_of(writer).seal_pending()
 
@@ -190,7 +190,7 @@ def test_failed_fsync_of_what_a_start_recovers_is_for_an_operator(tmp_path: Path
 def test_short_writes_are_finished(tmp_path: Path) -> None:
     """The system may take any part of a write (hard case L09)."""
     writer = opened(tmp_path / "log", Failing(bytes_per_write_max=13))
-    writer.put(orders(1, 2), writer.spooled(7, [([changes(ORDERS, [{"id": 3}])], None)], [], rows=1))
+    writer.put(orders(1, 2), writer.write_spool(7, [([changes(ORDERS, [{"id": 3}])], None)], [], rows=1))
     log_of(writer).roll()
     writer.put(orders(4))
     writer.log.close()
@@ -476,7 +476,7 @@ def test_threads_that_append_sync_and_seal_do_not_disturb_each_other(
     for number in range(1, 700):
         writer.append(orders(number))
         if number % 100 == 1:
-            writer.append(writer.spooled(7, [([changes(ORDERS, [{"id": -number}])], None)], [], rows=1))
+            writer.append(writer.write_spool(7, [([changes(ORDERS, [{"id": -number}])], None)], [], rows=1))
         cuts[number] = replace(writer.checkpoint, cut=number, epoch=log.epoch)
         writer.checkpoint = cuts[number]
         log.cut(cuts[number])
@@ -580,7 +580,7 @@ def test_reader_that_runs_next_to_the_writer_sees_every_row_once(tmp_path: Path)
         for number in range(60):
             writer.put(orders(number, number + 1))
             spool = [([changes(ORDERS, [{"id": 1}])], None)]
-            writer.put(writer.spooled(number, spool, [], rows=1))
+            writer.put(writer.write_spool(number, spool, [], rows=1))
             log_of(writer).roll()
             if number % 2:
                 log_of(writer).seal_pending()

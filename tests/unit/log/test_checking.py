@@ -53,7 +53,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.put(orders(8, 9, xid=6))
     log.roll()
     log.seal_pending()
-    spooled = writer.spooled(7, [((changes(ORDERS, [{"id": n} for n in (10, 0, 11)]),), np.array([7, 8, 7]))], [8], 2)
+    spooled = writer.write_spool(
+        7, [((changes(ORDERS, [{"id": n} for n in (10, 0, 11)]),), np.array([7, 8, 7]))], [8], 2
+    )
     writer.put(spooled, orders(12, xid=8))
     log.roll()
     writer.put(orders(13, xid=9))

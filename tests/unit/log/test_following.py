@@ -96,7 +96,7 @@ def test_rows_of_a_spool_are_returned_where_it_is_attached(log: FileLog, layout:
     writer.append(orders(1))
     batch = changes(ORDERS, [{"id": 8}, {"id": 9}])
     pieces = [((batch,), np.array([7, 8], np.uint64))]
-    writer.put(writer.spooled(7, pieces, aborted=[8], rows=1), orders(3))
+    writer.put(writer.write_spool(7, pieces, aborted=[8], rows=1), orders(3))
     found = [r for r in Following(layout, 1).read() if isinstance(r, ShapeRows)]
     assert [int(o) for r in found for o in r.offsets] == [1, 2, 3]
     assert [r.rows.column("id").to_pylist() for r in found] == [[1], [8], [3]]

@@ -43,7 +43,7 @@ def story(log: FileLog) -> Writer:
     log.roll()
     log.seal_pending()
     batch = changes(ORDERS, [{"id": 9}, {"id": 0}, {"id": 10}])
-    spooled = writer.spooled(7, [((batch,), np.array([7, 8, 7], np.uint64))], aborted=[8], rows=2)
+    spooled = writer.write_spool(7, [((batch,), np.array([7, 8, 7], np.uint64))], aborted=[8], rows=2)
     writer.put(orders(8, xid=6), spooled)
     log.roll()
     writer.put(transactions([8, 9], [2, 3], changes(ORDERS, [{"id": 11}, {"id": 13}], [0, 2]), products(12)))
@@ -113,7 +113,7 @@ def test_spools_before_the_first_offset_are_not_opened(tmp_path: Path) -> None:
     log = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(log)
     batch = changes(ORDERS, [{"id": 2}, {"id": 3}])
-    writer.put(orders(1, xid=1), writer.spooled(2, [((batch,), None)], aborted=[], rows=2), orders(4, 5, xid=3))
+    writer.put(orders(1, xid=1), writer.write_spool(2, [((batch,), None)], aborted=[], rows=2), orders(4, 5, xid=3))
     for spool in Layout(log.path).spools.iterdir():
         spool.unlink()
     assert [ids(log.path, first) for first in (4, 5)] == [[4, 5], [5]]

@@ -43,7 +43,7 @@ class Shop:
 
     def spool(self) -> None:
         pieces = [([changes(ORDERS, [{"id": 70}, {"id": 71}])], np.array([5, 6], np.uint64))]
-        self.writer.put(self.writer.spooled(7, pieces, [6], rows=1))
+        self.writer.put(self.writer.write_spool(7, pieces, [6], rows=1))
 
     def roll(self) -> None:
         self.log.roll()

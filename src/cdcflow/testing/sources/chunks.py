@@ -24,7 +24,7 @@ class ChunkScenarios(Scenarios):
     def test_chunks_bring_every_row_once(self, source_kit: SourceKit) -> None:
         """A table at rest is read completely by its chunks, in whatever sizes, and ends."""
         source_kit.execute(*numbers(1, 300))
-        source, _ = self.prepared(source_kit)
+        source, _ = self.prepare_source(source_kit)
         reads = self.read_all(source, source_kit.table, size=1)
         ids = sorted(row[1] for read in reads if read.run for row in self.rows_read(read, source_kit.table))
         assert ids == list(range(1, 301))
@@ -33,16 +33,16 @@ class ChunkScenarios(Scenarios):
 
     def test_empty_table_is_read_at_once(self, source_kit: SourceKit) -> None:
         """A backfill of nothing ends, and reports its end."""
-        source, _ = self.prepared(source_kit)
+        source, _ = self.prepare_source(source_kit)
         reads = self.read_all(source, source_kit.table, size=1000)
         assert [(read.exhausted, self.rows_read(read, source_kit.table)) for read in reads] == [(True, [])]
         source.close()
 
     def test_chunk_and_stream_give_the_same_row(self, source_kit: SourceKit) -> None:
         """T38: a row must not depend on how it was read."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'ärger '), (2, ''), (3, NULL), (-2147483648, '0')")
-        streamed = rows_of(self.streamed(source, checkpoint), source_kit.table)
+        streamed = rows_of(self.stream_to_mark(source, checkpoint), source_kit.table)
         reads = self.read_all(source, source_kit.table, size=1000)
         read = [row for r in reads for row in self.rows_read(r, source_kit.table)]
         assert sorted((i, n or "", n is None) for _, i, n in read) == sorted(
@@ -53,7 +53,7 @@ class ChunkScenarios(Scenarios):
     def test_chunk_sees_what_was_committed_before_its_low_mark(self, source_kit: SourceKit) -> None:
         """Its snapshot begins after the mark exists: it shows what was committed before, and no older row."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')", "INSERT INTO items VALUES (2, 'old')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             plan = chunks.plan(source_kit.table, 1)
             source_kit.execute("UPDATE items SET name = 'new' WHERE id = 1", "DELETE FROM items WHERE id = 2")
@@ -72,7 +72,7 @@ class ChunkScenarios(Scenarios):
         visible, and the chunks read the row.
         """
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             with source_kit.hold_commit("INSERT INTO items VALUES (2, 'new')") as release:
                 events = collect(stream, lambda seen: bool(rows_of(seen, source_kit.table)))
@@ -89,7 +89,7 @@ class ChunkScenarios(Scenarios):
     def test_chunk_reports_a_change_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
         """W01, W03: the chunk shows the old value after the stream delivered the new one."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             plan = chunks.plan(source_kit.table, 1)
             with source_kit.hold_commit("UPDATE items SET name = 'new' WHERE id = 1") as release:
@@ -107,7 +107,7 @@ class ChunkScenarios(Scenarios):
     def test_keys_tell_of_a_change_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
         """The same for rows read by key."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             plan = chunks.plan(source_kit.table, 1)
             with source_kit.hold_commit("UPDATE items SET name = 'new' WHERE id = 1"):
@@ -118,7 +118,7 @@ class ChunkScenarios(Scenarios):
     def test_keys_give_the_rows_that_have_them_now(self, source_kit: SourceKit) -> None:
         """W11: a deleted row yields nothing, a moved one the row that has its key now, and a repeated key one row."""
         source_kit.execute(*numbers(1, 5))
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
             plan = chunks.plan(source_kit.table, 1)
             source_kit.execute(
@@ -136,7 +136,7 @@ class ChunkScenarios(Scenarios):
     def test_predicate_gives_the_keys_of_rows_that_it_is_true_for(self, source_kit: SourceKit) -> None:
         """An operator who has unverified rows read again selects them by their values."""
         source_kit.execute(*numbers(1, 2), *(f"INSERT INTO items VALUES ({i}, 'doubtful')" for i in (3, 4, 5)))
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
             plan = chunks.plan(source_kit.table, 1)
             found = chunks.keys_where(source_kit.table, "name = 'doubtful'", 9)
@@ -165,7 +165,7 @@ class ChunkScenarios(Scenarios):
         And no other statement can be injected with it.
         """
         source_kit.execute(*numbers(1, 2))
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
             with pytest.raises(ConfigurationError, match="refuses the predicate"):
                 chunks.keys_where(source_kit.table, predicate, 9)
@@ -178,7 +178,7 @@ class ChunkScenarios(Scenarios):
         """P18: its rows cannot be replayed over each other, so they replace the existing ones; equal rows stay."""
         source_kit.create("bare", keyed=False)
         source_kit.execute("INSERT INTO bare VALUES (1, 'a'), (1, 'a'), (2, 'b')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         bare = source_kit.named("bare")
         with self.reading(source, checkpoint) as (_, chunks):
             plan = chunks.plan(bare, 1)
@@ -196,9 +196,9 @@ class ChunkScenarios(Scenarios):
         """P18: all columns together identify a row, so every update changes what identifies it."""
         source_kit.create("bare", keyed=False)
         source_kit.execute("INSERT INTO bare VALUES (1, 'a')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("UPDATE bare SET name = 'b' WHERE id = 1")
-        rows = rows_of(self.streamed(source, checkpoint), source_kit.named("bare"))
+        rows = rows_of(self.stream_to_mark(source, checkpoint), source_kit.named("bare"))
         assert rows == [("d", 1, "a"), ("c", 1, "b")]
         source.close()
 
@@ -207,7 +207,7 @@ class ChunkScenarios(Scenarios):
     def test_chunk_after_a_truncate_brings_no_row_of_before(self, source_kit: SourceKit) -> None:
         """P14: the plan's rows are gone; either the chunk reports it, or it reads the current rows."""
         source_kit.execute(*numbers(1, 50))
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
             plan = chunks.plan(source_kit.table, 1)
             source_kit.truncate("items")
@@ -218,7 +218,7 @@ class ChunkScenarios(Scenarios):
     def test_chunk_of_a_recreated_table_differs_from_the_old_table_s(self, source_kit: SourceKit) -> None:
         """P25: another table of the same name. Its rows may arrive under its own incarnation only, or not at all."""
         source_kit.execute(*numbers(1, 50))
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
             plan = chunks.plan(source_kit.table, 1)
             source_kit.execute("DROP TABLE items")
@@ -233,7 +233,7 @@ class ChunkScenarios(Scenarios):
     def test_column_that_is_added_between_two_chunks_is_in_the_next(self, source_kit: SourceKit) -> None:
         """P11, M36: each chunk has the shape that its rows have; a wrong one would shift values between columns."""
         source_kit.execute(*numbers(1, 300))
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
             plan = chunks.plan(source_kit.table, 1)
             first = self.read(chunks, plan, size=1)
@@ -253,7 +253,7 @@ class ChunkScenarios(Scenarios):
     def test_change_that_a_chunk_may_show_comes_through_the_stream_too(self, source_kit: SourceKit) -> None:
         """What is committed between low and high is held, whichever of the two shows it: neither may lose it."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             plan = chunks.plan(source_kit.table, 1)
             chunks.write_mark(Token("1/1/low"))

@@ -117,7 +117,7 @@ def position_at(event: StreamEvent) -> Position | None:
 class Scenarios:
     """The first steps of scenarios. `prepared` opens a source at a new place in the database's log."""
 
-    def prepared(self, kit: SourceKit, log_id: str = LOG_ID) -> tuple[Source, Checkpoint]:
+    def prepare_source(self, kit: SourceKit, log_id: str = LOG_ID) -> tuple[Source, Checkpoint]:
         source = kit.open_source()
         return source, source.prepare(Checkpoint(epoch=Epoch(1)), log_id).checkpoint
 
@@ -141,7 +141,7 @@ class Scenarios:
             chunks.close()
             source.close()
 
-    def streamed(
+    def stream_to_mark(
         self, source: Source, checkpoint: Checkpoint, token: str = "1/1/low", open_spool: OpenSpool = refuse_spool
     ) -> list[StreamEvent]:
         """Everything from the checkpoint up to a mark written now."""

@@ -33,19 +33,19 @@ class RestartScenarios(Scenarios):
 
     def test_restart_continues_after_the_given_position(self, source_kit: SourceKit) -> None:
         """P40, L15: what the log has already is never delivered again, whether or not it was acknowledged."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
-        last = positions(self.streamed(source, checkpoint))[-1]
+        last = positions(self.stream_to_mark(source, checkpoint))[-1]
         source.close()
         source_kit.execute("INSERT INTO items VALUES (2, 'b')")
         again, later = self.again(source_kit, checkpoint, last)
-        rows = rows_of(self.streamed(again, later, "2/1/low"), source_kit.table)
+        rows = rows_of(self.stream_to_mark(again, later, "2/1/low"), source_kit.table)
         assert rows == [("c", 2, "b")]
         again.close()
 
     def test_restart_after_any_transaction_brings_all_that_follow_and_no_other(self, source_kit: SourceKit) -> None:
         """P40: transactions of several rows, with roll-backs inside, and the position after each of them."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         for n in (10, 20, 30):
             source_kit.execute(
                 f"INSERT INTO items VALUES ({n}, 'first')",
@@ -54,18 +54,20 @@ class RestartScenarios(Scenarios):
                 "ROLLBACK TO SAVEPOINT s",
                 f"INSERT INTO items VALUES ({n + 2}, 'last')",
             )
-        events = self.streamed(source, checkpoint)
+        events = self.stream_to_mark(source, checkpoint)
         source.close()
         whole = changes(events, source_kit.table)
         assert [row[1] for row in whole] == [10, 12, 20, 22, 30, 32]
         for number, position in enumerate(positions(events), start=1):
             again, later = self.again(source_kit, checkpoint, position)
-            assert changes(self.streamed(again, later, f"2/{number}/low"), source_kit.table) == whole[2 * number :]
+            assert (
+                changes(self.stream_to_mark(again, later, f"2/{number}/low"), source_kit.table) == whole[2 * number :]
+            )
             again.close()
 
     def test_every_position_that_a_stream_reports_is_one_to_restart_from(self, source_kit: SourceKit) -> None:
         """Cuts are also taken at marks and in idle periods: nothing may be lost or doubled after those."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             source_kit.execute("INSERT INTO items VALUES (1, 'a')")
             chunks.write_mark(Token("1/1/low"))
@@ -79,17 +81,17 @@ class RestartScenarios(Scenarios):
             if position is not None:
                 rest = whole[len(changes(events[:number], source_kit.table)) :]
                 again, later = self.again(source_kit, checkpoint, position)
-                assert changes(self.streamed(again, later, f"2/{number}/low"), source_kit.table) == rest
+                assert changes(self.stream_to_mark(again, later, f"2/{number}/low"), source_kit.table) == rest
                 again.close()
 
     def test_marks_of_an_earlier_epoch_are_not_this_one_s(self, source_kit: SourceKit) -> None:
         """W09: they arrive again after a restart, with their own epoch."""
-        source, checkpoint = self.prepared(source_kit)
-        self.streamed(source, checkpoint, "1/1/low")
+        source, checkpoint = self.prepare_source(source_kit)
+        self.stream_to_mark(source, checkpoint, "1/1/low")
         source.close()
         assert checkpoint.position is not None
         again, later = self.again(source_kit, checkpoint, checkpoint.position)
-        events = self.streamed(again, later, "2/1/low")
+        events = self.stream_to_mark(again, later, "2/1/low")
         tokens = [e.token for e in events if isinstance(e, MarkSeen)]
         assert tokens[-1] == "2/1/low"
         assert set(tokens) <= {"1/1/low", "2/1/low"}
@@ -97,15 +99,15 @@ class RestartScenarios(Scenarios):
 
     def test_rows_of_before_a_statement_keep_their_shape_after_a_restart(self, source_kit: SourceKit) -> None:
         """P10, M38: the catalog is newer than the log that is read; values must not get into wrong columns."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
-        first = positions(self.streamed(source, checkpoint))[-1]
+        first = positions(self.stream_to_mark(source, checkpoint))[-1]
         source.close()
         source_kit.execute("INSERT INTO items VALUES (2, 'b')")
         source_kit.execute("ALTER TABLE items ADD COLUMN extra integer")
         source_kit.execute("INSERT INTO items VALUES (3, 'c', 4)")
         again, later = self.again(source_kit, checkpoint, first)
-        events = self.streamed(again, later, "2/1/low")
+        events = self.stream_to_mark(again, later, "2/1/low")
         assert changes(events, source_kit.table) == [("c", 2, "b"), ("c", 3, "c")]
         runs = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)]
         found = {r["id"]: r.get("extra") for run in runs for _, r in placed_rows(run, source_kit.table)}
@@ -114,17 +116,17 @@ class RestartScenarios(Scenarios):
 
     def test_two_streams_in_a_row_tell_the_same(self, source_kit: SourceKit) -> None:
         """An attempt that failed acknowledges nothing; the next one on the same source begins where it began."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
-        first = self.streamed(source, checkpoint, "1/1/low")
-        second = self.streamed(source, checkpoint, "1/2/low")
+        first = self.stream_to_mark(source, checkpoint, "1/1/low")
+        second = self.stream_to_mark(source, checkpoint, "1/2/low")
         assert changes(first, source_kit.table) == changes(second, source_kit.table) == [("c", 1, "a")]
         assert positions(first) == positions(second)
         source.close()
 
     def test_acknowledged_history_is_not_delivered_again_nor_asked_back(self, source_kit: SourceKit) -> None:
         """I6: an earlier position after a later one changes nothing, and what follows is still complete."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             for n in (1, 2):
                 source_kit.execute(f"INSERT INTO items VALUES ({n}, 'a')")
@@ -134,7 +136,7 @@ class RestartScenarios(Scenarios):
             stream.acknowledge(first)
             source_kit.execute("INSERT INTO items VALUES (3, 'a')")
         again, later = self.again(source_kit, checkpoint, second)
-        assert changes(self.streamed(again, later, "2/1/low"), source_kit.table) == [("c", 3, "a")]
+        assert changes(self.stream_to_mark(again, later, "2/1/low"), source_kit.table) == [("c", 3, "a")]
         again.close()
 
     def acknowledge_a_row(self, source_kit: SourceKit, source: Source, checkpoint: Checkpoint) -> None:
@@ -147,7 +149,7 @@ class RestartScenarios(Scenarios):
     @needs("forget history")
     def test_log_that_is_older_than_what_it_acknowledged_is_refused(self, source_kit: SourceKit) -> None:
         """L09: a log restored from a copy needs what the source has discarded. A gap must be reported."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         assert checkpoint.position is not None
         self.acknowledge_a_row(source_kit, source, checkpoint)
         with pytest.raises(HistoryLost) as lost:
@@ -157,24 +159,24 @@ class RestartScenarios(Scenarios):
     @needs("forget history")
     def test_accepted_loss_creates_a_new_position_and_reports_it(self, source_kit: SourceKit) -> None:
         """The remedy of the previous test: the caller then reads every table again."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         assert checkpoint.position is not None
         self.acknowledge_a_row(source_kit, source, checkpoint)
         again = source_kit.open_source()
         placed = again.prepare(replace(checkpoint, epoch=Epoch(2)), LOG_ID, accept_history_loss=True)
         assert placed.history is SourceHistory.LOST
         source_kit.execute("INSERT INTO items VALUES (2, 'b')")
-        assert changes(self.streamed(again, placed.checkpoint, "2/1/low"), source_kit.table) == [("c", 2, "b")]
+        assert changes(self.stream_to_mark(again, placed.checkpoint, "2/1/low"), source_kit.table) == [("c", 2, "b")]
         again.close()
 
     @needs("restore a copy")
     def test_restored_copy_is_distinguished_from_the_log_s_database(self, source_kit: SourceKit) -> None:
         """S6: it may have continued past cdcflow's position; then the position alone cannot tell them apart."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         restore = source_kit.copied()
         source_kit.execute("INSERT INTO items VALUES (2, 'in our log')")
-        events = self.streamed(source, checkpoint)
+        events = self.stream_to_mark(source, checkpoint)
         source.close()
         restore()
         for n in range(3, 9):
@@ -187,7 +189,7 @@ class RestartScenarios(Scenarios):
 
     def test_position_never_goes_back_in_a_stream(self, source_kit: SourceKit) -> None:
         """A cut is stored with the position of its last event: an earlier one would deliver rows twice."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             for n in range(1, 4):
                 source_kit.execute(f"INSERT INTO items VALUES ({n}, 'a')")

@@ -23,7 +23,7 @@ class ServiceScenarios(Scenarios):
 
     def test_tables_are_described_with_name_columns_and_key(self, source_kit: SourceKit) -> None:
         """Sorted by name; the shapes listed first are those of rows and chunks."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         tables = source.tables()
         assert [t.id for t in tables] == [source_kit.table, source_kit.named("others")]
         assert [([c.name for c in t.columns], t.key) for t in tables] == [(["id", "name"], ("id",))] * 2
@@ -33,7 +33,7 @@ class ServiceScenarios(Scenarios):
     def test_unchanged_rows_compare_as_equal(self, source_kit: SourceKit) -> None:
         """A check of the catalog must not cause whole tables to be read again unnecessarily."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
             known = {source_kit.table: chunks.plan(source_kit.table, 1).row_version}
             source_kit.execute("UPDATE items SET name = 'b' WHERE id = 1")
@@ -47,7 +47,7 @@ class ServiceScenarios(Scenarios):
         wanted = [source_kit.table, source_kit.named("others")]
         assert [t.id for t in first.preview(Checkpoint(epoch=Epoch(1)), LOG_ID).tables] == wanted
         first.close()
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         found = source.preview(checkpoint, LOG_ID)
         assert [(t.id, t.incarnation, t.reread) for t in found.tables] == [
             (t.id, t.incarnation, "") for t in source.tables()
@@ -60,7 +60,7 @@ class ServiceScenarios(Scenarios):
 
     def test_lag_grows_with_what_is_written_and_ends_with_what_is_read(self, source_kit: SourceKit) -> None:
         """O20: the number that operators check first."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             before = source.status(checkpoint.position)
             for n in range(50):  # many rows: a server writes into its log for itself, too
@@ -79,7 +79,7 @@ class ServiceScenarios(Scenarios):
 
     def test_doctor_finds_nothing_wrong_where_nothing_is(self, source_kit: SourceKit) -> None:
         """False alarms teach operators to ignore findings."""
-        source, _ = self.prepared(source_kit)
+        source, _ = self.prepare_source(source_kit)
         found = source.doctor()
         assert found
         assert [f for f in found if f.level == "error"] == []
@@ -87,7 +87,7 @@ class ServiceScenarios(Scenarios):
 
     def test_objects_of_this_log_are_not_reported_as_leftovers(self, source_kit: SourceKit) -> None:
         """The remedy drops what it names; cdcflow's current objects must not be among it."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         ours = set(checkpoint.source.values())
         assert not [f for f in source.left_behind(LOG_ID) if f.subject in ours]
         source.close()
@@ -97,7 +97,7 @@ class ServiceScenarios(Scenarios):
 
         Twice is harmless, and reported.
         """
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             chunks.write_mark(Token("1/1/low"))
             collect(stream, seen_mark(Token("1/1/low")))
@@ -139,7 +139,7 @@ class ServiceScenarios(Scenarios):
     def test_closing_wakes_who_waits_for_a_locked_table(self, source_kit: SourceKit) -> None:
         """O09: a daemon that is stopped does not wait for another session's ALTER TABLE."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks), ThreadPoolExecutor(1) as other:
             plan = chunks.plan(source_kit.table, 1)
             asked = threading.Event()
@@ -157,7 +157,7 @@ class ServiceScenarios(Scenarios):
 
     def test_closing_twice_is_closing_once(self, source_kit: SourceKit) -> None:
         """Several callers may clean up after an error."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         stream, chunks = source.stream(checkpoint, reading.refuse_spool), source.chunks()
         for _ in range(2):
             stream.close()

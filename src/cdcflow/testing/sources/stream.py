@@ -54,23 +54,23 @@ class StreamScenarios(Scenarios):
 
     def test_committed_changes_arrive_once_in_commit_order(self, source_kit: SourceKit) -> None:
         """I1, I4: this is what a source is for."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'a')", "INSERT INTO items VALUES (2, 'b')")
         source_kit.execute("UPDATE items SET name = 'B' WHERE id = 2")
         source_kit.execute("DELETE FROM items WHERE id = 1", "INSERT INTO items VALUES (1, NULL)")
-        rows = changes(self.streamed(source, checkpoint), source_kit.table)
+        rows = changes(self.stream_to_mark(source, checkpoint), source_kit.table)
         assert rows == [("c", 1, "a"), ("c", 2, "b"), ("u", 2, "B"), ("d", 1, None), ("c", 1, None)]
         source.close()
 
     def test_changes_of_several_tables_keep_their_order(self, source_kit: SourceKit) -> None:
         """A transaction over two tables is one run: its rows have places over both, not within each."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute(
             "INSERT INTO items VALUES (1, 'a')",
             "INSERT INTO others VALUES (2, 'b')",
             "INSERT INTO items VALUES (3, 'c')",
         )
-        events = self.streamed(source, checkpoint)
+        events = self.stream_to_mark(source, checkpoint)
         runs = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)]
         placed = [
             (at, row["id"])
@@ -83,7 +83,7 @@ class StreamScenarios(Scenarios):
 
     def test_what_was_rolled_back_never_arrives(self, source_kit: SourceKit) -> None:
         """I2: a change that was not committed must not reach a warehouse."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute(
             "INSERT INTO items VALUES (1, 'kept')",
             "SAVEPOINT s",
@@ -91,12 +91,12 @@ class StreamScenarios(Scenarios):
             "ROLLBACK TO SAVEPOINT s",
         )
         source_kit.execute("INSERT INTO items VALUES (3, 'dropped')", "ROLLBACK")
-        assert rows_of(self.streamed(source, checkpoint), source_kit.table) == [("c", 1, "kept")]
+        assert rows_of(self.stream_to_mark(source, checkpoint), source_kit.table) == [("c", 1, "kept")]
         source.close()
 
     def test_savepoints_inside_savepoints_take_back_what_is_theirs(self, source_kit: SourceKit) -> None:
         """I2: changes between two roll-backs stay, and the same key may be used again."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute(
             "INSERT INTO items VALUES (1, 'a')",
             "SAVEPOINT outside",
@@ -111,16 +111,16 @@ class StreamScenarios(Scenarios):
             "ROLLBACK TO SAVEPOINT last",
             "UPDATE items SET name = 'A' WHERE id = 1",
         )
-        rows = changes(self.streamed(source, checkpoint), source_kit.table)
+        rows = changes(self.stream_to_mark(source, checkpoint), source_kit.table)
         assert rows == [("c", 1, "a"), ("c", 2, "b"), ("c", 3, "c"), ("u", 1, "A")]
         source.close()
 
     def test_key_change_is_a_delete_and_an_insert(self, source_kit: SourceKit) -> None:
         """P09, M43, W10: downstream a row is its key, so a changed key is another row, which names the previous key."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("UPDATE items SET id = 2 WHERE id = 1")
-        events = self.streamed(source, checkpoint)
+        events = self.stream_to_mark(source, checkpoint)
         assert [(op, id_) for op, id_, _ in rows_of(events, source_kit.table)] == [("d", 1), ("c", 2)]
         batches = [b for e in events if isinstance(e, Committed) and isinstance(e.run, Run) for b in e.run.batches]
         moved = batches[-1].rows.to_pylist()[-1]
@@ -131,22 +131,22 @@ class StreamScenarios(Scenarios):
     def test_keys_that_two_rows_exchange_come_one_after_another(self, source_kit: SourceKit) -> None:
         """W10: the halves of a key change are adjacent, so that no row overtakes the one whose key it takes."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')", "INSERT INTO items VALUES (2, 'b')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute(
             "UPDATE items SET id = 9 WHERE id = 1",
             "UPDATE items SET id = 1 WHERE id = 2",
             "UPDATE items SET id = 2 WHERE id = 9",
         )
-        rows = changes(self.streamed(source, checkpoint), source_kit.table)
+        rows = changes(self.stream_to_mark(source, checkpoint), source_kit.table)
         assert [(op, id_) for op, id_, _ in rows] == [("d", 1), ("c", 9), ("d", 2), ("c", 1), ("d", 9), ("c", 2)]
         source.close()
 
     def test_key_that_moves_on_along_a_chain_names_each_step(self, source_kit: SourceKit) -> None:
         """W10: every step names the row it continues; the last one's values are the row's."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("UPDATE items SET id = 2 WHERE id = 1", "UPDATE items SET id = 3, name = 'c' WHERE id = 2")
-        events = self.streamed(source, checkpoint)
+        events = self.stream_to_mark(source, checkpoint)
         runs = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)]
         steps = [row for run in runs for _, row in placed_rows(run, source_kit.table) if row[OP] == "c"]
         assert [((row[BEFORE] or {}).get("id"), row["id"]) for row in steps] == [(1, 2), (2, 3)]
@@ -155,11 +155,11 @@ class StreamScenarios(Scenarios):
 
     def test_truncate_is_between_the_changes_before_and_after_it(self, source_kit: SourceKit) -> None:
         """P13, M35: it has a place in the log like any other change."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'before')")
         source_kit.truncate("items")
         source_kit.execute("INSERT INTO items VALUES (1, 'after')")
-        events = self.streamed(source, checkpoint)
+        events = self.stream_to_mark(source, checkpoint)
         assert [(op, id_) for op, id_, _ in rows_of(events, source_kit.table)] == [("c", 1), ("t", None), ("c", 1)]
         assert rows_of(events, source_kit.table)[-1] == ("c", 1, "after")
         source.close()
@@ -167,17 +167,17 @@ class StreamScenarios(Scenarios):
     @needs("spool")
     def test_large_transaction_comes_through_a_spool_with_every_row(self, source_kit: SourceKit) -> None:
         """P38: memory does not hold it, and nothing of it may be missing, doubled or out of order."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         spools = Spools()
         source_kit.execute(*(inserts(n, n + 499) for n in range(1, LARGE + 1, 500)))
-        events = self.streamed(source, checkpoint, open_spool=spools.open)
+        events = self.stream_to_mark(source, checkpoint, open_spool=spools.open)
         assert spools.rows(events, source_kit.table) == list(range(1, LARGE + 1))
         source.close()
 
     @needs("spool")
     def test_parts_of_a_large_transaction_that_were_taken_back_are_dropped(self, source_kit: SourceKit) -> None:
         """P39: they are in the spool already when the roll-back arrives."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         spools = Spools()
         source_kit.execute(
             inserts(1, LARGE),
@@ -186,25 +186,25 @@ class StreamScenarios(Scenarios):
             "ROLLBACK TO SAVEPOINT s",
             inserts(LARGE + 1, LARGE + 10, "kept"),
         )
-        events = self.streamed(source, checkpoint, open_spool=spools.open)
+        events = self.stream_to_mark(source, checkpoint, open_spool=spools.open)
         assert spools.rows(events, source_kit.table) == list(range(1, LARGE + 11))
         source.close()
 
     @needs("spool")
     def test_large_transaction_that_was_rolled_back_leaves_nothing(self, source_kit: SourceKit) -> None:
         """A source that sends a transaction before its end must drop it again."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute(inserts(1, LARGE), "ROLLBACK")
         source_kit.execute("INSERT INTO items VALUES (1, 'kept')")
         spools = Spools()
-        events = self.streamed(source, checkpoint, open_spool=spools.open)
+        events = self.stream_to_mark(source, checkpoint, open_spool=spools.open)
         assert rows_of(events, source_kit.table) == [("c", 1, "kept")]
         assert not any(isinstance(e, Committed) and isinstance(e.run, SpooledTransaction) for e in events)
         source.close()
 
     def test_mark_returns_between_what_was_committed_before_and_after_it(self, source_kit: SourceKit) -> None:
         """The window relies on this: a mark has a place in the log, after it is written and before what follows."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             source_kit.execute("INSERT INTO items VALUES (1, 'before')")
             chunks.write_mark(Token("1/1/low"))
@@ -217,18 +217,18 @@ class StreamScenarios(Scenarios):
 
     def test_marks_of_another_log_mean_nothing(self, source_kit: SourceKit) -> None:
         """Two logs may follow one database: a mark that one of them takes for its own would close a wrong window."""
-        source, checkpoint = self.prepared(source_kit)
-        other, elsewhere = self.prepared(source_kit, "deadbeef-0000-4000-8000-000000000002")
+        source, checkpoint = self.prepare_source(source_kit)
+        other, elsewhere = self.prepare_source(source_kit, "deadbeef-0000-4000-8000-000000000002")
         with self.reading(other, elsewhere) as (theirs, chunks):
             chunks.write_mark(Token("1/1/low"))
             collect(theirs, seen_mark(Token("1/1/low")))
-            events = self.streamed(source, checkpoint, "1/2/low")
+            events = self.stream_to_mark(source, checkpoint, "1/2/low")
         assert [e.token for e in events if isinstance(e, MarkSeen)] == ["1/2/low"]
         source.close()
 
     def test_idle_source_still_moves_the_position(self, source_kit: SourceKit) -> None:
         """M31, O14: without captured changes the source must still be able to forget its log."""
-        source, checkpoint = self.prepared(source_kit)
+        source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             chunks.heartbeat()
             # The end of the log may be reported before the heartbeat arrives; readers of several logs wait for the
