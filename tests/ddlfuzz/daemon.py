@@ -85,10 +85,10 @@ class Daemon:
         """Stop it in good order; raise the error that it ended with."""
         if self._process.pid is not None and self._process.is_alive():
             os.kill(self._process.pid, signal.SIGTERM)
-        self._process.join(20)
+        self._process.join(60)
         if self._process.is_alive():
             self.kill()
-            return Stop("broken", "it did not stop within 20 s of SIGTERM", "")
+            return Stop("broken", "it did not stop within 60 s of SIGTERM", "")
         self._drain()
         return self._ended
 

@@ -29,7 +29,7 @@ from cdcflow.capture.interleave.progress import Progress
 from cdcflow.config import load
 from cdcflow.model.table import TableId
 
-PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "25"))
+PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "60"))
 """More than the time between two polls of the list of tables. A machine with other things to do needs more."""
 POLL_S = 0.05
 """Each answer takes the daemon away from its work."""

@@ -10,6 +10,7 @@ moto's server serve; that one forgets everything when it stops.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -18,13 +19,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 
 from tests.servers import downloads
+from tests.support.polling import wait_until
 
 from cdcflow.config import Objects
 from cdcflow.demo.servers.cached import cache as cache_folder
@@ -33,7 +34,7 @@ from cdcflow.demo.servers.processes import Watcher, free_port
 MODULE = "github.com/versity/versitygw/cmd/versitygw"
 VERSION = "v1.8.0"
 BUILT_WITHIN_S = 580
-STARTED_WITHIN_S = 30
+STARTED_WITHIN_S = 120
 ACCESS_KEY, SECRET_KEY = "test", "test-secret"
 ACCESS_VARIABLE, SECRET_VARIABLE = "CDCFLOW_TEST_ACCESS_KEY", "CDCFLOW_TEST_SECRET_KEY"
 
@@ -107,17 +108,18 @@ class ObjectServer:
                 cwd=self.directory,
             )
         self._watcher = Watcher(self._process.pid, "KILL", [self.directory])
-        until = time.monotonic() + STARTED_WITHIN_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                if self._process.poll() is not None or time.monotonic() > until:
-                    text = (self.directory / "log").read_text(errors="replace")[-2000:]
-                    raise RuntimeError(f"the object server did not start:\n{text}") from None
-                time.sleep(0.05)
-            else:
-                return
+        wait_until(self._answers, "the object server to answer", patience_s=STARTED_WITHIN_S, more=self._said)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the object server ended:\n{self._said()}"
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            return True
+        return False
+
+    def _said(self) -> str:
+        return (self.directory / "log").read_text(errors="replace")[-2000:]
 
     def kill(self) -> None:
         """End it at once (SIGKILL)."""

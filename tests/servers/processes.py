@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from tests.support.polling import wait_until
 
 from cdcflow.demo.servers.processes import Started, Watcher, free_port
 
@@ -46,15 +48,19 @@ class Server(Started):
                 cwd=self.folder,
             )
         self._watcher = Watcher(self._process.pid, "KILL", [self.folder])
-        until = time.monotonic() + STARTED_WITHIN_S
-        while time.monotonic() < until and self._process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                time.sleep(0.1)
-            else:
-                return
-        raise RuntimeError(f"{type(self).__name__} did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
+        what = f"{type(self).__name__} to answer"
+        wait_until(self._answers, what, patience_s=STARTED_WITHIN_S, more=self._said)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"{type(self).__name__} ended:\n{self._said()}"
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            return True
+        return False
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:]
 
     def stop(self) -> None:
         """It answers no more."""

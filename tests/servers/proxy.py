@@ -78,7 +78,7 @@ class TcpProxy:
                 client.close()
                 continue
             try:
-                server = socket.create_connection(("127.0.0.1", self.target), timeout=5)
+                server = socket.create_connection(("127.0.0.1", self.target), timeout=60)
             except OSError:
                 client.close()
                 continue

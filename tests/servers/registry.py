@@ -5,17 +5,18 @@ Its program is not a jar among others but an archive, so Ivy itself (part of pys
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from tests.servers import ivy
+from tests.support.polling import wait_until
 
 from cdcflow.demo.servers.cached import cache
 from cdcflow.demo.servers.processes import Watcher, free_port
@@ -87,14 +88,17 @@ class SchemaRegistry:
 
     def _wait(self) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"{self.url}/subjects", timeout=1):  # noqa: S310  loopback
-                    return
-            except (OSError, urllib.error.HTTPError):
-                time.sleep(0.1)
-        raise RuntimeError(f"the schema registry did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
+        wait_until(self._answers, "the schema registry to answer", patience_s=PATIENCE_S, more=self._said)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the schema registry ended:\n{self._said()}"
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/subjects", timeout=1):  # noqa: S310  loopback
+            return True
+        return False
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:]
 
     def close(self) -> None:
         if self._process is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.servers.postgres import PostgresServer
 from tests.support.daemon.bank import Bank
+from tests.support.polling import PATIENCE_S
 
 from cdcflow import wiring
 from cdcflow.capture import log_writes
@@ -61,7 +62,7 @@ def test_new_table_is_captured_from_its_first_row(bank: Bank) -> None:
     daemon = bank.daemon()
     bank.wait_until(lambda: bank.has_reached(""), "the first backfill", daemon)
     daemon.send_signal(signal.SIGTERM)
-    assert daemon.wait(timeout=15) == 0, bank.output()
+    assert daemon.wait(timeout=PATIENCE_S) == 0, bank.output()
     bank.database.execute("CREATE TABLE later (id int PRIMARY KEY); INSERT INTO later VALUES (1), (2)")
     daemon = bank.daemon()
     bank.wait_until(lambda: len(bank.logged_rows("later")) == 2, "the new table", daemon)

@@ -249,6 +249,6 @@ def wait_for(ledger: Ledger, mine: Callable[[str], bool], changed: set[str]) -> 
     def again() -> bool:
         return all(known.generation > 1 for name, known in ledger.progress().items() if name in changed and mine(name))
 
-    ledger.wait_until(again, "the tables to be captured again", patience_s=20)
+    ledger.wait_until(again, "the tables to be captured again")
     fence = ledger.fence()
     ledger.wait_until(lambda: ledger.has_reached(fence), "the log to pass the fence")

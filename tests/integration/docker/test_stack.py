@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import math
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import pytest
 from tests.support.docker.compose_files import COMPOSE, Model, conditions, one_shot, understood
 from tests.support.docker.services import MySQL, Postgres
 from tests.support.docker.stack import Stack
+from tests.support.polling import wait_until
 
 from cdcflow.config import load
 from cdcflow.demo import flights, proof
@@ -240,7 +240,7 @@ def status_of(stack: Stack, daemon: str) -> Mapping[str, Any]:
     token = (stack.volume("secrets") / "http-token").read_text()
     asked = urllib.request.Request(f"http://{stack.place(daemon, 8079)}/status")
     asked.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(asked, timeout=10) as answer:  # noqa: S310  our own stack
+    with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310  our own stack
         return dict(json.load(answer))
 
 
@@ -266,10 +266,7 @@ def merged(spark: Any, warehouse: Path, newest: int) -> None:
 
 
 def wait(until: Callable[[], bool], what: str, look_s: float = 0.2) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not until():
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S:.0f} s for {what}"
-        time.sleep(look_s)
+    wait_until(until, what, patience_s=PATIENCE_S, pause_max_s=look_s)
 
 
 def rows_of(postgres: Postgres) -> Rows:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.objects.logs import ObjectLog, until, write
+from tests.support.objects.logs import ObjectLog, write
+from tests.support.polling import wait_until
 
 import cdcflow
 from cdcflow.config import Objects
@@ -43,7 +44,7 @@ def test_heartbeats_reach_who_has_only_the_store(log: ObjectLog) -> None:
     time.sleep(0.3)
     assert newest_checkpoint(log.alone) == sealed
     opened.sync()
-    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "no checkpoint was uploaded")
+    wait_until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "the checkpoint in the bucket")
     assert sealed_clock(log.alone) == sealed.commit_clock + LATER_US
     beat(writer)
     opened.sync()
@@ -52,7 +53,7 @@ def test_heartbeats_reach_who_has_only_the_store(log: ObjectLog) -> None:
     opened = log.open()
     beat(again := Writer.of(opened))
     opened.sync()
-    until(lambda: newest_checkpoint(log.alone) == again.checkpoint, "the next daemon uploaded no checkpoint")
+    wait_until(lambda: newest_checkpoint(log.alone) == again.checkpoint, "the next daemon's checkpoint in the bucket")
     opened.close()
 
 
@@ -64,7 +65,7 @@ def test_heartbeats_after_a_row_wait_for_it(log: ObjectLog) -> None:
     writer = Writer.of(opened)
     beat(writer)
     opened.sync()
-    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "no checkpoint was uploaded")
+    wait_until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "the checkpoint in the bucket")
     told = writer.checkpoint
     writer.put(orders(2))
     beat(writer)
@@ -77,7 +78,7 @@ def test_heartbeats_after_a_row_wait_for_it(log: ObjectLog) -> None:
     assert newest_checkpoint(log.alone) == writer.checkpoint  # of the segment: what was reported before is older
     beat(writer)
     opened.sync()
-    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "no checkpoint was uploaded")
+    wait_until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "the checkpoint in the bucket")
     opened.close()
 
 
@@ -99,7 +100,7 @@ def test_idle_log_holds_no_reader_back(log: ObjectLog, tmp_path: Path) -> None:
     for _ in range(4):
         beat(writer)
     away.sync()
-    until(lambda: logs.common().held_back_by.log == "near", "the idle log holds the other one back")
+    wait_until(lambda: logs.common().held_back_by.log == "near", "the idle log's clock to advance")
     assert [batch.log for batch in logs.changes()].count("near") == 3
     for one in (away, near):
         one.close()

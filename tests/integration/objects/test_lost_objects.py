@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.servers.objects import ObjectServer
-from tests.support.objects.logs import ObjectLog, assert_whole, settings_file, until, write
+from tests.support.objects.logs import ObjectLog, assert_whole, settings_file, write
+from tests.support.polling import wait_until
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
@@ -77,7 +78,7 @@ def test_start_uploads_again_what_the_bucket_lost(log: ObjectLog, tmp_path: Path
     put(log, 1, 2)
     log.bucket.delete([*objects_of(log, 1, 2), "log.json", "schemas.json"])
     opened = log.open()
-    until(lambda: len(objects_of(log, 1, 2)) == 4, "nothing was uploaded again")
+    wait_until(lambda: len(objects_of(log, 1, 2)) == 4, "the files to be uploaded again")
     opened.close()
     assert_whole(log, [[1], [2]], tmp_path / "copy")
     assert status(log.layout)["store_lost"] == []
@@ -91,7 +92,7 @@ def test_start_uploads_again_from_the_cache(log: ObjectLog, tmp_path: Path) -> N
     log.bucket.delete(objects_of(log, 1, 2))
     assert [fault.text for fault in check(log.layout).faults if "is missing: offsets 1 to 2" in fault.text]
     opened = log.open()
-    until(lambda: len(objects_of(log, 1, 2)) == 4, "nothing was uploaded again")
+    wait_until(lambda: len(objects_of(log, 1, 2)) == 4, "the files to be uploaded again")
     opened.close()
     assert_whole(log, [[1], [2]], tmp_path / "copy")
 
@@ -110,14 +111,14 @@ def test_segment_missing_in_both_places_is_reported_everywhere_until_it_is_resto
     assert f"restore the objects below {log.objects.url}/segments" in finding["remedy"]
     assert "is missing: offsets 3 to 4" in said(config, "log", "check", status=1)
     opened = log.open()
-    until(lambda: status(log.layout)["store_lost"] == [[3, 4]], "the daemon does not notice")
+    wait_until(lambda: status(log.layout)["store_lost"] == [[3, 4]], "the daemon to notice the loss")
     write(opened, [4])
     opened.close()
     assert "has lost offsets 3-4" in said(config, "status")
     for name, content in kept.items():
         log.bucket.put(name, content)
     opened = log.open()
-    until(lambda: status(log.layout)["store_lost"] == [], "it is still called lost")
+    wait_until(lambda: status(log.layout)["store_lost"] == [], "the loss to be over")
     opened.close()
     assert lost_finding(config) == {}
     assert "the log is whole" in said(config, "log", "check")
@@ -168,7 +169,7 @@ def test_unreachable_store_has_lost_nothing(
             key.bucket.get("log.json")
     own_object_server.kill()
     opened = log.open()
-    until(lambda: bool(status(log.layout)["upload_problem"]), "nobody is told")
+    wait_until(lambda: bool(status(log.layout)["upload_problem"]), "the problem in the status")
     opened.close()
     assert status(log.layout)["store_lost"] == []
     found = json.loads(said(settings_file(tmp_path, log), "doctor", "--json", status=1))
@@ -196,7 +197,7 @@ def test_segments_that_expire_or_are_compacted_during_the_check_are_not_lost(
     opened = log.open()
     uploads = log.uploads
     assert uploads is not None
-    until(lambda: uploads._compare_at > 0 or uploads.error is not None, "nothing was compared")
+    wait_until(lambda: uploads._compare_at > 0 or uploads.error is not None, "a comparison")
     assert uploads.error is None
     opened.close()
     assert status(log.layout)["store_lost"] == []
@@ -214,7 +215,7 @@ def test_lost_compacted_segment_gives_way_to_the_segments_it_replaced(log: Objec
     assert len(log.bucket.folders("segments")) == 3, "the last copy of the rows was removed"
     assert len(log.layout.listed_segments()[0]) == 4
     opened = log.open()
-    until(lambda: len(log.layout.listed_segments()[0]) == 3, "the compaction is not undone")
+    wait_until(lambda: len(log.layout.listed_segments()[0]) == 3, "the compaction to be undone")
     opened.close()
     assert status(log.layout)["store_lost"] == []
     assert_whole(log, [[1], [2], [3]], tmp_path / "copy")

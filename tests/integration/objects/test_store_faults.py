@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.servers.objects import SECRET_KEY, ObjectServer
-from tests.support.objects.logs import ObjectLog, assert_whole, seen, settled, until, write, written
+from tests.support.objects.logs import ObjectLog, assert_whole, seen, settled, write, written
+from tests.support.polling import wait_until
 
 from cdcflow.config import Objects
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated
@@ -35,7 +36,7 @@ def refused(found: ObjectLog) -> CdcflowError:
 
 def ended(opened: FileLog, found: ObjectLog) -> CdcflowError:
     """The error with which the upload ended; the log reports it, too."""
-    until(lambda: found.uploads is not None and found.uploads.error is not None, "no upload failed")
+    wait_until(lambda: found.uploads is not None and found.uploads.error is not None, "an upload to fail")
     with pytest.raises(CdcflowError) as heard:
         Writer.of(opened).put(orders(99))
     opened.close()
@@ -51,7 +52,7 @@ def test_capture_continues_while_the_store_is_unavailable(own_object_server: Obj
     own_object_server.kill()
     write(opened, [2])
     write(opened, [3])
-    until(lambda: bool(status(log.layout)["upload_problem"]), "nobody is told")
+    wait_until(lambda: bool(status(log.layout)["upload_problem"]), "the problem in the status")
     told = status(log.layout)
     assert told["upload_waiting_segments"] == 2
     assert told["upload_offset"] == 2
@@ -308,7 +309,7 @@ def test_local_files_are_kept_for_the_configured_time(log: ObjectLog) -> None:
     log.keep_local_s = 3600
     opened = log.open()
     write(opened, [1])
-    until(lambda: status(log.layout)["upload_offset"] == 2, "nothing was put")
+    wait_until(lambda: status(log.layout)["upload_offset"] == 2, "an upload")
     opened.close()
     assert len(list(log.layout.segment(1, 2).iterdir())) == 4
     log.keep_local_s = 0

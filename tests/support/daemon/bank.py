@@ -20,6 +20,7 @@ from typing import Any
 import psycopg
 import yaml
 from tests.servers.postgres import Database
+from tests.support.polling import PATIENCE_S, wait_until
 
 from cdcflow import wiring
 from cdcflow.capture.capture import Capture
@@ -45,7 +46,6 @@ INSERT INTO entries (account, amount, note) SELECT i % 6000 + 1, i, 'first' FROM
 INSERT INTO notices SELECT i % 40, i % 2 = 0, ARRAY['a', NULL, 'b'] FROM generate_series(1, 200) i;
 """
 
-WAIT_S = 60.0
 
 Folded = Mapping[TableId, dict[Key, FoldedRow]]
 """The rows that `cdcflow.testing.folded.fold_log` builds from a log."""
@@ -147,7 +147,7 @@ class Branch(ABC):
         """Check that a daemon killed itself at its point and, where required, that its capture was live before: what it
         delivered was durable. A kill that only hits a start proves less than it seems to."""
         try:
-            assert daemon.wait(timeout=60) == -signal.SIGKILL, self.output()
+            assert daemon.wait(timeout=PATIENCE_S) == -signal.SIGKILL, self.output()
         finally:
             daemon.kill()
             daemon.wait()
@@ -182,7 +182,7 @@ class Branch(ABC):
     def capture_to_its_end(self, **kwargs: Any) -> None:
         """A capture in this thread that is expected to stop by itself; it is stopped when it does not."""
         capture = wiring.capture(load(self.config_path), **kwargs)
-        patience = threading.Timer(WAIT_S, capture.stop)
+        patience = threading.Timer(PATIENCE_S, capture.stop)
         patience.start()
         try:
             capture.run()
@@ -194,13 +194,15 @@ class Branch(ABC):
         holds: Callable[[], bool],
         what: str,
         alive: subprocess.Popen[bytes] | None = None,
-        patience_s: float = WAIT_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        deadline = time.monotonic() + patience_s
-        while not holds():
+        def holds_or_has_ended() -> bool:
+            if holds():
+                return True
             assert alive is None or alive.poll() is None, f"the daemon ended while waiting for {what}:\n{self.output()}"
-            assert time.monotonic() < deadline, f"waited {patience_s:.0f} s in vain for {what}"
-            time.sleep(0.05)
+            return False
+
+        wait_until(holds_or_has_ended, what, patience_s=patience_s)
 
     @property
     def reader(self) -> LogReader:
@@ -219,7 +221,7 @@ class Branch(ABC):
         fence = self.fence()
         self.wait_until(lambda: self.has_reached(fence), "the log to pass the fence", daemon)
         daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(timeout=15) == 0, self.output()
+        assert daemon.wait(timeout=PATIENCE_S) == 0, self.output()
 
     # ── comparing ───────────────────────────────────────────────────────────────────────────────────────────
     #

@@ -6,19 +6,18 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 from tests.servers.postgres import Database
+from tests.support.polling import PATIENCE_S, wait_until
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
 from cdcflow.daemon.interfaces.control_socket import ask
 
-WAIT_S = 60.0
 CANARY = "c4n4ry-s3cret"
 runner = CliRunner()
 
@@ -50,18 +49,16 @@ class Shop:
         self.wait_until(lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "done", "orders")
 
     def wait_until(self, wished: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+        def status() -> dict[str, Any] | None:
             assert self.daemon is not None
             assert self.daemon.poll() is None, self.output.read_text()
-            status = ask(self.folder / "log", {"op": "status"})
-            if status is not None and wished(status):
-                return dict(status)
-            time.sleep(0.05)
-        raise AssertionError(f"waited for {what}; the daemon said:\n{self.output.read_text()}")
+            found = ask(self.folder / "log", {"op": "status"})
+            return dict(found) if found is not None and wished(found) else None
+
+        return wait_until(status, what, more=self.output.read_text)
 
     def ask(self, op: str, **arguments: str) -> dict[str, Any]:
-        answer = ask(self.folder / "log", {"op": op, **arguments}, timeout_s=WAIT_S)
+        answer = ask(self.folder / "log", {"op": op, **arguments}, timeout_s=PATIENCE_S)
         assert answer is not None
         return dict(answer)
 
@@ -72,7 +69,7 @@ class Shop:
     def end(self) -> None:
         if self.daemon is not None and self.daemon.poll() is None:
             self.daemon.send_signal(signal.SIGTERM)
-            assert self.daemon.wait(WAIT_S) == 0, self.output.read_text()
+            assert self.daemon.wait(PATIENCE_S) == 0, self.output.read_text()
 
     def hang_up(self) -> None:
         """SIGHUP: read the settings file again."""

@@ -21,7 +21,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Self
 from tests.servers.objects import versitygw
 from tests.support.docker.compose_files import Model, conditions, one_shot
 from tests.support.docker.services import PARTS, Part, Process, Room
+from tests.support.polling import wait_until
 
 from cdcflow.spark.jars import folder as jars_folder
 
@@ -77,7 +77,8 @@ class Stack:
         `without`: these not yet. The next call starts them, and none that was started before.
 
         Raises:
-            Unhealthy: one ended or never became healthy; the message ends with its output.
+            Unhealthy: one ended; the message ends with its output.
+            AssertionError: one never became healthy; the message ends with the outputs of all.
         """
         names = [n for n in self.services if n not in without and (n, "service_started") not in self._reached]
         for name in names:
@@ -217,14 +218,17 @@ class Stack:
         return part.well()
 
     def _wait(self, until: Callable[[], bool], what: str, look_s: float = 0.05) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not until():
+        def holds() -> bool:
+            if until():
+                return True
             if self._given_up.is_set():
                 raise Unhealthy(f"waited for {what} when something else failed")
-            if time.monotonic() > deadline:
-                outputs = "\n".join(f"── {n}\n{p.output()[-800:]}" for n, p in self._parts.items())
-                raise Unhealthy(f"waited {PATIENCE_S:.0f} s for {what}\n{outputs}")
-            time.sleep(look_s)
+            return False
+
+        wait_until(holds, what, patience_s=PATIENCE_S, pause_max_s=look_s, more=self._outputs)
+
+    def _outputs(self) -> str:
+        return "\n".join(f"── {name}\n{part.output()[-800:]}" for name, part in self._parts.items())
 
     @property
     def programs(self) -> str:

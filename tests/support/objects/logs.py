@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+from tests.support.polling import wait_until
 
 from cdcflow.config import Objects
 from cdcflow.log.files.layout import Layout
@@ -72,11 +72,13 @@ class ObjectLog:
     def uploaded(self) -> None:
         """Wait until everything sealed is in the bucket; its files stay here for `keep_local_s`."""
         assert self.uploads is not None
-        until = time.monotonic() + 60
-        while status(self.layout)["upload_waiting_segments"]:
-            assert self.uploads.error is None
-            assert time.monotonic() < until, "segments were not uploaded"
-            time.sleep(0.01)
+        uploads = self.uploads
+
+        def all_uploaded() -> bool:
+            assert uploads.error is None
+            return not status(self.layout)["upload_waiting_segments"]
+
+        wait_until(all_uploaded, "all segments to be uploaded")
 
     def let_go(self) -> None:
         """From now on, local files that were uploaded may be dropped."""
@@ -104,22 +106,18 @@ def settings_file(folder: Path, log: ObjectLog, *, objects: bool = True) -> Path
     return path
 
 
-def until(claim: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 60
-    while not claim():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-
-
 def settled(layout: Layout, uploads: Uploads | None) -> None:
     """Wait until the files of all segments were uploaded and dropped; only manifests remain."""
-    until = time.monotonic() + 60
-    while uploads is not None and uploads.error is None and _with_files(layout):
-        assert time.monotonic() < until, "segments were not uploaded"
-        uploads.wake()
-        time.sleep(0.01)
     assert uploads is not None
-    assert uploads.error is None
+
+    def all_dropped() -> bool:
+        assert uploads.error is None
+        if not _with_files(layout):
+            return True
+        uploads.wake()
+        return False
+
+    wait_until(all_dropped, "the files of all segments to be uploaded and dropped")
 
 
 def _with_files(layout: Layout) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
+
+from tests.support.polling import wait_for
 
 from cdcflow import wiring
 from cdcflow.config import Config
@@ -36,12 +37,12 @@ class Capturing:
 
     def until(self, table: str, count: int) -> None:
         """Wait until the log has this many rows of a table."""
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and not self._failures:
-            if self._rows(table) >= count:
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"{table} has {self._rows(table)} rows in the log, not {count}; {self._failures}")
+
+        def rows() -> int:
+            assert not self._failures, self._failures
+            return self._rows(table)
+
+        wait_for(rows, lambda found: found >= count, f"{count} rows of {table} in the log", patience_s=120)
 
     def _rows(self, table: str) -> int:
         if not self._log.exists():

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import structlog
 import yaml
 from tests.servers.mysql import MySQLDatabase
 from tests.servers.postgres import Database
+from tests.support.polling import PATIENCE_S, wait_for, wait_until
 from typer.testing import CliRunner
 
 from cdcflow import local, wiring
@@ -28,7 +28,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.testing.folded import folded_log
 
-WAIT_S = 60.0
+WAIT_S = PATIENCE_S
 Execute = Callable[..., list[tuple[Any, ...]]]
 """Runs statements, and gives the rows of the last one."""
 _runner = CliRunner()
@@ -110,14 +110,14 @@ class ComparedShop:
     def refused(self) -> str:
         """The message of a daemon that ends because history is lost."""
         command = [sys.executable, "-m", "cdcflow.cli", "run"]
-        ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=WAIT_S)
+        ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S)
         assert ended.returncode == 65, ended.stdout + ended.stderr
         return ended.stderr
 
     def stop(self) -> None:
         assert self.daemon is not None
         self.daemon.send_signal(signal.SIGTERM)
-        assert self.daemon.wait(WAIT_S) == 0, self.output.read_text()
+        assert self.daemon.wait(PATIENCE_S) == 0, self.output.read_text()
         self.daemon = None
 
     def kill(self) -> None:
@@ -127,18 +127,15 @@ class ComparedShop:
         self.daemon = None
 
     def wait_until(self, wished: Callable[[dict[str, Any]], bool], what: str) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+        def holds() -> bool:
             assert self.daemon is not None
             assert self.daemon.poll() is None, self.output.read_text()
             status = ask(self.folder / "log", {"op": "status"})
-            try:
-                if status is not None and wished(dict(status)):
-                    return
-            except KeyError:
-                pass
-            time.sleep(0.05)
-        raise AssertionError(f"waited for {what}; the daemon said:\n{self.output.read_text()}")
+            with contextlib.suppress(KeyError):
+                return status is not None and wished(dict(status))
+            return False
+
+        wait_until(holds, what, more=self.output.read_text)
 
     # ── the copy ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,25 +146,26 @@ class ComparedShop:
 
     def merge_until(self, table: str, wished: Callable[[pa.Table], bool]) -> pa.Table:
         """Merge until a table is as wished."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+
+        def merged() -> pa.Table | None:
             self.merge()
             with contextlib.suppress(ConfigurationError):  # no segment is sealed yet
-                found = local.read_cut(self.folder / "warehouse").get(f"{self.schema}.{table}")
-                if found is not None and wished(found):
-                    return found
-            time.sleep(0.1)
-        raise AssertionError(f"table {table} did not become what was waited for")
+                return local.read_cut(self.folder / "warehouse").get(f"{self.schema}.{table}")
+            return None
+
+        what = f"table {table} to be merged as wished"
+        found = wait_for(merged, lambda found: found is not None and wished(found), what)
+        assert found is not None
+        return found
 
     def merge_until_there(self, table: str) -> None:
         """Merge until a table is in the warehouse, with any content."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+
+        def is_there() -> bool:
             self.merge()
-            if (self.folder / "warehouse" / self.schema / table).exists():
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"table {table} did not come")
+            return (self.folder / "warehouse" / self.schema / table).exists()
+
+        wait_until(is_there, f"table {table} in the warehouse")
 
     def edit(self, table: str, changed: Callable[[pa.Table], pa.Table]) -> None:
         """Change a merged table's rows, as a faulty merge would; the next merge publishes them."""
@@ -190,10 +188,7 @@ class ComparedShop:
             rows = folded_log(self.folder / "log")[TableId(self.schema, table)].values()
             return sorted(tuple(row.values[name] for name in columns) for row in rows for _ in range(row.count))
 
-        deadline = time.monotonic() + WAIT_S
-        while (found := logged()) != source:
-            assert time.monotonic() < deadline, f"the log differs in {len(set(found) ^ set(source))} rows of {table}"
-            time.sleep(0.2)
+        wait_for(logged, lambda found: found == source, f"the {len(source)} rows of {table} in the log")
         self.merge_until(
             table, lambda rows: sorted(zip(*(rows[name].to_pylist() for name in columns), strict=True)) == source
         )
