@@ -92,6 +92,11 @@ class Merge(Settings):
     spark: dict[str, str] = Field(default_factory=dict)
     """Spark's own settings, which win over those of cdcflow: `{spark.master: "spark://host:7077"}` runs the merge on a
     cluster ([merge.md](merge.md#on-a-cluster)); `spark.jars` are added to those of cdcflow."""
+    fast_delta: bool = True
+    """Spark changes rows of Delta tables through Delta's internal Java classes, in a third of the jobs of its SQL
+    statements, with the versions of Delta that cdcflow was tested with
+    ([why](decisions/0014-delta-without-merge.md)); `false`: by SQL statements only, which cannot sort the rows of files
+    (`upkeep.cluster`)."""
     tables: MergeTables = MergeTables()
     keep: Seconds | None = None
     """How long published cuts stay readable (`7d`); the latest always does. Then [maintenance](tables.md#maintenance)

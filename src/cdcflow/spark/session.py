@@ -18,6 +18,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.runtime.java import quiet_start
 from cdcflow.spark.runtime.metastore import settings as metastore_settings
+from cdcflow.spark.runtime.sessions import FAST_DELTA
 from cdcflow.spark.runtime.verbatim import OFF
 from cdcflow.tables.paths import Metastore, Warehouse
 
@@ -154,7 +155,11 @@ def session_for(config: Config, *others: Config) -> SparkSession:
     of_log = any(log.objects is not None if isinstance(log, FileLog) else log.history_url is not None for log in logs)
     return session(
         name="cdcflow merge",
-        settings={**({} if metastore is None else metastore_settings(metastore)), **config.merge.spark},
+        settings={
+            FAST_DELTA: str(config.merge.fast_delta).lower(),
+            **({} if metastore is None else metastore_settings(metastore)),
+            **config.merge.spark,
+        },
         kafka=any(isinstance(log, KafkaLog) for log in logs),
         s3=of_log or Warehouse.of(config.merge.warehouse).bucket is not None,
         table_formats=[config.merge.format],

@@ -15,7 +15,7 @@ from tests.support.tables.file_rows import places_of
 from cdcflow import local
 from cdcflow.spark import read_cut
 from cdcflow.spark.engine import SparkEngine
-from cdcflow.spark.formats import delta_files
+from cdcflow.spark.private_delta import files as delta_files
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.maintenance import TableUpkeep, UpkeepPolicy, upkeep
 from cdcflow.tables.local import file_rewrites
@@ -85,7 +85,7 @@ def test_files_are_written_without_an_order_where_this_delta_is_unknown(
     spark: Any, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A line in the log reports it."""
-    monkeypatch.setattr("cdcflow.spark.formats.delta_jvm.TESTED", "0.")
+    monkeypatch.setattr("cdcflow.spark.private_delta.classes.TESTED", "0.")
     before = rows_at(spark, warehouse, MERGES)
     assert clustered(spark, warehouse, format_name).done == (f"{MERGES} files made 1",)
     assert "files are made without an order" in "".join(capfd.readouterr())

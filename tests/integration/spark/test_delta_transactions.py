@@ -4,7 +4,8 @@ after all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from tests.support.merge.orders import AFTER_PARTIAL, PARTIAL, MergedOrders
 
 from cdcflow.model.table import Table
-from cdcflow.spark.formats import delta_jvm, delta_transaction
+from cdcflow.spark.private_delta import classes, transaction
+from cdcflow.spark.runtime.sessions import FAST_DELTA
 from cdcflow.tables.paths import table_path
 
 pytestmark = pytest.mark.spark
@@ -105,14 +107,14 @@ def test_table_of_many_files_is_read_only_where_its_bounds_match(orders: Orders)
     files = len(orders.frame().inputFiles())
     assert files > 50
     asked: list[int] = []
-    right = delta_transaction.DeltaTransaction._rows
+    right = transaction.DeltaTransaction._rows
 
-    def rows(transaction: Any, found: Any, names: Any) -> Any:
+    def rows(change: Any, found: Any, names: Any) -> Any:
         asked.append(found.length())
-        return right(transaction, found, names)
+        return right(change, found, names)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta_transaction.DeltaTransaction, "_rows", rows)
+        patch.setattr(transaction.DeltaTransaction, "_rows", rows)
         orders.change(("u", {"id": 100, "a": -1, "doc": "hundred"}), ("u", {"id": 103, "a": -3, "doc": "more"}))
     assert 0 < sum(asked) < 5
     assert orders.row(100) == (-1, "hundred")
@@ -120,13 +122,30 @@ def test_table_of_many_files_is_read_only_where_its_bounds_match(orders: Orders)
     assert orders.frame().count() == 200
 
 
-def test_with_another_delta_sql_statements_are_executed(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
-    """cdcflow calls interfaces of Delta that are not public: it does so only with versions that it was tested with."""
-    monkeypatch.setattr(delta_jvm, "TESTED", "3.0.")
-    orders.change(("u", {"id": 9, "a": 90, "doc": "nine"}), ("d", {"id": 10}))
+def switch_off(orders: Orders, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    orders.spark.conf.set(FAST_DELTA, "false")
+    yield
+    orders.spark.conf.unset(FAST_DELTA)
+
+
+def change_version(orders: Orders, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    patch.setattr(classes, "TESTED", "3.0.")
+    yield
+
+
+@pytest.mark.parametrize("way", [switch_off, change_version])
+def test_with_another_delta_or_with_the_switch_off_sql_statements_are_executed(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, way: Callable[..., Any]
+) -> None:
+    """cdcflow calls interfaces of Delta that are not public: it does so only with versions that it was tested with,
+    and not if an operator does not want it."""
+    with contextmanager(way)(orders, monkeypatch):
+        orders.change(("u", {"id": 9, "a": 90, "doc": "nine"}), ("d", {"id": 10}))
     assert said_a_merge(orders.newest())
     assert (orders.row(9), orders.row(10)) == ((90, "nine"), None)
     assert orders.frame().count() == 199
+    orders.change(("u", {"id": 9, "a": 91, "doc": "nine"}))
+    assert said_a_merge(orders.newest()) == (way is change_version)
 
 
 def test_rows_of_a_file_go_time_and_again(orders: Orders) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from cdcflow.model.table import Table
 from cdcflow.spark import job
-from cdcflow.spark.formats import delta
 from cdcflow.spark.formats.delta import DeltaTable
+from cdcflow.spark.private_delta import versions
 from cdcflow.tables.paths import table_path
 
 pytestmark = pytest.mark.spark
@@ -51,7 +51,7 @@ def test_each_version_is_what_delta_shows_and_is_not_looked_for(
     assert newest is not None
     for version in range(1, newest.version + 1):
         with monkeypatch.context() as patched:
-            patched.setattr(delta, "FEW_FILES", -1)
+            patched.setattr(versions, "FEW_FILES", -1)
             *right, looked = seen(version)
         *found, jobs = seen(version)
         assert right[1], version

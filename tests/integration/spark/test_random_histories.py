@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from tests.support.tables.histories import MODES, Histories
 from cdcflow import local
 from cdcflow.spark import job
 from cdcflow.spark.job import MergeReport
+from cdcflow.spark.private_delta import DeltaTransaction
+from cdcflow.spark.runtime.sessions import FAST_DELTA
 from cdcflow.tables.formats import FORMATS
 from cdcflow.tables.merge.policy import Mode
 from cdcflow.tables.paths import table_path
@@ -32,7 +34,9 @@ Merge = Callable[..., MergeReport]
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
 FEW = {"delta by spark": 1, "delta by local": 1, "iceberg by spark": 3, "iceberg by local": 2, "in turns": 2}
+FEW["delta by statements"] = 1
 MANY = {"delta by spark": 100, "iceberg by spark": 300, "iceberg by local": 100, "in turns": 120, "delta by local": 100}
+MANY["delta by statements"] = 100
 """Histories of each engine: here, and in `make test-long`."""
 
 FEW_IN_MODE = 3
@@ -85,6 +89,35 @@ def test_many_histories_of_tables_give_what_the_fold_gives(
 ) -> None:
     """Hundreds of them; Spark merges what the local engine does not support."""
     run_part(spark, part, merged_by, tmp_path, merge)
+
+
+@pytest.fixture
+def by_statements(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Merge]:
+    """Merge Delta tables with `merge.fast_delta` off: nothing may begin one of Delta's transactions."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a row of a table was changed through Delta's private classes")
+
+    monkeypatch.setattr(DeltaTransaction, "__init__", refuse)
+    spark.conf.set(FAST_DELTA, "false")
+    yield functools.partial(job.merge, spark, table_format="delta")
+    spark.conf.unset(FAST_DELTA)
+
+
+def test_histories_merged_by_statements_alone_give_what_the_fold_gives(
+    spark: Any, by_statements: Merge, tmp_path: Path
+) -> None:
+    """The fallback is what every merge does the day Delta changes its private classes."""
+    run(spark, SEED, ALONE or FEW["delta by statements"], tmp_path, by_statements, rounds=2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_histories_merged_by_statements_alone_give_what_the_fold_gives(
+    part: int, spark: Any, by_statements: Merge, tmp_path: Path
+) -> None:
+    """The same, many of them."""
+    run_part(spark, part, "delta by statements", tmp_path, by_statements)
 
 
 class InTurns:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdcflow.spark.formats.delta_files import SMALL_BYTES, chosen
+from cdcflow.spark.private_delta.files import SMALL_BYTES, chosen
 
 
 def file(size: int = SMALL_BYTES, rows: int | None = 100, dead: int | None = None) -> dict[str, Any]:

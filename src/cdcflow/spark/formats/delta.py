@@ -1,14 +1,9 @@
 """Delta Lake. Tables by path; a commit carries cdcflow's position as a transaction id, and its metadata as
-`userMetadata`.
-
-The state is read through Delta's own `DeltaLog` (7 ms) and not with DESCRIBE HISTORY (200 ms, and old entries expire).
-Ids, transactions and the number of files are taken from a version's checksum file: computing them from the log would
-need Spark jobs. The transaction ids that a table keeps outlive both checkpoints and clean-ups of its log.
+`userMetadata`. What is read or written through Delta's private Java classes is in `spark.private_delta`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,16 +11,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import structlog
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.model.sqltypes import name_sql, text_sql
-from cdcflow.spark.formats.delta_files import COMPACTED
-from cdcflow.spark.formats.delta_jvm import DeltaJvm, delta_jvm
-from cdcflow.spark.formats.delta_transaction import DeltaTransaction, may_write, serve
-from cdcflow.spark.formats.marked import NewerRows
+from cdcflow.spark.matched_rows import NewerRows
+from cdcflow.spark.private_delta import COMPACTED, DeltaTransaction, DeltaVersions, may_change_rows, may_write
 from cdcflow.spark.runtime.failures import first_line
 from cdcflow.spark.runtime.metastore import Entry
 from cdcflow.spark.runtime.verbatim import as_written, in_setting
@@ -36,17 +28,14 @@ from cdcflow.tables.formats.delta import (
     MAPPING,
     RULES,
     TIME_TRAVEL_ENFORCED,
-    columns,
     is_mapped,
     needs_mapping,
     ours,
     removals_known_since,
     retention,
     user_metadata,
-    vector_path,
 )
-from cdcflow.tables.formats.delta_commits import identity, lines_of, set_aside, torn_since
-from cdcflow.tables.job.failures import reading
+from cdcflow.tables.formats.delta_commits import identity, set_aside, torn_since
 from cdcflow.tables.merge.acts import Act
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.refusals import CannotFollow
@@ -73,9 +62,6 @@ VACUUMED: Mapping[str, str] = {
     "spark.databricks.delta.vacuum.logging.enabled": "false",  # otherwise each run adds a version
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # otherwise 10,000 tasks for a folder
 }
-
-FEW_FILES = 16
-"""Up to this many files, the rows' bounds are read from each file instead of from Delta's log."""
 
 _CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|io\.delta\.exceptions\.|CDCFLOW_TABLE_CHANGED"
@@ -127,16 +113,17 @@ class DeltaTable(StatementTable):
         super().__init__(spark, RULES, f"delta.{name_sql(path)}", None)
         self._folder = folder
         self._path = path
+        self._versions = DeltaVersions(spark, path)
         self._entry = entry
         self._looked_at: int | None = None
         self._committed: Mapping[str, Any] | None = None
         self._seen: TableSnapshot | None = None
 
     def snapshot(self) -> TableSnapshot | None:
-        found = self._newest()
+        found = self._versions.newest()
         self._looked_at, self._committed = int(found.version()), None
         self._keep_entry(is_there=found.version() >= 0)
-        self._seen = None if found.version() < 0 else self._told(found)
+        self._seen = None if found.version() < 0 else self._versions.describe(found)
         return self._seen
 
     def _keep_entry(self, *, is_there: bool) -> None:
@@ -169,25 +156,25 @@ class DeltaTable(StatementTable):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
-        can: Callable[[SparkSession, Any], bool] = serve,
+        can: Callable[[SparkSession, Any], bool] = may_change_rows,
     ) -> bool:
         """Change rows in a transaction without a statement. Return False, having done nothing, if that is impossible
         with this table or this Delta."""
         self._look_behind_own_commit()
-        found = self._newest()
+        found = self._versions.newest()
         if self._looked_at not in (None, int(found.version())):
             raise _Moved(f"{self.sql} was changed by another process in the meantime")
         if not can(self._spark, found):
             return False
-        if self._transactions(found).get(app, version - 1) >= version:
+        if self._versions.transactions(found).get(app, version - 1) >= version:
             return True
         with self._committing(metadata, app, version):
-            change(DeltaTransaction(self._spark, self._log(), found))
+            change(DeltaTransaction(self._spark, self._versions.log, found))
         self._committed = metadata
         return True
 
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
-        if needs_mapping(act) and not is_mapped(self._parts.told(self._newest().metadata())["configuration"]):
+        if needs_mapping(act) and not is_mapped(self._versions.settings(self._versions.newest())):
             # Its columns get their positions as ids, as in the description.
             self.commit(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ('{MAPPING}' = 'name')", metadata)
         super().follow(act, metadata, app, version)
@@ -205,13 +192,13 @@ class DeltaTable(StatementTable):
         """Also works while another driver creates the table, or after it died in the attempt: before its first commit
         it leaves only empty folders, which Delta would take for a table without columns, or for foreign data."""
         for _ in range(MADE_TRIES):
-            is_free = self._without_empty_folders(self._path)
+            is_free = self._versions.remove_empty_folders(self._path)
             try:
                 super().make(target, source, begun, metadata, mode, wide=wide)
             except Exception as error:
                 if "NON_EMPTY_LOCATION" not in str(error):
                     raise
-            if self._newest().version() >= 0:
+            if self._versions.newest_number() >= 0:
                 self._keep_entry(is_there=True)
                 return
             if not is_free:
@@ -233,13 +220,13 @@ class DeltaTable(StatementTable):
             self.commit(f"INSERT INTO {self.sql} {row}", metadata, app, version)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
-        for action in self._actions(self._newest()):
+        for action in self._versions.actions(self._versions.newest()):
             if "commitInfo" in action:
                 return ours(action["commitInfo"].get("userMetadata"))
         return None
 
     def commit_of(self, version: int) -> str:
-        lines = self._lines(version)
+        lines = self._versions.commit_lines(version)
         return identity(lines) if lines else ""
 
     def drop_torn(self, published: int | None = None) -> None:
@@ -247,7 +234,7 @@ class DeltaTable(StatementTable):
         if self._folder is None or not (torn := torn_since(self._folder / "_delta_log", published)):
             return
         set_aside(self._folder / "_delta_log", torn)
-        self._parts.logs.invalidateCache(self._parts.active(self._spark), self._parts.paths(self._path))
+        self._versions.read_again()
 
     def sync(self, published: int | None) -> None:
         if self._folder is None:
@@ -275,7 +262,8 @@ class DeltaTable(StatementTable):
                     raise _Moved(first_line(error)) from error
                 raise
             _log.info(
-                "files are made without an order: this Delta, or a feature of the table, was not tested",
+                "files are made without an order: merge.fast_delta is off, or this Delta, or a feature of the table,"
+                " was not tested",
                 table=self._path,
             )
         self._look_behind_own_commit()
@@ -302,11 +290,11 @@ class DeltaTable(StatementTable):
                 f"kept cuts show files that it removed {(now - let_go) / 86_400:.1f} days ago, and its log keeps"
                 f" removals for {(now - known_since) / 86_400:.1f} days: VACUUM would delete these files"
             )
-        before = self._count_files()
+        before = self._versions.count_files()
         with self._set(VACUUMED):
             # With the table's own retention: Delta refuses a shorter one.
             self._spark.sql(f"VACUUM {self.sql}")
-        gone = before - self._count_files()
+        gone = before - self._versions.count_files()
         return f"{gone} files removed" if gone > 0 else ""
 
     def _let_go_at(self, found: TableSnapshot, needed: frozenset[int]) -> float | None:
@@ -325,10 +313,6 @@ class DeltaTable(StatementTable):
             raise HandOver(f"its log no longer contains when version {oldest} was replaced")
         return int(row.at) / 1000 - LET_GO_BEFORE_S
 
-    def _count_files(self) -> int:
-        path = self._parts.paths(self._path)
-        return int(path.getFileSystem(self._log().newDeltaHadoopConf()).getContentSummary(path).getFileCount())
-
     @contextmanager
     def _set(self, chosen: Mapping[str, str]) -> Iterator[None]:
         """Set session settings for a statement."""
@@ -345,152 +329,34 @@ class DeltaTable(StatementTable):
                     self._spark.conf.set(name, old)
 
     def lost(self, version: int) -> str | None:
-        if self._version(version) is None:
+        if self._versions.find(version) is None:
             return "Delta has removed that version from the table's log"
-        return "files of that version were removed, as VACUUM does" if self._files_gone(version) else None
+        return "files of that version were removed, as VACUUM does" if self._versions.misses_files(version) else None
 
     def transactions_of(self, version: int) -> Mapping[str, int]:
-        found = self._version(version)
-        return {} if found is None else self._transactions(found)
+        found = self._versions.find(version)
+        return {} if found is None else self._versions.transactions(found)
 
     def snapshot_at(self, version: int) -> TableSnapshot | None:
         if self._seen is not None and self._seen.version == version:
             return self._seen
-        found = self._version(version)
-        return None if found is None or found.version() != version else self._told(found)
+        found = self._versions.find(version)
+        return None if found is None or found.version() != version else self._versions.describe(found)
 
     def at(self, version: int) -> DataFrame:
-        if (rows := self._at_few_files(version)) is not None:
+        if (rows := self._versions.plan_of_few_files(version)) is not None:
             return rows
         # Delta refuses a version that is older than its retention, even if it is the latest. `lost` has already checked
         # that its files exist.
         with self._set({TIME_TRAVEL_ENFORCED: "false"}):
             return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
 
-    def _at_few_files(self, version: int) -> DataFrame | None:
-        """Return a plan that contains the version's files; `None` if Delta has to find them in the version's state.
-
-        For a table with deletion vectors Delta finds them three times for a query with a join, with a job each time,
-        which for a small table takes longer than the query.
-        """
-        from pyspark.sql import DataFrame
-
-        found = self._version(version)
-        if found is None or not self._parts.is_tested:
-            return None
-        checksum = found.checksumOpt()
-        if not (checksum.isDefined() and checksum.get().allFiles().isDefined()):
-            return None
-        files = checksum.get().allFiles().get()
-        if files.size() > FEW_FILES:
-            return None
-        return DataFrame(self._log().createDataFrame(found, files, False, self._parts.nothing), self._spark)
-
-    # ── through the JVM ─────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def _parts(self) -> DeltaJvm:
-        return delta_jvm(self._spark)
-
-    def _log(self) -> Any:  # Any: py4j gives whatever the other side has
-        return self._parts.logs.forTable(self._parts.active(self._spark), self._path)
-
-    def _newest(self) -> Any:
-        nothing = self._parts.nothing
-        return self._log().update(False, nothing, nothing)
-
-    def _version(self, version: int) -> Any:
-        log = self._log()
-        defaults = (getattr(log, f"getSnapshotAt$default${n}")() for n in (2, 3, 4))
-        try:
-            return log.getSnapshotAt(version, *defaults)
-        except Exception as error:
-            if "DELTA_" in str(error) or "FileNotFound" in str(error):  # the log begins later
-                return None
-            raise
-
-    def _actions(self, found: Any) -> Iterator[Mapping[str, Any]]:
-        """Yield the actions of a version's commit; empty if it was cleaned up after a checkpoint."""
-        version = int(found.version())
-        with reading(f"{self._path}/_delta_log/{version:020d}.json"):
-            told = [json.loads(line) for line in self._lines(version)]
-        yield from told
-
-    def _lines(self, version: int) -> list[str]:
-        log = self._log()
-        file = self._parts.file_names.unsafeDeltaFile(log.logPath(), version)
-        try:
-            return lines_of(str(log.store().read(file, log.newDeltaHadoopConf()).mkString("\n")))
-        except Exception as error:
-            if "FileNotFound" in str(error):
-                return []
-            raise
-
-    def _told(self, found: Any) -> TableSnapshot:
-        metadata = self._parts.told(found.metadata())
-        checksum = found.checksumOpt()
-        # The commit itself takes precedence over a checksum, or this driver's cache.
-        lines = self._lines(int(found.version()))
-        newest = {a["txn"]["appId"]: int(a["txn"]["version"]) for a in map(json.loads, lines) if "txn" in a}
-        return TableSnapshot(
-            id=metadata["id"],
-            version=int(found.version()),
-            properties=metadata["configuration"],
-            transactions={**self._transactions(found), **newest},
-            columns=columns(metadata["schemaString"]),
-            is_empty=bool(checksum.isDefined()) and int(checksum.get().numFiles()) == 0,
-            commit=identity(lines) if lines else "",
-        )
-
-    def _transactions(self, found: Any) -> Mapping[str, int]:
-        checksum = found.checksumOpt()
-        if checksum.isDefined() and checksum.get().setTransactions().isDefined():
-            listed = self._parts.told(checksum.get().setTransactions().get())
-            return {one["appId"]: int(one["version"]) for one in listed}
-        return {app: int(version) for app, version in self._parts.told(found.transactions()).items()}
-
-    def _without_empty_folders(self, folder: str) -> bool:
-        """Remove empty folders; return False if there is a file in them. A folder that is no longer empty stays: a
-        store writes files without creating their folders."""
-        path = self._parts.paths(folder)
-        files = path.getFileSystem(self._log().newDeltaHadoopConf())
-        try:
-            inside = list(files.listStatus(path))
-            empty = all(one.isDirectory() and self._without_empty_folders(str(one.getPath())) for one in inside)
-            return empty and bool(files.delete(path, False))
-        except Exception as error:
-            if "FileNotFound" in str(error):
-                return True
-            if "PathIsNotEmptyDirectory" in str(error) or "is not empty" in str(error):
-                return False
-            raise
-
-    def _files_gone(self, version: int) -> bool:
-        """Return whether files of a version are missing. Only files that the latest version does not have are checked:
-        no process removes the others."""
-        from pyspark.sql import DataFrame
-
-        old, new = self._version(version), self._newest()
-        log = self._log()
-        there = log.dataPath().getFileSystem(log.newDeltaHadoopConf())
-        columns = ("path", "deletionVector.storageType AS kind", "deletionVector.pathOrInlineDv AS vector")
-        files, present = (DataFrame(s.allFiles().toDF(), self._spark).selectExpr(*columns) for s in (old, new))
-        for row in files.exceptAll(present).toLocalIterator():
-            needed = [unquote(urlsplit(row.path).path)]
-            if row.kind == "u":
-                needed.append(vector_path(row.vector))
-            elif row.kind == "p":
-                needed.append(unquote(urlsplit(row.vector).path))
-            if not all(there.exists(self._parts.paths(self._path, name)) for name in needed):
-                return True
-        return False
-
     def _look_behind_own_commit(self) -> None:
         """If this object made the latest commit, count it as seen, so that the next commit follows it; another writer's
         commit is not."""
         if self._committed is None:
             return
-        newest = int(self._newest().version())
+        newest = self._versions.newest_number()
         if newest - 1 == self._looked_at and self.newest_commit() == self._committed:
             self._looked_at = newest
         self._committed = None

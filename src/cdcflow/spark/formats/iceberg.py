@@ -19,7 +19,7 @@ from cdcflow.model.table import OFFSET
 from cdcflow.spark.formats import iceberg_branch
 from cdcflow.spark.formats.iceberg_branch import BranchMoved, branched
 from cdcflow.spark.formats.iceberg_jvm import IcebergJvm, iceberg_jvm
-from cdcflow.spark.formats.marked import NewerRows, Views
+from cdcflow.spark.matched_rows import NewerRows, Views
 from cdcflow.spark.runtime.failures import first_line
 from cdcflow.spark.runtime.verbatim import as_written
 from cdcflow.spark.sql import StatementTable

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import OFFSET
-from cdcflow.spark.formats import marked
-from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, NewerRows, Views
+from cdcflow.spark import matched_rows
+from cdcflow.spark.matched_rows import BROADCAST_ROWS_MAX, NewerRows, Views
 from cdcflow.tables.merge import removed_and_added
 from cdcflow.tables.merge.removed_and_added import FILE, ROW
 from cdcflow.tables.merge.statement import Bounds, Folding, is_integer
@@ -100,7 +100,7 @@ def changes(
         return Changes(gone(replaced.rows, dict(replaced.key)), folding.rows())
     key = {names[i]: f"c{i}" for i in target.key_positions}
     if removed_and_added.needs_values(families):
-        reduced, going = marked.going(spark, views, folding, lambda columns: _rows(spark, table, columns))
+        reduced, going = matched_rows.going(spark, views, folding, lambda columns: _rows(spark, table, columns))
         return Changes(gone(reduced, key), removed_and_added.coming(target, families, reduced, going, ended))
     if newest is None or newest >= folding.first:
         raise NewerRows

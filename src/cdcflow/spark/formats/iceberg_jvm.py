@@ -1,11 +1,11 @@
-"""Iceberg's classes in the JVM (see `formats.jvm`)."""
+"""Iceberg's classes in the JVM (see `runtime.jvm`)."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from cdcflow.spark.formats.jvm import Jvm, once
+from cdcflow.spark.runtime.jvm import Jvm, once
 from cdcflow.tables.formats import iceberg
 from cdcflow.tables.merge.target import FormatColumn
 
@@ -35,5 +35,3 @@ class IcebergJvm(Jvm):
 
 
 iceberg_jvm = once(IcebergJvm)
-
-__all__ = ["IcebergJvm", "iceberg_jvm"]

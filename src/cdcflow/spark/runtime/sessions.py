@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _Properties = tuple[tuple[str, str], ...]
 
+FAST_DELTA = "spark.cdcflow.fast_delta"
+"""The session setting by which `merge.fast_delta` reaches the tables (see `private_delta`)."""
+
 _lock = threading.Lock()
 _idle: WeakKeyDictionary[SparkSession, dict[_Properties, list[SparkSession]]] = WeakKeyDictionary()
 
@@ -35,9 +38,10 @@ class Sessions:
         """Return a session that no other caller uses. `give` it back."""
         with _lock:
             there = self._there()
-            if there:
-                return there.pop()
-        return settle(self._spark.newSession())
+            found = there.pop() if there else None
+        session = found or settle(self._spark.newSession())
+        session.conf.set(FAST_DELTA, self._spark.conf.get(FAST_DELTA, "true") or "true")
+        return session
 
     def give(self, session: SparkSession) -> None:
         """Return a session, which may then serve another table."""

@@ -42,6 +42,3 @@ def once(kind: Callable[[Any], Parts]) -> Callable[[SparkSession], Parts]:
 def module(package: Any, name: str) -> Any:
     """Return a Scala singleton."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
-
-
-__all__ = ["Jvm", "module", "once"]

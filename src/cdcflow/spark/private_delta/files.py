@@ -32,6 +32,3 @@ def _dead_share(file: Mapping[str, Any]) -> float:
     dead = (file.get("deletionVector") or {}).get("cardinality", 0)
     rows = json.loads(file.get("stats") or "{}").get("numRecords") or 0
     return dead / rows if rows else 0.0
-
-
-__all__ = ["COMPACTED", "MADE_BYTES", "chosen"]

@@ -1,16 +1,20 @@
-"""Delta's classes and objects in the JVM (see `formats.jvm`)."""
+"""Delta's classes and objects in the JVM (see `runtime.jvm`)."""
 
 from __future__ import annotations
 
 import functools
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cdcflow.spark.formats.jvm import Jvm, module, once
+from cdcflow.spark.runtime.jvm import Jvm, module, once
+from cdcflow.spark.runtime.sessions import FAST_DELTA
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TESTED = "4.4."
-"""Parts of Delta that are not a public interface are called only if its version begins with this."""
+"""Rows change through Delta's private classes only if its version begins with this."""
 
 
 class DeltaJvm(Jvm):
@@ -31,7 +35,7 @@ class DeltaJvm(Jvm):
 
     @property
     def is_tested(self) -> bool:
-        """Whether Delta's private parts, which the following properties use, may be called."""
+        """Whether the private parts that the following properties use may be called."""
         return self._version.startswith(TESTED)
 
     @functools.cached_property
@@ -98,4 +102,7 @@ class DeltaJvm(Jvm):
 
 delta_jvm = once(DeltaJvm)
 
-__all__ = ["TESTED", "DeltaJvm", "delta_jvm"]
+
+def is_fast(spark: SparkSession) -> bool:
+    """Return whether this session may change and read rows through Delta's private classes (`merge.fast_delta`)."""
+    return spark.conf.get(FAST_DELTA, "true") == "true" and delta_jvm(spark).is_tested

@@ -6,8 +6,7 @@
 Delta's MERGE does the same in three joins, each of which reads the table again, and plans some twenty Spark jobs. Each
 of its commands also computes from the whole log which transactions a table has seen, although a version's checksum
 contains them. The parts used here are Delta's (`OptimisticTransaction`, `DeletionVectorBitmapGenerator`), called as its
-commands call them. They are not a public interface: with an untested version of Delta, cdcflow runs a statement
-instead.
+commands call them.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cdcflow.model.sqltypes import name_sql
-from cdcflow.spark.formats import marked
-from cdcflow.spark.formats.delta_files import MADE_BYTES, chosen
-from cdcflow.spark.formats.delta_jvm import delta_jvm
-from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, Views
+from cdcflow.spark import matched_rows
+from cdcflow.spark.matched_rows import BROADCAST_ROWS_MAX, Views
+from cdcflow.spark.private_delta.classes import delta_jvm, is_fast
+from cdcflow.spark.private_delta.files import MADE_BYTES, chosen
 from cdcflow.spark.runtime.verbatim import as_written
 from cdcflow.tables.merge import removed_and_added
 from cdcflow.tables.merge.removed_and_added import FILE, ROW
@@ -46,7 +45,7 @@ _METRICS = "spark.databricks.delta.history.metricsEnabled"
 """Delta's commands collect the metrics of a commit; without them its commit fails."""
 
 
-def serve(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in delta_jvm
+def may_change_rows(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in `classes`
     """Return whether rows of this version of a table may be changed here: it must also use deletion vectors."""
     if not may_write(spark, snapshot):
         return False
@@ -57,7 +56,7 @@ def serve(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in delta_jvm
 def may_write(spark: SparkSession, snapshot: Any) -> bool:
     """Return whether writing here is correct for this version of a table: it has no feature that requires more."""
     parts = delta_jvm(spark)
-    if not parts.is_tested:
+    if not is_fast(spark):
         return False
     metadata = parts.told(snapshot.metadata())
     settings = metadata["configuration"]
@@ -101,7 +100,7 @@ class DeltaTransaction:
         self._commit(actions, self._parts.merge(*[self._none] * 4, nil, nil, nil))
 
     def cluster(self, order: Sequence[str]) -> Compacted:
-        """Rewrite the files that are due (see `delta_files`) into fewer ones, with their rows in this order."""
+        """Rewrite the files that are due (see `files`) into fewer ones, with their rows in this order."""
         files = self._snapshot.getAllFiles(True)
         told = self._parts.told(files)
         numbers = chosen(told)
@@ -141,7 +140,7 @@ class DeltaTransaction:
             gone = self._marked(self._spark.sql(matched), files)
             return [*gone, *self._come(folding, folding.rows())]
         target, families, ended = folding.layout.target, folding.families, folding.layout.ended
-        reduced, going = marked.going(self._spark, views, folding, partial(self._rows, files))
+        reduced, going = matched_rows.going(self._spark, views, folding, partial(self._rows, files))
         gone = self._marked(self._spark.table(going), files)
         return [*gone, *self._come(folding, removed_and_added.coming(target, families, reduced, going, ended))]
 
