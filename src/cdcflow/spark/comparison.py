@@ -20,7 +20,7 @@ from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import TableId
 from cdcflow.spark.live import SparkReader
 from cdcflow.spark.runtime.verbatim import as_written
-from cdcflow.spark.sql import named
+from cdcflow.spark.sql import name_view
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
@@ -85,7 +85,7 @@ class SparkCopy:
         types = {f"k{i}": columns.type_of(name) for i, name in enumerate(columns.key)}
         # A timestamp without a zone would get the session's zone.
         listed = [f"CAST({name} AS {types.get(name, 'bigint')}) AS {name}" for name in keys.column_names]
-        name = named(self._spark.createDataFrame(keys).selectExpr(*listed), "wanted")
+        name = name_view(self._spark.createDataFrame(keys).selectExpr(*listed), "wanted")
         try:
             yield name
         finally:

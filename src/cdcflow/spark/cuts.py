@@ -266,7 +266,7 @@ def _rows_at_cut(there: StatementTable, root: Warehouse, cut: Cut, name: str) ->
     table = cut.tables[name]
     if why := _why_lost(there, cut, name):
         raise version_gone(root, cut, name, why)
-    return there.at(table.version)
+    return there.rows_at(table.version)
 
 
 def _why_lost(there: StatementTable, cut: Cut, name: str) -> str | None:
@@ -278,7 +278,7 @@ def _why_lost(there: StatementTable, cut: Cut, name: str) -> str | None:
         return "its folder holds another table, created since then"
     if table.id and table.version == newest.version:
         return REPLACED if is_replaced(cut, name, newest.commit, newest.transactions) else None
-    if why := there.lost(table.version):
+    if why := there.why_lost(table.version):
         return why
     if not table.id and not 0 < there.transactions_of(table.version).get(f"cdcflow/{cut.log_id}/{name}", 0) <= cut.cut:
         return "its folder holds another table, created since then"  # an older cdcflow did not keep the id

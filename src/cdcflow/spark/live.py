@@ -22,7 +22,7 @@ from cdcflow.spark.runtime.connect import refuse_connect
 from cdcflow.spark.runtime.failures import of_spark
 from cdcflow.spark.runtime.masters import runs_here
 from cdcflow.spark.runtime.verbatim import as_written
-from cdcflow.spark.sql import SparkSql, StatementTable, named
+from cdcflow.spark.sql import SparkSql, StatementTable, name_view
 from cdcflow.tables.formats import format_for, rules_of
 from cdcflow.tables.job import live
 from cdcflow.tables.job.live import Live, VersionGone
@@ -120,7 +120,7 @@ class SparkPastTable:
             raise VersionGone("its folder is gone")
         if newest.version < version:
             raise VersionGone("another table is in its folder, created since then")
-        if newest.version > version and (why := self._table.lost(version)) is not None:
+        if newest.version > version and (why := self._table.why_lost(version)) is not None:
             raise VersionGone(why)
         found = self._table.snapshot_at(version)
         if found is None:
@@ -129,7 +129,7 @@ class SparkPastTable:
         return found
 
     def base(self) -> str:
-        return named(self._table.at(self._version), "base")
+        return name_view(self._table.rows_at(self._version), "base")
 
     def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> DataFrame:
         return self._spark.sql(as_written(self._spark, query))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from cdcflow.spark.sql import named
+from cdcflow.spark.sql import name_view
 from cdcflow.tables.merge import removed_and_added
 from cdcflow.tables.merge.statement import Folding
 
@@ -33,7 +33,7 @@ class Views:
         """Create a view. `keep`: its rows are computed once, when they are first needed."""
         if keep:
             self._kept.append(frame.persist())
-        self._names.append(named(frame, what))
+        self._names.append(name_view(frame, what))
         return self._names[-1]
 
     def __enter__(self) -> Views:

@@ -47,29 +47,29 @@ class SparkSql:
             register_decimal_text(self._spark)
         rows = read_parquet(self._spark, read_schema(shape, moved=moved), [f.path for f in files], OFFSET)
         chosen = rows.where(as_written(self._spark, where))
-        return named(chosen.selectExpr(*all_as_written(self._spark, columns)), what)
+        return name_view(chosen.selectExpr(*all_as_written(self._spark, columns)), what)
 
     def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
         rows = self._spark.read.schema(TRANSACTIONS_READ).parquet(*(literal_path(f.path) for f in files))
-        return named(rows.selectExpr(*columns), "transactions")
+        return name_view(rows.selectExpr(*columns), "transactions")
 
     def view(self, what: str, sql: str) -> str:
-        return named(self._said(sql), what)
+        return name_view(self._execute(sql), what)
 
     def keep(self, what: str, sql: str) -> str:
-        return named(self._said(sql).localCheckpoint(), what)
+        return name_view(self._execute(sql).localCheckpoint(), what)
 
     def hold(self, view: str) -> None:
         self._spark.catalog.cacheTable(view)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self._said(sql).collect()]
+        return [tuple(row) for row in self._execute(sql).collect()]
 
     def drop(self, views: Sequence[str]) -> None:
         for view in views:
             self._spark.catalog.dropTempView(view)
 
-    def _said(self, sql: str) -> DataFrame:
+    def _execute(self, sql: str) -> DataFrame:
         return self._spark.sql(as_written(self._spark, sql))
 
 
@@ -103,7 +103,7 @@ class StatementTable(CurrentTable):
         fails, or adds nothing. Otherwise as `commit`."""
 
     @abstractmethod
-    def lost(self, version: int) -> str | None:
+    def why_lost(self, version: int) -> str | None:
         """Return why a version, older than the latest, can no longer be read; `None` if it can."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class StatementTable(CurrentTable):
         """Return the table's description at a version; `None` if that version no longer exists."""
 
     @abstractmethod
-    def at(self, version: int) -> DataFrame:
+    def rows_at(self, version: int) -> DataFrame:
         """Return the rows of a version."""
 
     def make(
@@ -170,7 +170,7 @@ class StatementTable(CurrentTable):
             self.on_close()
 
 
-def named(frame: DataFrame, what: str) -> str:
+def name_view(frame: DataFrame, what: str) -> str:
     """Create a temporary view of rows and return its name."""
     name = f"cdcflow_{what}_{next(_numbers)}"
     frame.createOrReplaceTempView(name)

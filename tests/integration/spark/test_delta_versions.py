@@ -41,7 +41,7 @@ def test_each_version_is_what_delta_shows_and_is_not_looked_for(
     rows into whatever they are written to. Delta's look for files is a job of Spark's, once more for each plan."""
 
     def seen(version: int) -> tuple[str, list[Any], int]:
-        frame = table.at(version).where("a > 7")
+        frame = table.rows_at(version).where("a > 7")
         before = max(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
         rows = sorted(frame.collect(), key=lambda row: row["id"])
         jobs = int(max(spark.sparkContext.statusTracker().getJobIdsForGroup(None))) - int(before)

@@ -224,5 +224,5 @@ def test_iceberg_version_is_found_after_a_rollback(spark: Any, tmp_path: Path) -
     rolled = table.snapshot()
     assert rolled is not None
     assert (newest.version, rolled.version) == (3, 1)
-    assert [table.at(version).count() for version in (3, 2, 1)] == [3, 2, 1]
-    assert (table.lost(3), bool(table.lost(4))) == (None, True)
+    assert [table.rows_at(version).count() for version in (3, 2, 1)] == [3, 2, 1]
+    assert (table.why_lost(3), bool(table.why_lost(4))) == (None, True)

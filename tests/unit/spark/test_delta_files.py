@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdcflow.spark.private_delta.files import SMALL_BYTES, chosen
+from cdcflow.spark.private_delta.files import SMALL_BYTES, files_to_rewrite
 
 
 def file(size: int = SMALL_BYTES, rows: int | None = 100, dead: int | None = None) -> dict[str, Any]:
@@ -31,4 +31,4 @@ def file(size: int = SMALL_BYTES, rows: int | None = 100, dead: int | None = Non
     ],
 )
 def test_small_files_and_worn_ones_are_written_again(files: list[dict[str, Any]], numbers: list[int]) -> None:
-    assert chosen(files) == numbers
+    assert files_to_rewrite(files) == numbers

@@ -142,15 +142,15 @@ class DeltaTable(StatementTable):
         if not (is_added or folding.is_by_key):
             super().fold(folding, metadata, app, version)
             return
-        change = _appended(folding.rows()) if is_added else partial(DeltaTransaction.fold, folding=folding)
+        change = _append_of(folding.rows()) if is_added else partial(DeltaTransaction.fold, folding=folding)
         try:
-            if self._changed(change, metadata, app, version):
+            if self._change_rows(change, metadata, app, version):
                 return
         except NewerRows:
             _log.info("rows of the table are newer than changes of the range", table=self._path)
         super().fold(folding, metadata, app, version)
 
-    def _changed(
+    def _change_rows(
         self,
         change: Callable[[DeltaTransaction], None],
         metadata: Mapping[str, Any],
@@ -216,7 +216,7 @@ class DeltaTable(StatementTable):
         self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
     ) -> None:
         # Of two commits of one transaction Delta accepts one.
-        if not self._changed(_appended(row), metadata, app, version):
+        if not self._change_rows(_append_of(row), metadata, app, version):
             self.commit(f"INSERT INTO {self.sql} {row}", metadata, app, version)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
@@ -255,7 +255,7 @@ class DeltaTable(StatementTable):
         if order:
             done: list[Compacted] = []
             try:
-                if self._changed(lambda by: done.append(by.cluster(order)), said, "", 0, may_write):
+                if self._change_rows(lambda by: done.append(by.cluster(order)), said, "", 0, may_write):
                     return done[0]
             except Exception as error:
                 if _CONFLICT.search(str(error)):
@@ -328,7 +328,7 @@ class DeltaTable(StatementTable):
                 else:
                     self._spark.conf.set(name, old)
 
-    def lost(self, version: int) -> str | None:
+    def why_lost(self, version: int) -> str | None:
         if self._versions.find(version) is None:
             return "Delta has removed that version from the table's log"
         return "files of that version were removed, as VACUUM does" if self._versions.misses_files(version) else None
@@ -343,11 +343,11 @@ class DeltaTable(StatementTable):
         found = self._versions.find(version)
         return None if found is None or found.version() != version else self._versions.describe(found)
 
-    def at(self, version: int) -> DataFrame:
+    def rows_at(self, version: int) -> DataFrame:
         if (rows := self._versions.plan_of_few_files(version)) is not None:
             return rows
-        # Delta refuses a version that is older than its retention, even if it is the latest. `lost` has already checked
-        # that its files exist.
+        # Delta refuses a version that is older than its retention, even if it is the latest. `why_lost` has already
+        # checked that its files exist.
         with self._set({TIME_TRAVEL_ENFORCED: "false"}):
             return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
 
@@ -380,5 +380,5 @@ class DeltaTable(StatementTable):
                 conf.unset(setting)
 
 
-def _appended(rows: str) -> Callable[[DeltaTransaction], None]:
+def _append_of(rows: str) -> Callable[[DeltaTransaction], None]:
     return partial(DeltaTransaction.append, rows=rows)

@@ -17,7 +17,7 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.model.table import OFFSET
 from cdcflow.spark.formats import iceberg_branch
-from cdcflow.spark.formats.iceberg_branch import BranchMoved, branched
+from cdcflow.spark.formats.iceberg_branch import BranchMoved, open_branch
 from cdcflow.spark.formats.iceberg_jvm import IcebergJvm, iceberg_jvm
 from cdcflow.spark.matched_rows import NewerRows, Views
 from cdcflow.spark.runtime.failures import first_line
@@ -150,14 +150,14 @@ class IcebergTable(StatementTable):
         self._looked_at = _id(table)
         if table is None:
             return None
-        return _told(self._parts, table, str(table.uuid().toString()))
+        return _describe_table(self._parts, table, str(table.uuid().toString()))
 
     def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         table = self._table()
         if table is None:
             self._make_room()
         self._check_same(table)
-        known = _recorded(table, app, version)
+        known = _snapshot_properties(table, app, version)
         if known is None:
             return
         said = self._say(statement, metadata, known)
@@ -208,7 +208,7 @@ class IcebergTable(StatementTable):
         if not iceberg.marks(self._parts.map(table.properties())):
             return False
         self._check_same(table)
-        known = _recorded(table, app, version)
+        known = _snapshot_properties(table, app, version)
         if known is None:
             return True
         found = iceberg_branch.extent(self._spark, self.sql, folding)
@@ -225,7 +225,7 @@ class IcebergTable(StatementTable):
                 return False
             names = ", ".join(name_sql(c.name) for c in self._parts.columns(table.schema()))
             come = f"INSERT INTO {there} SELECT {names} FROM ({change.come})"  # noqa: S608  names are quoted
-            with branched(table, branch, begun) as changing:
+            with open_branch(table, branch, begun) as changing:
                 changing.take(lambda: self._say(change.gone, metadata, known))
                 changing.take(lambda: self._say(come, metadata, known))
                 self._looked_at = changing.become_main()
@@ -327,7 +327,7 @@ class IcebergTable(StatementTable):
         versions = {int(one.snapshotId()): int(one.sequenceNumber()) for one in snapshots}
         refs = {str(name): int(ref.snapshotId()) for name, ref in dict(table.refs()).items()}
         gone = iceberg.expired_tags({n: versions.get(i, 0) for n, i in refs.items()}, needed, kept.oldest)
-        known = [_kept(one) for one in snapshots]
+        known = [_kept_snapshot(one) for one in snapshots]
         abandoned = iceberg.abandoned_branches(refs, time.time())
         left = [snapshot for name, snapshot in refs.items() if name not in (*gone, *abandoned)]
         old = iceberg.expired_snapshots(known, _id(table), left, needed, kept.since or 0.0)
@@ -345,7 +345,7 @@ class IcebergTable(StatementTable):
             expire.commit()
         return f"{len(gone)} tags and {len(old)} snapshots removed" if gone or old else ""
 
-    def lost(self, version: int) -> str | None:
+    def why_lost(self, version: int) -> str | None:
         return "its snapshot was expired" if version and self._snapshot(version) is None else None
 
     def transactions_of(self, version: int) -> Mapping[str, int]:
@@ -359,9 +359,9 @@ class IcebergTable(StatementTable):
                 break
             if _version(metadata) == version:
                 found = metadata
-        return None if found is None else _told(self._parts, found, str(found.uuid()))
+        return None if found is None else _describe_table(self._parts, found, str(found.uuid()))
 
-    def at(self, version: int) -> DataFrame:
+    def rows_at(self, version: int) -> DataFrame:
         found = self._snapshot(version)
         if found is None:  # it had no rows yet
             return self._spark.table(self.sql).where("false")
@@ -477,7 +477,7 @@ def _without_pushdown(spark: SparkSession, rows: DataFrame) -> DataFrame:
     return type(rows)(session.internalCreateDataFrame(plan.toRdd(), rows._jdf.schema(), False), spark)
 
 
-def _told(parts: IcebergJvm, table: Any, id_: str) -> TableSnapshot:
+def _describe_table(parts: IcebergJvm, table: Any, id_: str) -> TableSnapshot:
     """Return the description of a table, or of an earlier state by its metadata."""
     newest = table.currentSnapshot()
     return TableSnapshot(
@@ -521,7 +521,7 @@ def _has_bytes(location: str, size: int) -> bool:
     return path.exists() and path.stat().st_size == size
 
 
-def _kept(snapshot: Any) -> KeptSnapshot:
+def _kept_snapshot(snapshot: Any) -> KeptSnapshot:
     parent = snapshot.parentId()
     return KeptSnapshot(
         id=int(snapshot.snapshotId()),
@@ -549,7 +549,7 @@ def _transactions(table: Any, snapshot: Any) -> Mapping[str, int]:
     return {}
 
 
-def _recorded(table: Any, app: str, version: int) -> Mapping[str, int] | None:
+def _snapshot_properties(table: Any, app: str, version: int) -> Mapping[str, int] | None:
     """Return what a table's next snapshot must record of its writers: with `app` including the transaction (app,
     version). `None` if the table already has that transaction."""
     known = dict(_transactions(table, None if table is None else table.currentSnapshot()))

@@ -93,19 +93,19 @@ def changes(
     target, families, ended = folding.layout.target, folding.families, folding.layout.ended
     names = [c.name for c in target.columns]
 
-    def gone(keys: str, key: dict[str, str]) -> str:
+    def removal(keys: str, key: dict[str, str]) -> str:
         return removed_and_added.removal(branch, key, keys, limits=limits, broadcast=broadcast)
 
     if (replaced := folding.replaced_rows) is not None:
-        return Changes(gone(replaced.rows, dict(replaced.key)), folding.rows())
+        return Changes(removal(replaced.rows, dict(replaced.key)), folding.rows())
     key = {names[i]: f"c{i}" for i in target.key_positions}
     if removed_and_added.needs_values(families):
         reduced, going = matched_rows.going(spark, views, folding, lambda columns: _rows(spark, table, columns))
-        return Changes(gone(reduced, key), removed_and_added.coming(target, families, reduced, going, ended))
+        return Changes(removal(reduced, key), removed_and_added.coming(target, families, reduced, going, ended))
     if newest is None or newest >= folding.first:
         raise NewerRows
     reduced = views.of(spark.sql(folding.reduced_query(families)), "reduced", keep=True)
-    return Changes(gone(reduced, key), removed_and_added.coming(target, families, reduced, "", ended))
+    return Changes(removal(reduced, key), removed_and_added.coming(target, families, reduced, "", ended))
 
 
 def _rows(spark: SparkSession, table: str, columns: Sequence[str]) -> DataFrame:
@@ -167,7 +167,7 @@ def _commit(change: Any) -> None:
 
 
 @contextmanager
-def branched(table: Any, name: str, begun: int) -> Iterator[Branch]:
+def open_branch(table: Any, name: str, begun: int) -> Iterator[Branch]:
     """Yield a new branch of a table, starting at the snapshot from which the change was computed: `table` itself may
     already have a later one. The branch is removed at the end; if the process is killed, the next maintenance removes
     it."""

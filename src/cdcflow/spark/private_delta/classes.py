@@ -75,7 +75,7 @@ class DeltaJvm(Jvm):
 
     # ── conversion of values from and to Scala ────────────────────────────────────────────────────────────────
 
-    def told(self, value: Any) -> Any:
+    def content_of(self, value: Any) -> Any:
         """Return the content of a Scala or Delta object, as JSON's dicts, lists, texts and numbers."""
         return json.loads(self._json.toJson(value, None))
 

@@ -21,7 +21,7 @@ COMPACTED: Mapping[str, str] = {
 """For larger files with fewer deleted rows OPTIMIZE would only replace them with similar ones."""
 
 
-def chosen(files: Sequence[Mapping[str, Any]]) -> list[int]:
+def files_to_rewrite(files: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the indexes of a table's files, as its log describes them, to rewrite; empty if there is nothing to do."""
     worn = [n for n, file in enumerate(files) if _dead_share(file) > DEAD_SHARE_MAX]
     small = [n for n, file in enumerate(files) if file["size"] < SMALL_BYTES]

@@ -21,7 +21,7 @@ from cdcflow.model.sqltypes import name_sql
 from cdcflow.spark import matched_rows
 from cdcflow.spark.matched_rows import BROADCAST_ROWS_MAX, Views
 from cdcflow.spark.private_delta.classes import delta_jvm, is_fast
-from cdcflow.spark.private_delta.files import MADE_BYTES, chosen
+from cdcflow.spark.private_delta.files import MADE_BYTES, files_to_rewrite
 from cdcflow.spark.runtime.verbatim import as_written
 from cdcflow.tables.merge import removed_and_added
 from cdcflow.tables.merge.removed_and_added import FILE, ROW
@@ -49,7 +49,7 @@ def may_change_rows(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in `
     """Return whether rows of this version of a table may be changed here: it must also use deletion vectors."""
     if not may_write(spark, snapshot):
         return False
-    settings: Mapping[str, str] = delta_jvm(spark).told(snapshot.metadata())["configuration"]
+    settings: Mapping[str, str] = delta_jvm(spark).content_of(snapshot.metadata())["configuration"]
     return settings.get("delta.enableDeletionVectors") == "true" and settings.get("delta.appendOnly") != "true"
 
 
@@ -58,10 +58,10 @@ def may_write(spark: SparkSession, snapshot: Any) -> bool:
     parts = delta_jvm(spark)
     if not is_fast(spark):
         return False
-    metadata = parts.told(snapshot.metadata())
+    metadata = parts.content_of(snapshot.metadata())
     settings = metadata["configuration"]
     return (
-        FEATURES.issuperset(parts.told(snapshot.protocol().readerAndWriterFeatureNames()))
+        FEATURES.issuperset(parts.content_of(snapshot.protocol().readerAndWriterFeatureNames()))
         and not settings.keys() & {"delta.enableChangeDataFeed", "delta.enableRowTracking"}
         and not metadata["partitionColumns"]
     )
@@ -85,7 +85,7 @@ class DeltaTransaction:
 
     def append(self, rows: str) -> None:
         """Add the rows of a query, whose columns are named as the table's."""
-        come = self._written(self._spark.sql(as_written(self._spark, rows)))
+        come = self._write_files(self._spark.sql(as_written(self._spark, rows)))
         self._commit(come, self._parts.write(self._parts.append, *[self._none] * 8))
 
     def fold(self, folding: Folding) -> None:
@@ -102,8 +102,8 @@ class DeltaTransaction:
     def cluster(self, order: Sequence[str]) -> Compacted:
         """Rewrite the files that are due (see `files`) into fewer ones, with their rows in this order."""
         files = self._snapshot.getAllFiles(True)
-        told = self._parts.told(files)
-        numbers = chosen(told)
+        told = self._parts.content_of(files)
+        numbers = files_to_rewrite(told)
         if not numbers:
             return Compacted()
         known = self._parts.elements(files)
@@ -111,7 +111,7 @@ class DeltaTransaction:
         count = 1 + sum(told[number]["size"] for number in numbers) // MADE_BYTES
         by = [name_sql(column) for column in order]
         rows = self._frame(self._parts.as_scala(old)).repartitionByRange(count, *by).sortWithinPartitions(*by)
-        made = [self._parts.without_data_change(file) for file in self._written(rows)]
+        made = [self._parts.without_data_change(file) for file in self._write_files(rows)]
         now_ms = time.time_ns() // 1_000_000
         gone = [file.removeWithTimestamp(now_ms, False) for file in old]
         nil = self._parts.as_scala([])
@@ -137,16 +137,16 @@ class DeltaTransaction:
             matched = removed_and_added.matched_rows(
                 folding.replaced_rows, rows, limits=folding.limits, broadcast=broadcast
             )
-            gone = self._marked(self._spark.sql(matched), files)
+            gone = self._mark_deleted(self._spark.sql(matched), files)
             return [*gone, *self._come(folding, folding.rows())]
         target, families, ended = folding.layout.target, folding.families, folding.layout.ended
         reduced, going = matched_rows.going(self._spark, views, folding, partial(self._rows, files))
-        gone = self._marked(self._spark.table(going), files)
+        gone = self._mark_deleted(self._spark.table(going), files)
         return [*gone, *self._come(folding, removed_and_added.coming(target, families, reduced, going, ended))]
 
     def _come(self, folding: Folding, rows: str) -> list[Any]:
         """Write the inserted rows; return the actions that add their files."""
-        return self._written(self._spark.sql(rows).coalesce(1 + folding.count // FILE_ROWS))
+        return self._write_files(self._spark.sql(rows).coalesce(1 + folding.count // FILE_ROWS))
 
     def _files(self, folding: Folding) -> Any:
         """Return the files that may have rows of the range. A version's checksum lists all files if there are few."""
@@ -174,7 +174,7 @@ class DeltaTransaction:
 
         return DataFrame(self._log.createDataFrame(self._snapshot, files, False, self._none), self._spark)
 
-    def _marked(self, going: DataFrame, files: Any) -> list[Any]:
+    def _mark_deleted(self, going: DataFrame, files: Any) -> list[Any]:
         """Store a deletion vector for each file with deleted rows; return the actions that add it."""
         from pyspark.sql import functions
 
@@ -201,7 +201,7 @@ class DeltaTransaction:
                 actions += [both._1(), both._2()]
         return actions
 
-    def _written(self, rows: DataFrame) -> list[Any]:
+    def _write_files(self, rows: DataFrame) -> list[Any]:
         """Write rows into files of the table; return the actions that add them."""
         # With exactly the table's columns: Delta does not check them here.
         stored = self._frame(self._parts.as_scala([])).schema

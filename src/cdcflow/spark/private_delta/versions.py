@@ -67,12 +67,12 @@ class DeltaVersions:
 
     def settings(self, found: Any) -> Mapping[str, str]:
         """Return the table properties of a version."""
-        settings: Mapping[str, str] = self._parts.told(found.metadata())["configuration"]
+        settings: Mapping[str, str] = self._parts.content_of(found.metadata())["configuration"]
         return settings
 
     def describe(self, found: Any) -> TableSnapshot:
         """Return the table's description at a version."""
-        metadata = self._parts.told(found.metadata())
+        metadata = self._parts.content_of(found.metadata())
         checksum = found.checksumOpt()
         # The commit itself takes precedence over a checksum, or this driver's cache.
         lines = self.commit_lines(int(found.version()))
@@ -91,9 +91,9 @@ class DeltaVersions:
         """Return the latest version that each writer recorded, as of a version of the table."""
         checksum = found.checksumOpt()
         if checksum.isDefined() and checksum.get().setTransactions().isDefined():
-            listed = self._parts.told(checksum.get().setTransactions().get())
+            listed = self._parts.content_of(checksum.get().setTransactions().get())
             return {one["appId"]: int(one["version"]) for one in listed}
-        return {app: int(version) for app, version in self._parts.told(found.transactions()).items()}
+        return {app: int(version) for app, version in self._parts.content_of(found.transactions()).items()}
 
     def actions(self, found: Any) -> Iterator[Mapping[str, Any]]:
         """Yield the actions of a version's commit; empty if it was cleaned up after a checkpoint."""
