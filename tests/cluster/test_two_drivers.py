@@ -24,6 +24,7 @@ from tests.cluster.conftest import Lake
 from tests.servers.objects import ObjectServer
 from tests.support.merge import commit_driver
 from tests.support.merge import driver as merge_driver
+from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -93,12 +94,12 @@ def driver(lake: Lake, scratch: Path, program: ModuleType = merge_driver, **more
 
 
 def wait(until: Callable[[], bool], what: str, *drivers: Driver) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not until():
+    def holds() -> bool:
         for one in drivers:
             one.check()
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
+        return until()
+
+    wait_until(holds, what, patience_s=PATIENCE_S)
 
 
 def test_two_drivers_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path) -> None:

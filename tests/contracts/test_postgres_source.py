@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
 from tests.servers.postgres import Database
+from tests.support.polling import PATIENCE_S, wait_until
 
 from cdcflow.capture.ports.source import Source
 from cdcflow.config import Postgres
@@ -105,15 +105,12 @@ class PostgresKit:
 
         def release() -> None:
             self._database.server.reload(synchronous_standby_names="")
-            writer.join(20)
+            writer.join(PATIENCE_S)
 
         with self._database.server.holding_commits():
             writer.start()
             try:
-                deadline = time.monotonic() + 20
-                while not self._database.execute(waits)[0][0]:
-                    assert time.monotonic() < deadline, "the statement's commit does not wait"
-                    time.sleep(0.01)
+                wait_until(lambda: self._database.execute(waits)[0][0], "the statement's commit to wait")
                 yield release
             finally:
                 release()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.kill.abandoned_logs import gone
+from tests.support.polling import wait_until
 
 from cdcflow.config import Objects
 from cdcflow.log.files.layout import Layout
@@ -121,12 +121,15 @@ class ObjectPlace:
 
 def settled(layout: Layout, uploads: Uploads) -> None:
     """Wait until everything sealed is in the bucket and nowhere else."""
-    until = time.monotonic() + 60
-    while uploads.error is None and any(len(list(d.iterdir())) > 1 for d in layout.segments.iterdir()):
-        assert time.monotonic() < until, "segments were not uploaded"
+
+    def all_dropped() -> bool:
+        assert uploads.error is None
+        if all(len(list(folder.iterdir())) <= 1 for folder in layout.segments.iterdir()):
+            return True
         uploads.wake()
-        time.sleep(0.01)
-    assert uploads.error is None
+        return False
+
+    wait_until(all_dropped, "the files of all segments to be uploaded and dropped")
 
 
 class TestObjectLog(SinkContract):

@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.polling import wait_for
 from tests.wheels.build import ROOT, build
 
 WAIT_S = 120.0
@@ -86,14 +86,13 @@ class Terminal:
 
     def until(self, wished: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
         """The first status that `wished` is true of."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+
+        def status() -> dict[str, Any]:
             assert self._daemon is not None
             assert self._daemon.poll() is None, self.events()[-3000:]
-            if wished(found := self.status()):
-                return found
-            time.sleep(0.2)
-        raise AssertionError(f"waited for {what}:\n{found}\n{self.events()[-3000:]}")
+            return self.status()
+
+        return wait_for(status, wished, what, patience_s=WAIT_S, more=lambda: self.events()[-3000:])
 
     def events(self) -> str:
         return (self.folder / "events.jsonl").read_text()

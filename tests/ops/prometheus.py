@@ -7,10 +7,10 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 
+from tests.support.polling import wait_for
 from tests.wheels.build import ROOT
 
 MISSING = "make test-ops needs Prometheus (Debian: apt install prometheus)"
@@ -59,7 +59,7 @@ class Prometheus:
     @property
     def alerts(self) -> set[str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/alerts", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/alerts", timeout=WAIT_S) as answer:
                 found = json.load(answer)["data"]["alerts"]
         except OSError:
             return set()
@@ -67,10 +67,13 @@ class Prometheus:
 
     def until(self, name: str, *, fires: bool) -> None:
         """Wait until an alert fires, or no longer does."""
-        deadline = time.monotonic() + WAIT_S
-        while (name in self.alerts) != fires:
-            assert time.monotonic() < deadline, f"{name} fires: {not fires}\n{self._log.read_text()[-2000:]}"
-            time.sleep(0.3)
+        wait_for(
+            lambda: self.alerts,
+            lambda alerts: (name in alerts) == fires,
+            f"{name} to {'fire' if fires else 'end'}",
+            patience_s=WAIT_S,
+            more=lambda: self._log.read_text()[-2000:],
+        )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import re
 import secrets
 import socket
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tests.page.browser import started
 from tests.servers.objects import ObjectServer
 from tests.servers.postgres import Database, PostgresServer
 from tests.servers.proxy import TcpProxy
+from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
 ROLE = "cdc"
@@ -219,14 +219,8 @@ def rotated_password(month: Month) -> None:
     month.database.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{ROLE}'")
     month.write()
     (last,) = month.database.execute("SELECT max(id) FROM orders")[0]
-    deadline = time.monotonic() + 60
-    while True:
-        rows = month.merged(
-            f"SELECT id, note, (SELECT paid FROM orders WHERE id = 1) AS paid FROM orders WHERE id = {last}"
-        )
-        if rows:
-            break
-        assert time.monotonic() < deadline, month.terminal.events()[-2000:]
+    query = f"SELECT id, note, (SELECT paid FROM orders WHERE id = 1) AS paid FROM orders WHERE id = {last}"
+    rows = wait_until(lambda: month.merged(query), "the row", more=lambda: month.terminal.events()[-2000:])
     assert rows == [{"id": last, "note": CANARY, "paid": True}]
 
 

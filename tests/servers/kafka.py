@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Self
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._metadata import PartitionMetadata
+from tests.support.polling import wait_for
 
 from cdcflow.demo.servers import kafka
 from cdcflow.demo.servers.kafka import PATIENCE_S, VERSION, cached_jars, is_whole, jar_folder
@@ -155,11 +155,9 @@ class KafkaCluster:
 
     def leader(self, topic: str) -> KafkaBroker:
         """The leader of a topic's first partition, as the brokers report it: a killed one, until they notice."""
-        deadline = time.monotonic() + PATIENCE_S
-        while (leader := self._partition(topic).leader) < 0:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"no broker leads topic {topic}")
-            time.sleep(0.1)
+        leader = wait_for(
+            lambda: self._partition(topic).leader, lambda node: node >= 0, f"a leader of {topic}", patience_s=PATIENCE_S
+        )
         return self.broker(leader)
 
     def preferred(self, topic: str) -> KafkaBroker:

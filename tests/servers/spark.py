@@ -13,13 +13,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 import pyspark
+from tests.support.polling import wait_for
 
 from cdcflow.demo.servers.processes import Watcher, free_port
 
@@ -57,11 +57,12 @@ class SparkCluster:
             work = ["--work-dir", str(self.directory / f"worker-{number}"), "--webui-port", "0", "--host", "127.0.0.1"]
             size = ["--cores", str(self._cores), "--memory", self._memory]
             self._start(f"worker-{number}", hiding, ["Worker", *work, *size, self.url])
-        until = time.monotonic() + STARTED_WITHIN_S
-        while self._alive() < self._workers:
-            if time.monotonic() > until:
-                raise RuntimeError(f"the Spark cluster did not start; see {self.directory}")
-            time.sleep(0.2)
+        wait_for(
+            self._alive,
+            lambda alive: alive >= self._workers,
+            f"the workers of the Spark cluster; see {self.directory}",
+            patience_s=STARTED_WITHIN_S,
+        )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

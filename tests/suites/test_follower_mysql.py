@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -13,6 +12,7 @@ from tests.ddlfuzz.execute import Failure
 from tests.servers.mysql import MySQLServer
 from tests.suites.follower import Follower
 from tests.suites.onmysql import OnSuite
+from tests.support.polling import wait_until
 
 from cdcflow.demo.servers.mysql import Flavor
 from cdcflow.model.table import TableId
@@ -71,8 +71,12 @@ def test_a_table_recreated_without_transactions_before_it_is_read_is_read_in_the
         follower.on.execute(f"CREATE TABLE test.{name} (id int PRIMARY KEY)")
     follower.settings["look"] = "6"
     follower._start()
-    while not (follower.daemon and (status := follower.daemon.status()) and f"test.{names[-1]}" in status.tables):
-        time.sleep(0.02)
+
+    def has_the_last() -> bool:
+        status = follower.daemon.status() if follower.daemon else None
+        return status is not None and f"test.{names[-1]}" in status.tables
+
+    wait_until(has_the_last, "the list of tables", pause_max_s=0.02)
     for name in names:
         follower.on.execute(f"DROP TABLE test.{name}")
         follower.on.execute(f"CREATE TABLE test.{name} (id int PRIMARY KEY) ENGINE = MEMORY")

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.servers.postgres import Database, PostgresServer
+from tests.support.polling import wait_until
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
@@ -81,14 +81,12 @@ class Daemon:
             )
 
     def wait_until(self, wished: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+        def status() -> dict[str, Any] | None:
             assert self.process.poll() is None, self.output.read_text()
-            status = ask(self.folder / "log", {"op": "status"})
-            if status is not None and wished(status):
-                return dict(status)
-            time.sleep(0.05)
-        raise AssertionError(f"waited for {what}; the daemon said:\n{self.output.read_text()}")
+            found = ask(self.folder / "log", {"op": "status"})
+            return dict(found) if found is not None and wished(found) else None
+
+        return wait_until(status, what, patience_s=WAIT_S, more=self.output.read_text)
 
     def wait_until_read(self, generation: int = 1) -> dict[str, Any]:
         return self.wait_until(
@@ -142,7 +140,7 @@ def test_daemon_is_seen_from_all_sides_and_stops_at_a_cut(run: Callable[..., Dae
     assert "public.orders" in said("status")
     (line,) = [t for t in daemon.output.read_text().splitlines() if "http listening" in t]
     port = line.rpartition("port=")[2]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as page:
         assert 'cdcflow_table_state{state="done",table="public.orders"} 1.0' in page.read().decode()
 
     seen_over_http(f"http://127.0.0.1:{port}")
@@ -156,9 +154,7 @@ def test_daemon_is_seen_from_all_sides_and_stops_at_a_cut(run: Callable[..., Dae
     assert len(said("log", "show", "--table", "public.products", "--limit", "100").splitlines()) == 11
 
     arguments = Path(f"/proc/{daemon.process.pid}/cmdline").read_bytes()
-    began = time.monotonic()
     assert daemon.end() == 0
-    assert time.monotonic() - began < 10
     assert CANARY.encode() not in arguments
     assert CANARY not in daemon.output.read_text()
     assert "the log is whole" in said("log", "check", "--deep")
@@ -170,10 +166,10 @@ def seen_over_http(url: str) -> None:
     """The page, its requests, and the change explorer, of a daemon that captures a real server."""
 
     def got(path: str) -> Any:
-        with urllib.request.urlopen(f"{url}{path}", timeout=10) as answer:  # noqa: S310  our own daemon
+        with urllib.request.urlopen(f"{url}{path}", timeout=WAIT_S) as answer:  # noqa: S310  our own daemon
             return json.load(answer)
 
-    with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310  our own daemon
+    with urllib.request.urlopen(url, timeout=WAIT_S) as page:  # noqa: S310  our own daemon
         assert b"<h1>cdcflow</h1>" in page.read()
     assert got("/readyz") == {"status": "ready"}
     found = got("/api/v1/overview")
@@ -287,7 +283,7 @@ def test_daemon_keeps_commands_from_outside_over_a_kill(
     status = daemon.wait_until(lambda s: s["state"] == "paused", "the pause")
     assert status["retained_bytes"] > 0
     (line,) = [t for t in daemon.output.read_text().splitlines()[-9:] if "http listening" in t]
-    with urllib.request.urlopen(f"http://127.0.0.1:{line.rpartition('port=')[2]}/health", timeout=10) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{line.rpartition('port=')[2]}/health", timeout=WAIT_S) as page:
         assert json.loads(page.read())["status"] == "paused"
     assert "the capture is paused" in runner.invoke(app, ["table", "backfill", "public.orders"]).stderr
     shop.execute("INSERT INTO ops.control (operation) VALUES ('resume-capture')")

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.servers.postgres import PostgresServer
 from tests.support.docs.pages import DOCS, ROOT, Block, blocks, commands
+from tests.support.polling import wait_until
 
 from cdcflow.daemon.interfaces.control_socket import ask
 
@@ -62,16 +62,16 @@ class Terminal:
             )
 
     def wait_until_read(self) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+        output = self.folder / "daemon.log"
+
+        def is_read() -> bool:
             assert self.daemon is not None
-            assert self.daemon.poll() is None, (self.folder / "daemon.log").read_text()
+            assert self.daemon.poll() is None, output.read_text()
             status = ask(self.folder / "cdcflow-log", {"op": "status"}) or {}
             tables = status.get("tables", {})
-            if tables and all(table["state"] == "done" for table in tables.values()):
-                return
-            time.sleep(0.05)
-        raise AssertionError((self.folder / "daemon.log").read_text())
+            return bool(tables) and all(table["state"] == "done" for table in tables.values())
+
+        wait_until(is_read, "all tables to be read", patience_s=WAIT_S, more=output.read_text)
 
     def stop(self) -> int:
         assert self.daemon is not None

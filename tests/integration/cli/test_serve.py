@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.polling import wait_until
 from tests.support.push.collections import asked, table
 
 from cdcflow import wiring
@@ -78,7 +79,7 @@ class Served:
         raise AssertionError("".join(self.lines))
 
     def send(self, operations: Any, key: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", "Idempotency-Key": key}
         try:
             connection.request("POST", "/api/v1/collections/orders", json.dumps(operations), headers)
@@ -142,6 +143,15 @@ def answers_of(clients: list[Client]) -> int:
     return sum(len(client.answers) for client in clients)
 
 
+def wait_for_answers(clients: list[Client], count: int, threads: list[threading.Thread]) -> None:
+    """Until this many have arrived, or all clients have ended."""
+
+    def have_arrived() -> bool:
+        return answers_of(clients) >= count or not any(thread.is_alive() for thread in threads)
+
+    wait_until(have_arrived, f"{count} answers")
+
+
 def test_answered_requests_are_in_the_log_once_and_in_order_after_kills(folder: Path) -> None:
     """An answer is a promise; a request without one is applied wholly or not at all, and may be repeated."""
     seed = random.randrange(1 << 30)
@@ -155,8 +165,7 @@ def test_answered_requests_are_in_the_log_once_and_in_order_after_kills(folder: 
         threads = [threading.Thread(target=client.run, args=(served,)) for client in clients]
         for thread in threads:
             thread.start()
-        while answers_of(clients) < before + 8 and any(thread.is_alive() for thread in threads):
-            time.sleep(0.02)  # a busy machine answers later
+        wait_for_answers(clients, before + 8, threads)
         time.sleep(rng.uniform(0, 0.7))
         served.kill()
         for thread in threads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -16,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.servers.kafka import KafkaBroker, KafkaCluster
 from tests.servers.proxy import TcpProxy
+from tests.support.polling import PATIENCE_S, wait_until
 
 from cdcflow.capture.ports.log import Log
 from cdcflow.errors import (
@@ -75,7 +77,7 @@ def make(topics: Topics, *made: NewTopic) -> None:
     Admin(topics, "making topics").wait_for({topic.topic for topic in made})
 
 
-def write_on(writer: Writer, first: int, patience_s: float = 20) -> None:
+def write_on(writer: Writer, first: int, patience_s: float = PATIENCE_S) -> None:
     """Transaction after transaction: a broker drops a deleted topic shortly after it has answered."""
     deadline = time.monotonic() + patience_s
     for transaction in itertools.count(first):
@@ -88,14 +90,15 @@ def closed_without_a_word(log: Log) -> None:
     log.close()
 
 
-def reopened(topics: Topics, patience_s: float = 60) -> Writer:
+def reopened(topics: Topics, patience_s: float = PATIENCE_S) -> Writer:
     """Opened again as the pipeline does it: until the brokers are available."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
+
+    def writer() -> Writer | None:
+        with contextlib.suppress(SinkUnavailable, OutcomeUnknown):
             return opened(topics)
-        except (SinkUnavailable, OutcomeUnknown):
-            assert time.monotonic() < deadline
+        return None
+
+    return wait_until(writer, "the brokers to be available", patience_s=patience_s)
 
 
 # ── brokers ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -313,10 +316,7 @@ def test_recreated_topic_is_not_taken_for_the_log(topics: Topics) -> None:
     admin = AdminClient({"bootstrap.servers": topics.brokers})
     for future in admin.delete_topics([topics.name]).values():
         future.result()
-    deadline = time.monotonic() + 20
-    while topics.name in admin.list_topics(timeout=10).topics:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: topics.name not in admin.list_topics(timeout=PATIENCE_S).topics, "the topic to be gone")
     make(topics, NewTopic(topics.name, 1, 1))
     with pytest.raises(InvariantViolated, match="one of them was recreated"):
         opened(topics)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.servers.kafka import KafkaBroker
 from tests.support.daemon.bank import Bank
+from tests.support.polling import PATIENCE_S, wait_until
 from typer.testing import CliRunner
 
 from cdcflow import wiring
@@ -55,10 +55,7 @@ def delete_topics(topics: Topics, *names: str) -> None:
     admin = AdminClient({"bootstrap.servers": topics.brokers})
     for future in admin.delete_topics(list(names)).values():
         future.result(30)
-    deadline = time.monotonic() + 20
-    while set(names) & admin.list_topics(timeout=10).topics.keys():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not set(names) & admin.list_topics(timeout=PATIENCE_S).topics.keys(), "the topics to be gone")
 
 
 def seal(topics: Topics, history: Path) -> None:

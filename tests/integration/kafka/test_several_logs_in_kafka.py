@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tests.support.daemon.bank import Bank
+from tests.support.polling import wait_for
 
 import cdcflow
 from cdcflow.log.query.common_clock import Common
 from cdcflow.log.query.several_logs import Logs
 from cdcflow.model.table import OFFSET
 
-WITHIN_S = 60.0
-
 
 def come_to(logs: Logs, clock: int) -> Common:
     """Wait until both logs have reached a commit clock."""
-    deadline = time.monotonic() + WITHIN_S
-    while (common := logs.common()).commit_clock < clock:
-        assert time.monotonic() < deadline, common.text
-        time.sleep(0.05)
-    return common
+    return wait_for(logs.common, lambda common: common.commit_clock >= clock, "both logs to reach the clock")
 
 
 @pytest.mark.postgres

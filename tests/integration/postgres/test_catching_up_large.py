@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from tests.servers.postgres import Database
+from tests.support.polling import wait_until
 from tests.support.postgres.controlled_source import MakeCapture
 
 from cdcflow.capture.interleave.messages import Committed, MarkSeen
@@ -42,17 +41,17 @@ def test_large_transaction_is_streamed_and_becomes_no_file_of_the_server(
     stream = capture.stream
     assert isinstance(stream, CatchingUp)
     found: list[StreamEvent] = []
-    deadline = time.monotonic() + 120
-    while not any(isinstance(e, MarkSeen) and e.token == token for e in found):
-        assert time.monotonic() < deadline, "the mark never came"
-        found += (events := stream.poll())
-        if not events:
-            time.sleep(0.005)
+
+    def has_mark() -> bool:
+        events = stream.poll()
+        found.extend(events)
+        return any(isinstance(e, MarkSeen) and e.token == token for e in events)
+
+    wait_until(has_mark, "the mark", patience_s=180, pause_max_s=0.005)
     rows = [e.run.rows for e in found if isinstance(e, Committed)]
     assert rows == [100, ROWS]
     assert stream.windows == 0
     capture.close()
-    while database.execute("SELECT FROM pg_stat_activity WHERE application_name = 'cdcflow catch-up'"):
-        assert time.monotonic() < deadline, "the window's session never ended"
-        time.sleep(0.05)
+    sessions = "SELECT FROM pg_stat_activity WHERE application_name = 'cdcflow catch-up'"
+    wait_until(lambda: not database.execute(sessions), "the window's session to end")
     assert temp_bytes(database) < FILE_BYTES_MAX

@@ -7,6 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 from tests.servers.postgres import Database
+from tests.support.polling import PATIENCE_S, wait_until
 from tests.support.postgres.controlled_source import Capture, MakeCapture, rows_of, table_id
 
 from cdcflow.capture.interleave.messages import Chunk
@@ -358,8 +359,8 @@ def test_snapshot_is_taken_after_the_lock_was_granted(database: Database, captur
         session.execute("UPDATE t SET v = 'new' WHERE id = 1")
         reading = threading.Thread(target=read)
         reading.start()
-        while not database.execute(WAITS):
-            assert reading.is_alive()
+        wait_until(lambda: database.execute(WAITS) or not reading.is_alive(), "the reader to wait for the lock")
+        assert reading.is_alive()
         session.commit()
     reading.join()
     assert found == ["new"]
@@ -383,10 +384,10 @@ def test_closing_ends_a_read_that_another_thread_waits_for(database: Database, m
         session.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         reading = threading.Thread(target=read)
         reading.start()
-        while not database.execute(WAITS):
-            assert reading.is_alive()
+        wait_until(lambda: database.execute(WAITS) or not reading.is_alive(), "the reader to wait for the lock")
+        assert reading.is_alive()
         capture.close()
-        reading.join(20)
+        reading.join(PATIENCE_S)
         assert not reading.is_alive()
     assert len(failed) == 1
 

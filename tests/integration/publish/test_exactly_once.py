@@ -16,6 +16,7 @@ import pytest
 from tests.servers.kafka import KafkaBroker
 from tests.support.kafka.topics import committed
 from tests.support.kill import publisher as killable_publisher
+from tests.support.polling import wait_for
 
 from cdcflow import wiring
 from cdcflow.config import Config
@@ -198,9 +199,7 @@ def test_publishing_follows_the_log_until_it_is_stopped(shop: Shop) -> None:
         for _ in range(5):
             shop.sell(3)
             time.sleep(0.05)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and shop.found(PRODUCTS_TOPIC) != shop.products:
-            time.sleep(0.1)
+        wait_for(lambda: shop.found(PRODUCTS_TOPIC), lambda found: found == shop.products, "the products")
     finally:
         publisher.stop()
         thread.join(60)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.servers.postgres import PostgresServer
-from tests.support.verify.compared_shop import WAIT_S, ComparedShop
+from tests.support.polling import wait_for
+from tests.support.verify.compared_shop import ComparedShop
 from tests.support.verify.named_tables import SYSTEM_COLUMNS, Named
 from tests.support.verify.sql_names import names
 
@@ -40,15 +40,14 @@ def test_columns_may_have_the_names_of_aliases(spark: Any, own_postgres: Postgre
 def assert_merged(spark: Any, named: Named, table_format: str) -> None:
     config = load(named.shop.file)
     assert isinstance(config.log, FileLog)
+    path = config.log.path
     warehouse = named.shop.folder / ("warehouse" if table_format == "delta" else table_format)
     wanted = {table: named.rows(table) for table in named.current}
-    deadline = time.monotonic() + 5 * WAIT_S
-    found: dict[str, Any] = {}
-    while found != wanted:
-        assert time.monotonic() < deadline, [table for table in wanted if found.get(table) != wanted[table]]
+
+    def merged() -> dict[str, Any]:
         report = merge(
             spark,
-            config.log.path,
+            path,
             warehouse,
             table_format=table_format,
             policies=wiring.policies(config),
@@ -57,6 +56,8 @@ def assert_merged(spark: Any, named: Named, table_format: str) -> None:
         try:
             cut = read_cut(spark, warehouse)
         except ConfigurationError:  # nothing is sealed yet
-            continue
+            return {}
         rows = {t: cut[f"{named.shop.schema}.{t}"].toArrow() for t in wanted if f"{named.shop.schema}.{t}" in cut}
-        found = {table: named.rows_of(arrow) for table, arrow in rows.items()}
+        return {table: named.rows_of(arrow) for table, arrow in rows.items()}
+
+    wait_for(merged, lambda found: found == wanted, "the rows of all tables", patience_s=300)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import importlib
 import random
-import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.servers.postgres import Database
+from tests.support.polling import wait_until
 from tests.support.values.digests import by_bucket
 from tests.support.verify.compared_shop import ComparedShop
 
@@ -184,8 +184,7 @@ def test_local_engine_delegates_unsupported_tables_to_spark(
             "INSERT INTO wide SELECT i, i * 1e-30 FROM generate_series(-100, 100) i",
         )
         shop.start("wide")
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "warehouse" / "public" / "wide").exists() and time.monotonic() < deadline:
-            shop.said("merge")  # until the rows are in a segment
+        place = tmp_path / "warehouse" / "public" / "wide"
+        wait_until(lambda: shop.said("merge") and place.exists(), "the rows in a segment")
         found = shop.verify(code=0)["wide/tables"]
         assert (found["verdict"], found["by"], found["rows"]) == ("equal", "digests", 201)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.servers.postgres import PostgresServer
+from tests.support.polling import wait_until
 from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow import wiring
@@ -47,15 +47,18 @@ def merged(spark: Any, shop: ComparedShop, name: str, *, incomplete: bool) -> in
     config = load(shop.file)
     assert isinstance(config.log, FileLog)
     warehouse = shop.folder / "warehouse"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if wiring.sealed_bounds(config):
-            merge(spark, wiring.log_layout(config.log), warehouse, policies=wiring.policies(config))
-            shown = read_cut(spark, warehouse, incomplete=incomplete)
-            if NAME in shown and shown[NAME].where(f"name = '{name}'").count():
-                return int(shown[NAME].count())
-        time.sleep(0.2)
-    raise AssertionError(f"{name} did not come")
+    layout = wiring.log_layout(config.log)
+
+    def rows() -> int | None:
+        if not wiring.sealed_bounds(config):
+            return None
+        merge(spark, layout, warehouse, policies=wiring.policies(config))
+        shown = read_cut(spark, warehouse, incomplete=incomplete)
+        if NAME in shown and shown[NAME].where(f"name = '{name}'").count():
+            return int(shown[NAME].count())
+        return None
+
+    return wait_until(rows, f"{name} to be merged", patience_s=120)
 
 
 def gap(shop: ComparedShop) -> dict[str, Any]:

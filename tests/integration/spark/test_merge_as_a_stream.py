@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tests.servers.objects import SECRET_KEY
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import World, assert_as_folded, make_table
 from tests.support.objects.logs import ObjectLog
+from tests.support.polling import wait_until
 
 from cdcflow.config import Objects
 from cdcflow.errors import ConfigurationError
@@ -89,13 +89,16 @@ def ends(query: Any) -> None:
 
 def merged_up_to(offset: int, query: Any, reports: queue.Queue[MergeReport]) -> None:
     """Wait for the report of a merge that came so far."""
-    until = time.monotonic() + WITHIN_S
-    while time.monotonic() < until:
+
+    def is_merged() -> bool:
         with contextlib.suppress(queue.Empty):
-            if reports.get(timeout=1).offset >= offset:
-                return
+            while reports.get_nowait().offset < offset:
+                pass
+            return True
         assert query.isActive, query.exception()
-    pytest.fail(f"nothing was merged up to offset {offset}")
+        return False
+
+    wait_until(is_merged, f"a merge up to offset {offset}", patience_s=WITHIN_S)
 
 
 def versions(spark: Any, warehouse: Path) -> tuple[int, dict[str, int]]:

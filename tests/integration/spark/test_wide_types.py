@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.servers.postgres import Database
+from tests.support.polling import wait_for
 from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow.spark import read_cut
@@ -40,14 +40,16 @@ def shop(database: Database, tmp_path: Path, spark: Any, monkeypatch: pytest.Mon
 
 def merged(shop: ComparedShop, spark: Any, table: str, count: int) -> dict[int, dict[str, Any]]:
     """A table's rows, merged until this many exist."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def rows() -> list[Any]:
         shop.said("merge", code=None)
-        if (shop.folder / "warehouse" / "_cdcflow_cuts").exists():
-            frame = read_cut(spark, shop.folder / "warehouse").get(f"public.{table}")
-            if frame is not None and len(rows := frame.drop("_offset", "_missing").collect()) == count:
-                return {row["id"]: row.asDict(recursive=True) for row in rows}
-    raise AssertionError(f"{table} did not get {count} rows")
+        if not (shop.folder / "warehouse" / "_cdcflow_cuts").exists():
+            return []
+        frame = read_cut(spark, shop.folder / "warehouse").get(f"public.{table}")
+        return [] if frame is None else list(frame.drop("_offset", "_missing").collect())
+
+    found = wait_for(rows, lambda rows: len(rows) == count, f"{count} rows of {table}", patience_s=120)
+    return {row["id"]: row.asDict(recursive=True) for row in found}
 
 
 @pytest.mark.spread(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ import pytest
 from deltalake import write_deltalake
 from tests.servers.mysql import MySQLDatabase
 from tests.servers.postgres import Database
-from tests.support.verify.compared_shop import WAIT_S, ComparedShop
+from tests.support.polling import wait_until
+from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow import local
 from cdcflow.daemon.interfaces.control_socket import ask
@@ -81,23 +81,22 @@ class Taken:
 
     def wait_until_sealed(self) -> None:
         """Until a merge knows that the table has a base."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+
+        def is_sealed() -> bool:
             log = sealed_range(self.shop.folder / "log")
-            if log.newest is not None and TableBackfill.of(backfills(log)[self.name]).base:
-                return
-            time.sleep(0.1)
-        raise AssertionError("no base is known")
+            return log.newest is not None and bool(TableBackfill.of(backfills(log)[self.name]).base)
+
+        wait_until(is_sealed, "a merge to know the base")
 
     def wait_until_captured(self, name: str) -> None:
         """Until a change that set this name is sealed."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            for file in sealed_range(self.shop.folder / "log").files(TableId(self.shop.schema, "items"), 0):
-                if name in pq.read_table(file.path, columns=["name"]).column(0).to_pylist():
-                    return
-            time.sleep(0.1)
-        raise AssertionError(f"{name} was not captured")
+
+        def is_sealed() -> bool:
+            files = sealed_range(self.shop.folder / "log").files(TableId(self.shop.schema, "items"), 0)
+            names = (pq.read_table(file.path, columns=["name"]).column(0).to_pylist() for file in files)
+            return any(name in found for found in names)
+
+        wait_until(is_sealed, f"{name} to be captured")
 
     def entry(self) -> dict[str, Any]:
         status = json.loads(self.shop.said("status", "--json", code=None))
@@ -114,15 +113,15 @@ class Taken:
 
     def merge_in_doubt(self) -> None:
         """Merge until a cut shows the base, as unverified rows."""
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
+
+        def is_published() -> bool:
             self.shop.merge()
             with contextlib.suppress(ConfigurationError):  # no segment is sealed yet
                 assert not self.is_shown()
-                if local.published_cut(self.shop.folder / "warehouse").tables[self.name].state == IN_DOUBT:
-                    return
-            time.sleep(0.1)
-        raise AssertionError("no cut shows the base")
+                return local.published_cut(self.shop.folder / "warehouse").tables[self.name].state == IN_DOUBT
+            return False
+
+        wait_until(is_published, "a cut that shows the base")
 
     def check_equal(self) -> None:
         """The merged table has the rows that the source has, by the test's own reads of both."""
@@ -344,14 +343,14 @@ def test_base_joins_the_log_after_rows_of_an_older_shape(taken: Taken) -> None:
 
 def merge_others(shop: ComparedShop, rows: int) -> None:
     """Merge until the other table has this many rows."""
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
+
+    def are_merged() -> bool:
         with contextlib.suppress(HistoryLost, ConfigurationError):  # nothing of it is sealed, or was published
             shop.merge()
-            if len(local.read_cut(shop.folder / "warehouse")["public.others"]) == rows:
-                return
-        time.sleep(0.1)
-    raise AssertionError("the other table was not merged")
+            return len(local.read_cut(shop.folder / "warehouse")["public.others"]) == rows
+        return False
+
+    wait_until(are_merged, f"{rows} rows of the other table")
 
 
 def dies(*_: object, **__: object) -> None:

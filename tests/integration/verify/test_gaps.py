@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 import yaml
 from tests.servers.mysql import MySQLServer
+from tests.support.polling import wait_until
 from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow import local
@@ -85,14 +85,13 @@ def mended(shop: ComparedShop) -> None:
 
 def wait_for(shop: ComparedShop, name: str) -> None:
     """Merge until a change has reached the table, which no cut shows as whole."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def is_merged() -> bool:
         shop.merge()
         found = local.read_cut(shop.folder / "warehouse", incomplete=True).get(f"{shop.schema}.items")
-        if found is not None and name in found.column("name").to_pylist():
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"{name} did not come")
+        return found is not None and name in found.column("name").to_pylist()
+
+    wait_until(is_merged, f"{name} to be merged")
 
 
 def drop_the_slot(shop: ComparedShop) -> None:
@@ -139,10 +138,10 @@ def purge(server: MySQLServer) -> None:
     """All files but the last. MariaDB silently keeps files that it may still need itself; if it keeps the second one,
     which has the changes, nothing is lost.
     """
-    for _ in range(200):
+
+    def is_purged() -> bool:
         newest = server.binlog()[0]
         server.execute(f"PURGE BINARY LOGS TO '{newest}'")
-        if [row[0] for row in server.execute("SHOW BINARY LOGS")] == [newest]:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"{server.flavor} does not purge what is before its last file")
+        return [row[0] for row in server.execute("SHOW BINARY LOGS")] == [newest]
+
+    wait_until(is_purged, f"{server.flavor} to purge what is before its last file")

@@ -28,7 +28,6 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.testing.folded import folded_log
 
-WAIT_S = PATIENCE_S
 Execute = Callable[..., list[tuple[Any, ...]]]
 """Runs statements, and gives the rows of the last one."""
 _runner = CliRunner()
