@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NewType
+from typing import Any, NewType, TypeVar
 
 Position = NewType("Position", str)
 """A position in one source's log. Opaque outside that source, and never compared or sorted elsewhere."""
@@ -20,6 +20,27 @@ Token = NewType("Token", str)
 """The unique text of one watermark; it begins with its epoch, so marks of an earlier run mean nothing."""
 
 CHECKPOINT_VERSION = 1
+
+
+_T = TypeVar("_T")
+
+
+def own_kind(cls: type[_T]) -> type[_T]:
+    """A class decorator: values of the class compare with their own kind only.
+
+    mypy refuses `==` between a position and an offset, a text or another kind's position. At run time it raises
+    TypeError: false would mean that a position is not reached.
+    """
+    equal = cls.__eq__
+
+    def is_equal(self: object, other: Any) -> bool:  # Any: whatever it is compared with
+        if type(other) is not cls and (isinstance(other, (int, str, bytes)) or hasattr(type(other), "_own_kind")):
+            raise TypeError(f"a {cls.__name__} is compared with a {type(other).__name__}")
+        return equal(self, other)
+
+    cls.__eq__ = is_equal  # type: ignore[method-assign]
+    cls._own_kind = True  # type: ignore[attr-defined]
+    return cls
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
-from cdcflow.sources.mysql.position import BinlogPosition, coordinate
+from cdcflow.sources.mysql.position import BinlogPosition, Coordinate, coordinate
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.stream import BinlogStream
 
@@ -92,7 +92,7 @@ class Follower:
         self.until(lambda: self.reached() >= coordinate(*place))
         return [rows for _, _, rows in transactions(self.events, self.spools)]
 
-    def reached(self) -> int:
+    def reached(self) -> Coordinate:
         return BinlogPosition.parse(self.decoder.progress.last).coordinate
 
     def fails(self, kind: type[CdcflowError]) -> CdcflowError:

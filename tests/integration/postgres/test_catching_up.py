@@ -24,7 +24,7 @@ from cdcflow.model.position import Token
 from cdcflow.sources.postgres import copy_reader
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
 from cdcflow.sources.postgres.copy_reader import CopyReader, Kind
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.lsn import START, Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.stream import PostgresStream, position_after
 from cdcflow.sources.postgres.wire import Joined
 
@@ -177,9 +177,9 @@ def test_slot_follows_what_is_durable_and_never_passes_it(database: Database, ma
     write_history(database, 12, 60)
     stream = capture.stream
     assert isinstance(stream, CatchingUp)
-    durable = 0
-    while not durable:
-        durable = max((lsn_of(position_after(event)) for event in stream.poll()), default=0)
+    durable = START
+    while durable == START:
+        durable = max((lsn_of(position_after(event)) for event in stream.poll()), default=START)
     stream.acknowledge(position_of(durable))
     followed_after = 0  # windows
     while stream.windows < 10:
@@ -190,7 +190,7 @@ def test_slot_follows_what_is_durable_and_never_passes_it(database: Database, ma
     assert confirmed(database) == durable
 
 
-def confirmed(database: Database) -> int:
+def confirmed(database: Database) -> Lsn:
     rows = database.execute(f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
     return lsn_of(rows[0][0])
 

@@ -18,7 +18,7 @@ from tests.support.postgres.controlled_source import LOG_ID, SLOT, Capture, Make
 from cdcflow.capture.ports.source import SourceHistory
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.lsn import Lsn, lsn_of, position_of
 
 pytestmark = pytest.mark.postgres
 
@@ -324,7 +324,7 @@ def test_server_restored_to_an_older_state_is_found_out(items: Database, make_ca
     """P43: same identity, same names, but its log ends before what we have."""
     before = make_capture(items).prepare()
     with pytest.raises(HistoryLost, match="restored from an older state"):
-        make_capture(items).prepare(replace(before, position=position_of(1 << 60)))
+        make_capture(items).prepare(replace(before, position=position_of(Lsn(1 << 60))))
 
 
 def test_dropped_publication_stops_the_capture(items: Database, make_capture: MakeCapture) -> None:

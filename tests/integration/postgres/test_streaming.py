@@ -23,7 +23,7 @@ from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.change import SpooledTransaction
 from cdcflow.model.table import Identity
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.lsn import Lsn, lsn_of, position_of
 from cdcflow.testing.sources import collect
 
 pytestmark = pytest.mark.postgres
@@ -445,7 +445,7 @@ def test_many_small_transactions_are_delivered_whole_and_in_order(database: Data
 # ── positions ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def confirmed(database: Database) -> int:
+def confirmed(database: Database) -> Lsn:
     rows = database.execute(f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
     return lsn_of(rows[0][0])
 

@@ -33,6 +33,7 @@ from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.postgres.catch_up import Advance, CatchingUp, Windows
+from cdcflow.sources.postgres.lsn import START, Lsn
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.sources.postgres.stream import PostgresStream
@@ -163,7 +164,7 @@ def wait_for_each_window() -> None:
     """No window is read before something of the last one is acknowledged: otherwise all of a small backlog may be read
     before the first is durable, and the slot is never advanced."""
     read = CatchingUp._read
-    seen: list[tuple[int, int]] = [(0, 0)]
+    seen: list[tuple[int, Lsn]] = [(0, START)]
 
     def read_later(self: CatchingUp) -> Any:
         windows, acknowledged = seen[-1]

@@ -22,7 +22,7 @@ from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX
 from cdcflow.sources.mysql.dump import Packets
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.gtids import Flavor, Gtids
-from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.sources.mysql.position import BinlogPosition, Coordinate
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
 from cdcflow.sources.mysql.types.columns import Policy, ServerColumn
@@ -42,7 +42,7 @@ class TestTables:
     shapes: dict[TableId, DescribedTable] = field(default_factory=dict)
     asked: list[TableId] = field(default_factory=list)
     told: list[TableId | None] = field(default_factory=list)
-    later: dict[TableId, int] = field(default_factory=dict)
+    later: dict[TableId, Coordinate] = field(default_factory=dict)
 
     def catalog_name(self, table: TableId) -> TableId:
         return table
@@ -80,10 +80,10 @@ class TestTables:
         return table.name not in self.myisam
 
     @property
-    def next_begin(self) -> int | None:
+    def next_begin(self) -> Coordinate | None:
         return min(self.later.values(), default=None)
 
-    def begin(self, upto: int | None) -> None:
+    def begin(self, upto: Coordinate | None) -> None:
         self.later = {} if upto is None else {t: place for t, place in self.later.items() if place > upto}
 
     def invalidate(self, table: TableId | None) -> None:
@@ -116,7 +116,7 @@ class Reader:
             self.left = self.left[taken:]
         return self.events[begin:]
 
-    def expect(self, token: str, coordinate: int) -> None:
+    def expect(self, token: str, coordinate: Coordinate) -> None:
         self.decoder.progress.expect(Token(token), coordinate)
 
 

@@ -10,9 +10,9 @@ from cdcflow.model.types import ColumnType
 from cdcflow.sources.engine.policies import (
     ColumnPolicy,
     Policies,
+    by_table,
     from_json,
     otherwise,
-    policies_to_store,
     reread,
     tables_to_reread,
     to_json,
@@ -23,9 +23,9 @@ ORDERS = Table(TableId("shop", "orders"), 1, (Column("id", 1, DATE), Column("due
 ITEMS = Table(TableId("shop", "items"), 2, (Column("id", 1, DATE),), ("id",))
 
 
-def before(**kept: ColumnPolicy) -> dict[str, str]:
+def before(**kept: ColumnPolicy) -> Policies:
     numbers = {"id": 1, "due": 2}
-    return {"policies": to_json({ORDERS.id: {numbers[name]: one for name, one in kept.items()}})}
+    return {ORDERS.id: {numbers[name]: one for name, one in kept.items()}}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_column_that_was_added_since_is_no_reason() -> None:
 
 def test_column_that_is_gone_is_no_reason_and_one_that_is_plain_again_is() -> None:
     """Only existing columns are compared, including those that no setting concerns any longer."""
-    old = {"policies": to_json({ORDERS.id: {9: ColumnPolicy(special="null")}})}
+    old: Policies = {ORDERS.id: {9: ColumnPolicy(special="null")}}
     assert reread(old, {ORDERS: {}}) == {}
     assert reread(before(due=ColumnPolicy("text")), {ORDERS: {}}) == {ORDERS.id: "due: as text → stop"}
 
@@ -66,14 +66,14 @@ def test_column_that_is_gone_is_no_reason_and_one_that_is_plain_again_is() -> No
 def test_table_that_is_new_or_of_an_older_log_is_not_compared() -> None:
     """A new table is read anyway; a log of an earlier cdcflow does not record how values were kept."""
     assert reread(before(due=ColumnPolicy("text")), {ITEMS: {1: ColumnPolicy(special="null")}}) == {}
-    assert reread({}, {ORDERS: {2: ColumnPolicy("text")}}) == {}
+    assert reread(None, {ORDERS: {2: ColumnPolicy("text")}}) == {}
 
 
 def test_tables_to_read_again_are_reported_once() -> None:
     """The next start compares with what this one stores; until the request is durable, the capture remembers it."""
     now = {ORDERS: {2: ColumnPolicy()}, ITEMS: {}}
     assert tables_to_reread(before(due=ColumnPolicy(special="null")), now).tables == {ORDERS.id}
-    assert not tables_to_reread(policies_to_store(now), now)
+    assert not tables_to_reread(by_table(now), now)
 
 
 def test_policies_are_read_back_unchanged() -> None:
@@ -88,5 +88,5 @@ def test_any_other_setting_is_a_reason_to_try_a_reading_that_failed(now: dict[in
     old = before(due=ColumnPolicy("text") if not now else ColumnPolicy())
     assert otherwise(old, {ORDERS: now, ITEMS: {1: ColumnPolicy("text")}}).keys() == {ORDERS.id}
     assert tables_to_reread(old, {ORDERS: now}).retried == {ORDERS.id}
-    assert not tables_to_reread(policies_to_store({ORDERS: now}), {ORDERS: now})
-    assert otherwise({}, {ORDERS: now}) == otherwise(before(), {ORDERS: {}}) == {}
+    assert not tables_to_reread(by_table({ORDERS: now}), {ORDERS: now})
+    assert otherwise(None, {ORDERS: now}) == otherwise(before(), {ORDERS: {}}) == {}

@@ -9,6 +9,7 @@ from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.model.change import Uint64s
 from cdcflow.sources.memory.database import MemorySnapshot
 from cdcflow.sources.mysql.fences import CoordinateVisibility
+from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.postgres.xid_snapshot import IDS_ABOVE_XMAX, XidSnapshot
 
 
@@ -36,7 +37,7 @@ def test_ids_that_an_earlier_epoch_may_have_delivered_unseen() -> None:
     found = XidSnapshot(5, 10, frozenset({7, 5})).maybe_hidden()
     assert found[:4].tolist() == [5, 7, 10, 11]
     assert len(found) == 2 + IDS_ABOVE_XMAX
-    assert CoordinateVisibility(15).maybe_hidden().tolist() == []
+    assert CoordinateVisibility(Coordinate(15)).maybe_hidden().tolist() == []
 
 
 def test_snapshot_of_the_database_in_memory_does_not_see_what_is_held() -> None:

@@ -25,7 +25,7 @@ from tests.support.postgres.wire import marks, transactions
 
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.position import BinlogPosition, coordinate
+from cdcflow.sources.mysql.position import BinlogPosition, Coordinate, coordinate
 
 
 def test_transactions_without_gtid_are_placed_between_those_with() -> None:
@@ -174,7 +174,7 @@ def test_expected_marks_are_answered_at_their_place() -> None:
     one(log, 2)
     found = reader(log)
     found.expect("low", place)
-    found.expect("later", coordinate(*log.place) + 1)
+    found.expect("later", Coordinate(coordinate(*log.place).value + 1))
     found.feed(log.dump())
     assert told(found) == [1, "low", 1]
     found.expect("passed", place)

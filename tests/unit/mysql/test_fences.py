@@ -18,6 +18,7 @@ from cdcflow.sources.engine.chunks import Snapshot
 from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids, GtidVisibility, NoStream
 from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
 from cdcflow.sources.mysql.marks import Expectations, ReadOnlyMarks
+from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 
 ONE, TWO = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
@@ -85,7 +86,7 @@ def test_snapshot_of_another_process_reports_where_the_stream_is() -> None:
             later = delivered.fence(MysqlGtids.parse(f"{ONE}:1-2"))
         with pytest.raises(TypeError):
             sent.hidden(ids(10))
-        place = CoordinateVisibility(15)
+        place = CoordinateVisibility(Coordinate(15))
         told = pickle.loads(pickle.dumps(Snapshot((sent, place), Position("f:15;"), 7)))  # noqa: S301  made here
         snapshot = made_here(told)
     assert [fence.hidden(ids(10, 20)).tolist() for fence in snapshot.visibilities] == [[20], [20]]
@@ -111,15 +112,15 @@ def test_what_every_fence_sees_is_forgotten() -> None:
 @pytest.mark.parametrize(("upto", "hidden"), [(0, [1, 5, 9]), (5, [9]), (9, []), (4, [5, 9])])
 def test_place_in_the_log_parts_seen_from_unseen(upto: int, hidden: list[int]) -> None:
     """A MariaDB snapshot represents a position: everything before that position is seen."""
-    assert CoordinateVisibility(upto).hidden(ids(1, 5, 9)).tolist() == hidden
+    assert CoordinateVisibility(Coordinate(upto)).hidden(ids(1, 5, 9)).tolist() == hidden
 
 
 def test_chunk_has_no_place_if_its_two_bounds_disagree() -> None:
     """MySQL: between what is certainly seen and what is certainly not, nothing is claimed."""
     table, runs = _runs()
-    lower, upper = CoordinateVisibility(10), CoordinateVisibility(20)
+    lower, upper, later = (CoordinateVisibility(Coordinate(upto)) for upto in (10, 20, 25))
     assert held_before(table, runs, lower) != held_before(table, runs, upper)
-    assert held_before(table, runs, CoordinateVisibility(20)) == held_before(table, runs, CoordinateVisibility(25))
+    assert held_before(table, runs, upper) == held_before(table, runs, later)
 
 
 def _runs() -> tuple[TableId, list[Run]]:

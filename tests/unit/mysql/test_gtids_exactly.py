@@ -174,10 +174,11 @@ def test_texts_of_a_mariadb_run_are_in_their_domain_s_place() -> None:
 
 def test_a_coordinate_is_the_file_s_number_and_the_byte_in_it() -> None:
     """23 bits and 40 bits: together the transaction's number, and a snapshot's place."""
-    assert coordinate("binlog.000003", 1234) == 3 * 2**40 + 1234 == BinlogPosition("binlog.000003", 1234).coordinate
-    assert coordinate("b.0", 0) == 0
-    assert coordinate("host.7.000012", FIRST_EVENT) == 12 * 2**40 + 4
-    assert coordinate("b.8388607", 2**40 - 1) == 2**63 - 1
+    assert coordinate("binlog.000003", 1234) == BinlogPosition("binlog.000003", 1234).coordinate
+    assert coordinate("binlog.000003", 1234).value == 3 * 2**40 + 1234
+    assert coordinate("b.0", 0).value == 0
+    assert coordinate("host.7.000012", FIRST_EVENT).value == 12 * 2**40 + 4
+    assert coordinate("b.8388607", 2**40 - 1).value == 2**63 - 1
     assert byte_of(coordinate("b.8388607", 2**40 - 1)) == 2**40 - 1
     assert byte_of(coordinate("b.000003", 1234)) == 1234
     for file, pos in (("b.8388608", 0), ("b.000001", 2**40), ("b.000001x", 4), ("b000001", 4)):

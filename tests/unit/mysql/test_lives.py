@@ -10,47 +10,54 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.lives import Lives, ended_tables, new_tables
-from cdcflow.sources.mysql.position import coordinate
+from cdcflow.sources.mysql.position import Coordinate, coordinate
 
 A, B, C = (TableId("shop", name) for name in "abc")
+at = Coordinate
+
+
+def never(_: TableId) -> bool:
+    return False
 
 
 def test_captured_table_that_is_gone_stays_until_its_end_is_in_the_log() -> None:
     """M39: the first start finds it missing, later ones wait for the same place; then it is off the list."""
-    first = ended_tables(Lives(), {A, B}, {B}, position=10, end=50, is_kept=lambda table: False)
-    assert first == {A: 50}
-    again = ended_tables(Lives(first), {A, B}, {B}, position=49, end=80, is_kept=lambda table: False)
+    first = ended_tables(Lives(), {A, B}, {B}, position=at(10), end=at(50), is_kept=never)
+    assert first == {A: at(50)}
+    again = ended_tables(Lives(first), {A, B}, {B}, position=at(49), end=at(80), is_kept=never)
     assert again == first
-    assert ended_tables(Lives(first), {A, B}, {B}, position=50, end=90, is_kept=lambda table: False) == {}
+    assert ended_tables(Lives(first), {A, B}, {B}, position=at(50), end=at(90), is_kept=never) == {}
 
 
 def test_table_named_explicitly_in_the_settings_stays_on_the_list() -> None:
     """It was captured, so its name is not a mistake; and where all tables are gone, the capture waits for others."""
-    before = Lives({A: 50, C: 50})
-    assert ended_tables(before, {A, B, C}, {B}, position=60, end=90, is_kept=lambda table: table == A) == {A: 50}
-    assert ended_tables(before, {A, C}, set(), position=60, end=90, is_kept=lambda table: False) == {A: 50, C: 50}
-    assert ended_tables(before, {A, B}, {A, B}, position=60, end=90, is_kept=lambda table: True) == {}
+    before = Lives({A: at(50), C: at(50)})
+    assert ended_tables(before, {A, B, C}, {B}, position=at(60), end=at(90), is_kept=lambda table: table == A) == {
+        A: at(50)
+    }
+    assert ended_tables(before, {A, C}, set(), position=at(60), end=at(90), is_kept=never) == {A: at(50), C: at(50)}
+    assert ended_tables(before, {A, B}, {A, B}, position=at(60), end=at(90), is_kept=lambda table: True) == {}
 
 
 def test_places_of_another_server_mean_nothing() -> None:
     """After a switch of servers the ends are looked for again, and nothing is skipped."""
-    before = Lives({A: 50}, {B: 60})
-    assert ended_tables(before, {A, B}, {B}, position=None, end=7, is_kept=lambda table: False) == {A: 7}
-    assert new_tables(before, {A, B}, {B, C}, position=None, visible=9) == {}
+    before = Lives({A: at(50)}, {B: at(60)})
+    assert ended_tables(before, {A, B}, {B}, position=None, end=at(7), is_kept=never) == {A: at(7)}
+    assert new_tables(before, {A, B}, {B, C}, position=None, visible=at(9)) == {}
 
 
 def test_new_table_counts_from_the_place_that_every_snapshot_sees() -> None:
     """Also where it has the name of a table that has ended, and from the same position after a restart."""
-    assert new_tables(Lives(), {A}, {A, B}, position=10, visible=50) == {B: 50}
-    assert new_tables(Lives(begins={B: 50}), {A, B}, {A, B}, position=20, visible=90) == {B: 50}
-    assert new_tables(Lives(begins={B: 50}), {A, B}, {A, B}, position=50, visible=90) == {}
-    assert new_tables(Lives({C: 30}), {A, C}, {A, C}, position=40, visible=50) == {C: 50}
-    assert new_tables(Lives({C: 30}), {A, C}, {A, C}, position=20, visible=50) == {}
-    assert new_tables(Lives(), {A}, {A, B}, position=10, visible=None) == {}
+    assert new_tables(Lives(), {A}, {A, B}, position=at(10), visible=at(50)) == {B: at(50)}
+    assert new_tables(Lives(begins={B: at(50)}), {A, B}, {A, B}, position=at(20), visible=at(90)) == {B: at(50)}
+    assert new_tables(Lives(begins={B: at(50)}), {A, B}, {A, B}, position=at(50), visible=at(90)) == {}
+    assert new_tables(Lives({C: at(30)}), {A, C}, {A, C}, position=at(40), visible=at(50)) == {C: at(50)}
+    assert new_tables(Lives({C: at(30)}), {A, C}, {A, C}, position=at(20), visible=at(50)) == {}
+    assert new_tables(Lives(), {A}, {A, B}, position=at(10), visible=None) == {}
 
 
 def test_incarnations_are_kept_in_the_checkpoint() -> None:
-    lives = Lives({A: 50}, {TableId('a"b', "ü"): 1 << 45})
+    lives = Lives({A: at(50)}, {TableId('a"b', "ü"): at(1 << 45)})
     assert Lives.from_json(lives.to_json()) == lives
 
 

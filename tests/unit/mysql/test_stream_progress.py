@@ -6,7 +6,7 @@ import pytest
 
 from cdcflow.capture.interleave.messages import Advanced, MarkSeen
 from cdcflow.model.position import Position, Token
-from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress, coordinate
+from cdcflow.sources.mysql.position import NOWHERE, BinlogPosition, Coordinate, StreamProgress, coordinate
 
 FILE = "binlog.000002"
 LOW, HIGH = Token("1/1/low"), Token("1/1/high")
@@ -68,10 +68,10 @@ def test_stream_begins_where_the_held_transactions_do_and_skips_what_was_deliver
     """M45: an undecided XA transaction is stored before it."""
     begun = BinlogPosition.parse(f"{FILE}:100;0-1-5;xa=binlog.000001:50;0-1-3")
     progress = StreamProgress(begun, by_gtid=False)
-    assert (progress.file, progress.pos, progress.base) == ("binlog.000001", 50, coordinate("binlog.000001", 0))
+    assert (progress.file, progress.pos, progress.base) == ("binlog.000001", 50, coordinate("binlog.000001", 0).value)
     assert (progress.skip_until, progress.last, progress.commit_ts) == (coordinate(FILE, 100), begun.text, 0)
     progress.enter_file(FILE)
-    assert (progress.file, progress.base) == (FILE, coordinate(FILE, 0))
+    assert (progress.file, progress.base) == (FILE, coordinate(FILE, 0).value)
     assert advanced(progress, 100) == []
     assert advanced(progress, 101) == [Advanced(at(101))]
 
@@ -79,7 +79,7 @@ def test_stream_begins_where_the_held_transactions_do_and_skips_what_was_deliver
 def test_nothing_is_reported_about_bytes_before_the_first_known_one_when_gtids_give_the_start() -> None:
     """Another server's coordinates mean other bytes; a position there would be one that was never reached."""
     progress = StreamProgress(BinlogPosition.parse(f"{FILE}:100;0-1-5"), by_gtid=True)
-    assert progress.skip_until == -1
+    assert progress.skip_until == NOWHERE
     progress.expect(LOW, coordinate(FILE, 10))
     assert [*progress.advance(20, "0-1-5", "", known=False)] == []
     assert progress.pos == 20
@@ -109,8 +109,8 @@ def test_a_transaction_that_was_delivered_ends_the_silence() -> None:
 def test_marks_are_taken_through_a_coordinate_and_once(upto: int, found: list[Token]) -> None:
     """The caller that takes them answers them; the others keep waiting."""
     progress = stream()
-    progress.expect(LOW, 10)
-    progress.expect(HIGH, 20)
-    assert [token for token, _ in progress.take_marks(upto)] == found
-    assert [token for token, _ in progress.take_marks(upto)] == []
-    assert [token for token, _ in progress.take_marks(99)] == [t for t in (LOW, HIGH) if t not in found]
+    progress.expect(LOW, Coordinate(10))
+    progress.expect(HIGH, Coordinate(20))
+    assert [token for token, _ in progress.take_marks(Coordinate(upto))] == found
+    assert [token for token, _ in progress.take_marks(Coordinate(upto))] == []
+    assert [token for token, _ in progress.take_marks(Coordinate(99))] == [t for t in (LOW, HIGH) if t not in found]

@@ -7,7 +7,8 @@ import pyarrow as pa
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.postgres.columns import as_attributes, as_logged, key_in
-from cdcflow.sources.postgres.lives import LIVES, Life, Lives, ended_from, ended_lives
+from cdcflow.sources.postgres.lives import Life, Lives, ended_lives, lives_as_json, lives_from_json
+from cdcflow.sources.postgres.lsn import Lsn
 from cdcflow.sources.postgres.types import AttributeInfo, standing_in
 
 A, B, C, AWAY = (TableId("public", name) for name in ("a", "b", "c", "_away"))
@@ -17,39 +18,49 @@ def never(table: TableId) -> bool:
     return False
 
 
+def life(oid: int, table: TableId, end: int) -> Life:
+    return Life(oid, table, Lsn(end))
+
+
+def is_a(table: TableId) -> bool:
+    return table == A
+
+
 def test_name_that_is_gone_stays_until_the_stream_has_passed_its_end() -> None:
     """P61: the first start finds it missing, later ones wait for the same place; then it is off the list."""
-    first = ended_lives([], {1: A, 2: B}, {2: B}, position=10, end=50, is_kept=never)
-    assert first == (Life(1, A, 50),)
-    assert ended_lives(first, {2: B}, {2: B}, position=49, end=80, is_kept=never) == first
-    assert ended_lives(first, {2: B}, {2: B}, position=50, end=80, is_kept=never) == ()
-    assert ended_from({LIVES: Lives({2: B}, first).to_json()}) == first
-    assert ended_from({}) == ()
+    first = ended_lives([], {1: A, 2: B}, {2: B}, position=Lsn(10), end=Lsn(50), is_kept=never)
+    assert first == (life(1, A, 50),)
+    assert ended_lives(first, {2: B}, {2: B}, position=Lsn(49), end=Lsn(80), is_kept=never) == first
+    assert ended_lives(first, {2: B}, {2: B}, position=Lsn(50), end=Lsn(80), is_kept=never) == ()
+    assert lives_from_json(lives_as_json(first)) == first
 
 
 def test_table_is_its_number_whatever_bears_its_name() -> None:
     """A table that is renamed, recreated or swapped begins a separate life; a name that returned is not an end."""
-    assert ended_lives([], {1: A}, {1: B, 3: A}, position=10, end=50, is_kept=never) == (Life(1, A, 50),)
-    assert ended_lives([], {1: A, 2: B}, {1: B, 2: A}, position=10, end=50, is_kept=never) == (
-        Life(1, A, 50),
-        Life(2, B, 50),
+    assert ended_lives([], {1: A}, {1: B, 3: A}, position=Lsn(10), end=Lsn(50), is_kept=never) == (life(1, A, 50),)
+    assert ended_lives([], {1: A, 2: B}, {1: B, 2: A}, position=Lsn(10), end=Lsn(50), is_kept=never) == (
+        life(1, A, 50),
+        life(2, B, 50),
     )
-    twice = ended_lives([Life(1, A, 50)], {1: B}, {1: C}, position=10, end=90, is_kept=never)
-    assert twice == (Life(1, A, 50), Life(1, B, 90))
-    assert ended_lives(twice, {1: C}, {1: A}, position=10, end=99, is_kept=never) == (Life(1, B, 90), Life(1, C, 99))
+    twice = ended_lives([life(1, A, 50)], {1: B}, {1: C}, position=Lsn(10), end=Lsn(90), is_kept=never)
+    assert twice == (life(1, A, 50), life(1, B, 90))
+    assert ended_lives(twice, {1: C}, {1: A}, position=Lsn(10), end=Lsn(99), is_kept=never) == (
+        life(1, B, 90),
+        life(1, C, 99),
+    )
 
 
 def test_name_without_wildcards_stays_until_a_table_has_it_again() -> None:
     """It was captured, so a missing table is not a mistake in the settings."""
-    before = [Life(1, A, 50), Life(2, B, 50)]
-    assert ended_lives(before, {}, {}, position=60, end=90, is_kept=lambda t: t == A) == (Life(1, A, 50),)
-    assert ended_lives(before, {}, {7: A}, position=60, end=90, is_kept=lambda t: t == A) == ()
+    before = [life(1, A, 50), life(2, B, 50)]
+    assert ended_lives(before, {}, {}, position=Lsn(60), end=Lsn(90), is_kept=is_a) == (life(1, A, 50),)
+    assert ended_lives(before, {}, {7: A}, position=Lsn(60), end=Lsn(90), is_kept=is_a) == ()
 
 
 def test_message_identifies_which_name_of_a_table_it_is_of() -> None:
     """Its name at that time, then the current one; for a dropped table the last one, never a name that the settings
     exclude."""
-    lives = Lives({1: C, 5: A}, (Life(1, A, 50), Life(1, B, 60), Life(2, B, 60)), lambda table: table != AWAY)
+    lives = Lives({1: C, 5: A}, (life(1, A, 50), life(1, B, 60), life(2, B, 60)), lambda table: table != AWAY)
     assert [lives.name(1, told) for told in (A, B, C, AWAY)] == [A, B, C, C]
     assert [lives.name(2, told) for told in (B, C, AWAY)] == [B, B, None]
     assert [lives.name(5, told) for told in (A, C)] == [A, A]

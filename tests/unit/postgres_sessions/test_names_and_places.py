@@ -12,7 +12,7 @@ from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.postgres.catalog import UNKNOWN_NUMBER, column_numbers, numbers_by_order, word_of
 from cdcflow.sources.postgres.columns import Attribute
 from cdcflow.sources.postgres.connection import Address, literal, quote_name
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.lsn import Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import RelationColumn
 
 INT, TEXT = 23, 25
@@ -130,9 +130,9 @@ def test_columns_of_one_type_each_are_always_placed_right(fates: list[str], adde
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 def test_position_text_sorts_as_the_number(a: int, b: int) -> None:
     """Positions are compared as text where they are stored."""
-    assert lsn_of(position_of(a)) == a
-    assert (position_of(a) < position_of(b)) == (a < b)
-    assert lsn_of("16/B374D848") == 0x16B374D848
+    assert lsn_of(position_of(Lsn(a))) == Lsn(a)
+    assert (position_of(Lsn(a)) < position_of(Lsn(b))) == (a < b) == (Lsn(a) < Lsn(b))
+    assert lsn_of("16/B374D848") == Lsn(0x16B374D848)
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:hunter2@h/db", "postgres//u:hunter2@h/db", "host=h password=hunter2"])

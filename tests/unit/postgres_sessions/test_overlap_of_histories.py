@@ -15,7 +15,7 @@ from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.log.format.transactions import HEADERS_BACK
 from cdcflow.model.position import Position
 from cdcflow.sources.postgres import overlap
-from cdcflow.sources.postgres.lsn import position_of
+from cdcflow.sources.postgres.lsn import Lsn, position_of
 from cdcflow.sources.postgres.overlap import TransactionsOnly, check_same
 from cdcflow.sources.postgres.wire import join_messages
 
@@ -59,19 +59,24 @@ def test_each_transaction_with_rows_is_reported_wherever_the_pieces_end(captured
     twice."""
     touched = {101: [ORDERS], 102: [OTHER], 104: [ORDERS, OTHER], 105: [OTHER], 4_000_000_000: [ORDERS, OTHER]}
     expected = [
-        (xid, str(position_of(end)), 10 + (end >> 8), captured is None or any(oid in captured for oid in touched[xid]))
+        (
+            xid,
+            str(position_of(Lsn(end))),
+            10 + (end >> 8),
+            captured is None or any(oid in captured for oid in touched[xid]),
+        )
         for xid, end in GIVEN
     ]
     whole, told = read(captured)
     assert whole == expected
-    assert told == [str(position_of(0x610))], "the last commit of a piece"
+    assert told == [str(position_of(Lsn(0x610)))], "the last commit of a piece"
     for first in range(1, len(MESSAGES)):
         assert read(captured, first)[0] == expected
         for second in range(first + 1, len(MESSAGES), 3):
             assert read(captured, first, second)[0] == expected
     every, told = read(captured, *range(1, len(MESSAGES)))
     assert every == expected
-    assert told == [str(position_of(end)) for end in (0x110, 0x210, 0x310, 0x410, 0x510, 0x610)]
+    assert told == [str(position_of(Lsn(end))) for end in (0x110, 0x210, 0x310, 0x410, 0x510, 0x610)]
 
 
 def test_stream_with_an_incomplete_transaction_is_not_idle() -> None:
@@ -92,7 +97,7 @@ def headers(
     *transactions: tuple[int, int], counts: bool = False, none: tuple[int, ...] = (), later: int = 0
 ) -> pa.Table:
     columns: dict[str, Any] = {
-        "position": pa.array([str(position_of(end)) for _, end in transactions], pa.string()),
+        "position": pa.array([str(position_of(Lsn(end))) for _, end in transactions], pa.string()),
         "xid": pa.array([xid for xid, _ in transactions], pa.uint64()),
         "commit_ts": pa.array([later + end for _, end in transactions], HEADERS_BACK.field("commit_ts").type),
     }
@@ -114,12 +119,12 @@ def compared(
     monkeypatch.setattr(overlap, "_slot_transactions", lambda *_: theirs)
 
     def back(is_enough: Any) -> pa.Table:
-        enough.extend(is_enough(Position(str(position_of(since + by)))) for by in (-1, 0, 1))
+        enough.extend(is_enough(Position(str(position_of(Lsn(since + by))))) for by in (-1, 0, 1))
         return ours
 
     given: Any = Slot()
     nothing: Any = None
-    check_same(nothing, given, "p", since, position, back, None)
+    check_same(nothing, given, "p", Lsn(since), Lsn(position), back, None)
     return enough
 
 
@@ -149,13 +154,13 @@ def test_another_transaction_up_to_our_position_is_another_history(
     monkeypatch: pytest.MonkeyPatch, theirs: tuple[tuple[int, int], ...], differs: int
 ) -> None:
     """The server was restored: its log continues with other changes under the same positions."""
-    with pytest.raises(HistoryLost, match=f"slot cdcflow_shop gives other .* since {position_of(differs)}"):
+    with pytest.raises(HistoryLost, match=f"slot cdcflow_shop gives other .* since {position_of(Lsn(differs))}"):
         compared(monkeypatch, headers(*BOTH), headers(*theirs, counts=True))
 
 
 def test_another_time_of_commit_is_another_history(monkeypatch: pytest.MonkeyPatch) -> None:
     """A restored server that repeats its job has the same ids and as many bytes, and commits later."""
-    with pytest.raises(HistoryLost, match=f"other .* since {position_of(0x200)}"):
+    with pytest.raises(HistoryLost, match=f"other .* since {position_of(Lsn(0x200))}"):
         compared(monkeypatch, headers(*BOTH), headers(*BOTH, counts=True, later=1))
 
 
@@ -206,13 +211,13 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> type[Stream]:
 
 
 def advanced(lsn: int) -> Advanced:
-    return Advanced(position_of(lsn))
+    return Advanced(position_of(Lsn(lsn)))
 
 
 def given(since: int, position: int) -> pa.Table:
     nothing: Any = None
     slot: Any = Slot()
-    return overlap._slot_transactions(nothing, slot, "p", since, position, [ORDERS])
+    return overlap._slot_transactions(nothing, slot, "p", Lsn(since), Lsn(position), [ORDERS])
 
 
 def test_a_slot_is_read_up_to_our_position_and_no_further(stream: type[Stream]) -> None:
@@ -225,7 +230,7 @@ def test_a_slot_is_read_up_to_our_position_and_no_further(stream: type[Stream]) 
     assert options == {
         "slot": "cdcflow_shop",
         "publication": "p",
-        "position": 0x100,
+        "position": Lsn(0x100),
         "binary": False,
         "streaming": False,
     }

@@ -10,7 +10,7 @@ previous setting, so at a start the previous setting is compared with the curren
 | null, clamp … | different     | have the values of the old setting: the table is read again               |
 | one type      | another type  | have the old type: the table is read again                                |
 
-The checkpoint's `source` stores the settings under `policies`. The tables to read again are reported to the caller of
+The checkpoint stores how values are kept. The tables to read again are reported to the caller of
 `prepare`, which stores them until its command to read them is durable.
 """
 
@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 
 from cdcflow.capture.ports.source import TablesToReread
 from cdcflow.model.table import Table, TableId
-
-POLICIES = "policies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,10 @@ PLAIN = ColumnPolicy()
 
 Policies = Mapping[TableId, Mapping[int, ColumnPolicy]]
 """By table and column number, for every column of a captured table that such a setting concerns."""
+
+
+ByShape = Mapping[Table, Mapping[int, ColumnPolicy]]
+"""The same by the table's shape."""
 
 
 def to_json(policies: Policies) -> str:
@@ -75,12 +77,11 @@ def changed_columns(
     return found
 
 
-def reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, ColumnPolicy]]) -> dict[TableId, str]:
-    """The captured tables that must be read again, each with the reason. `source` is from the previous checkpoint; one
-    of an earlier cdcflow does not contain how values were kept, and then nothing is compared."""
-    if POLICIES not in source:
+def reread(before: Policies | None, tables: ByShape) -> dict[TableId, str]:
+    """The captured tables that must be read again, each with the reason. `before`: how the log's values were kept; a
+    checkpoint of an earlier cdcflow does not contain it (None), and then nothing is compared."""
+    if before is None:
         return {}
-    before = from_json(source[POLICIES])
     found = {}
     for table, now in tables.items():
         columns = changed_columns(before[table.id], now, table) if table.id in before else {}
@@ -90,12 +91,11 @@ def reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Column
     return found
 
 
-def otherwise(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, ColumnPolicy]]) -> dict[TableId, str]:
+def otherwise(before: Policies | None, tables: ByShape) -> dict[TableId, str]:
     """The captured tables with a column whose values are kept differently than before, each with the difference: a
     backfill that failed at a value of the column may now succeed."""
-    if POLICIES not in source:
+    if before is None:
         return {}
-    before = from_json(source[POLICIES])
     found = {}
     for table, now in tables.items():
         if (then := before.get(table.id)) is None:
@@ -106,11 +106,11 @@ def otherwise(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Col
     return found
 
 
-def tables_to_reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, ColumnPolicy]]) -> TablesToReread:
-    """The captured tables that a changed setting concerns. `source` is from the previous checkpoint."""
-    return TablesToReread(frozenset(reread(source, tables)), frozenset(otherwise(source, tables)))
+def tables_to_reread(before: Policies | None, tables: ByShape) -> TablesToReread:
+    """The captured tables that a changed setting concerns. `before`: see `reread`."""
+    return TablesToReread(frozenset(reread(before, tables)), frozenset(otherwise(before, tables)))
 
 
-def policies_to_store(tables: Mapping[Table, Mapping[int, ColumnPolicy]]) -> dict[str, str]:
-    """What to store in a checkpoint's `source`: how values are kept."""
-    return {POLICIES: to_json({t.id: kept for t, kept in tables.items()})}
+def by_table(tables: ByShape) -> Policies:
+    """What to store of how values are kept."""
+    return {t.id: kept for t, kept in tables.items()}

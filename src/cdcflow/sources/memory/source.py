@@ -1,14 +1,12 @@
 """Implements `cdcflow.ports.Source` for a database in memory: creates and checks positions, opens stream and chunks.
 
-The checkpoint's `source` contains the `slot`, by which the database keeps history for this log, and the `tables` that
-the last run captured. A position is still valid if the slot exists, the database has all history after it, and the
-change log and the database's log contain the same transactions where they overlap. Otherwise it raises `HistoryLost`;
-if an operator accepts that, `prepare` creates a new position and reports it.
+The checkpoint keeps a `MemoryState` (`stored_state`). A position is still valid if the slot exists, the database has
+all history after it, and the change log and the database's log contain the same transactions where they overlap.
+Otherwise it raises `HistoryLost`; if an operator accepts that, `prepare` creates a new position and reports it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,6 +31,7 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.memory.chunks import MemoryChunks, MemoryConnector, row_version
 from cdcflow.sources.memory.database import MemoryCommit, MemoryDatabase, MemoryTable, Statement, position_of
+from cdcflow.sources.memory.stored_state import MemoryState
 from cdcflow.sources.memory.stream import MemoryStream
 
 SPOOL_ROWS = 1000
@@ -74,18 +73,20 @@ class MemorySource:
         *,
         accept_history_loss: bool = False,
     ) -> Prepared:
-        self._slot = f"cdcflow_{log_id[:8]}"
+        self._slot, before = f"cdcflow_{log_id[:8]}", MemoryState.read(checkpoint.source)
         history = SourceHistory.CONTINUES
         with self._database.changed:
-            if checkpoint.position is None:
+            if checkpoint.position is None or before is None:
                 position = self._first()
             else:
-                position = self._again(checkpoint, transactions_back, accepted=accept_history_loss)
+                _check_slot(before, self._slot)
+                position = self._again(int(checkpoint.position), transactions_back, accepted=accept_history_loss)
                 history = SourceHistory.LOST if accept_history_loss else history
             self._captured = frozenset(t.id for t in self._selected_tables())
-        names = json.dumps([[t.schema, t.name] for t in sorted(self._captured)])
-        source = {**checkpoint.source, "slot": self._slot, "tables": names}
-        return Prepared(replace(checkpoint, position=position_of(position), source=source), history)
+        state = MemoryState(
+            slot=self._slot, captured=tuple(sorted(self._captured)), others=before.others if before else {}
+        )
+        return Prepared(replace(checkpoint, position=position_of(position), source=state.write()), history)
 
     def tables(self) -> Sequence[Table]:
         with self._database.changed:
@@ -95,8 +96,8 @@ class MemorySource:
         return ()
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
-        if checkpoint.position is not None:
-            _check_slot(checkpoint, f"cdcflow_{log_id[:8]}")
+        if (before := MemoryState.read(checkpoint.source)) is not None:
+            _check_slot(before, f"cdcflow_{log_id[:8]}")
         with self._database.changed:
             return Preview(
                 tuple(TablePreview(t.id, t.shape.incarnation, rows=len(t.rows)) for t in self._selected_tables()),
@@ -120,11 +121,12 @@ class MemorySource:
         return RowsCompared(tuple(found))
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
-        if checkpoint.position is None or self._captured is None:
+        state = MemoryState.read(checkpoint.source)
+        if checkpoint.position is None or state is None or self._captured is None:
             raise ValueError("a stream begins at a position; `prepare` gives the first one")
         return MemoryStream(
             self._database,
-            slot=checkpoint.source["slot"],
+            slot=state.slot,
             position=int(checkpoint.position),
             captured=self._captured,
             open_spool=open_spool,
@@ -149,10 +151,10 @@ class MemorySource:
         return found or [Finding("error", "tables", "no table is selected", "mend source.tables")]
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
-        name = newest().source.get("slot")
-        if name is None or name in self._database.slots:
+        before = MemoryState.read(newest().source)
+        if before is None or before.slot in self._database.slots:
             return ()
-        return (Finding("error", "position", f"slot {name} is gone", "run with accept_history_loss"),)
+        return (Finding("error", "position", f"slot {before.slot} is gone", "run with accept_history_loss"),)
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         ours = f"cdcflow_{log_id[:8]}"
@@ -163,7 +165,8 @@ class MemorySource:
         ]
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
-        slot = checkpoint.source.get("slot", f"cdcflow_{log_id[:8]}")
+        before = MemoryState.read(checkpoint.source)
+        slot = before.slot if before else f"cdcflow_{log_id[:8]}"
         with self._database.changed:
             was_there = self._database.slots.pop(slot, None) is not None
         return [Dropped(f"slot {slot}", "removed" if was_there else "absent")]
@@ -189,11 +192,8 @@ class MemorySource:
         self._database.slots[self._slot] = self._database.end
         return self._database.end
 
-    def _again(self, checkpoint: Checkpoint, transactions_back: TransactionsBack | None, *, accepted: bool) -> int:
+    def _again(self, position: int, transactions_back: TransactionsBack | None, *, accepted: bool) -> int:
         """The position at which the change log ended, or a new one if an operator accepted the loss of history."""
-        assert checkpoint.position is not None  # noqa: S101  the caller checked it
-        _check_slot(checkpoint, self._slot)
-        position = int(checkpoint.position)
         try:
             self._check_whole(position, transactions_back)
         except HistoryLost:
@@ -234,10 +234,10 @@ class MemorySource:
         return Finding("ok", str(table.id), "can be captured")
 
 
-def _check_slot(checkpoint: Checkpoint, slot: str) -> None:
-    if checkpoint.source["slot"] != slot:
+def _check_slot(before: MemoryState, slot: str) -> None:
+    if before.slot != slot:
         raise ConfigurationError(
-            f"this log was begun with slot {checkpoint.source['slot']}, but the settings name {slot}",
+            f"this log was begun with slot {before.slot}, but the settings name {slot}",
             remedy="use the log that this position belongs to",
             runbook="other-log",
         )

@@ -41,7 +41,7 @@ from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
-from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress, began_text
+from cdcflow.sources.mysql.position import BinlogPosition, Coordinate, StreamProgress, began_text
 from cdcflow.sources.mysql.row_events import HEARTBEAT, EventChanges, Marks, RowEvents, number_rows
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
 from cdcflow.sources.mysql.tables import Tables
@@ -169,7 +169,7 @@ class BinlogDecoder:
     def _by_begin(self, events: Events) -> Iterator[Events]:
         """These events, split where the stream reaches the beginning of tables (always between transactions)."""
         while len(events) and (due := self._statements.next_begin) is not None:
-            first = int(np.searchsorted(self.progress.base | events.reach, due, side="right"))
+            first = int(np.searchsorted(self.progress.base | events.reach, due.value, side="right"))
             if first == len(events):
                 break
             if first:
@@ -215,7 +215,7 @@ class BinlogDecoder:
 
     def _delivered_before(self, openers: Openers, coordinates: Int64s) -> Bools:
         """Which of these transactions were delivered before, by coordinate and by GTID."""
-        out: Bools = coordinates <= self.progress.skip_until
+        out: Bools = coordinates <= self.progress.skip_until.value
         known = self._before
         if isinstance(self._gtids, MysqlGtids):
             run = openers.gtids.run
@@ -272,7 +272,7 @@ class BinlogDecoder:
         covered = max([*full[-1:].tolist(), *(number for number, _ in marks)], default=-1)
         if covered >= 0:
             self.progress.record_delivery(
-                text[covered], int(coordinates[covered]), int(groups.openers.commit_ts[covered])
+                text[covered], Coordinate(int(coordinates[covered])), int(groups.openers.commit_ts[covered])
             )
         return out + self._trailing(events, spelled[len(groups) - 1], int(groups.openers.commit_ts[-1]))
 
@@ -288,8 +288,8 @@ class BinlogDecoder:
         """Marks, each with the number of the last transaction before it (-1: before all of these)."""
         written = [(groups.of(at), token) for at, token in tokens if not token.startswith(HEARTBEAT)]
         expected = [
-            (int(np.searchsorted(coordinates, coordinate, side="right")) - 1, str(token))
-            for token, coordinate in self.progress.take_marks(self.progress.base | int(events.reach[-1]))
+            (int(np.searchsorted(coordinates, coordinate.value, side="right")) - 1, str(token))
+            for token, coordinate in self.progress.take_marks(self.progress.at(int(events.reach[-1])))
         ]
         return sorted([*written, *expected], key=itemgetter(0))  # marks at one position: in the order of requests
 
@@ -349,7 +349,7 @@ class BinlogDecoder:
             self._statements.check_transactional(table)
         pos = int(events.reach[0])
         [gtids] = self._gtids.texts(now.openers.gtids, np.zeros(1, np.int64))
-        coordinate, commit_ts = self.progress.base | pos, int(now.openers.commit_ts[0])
+        coordinate, commit_ts = self.progress.at(pos), int(now.openers.commit_ts[0])
         committed: PreparedTransaction | Large | None = None if now.delivered else now.large
         if events.type[0] == EventType.XA_PREPARE and not (prepared := prepared_xid(events.event_at(0)))[1]:
             self._held[prepared[0]] = PreparedTransaction(now.large, now.again)
@@ -360,12 +360,12 @@ class BinlogDecoder:
             now.large.discard()
             committed = None
         position = self.progress.text(pos, gtids, self._held_text())
-        found = committed.commit(coordinate, position, commit_ts) if committed is not None else None
+        found = committed.commit(coordinate.value, position, commit_ts) if committed is not None else None
         out: list[StreamEvent] = []
         if found is not None and committed is not None:
             self._incomplete.append(committed.incomplete_keys())
             if self._on_gtids is not None:
-                self._on_gtids(np.array([coordinate], np.uint64), now.openers.gtids)
+                self._on_gtids(np.array([coordinate.value], np.uint64), now.openers.gtids)
             out.append(Committed(found))
         tokens = now.large.tokens if committed is now.large else []
         out += [MarkSeen(Token(token), position, commit_ts) for token in tokens]

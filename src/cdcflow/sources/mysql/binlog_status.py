@@ -12,7 +12,7 @@ import pymysql
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql.connection import Connection, at_once, query, query_row, version_of
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.position import BinlogPosition, coordinate
+from cdcflow.sources.mysql.position import BinlogPosition, Coordinate, coordinate
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class BinlogEnd:
     filters: str
 
     @property
-    def coordinate(self) -> int:
+    def coordinate(self) -> Coordinate:
         return coordinate(self.file, self.pos)
 
 

@@ -29,6 +29,7 @@ from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, 
 from cdcflow.sources.mysql.connection import Connection, Connector, query, query_row
 from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, history_table_error, parts
 from cdcflow.sources.mysql.lives import Lives
+from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.rights import reads_all_of, select_missing, unseen
 from cdcflow.sources.mysql.sql import literal, quote_name, string_list
 from cdcflow.sources.mysql.table_names import TableNames
@@ -673,10 +674,10 @@ class CapturedTables:
         return entry is None or entry.engine in ENGINES
 
     @property
-    def next_begin(self) -> int | None:
+    def next_begin(self) -> Coordinate | None:
         return min(self._later.values(), default=None)
 
-    def begin(self, upto: int | None) -> None:
+    def begin(self, upto: Coordinate | None) -> None:
         self._later = {} if upto is None else {t: place for t, place in self._later.items() if place > upto}
 
     def invalidate(self, table: TableId | None) -> None:

@@ -18,6 +18,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.alters import Altered, widens
 from cdcflow.sources.mysql.errors import READ_ANEW, history_table_error
+from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.readings import tables_in, with_names
 from cdcflow.sources.mysql.row_events import EventChanges, RowEvents, truncation
 from cdcflow.sources.mysql.statements import (
@@ -50,11 +51,11 @@ class Statements:
         self._copies: set[TableId] = set()  # shadow tables that can hold all that the captured table holds, and no less
 
     @property
-    def next_begin(self) -> int | None:
+    def next_begin(self) -> Coordinate | None:
         """See `Tables.next_begin`."""
         return self._tables.next_begin
 
-    def begin(self, upto: int | None) -> None:
+    def begin(self, upto: Coordinate | None) -> None:
         """Treat new tables that begin before this coordinate like all others. The ids of tables are looked up again."""
         self._tables.begin(upto)
         self._rows.forget_shapes(None)

@@ -29,6 +29,7 @@ import numpy as np
 
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
+from cdcflow.sources.mysql.position import Coordinate
 
 NONE_HIDDEN = np.empty(0, np.uint64)
 """What an earlier run delivered is visible when a run begins: `preparing` waits for it."""
@@ -38,10 +39,10 @@ NONE_HIDDEN = np.empty(0, np.uint64)
 class CoordinateVisibility:
     """Sees everything up to a position in the binary log, and nothing after it."""
 
-    upto: int
+    upto: Coordinate
 
     def hidden(self, xids: Uint64s) -> Uint64s:
-        return xids[xids > np.uint64(self.upto)]
+        return xids[xids > np.uint64(self.upto.value)]
 
     def maybe_hidden(self) -> Uint64s:
         return NONE_HIDDEN

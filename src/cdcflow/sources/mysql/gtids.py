@@ -18,12 +18,13 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import numpy as np
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
+from cdcflow.model.position import own_kind
 
 Flavor = Literal["mysql", "mariadb"]
 
@@ -64,7 +65,7 @@ class GtidSet(Protocol):
 
     def add(self, source: str, number: int) -> None: ...
     def contains(self, source: str, number: int) -> bool: ...
-    def covers(self, other: GtidSet) -> bool:
+    def covers(self, other: Self) -> bool:
         """Whether everything in `other` (of the same flavor) is in this set."""
         ...
 
@@ -83,6 +84,7 @@ def gtid_set(flavor: Flavor, text: str) -> GtidSet:
     return MysqlGtids.parse(text) if flavor == "mysql" else MariadbGtids.parse(text)
 
 
+@own_kind
 class MysqlGtids:
     """Intervals of numbers, both ends inclusive, ascending and not touching, for each source."""
 
@@ -153,8 +155,8 @@ class MysqlGtids:
         mine = self._intervals.get(source)
         return not mine or mine[-1][1] < number
 
-    def covers(self, other: GtidSet) -> bool:
-        assert isinstance(other, MysqlGtids)  # noqa: S101  one server, one flavor
+    def covers(self, other: MysqlGtids) -> bool:
+        _check_kind(self, other)
         return all(
             any(a <= first and last <= b for a, b in self._intervals.get(source, ()))
             for source, intervals in other._intervals.items()
@@ -199,6 +201,7 @@ class MysqlGtids:
         return upto[: len(upto) - len(str(last))], text[len(upto) :]
 
 
+@own_kind
 class MariadbGtids:
     """The last transaction of each domain: its server and its number."""
 
@@ -232,8 +235,8 @@ class MariadbGtids:
         found = self._last.get(int(source.split("-")[0]))
         return found is not None and number <= found[1]
 
-    def covers(self, other: GtidSet) -> bool:
-        assert isinstance(other, MariadbGtids)  # noqa: S101  one server, one flavor
+    def covers(self, other: MariadbGtids) -> bool:
+        _check_kind(self, other)
         return all(d in self._last and n <= self._last[d][1] for d, (_, n) in other._last.items())
 
     def text(self) -> str:
@@ -265,6 +268,11 @@ def _texts_one_by_one(mine: GtidSet, gtids: Gtids, wanted: Int64s) -> list[str]:
             text = mine.text() if text is None else text
             out.append(text)
     return out
+
+
+def _check_kind(mine: object, other: object) -> None:
+    if type(other) is not type(mine):
+        raise TypeError(f"a {type(mine).__name__} is compared with a {type(other).__name__}")
 
 
 def _first(interval: list[int]) -> int:

@@ -27,9 +27,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.position import Coordinate
 
-LIVES = "lives"
-Places = Mapping[TableId, int]
+Places = Mapping[TableId, Coordinate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Lives:
     def gone_tables(self) -> frozenset[TableId]:
         return frozenset(self.ends)
 
-    def tables_ended_by(self, position: int | None) -> frozenset[TableId]:
+    def tables_ended_by(self, position: Coordinate | None) -> frozenset[TableId]:
         """The tables whose end is in the log at this position of it (None: the position is another server's)."""
         return frozenset(t for t, end in self.ends.items() if position is not None and position >= end)
 
@@ -60,11 +60,11 @@ class Lives:
 
 
 def _places_as_json(places: Places) -> list[list[object]]:
-    return [[table.schema, table.name, place] for table, place in sorted(places.items())]
+    return [[table.schema, table.name, place.value] for table, place in sorted(places.items())]
 
 
 def _read(entries: list[list[object]]) -> Places:
-    return {TableId(str(schema), str(name)): int(str(place)) for schema, name, place in entries}
+    return {TableId(str(schema), str(name)): Coordinate(int(str(place))) for schema, name, place in entries}
 
 
 def ended_tables(
@@ -72,8 +72,8 @@ def ended_tables(
     captured: Collection[TableId],
     present: Collection[TableId],
     *,
-    position: int | None,
-    end: int,
+    position: Coordinate | None,
+    end: Coordinate,
     is_kept: Callable[[TableId], bool],
 ) -> Places:
     """The captured tables that no longer exist, each with the place after its end.
@@ -94,8 +94,8 @@ def new_tables(
     captured: Collection[TableId],
     present: Collection[TableId],
     *,
-    position: int | None,
-    visible: int | None,
+    position: Coordinate | None,
+    visible: Coordinate | None,
 ) -> Places:
     """The new tables, each with the place after which all of its changes count. `visible`: a place before which every
     later snapshot sees all transactions; None: unknown, and all changes count."""

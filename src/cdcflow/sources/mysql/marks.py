@@ -24,6 +24,7 @@ from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, account_of, query
 from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_TABLE, map_error, parts
 from cdcflow.sources.mysql.gtids import Flavor
+from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.row_events import HEARTBEAT
 from cdcflow.sources.mysql.sql import literal, quote_name
 
@@ -37,8 +38,8 @@ _MAY_NOT_WRITE = DENIED | {1227}
 class Expecting(Protocol):
     """A stream that reports marks and times at positions (`stream.BinlogStream`)."""
 
-    def expect(self, token: Token, coordinate: int) -> None: ...
-    def expect_time(self, commit_ts: int, coordinate: int) -> None: ...
+    def expect(self, token: Token, coordinate: Coordinate) -> None: ...
+    def expect_time(self, commit_ts: int, coordinate: Coordinate) -> None: ...
 
 
 class Expectations:
@@ -47,16 +48,16 @@ class Expectations:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stream: Expecting | None = None
-        self._early: list[tuple[Token, int]] = []
+        self._early: list[tuple[Token, Coordinate]] = []
 
-    def expect(self, token: Token, coordinate: int) -> None:
+    def expect(self, token: Token, coordinate: Coordinate) -> None:
         with self._lock:
             if self._stream is None:
                 self._early.append((token, coordinate))
             else:
                 self._stream.expect(token, coordinate)
 
-    def expect_time(self, commit_ts: int, coordinate: int) -> None:
+    def expect_time(self, commit_ts: int, coordinate: Coordinate) -> None:
         """Pass a time on. No caller waits for a time, so it is dropped if there is no stream."""
         with self._lock:
             if self._stream is not None:

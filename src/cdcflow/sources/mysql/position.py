@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from cdcflow.capture.interleave.messages import Advanced, MarkSeen
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.model.position import Position, Token
+from cdcflow.model.position import Position, Token, own_kind
 
 FIRST_EVENT = 4
 """Where the first event of a file begins."""
@@ -32,6 +32,20 @@ _NUMBER = re.compile(r"\.(\d+)$")
 _XA, _BEGAN = "xa=", "began="
 
 
+@own_kind
+@dataclass(frozen=True, slots=True, order=True)
+class Coordinate:
+    """A place in one server's binary log, as a number that grows across its files. Decoders keep many of them as
+    numbers in columns, where they identify transactions."""
+
+    value: int
+
+
+NOWHERE = Coordinate(-1)
+"""Before every place."""
+
+
+@own_kind
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
     """A position between two transactions. `gtids` is the text of the set of those before it; `xa` and `began` are as
@@ -44,7 +58,7 @@ class BinlogPosition:
     began: int = 0
 
     @property
-    def coordinate(self) -> int:
+    def coordinate(self) -> Coordinate:
         return coordinate(self.file, self.pos)
 
     @property
@@ -79,8 +93,8 @@ def began_text(seconds: int) -> str:
     return f";{_BEGAN}{seconds}" if seconds else ""
 
 
-def coordinate(file: str, pos: int) -> int:
-    """A number that grows along one server's binary log, across its files: 23 bits for the file, 40 for the byte.
+def coordinate(file: str, pos: int) -> Coordinate:
+    """The place at a byte of a file: 23 bits for the file, 40 for the byte.
 
     Raises:
         ConfigurationError: the file has no number, or one too large.
@@ -93,12 +107,12 @@ def coordinate(file: str, pos: int) -> int:
             "all tables again",
             runbook="binlog-unknown",
         )
-    return number << _POSITION_BITS | pos
+    return Coordinate(number << _POSITION_BITS | pos)
 
 
-def byte_of(coordinate: int) -> int:
+def byte_of(coordinate: Coordinate) -> int:
     """The byte of a coordinate in its file."""
-    return coordinate & (1 << _POSITION_BITS) - 1
+    return coordinate.value & (1 << _POSITION_BITS) - 1
 
 
 # ── how far a stream is ────────────────────────────────────────────────────────────────────────────────────────
@@ -108,36 +122,40 @@ class StreamProgress:
     """How far a stream is, as coordinates and as positions between transactions, and the marks and times that it must
     report. Any thread may call `expect` and `expect_time`, only one thread everything else.
 
-    `skip_until`: everything through this coordinate was delivered before this connection (-1 if the coordinates are
-    those of another server, so that only GTIDs show what was delivered).
+    `skip_until`: everything through this coordinate was delivered before this connection (`NOWHERE` if the coordinates
+    are those of another server, so that only GTIDs show what was delivered).
     """
 
     def __init__(self, position: BinlogPosition, *, by_gtid: bool) -> None:
-        self.skip_until = -1 if by_gtid else position.coordinate
+        self.skip_until = NOWHERE if by_gtid else position.coordinate
         self.last = position.text
         self.commit_ts = 0
         self.pos = position.start.pos
         # Until the first transaction arrives, positions before the transactions to be sent are meaningless.
         self._silent = by_gtid
         self._passed = self._covered = self.skip_until
-        self._asked: SimpleQueue[tuple[Token, int]] = SimpleQueue()
-        self._expected: list[tuple[Token, int]] = []
-        self._asked_times: SimpleQueue[tuple[int, int]] = SimpleQueue()
-        self._times: list[tuple[int, int]] = []
+        self._asked: SimpleQueue[tuple[Token, Coordinate]] = SimpleQueue()
+        self._expected: list[tuple[Token, Coordinate]] = []
+        self._asked_times: SimpleQueue[tuple[int, Coordinate]] = SimpleQueue()
+        self._times: list[tuple[int, Coordinate]] = []
         self.enter_file(position.start.file)
 
     def enter_file(self, file: str) -> None:
         """The following events are in this file."""
         self.file, self.began = file, 0
-        self.base = coordinate(file, 0)
+        self.base = coordinate(file, 0).value
+
+    def at(self, pos: int) -> Coordinate:
+        """The place of a byte of the file."""
+        return Coordinate(self.base | pos)
 
     def text(self, pos: int, gtids: str, held: str) -> Position:
         return Position(f"{self.file}:{pos};{gtids}{held}")
 
-    def expect(self, token: Token, coordinate: int) -> None:
+    def expect(self, token: Token, coordinate: Coordinate) -> None:
         self._asked.put((token, coordinate))
 
-    def expect_time(self, commit_ts: int, coordinate: int) -> None:
+    def expect_time(self, commit_ts: int, coordinate: Coordinate) -> None:
         """Report this time of the server (µs since 1970) once everything through this coordinate was delivered."""
         self._asked_times.put((commit_ts, coordinate))
 
@@ -154,7 +172,7 @@ class StreamProgress:
         self._times = [e for e in self._times if e[1] > self._passed]
         return [*marks, Advanced(self.last, max(passed))] if passed else [*marks]
 
-    def take_marks(self, upto: int) -> list[tuple[Token, int]]:
+    def take_marks(self, upto: Coordinate) -> list[tuple[Token, Coordinate]]:
         """The marks expected through a coordinate, which the caller reports."""
         self._take_asked()
         found = [e for e in self._expected if e[1] <= upto]
@@ -167,7 +185,7 @@ class StreamProgress:
         while not self._asked_times.empty():
             self._times.append(self._asked_times.get())
 
-    def record_delivery(self, position: Position, coordinate: int, commit_ts: int) -> None:
+    def record_delivery(self, position: Position, coordinate: Coordinate, commit_ts: int) -> None:
         """Everything through this position is in the events that are being returned."""
         self.last, self.commit_ts = position, commit_ts
         self._silent = False
@@ -183,7 +201,7 @@ class StreamProgress:
         self._silent = self._silent and not known
         if self._silent:
             return []
-        reached = self.base | pos
+        reached = self.at(pos)
         self._passed = max(self._passed, reached)
         if reached <= self._covered:
             return self.passed_marks()

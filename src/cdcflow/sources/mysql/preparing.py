@@ -25,7 +25,7 @@ from cdcflow.sources.mysql.connection import Connection, query, query_row
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.gtids import Flavor, MariadbGtids, MysqlGtids
 from cdcflow.sources.mysql.marks import Marking
-from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
+from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition, Coordinate
 
 WAIT_S = 60.0
 _NAP_S = 0.05
@@ -94,7 +94,7 @@ class Preparing:
         before = MysqlGtids.parse(binlog_status.executed_before(self._connection, end))
         return Begun(BinlogPosition(end.file, end.pos, before.text()))
 
-    def visible_end(self) -> int | None:
+    def visible_end(self) -> Coordinate | None:
         """A place near the current end of the log, such that every later snapshot sees all transactions before it. None
         if some are being committed. Prepared XA transactions do not count: their rows arrive with XA COMMIT."""
         if self._flavor == "mariadb":
@@ -263,7 +263,7 @@ class Preparing:
         if domain in ours and number <= ours[domain][1]:
             raise self._begun_anew(position)
 
-    def _snapshot_coordinate(self) -> int:
+    def _snapshot_coordinate(self) -> Coordinate:
         with binlog_status.snapshot(self._connection):
             return binlog_status.snapshot_end(self._connection).coordinate
 

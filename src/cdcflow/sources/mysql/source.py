@@ -1,18 +1,13 @@
 """Implements `cdcflow.ports.Source` for MySQL and MariaDB: creates and checks positions, opens the stream and the
 chunks.
 
-The checkpoint's `source` contains: `server` (MySQL's uuid, MariaDB's server_id), which the position's file and byte
-refer to; `gtids` ("yes": the position contains every transaction's GTID, so another server may take its place); `slot`
-(the name of this log's marks); `tables` (those that the last run captured); `lives` (which of them are gone, which are
-new); while the position is one that another server gave, `foreign` (that position's text); `compared_from` (the number
-of the first transaction of the change log that was read from this server: `overlap`); and `policies`
-(`engine.policies`). If the position is no longer valid, or log after it is gone, it raises `HistoryLost`.
+The checkpoint keeps a `MySQLState` (`stored_state`). If the position is no longer valid, or log after it is gone, it
+raises `HistoryLost`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -54,13 +49,14 @@ from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.fences import DeliveredGtids, NoStream
-from cdcflow.sources.mysql.lives import LIVES, Lives, ended_tables, new_tables
+from cdcflow.sources.mysql.lives import Lives, ended_tables, new_tables
 from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.opinion_exclusions import can_read
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
+from cdcflow.sources.mysql.stored_state import MySQLState
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.sources.mysql.types.columns import Policy
 from cdcflow.sources.mysql.types.registry import kept_as
@@ -97,7 +93,7 @@ class MySQLSource:
         self._wait_s = wait_s
         self._conflicts = ServerIdConflicts()
         self._log_id = ""
-        self._checkpoint: Checkpoint | None = None
+        self._state: MySQLState | None = None
         self._captured: tuple[CatalogTable, ...] = ()
         self._selected: Selected | None = None
         self._lives = Lives()
@@ -129,7 +125,8 @@ class MySQLSource:
         accept_history_loss: bool = False,
     ) -> Prepared:
         self._log_id = log_id
-        slot = slot_of(log_id)
+        slot, before = slot_of(log_id), MySQLState.read(checkpoint.source)
+        is_lost = accept_history_loss and before is not None
         connection = self._connector.connect("prepare")
         try:
             with self._connector.mapping_errors(f"preparing {self._connector.address}"):
@@ -137,16 +134,15 @@ class MySQLSource:
                 self._expectations = Expectations()
                 marking = self._marking(slot)
                 marking.ensure(connection)
-                selected = self._select(checkpoint)
+                selected = self._select(before)
                 address = str(self._connector.address)
                 preparing = Preparing(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
-                prepared = self._prepare_position(
-                    preparing, checkpoint, slot, transactions_back, is_loss_accepted=accept_history_loss
+                begun, state = self._prepare_position(
+                    preparing, checkpoint, before, slot, transactions_back, is_loss_accepted=accept_history_loss
                 )
-                is_lost = accept_history_loss and checkpoint.position is not None
                 self._lives = Lives()
-                if not is_lost:
-                    self._lives = self._found_lives(connection, preparing, checkpoint, prepared, selected)
+                if before is not None and not is_lost:
+                    self._lives = self._found_lives(connection, preparing, before, begun, selected)
         finally:
             self._connector.discard(connection)
         self._delivered = DeliveredGtids()
@@ -160,17 +156,19 @@ class MySQLSource:
             )
         self._captured, self._selected = selected.good, selected
         kept = self._policies_by_table(selected)
-        stored = {**policies.policies_to_store(kept), **_captured_to_store(selected, self._lives)}
-        self._checkpoint = replace(prepared, source={**prepared.source, **stored})
+        captured = tuple(sorted({*(t.id for t in selected.good), *self._lives.gone_tables}))
+        self._state = replace(state, policies=policies.by_table(kept), captured=captured, lives=self._lives)
+        prepared = replace(checkpoint, position=begun.position.text, source=self._state.write())
         history = SourceHistory.LOST if is_lost else SourceHistory.CONTINUES
-        return Prepared(self._checkpoint, history, policies.tables_to_reread(checkpoint.source, kept))
+        reread = policies.tables_to_reread(before.policies if before else None, kept)
+        return Prepared(prepared, history, reread)
 
     def tables(self) -> Sequence[Table]:
         # First those that the stream captures. A table that was created since `prepare` is not among them: the stream
         # would never deliver its changes.
         taken, self._selected = self._selected, None
         selected = taken or self._catalog.selected_tables()
-        if taken is None and self._checkpoint is not None:
+        if taken is None and self._state is not None:
             everything, selected = selected, selected.only(t.id for t in self._captured)
             self._left_out = everything.left_out_of(selected)
         self._catalog.check(selected, had_some=self._has_had_tables)
@@ -179,18 +177,20 @@ class MySQLSource:
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         if checkpoint is None:
             return self._left_out
-        known = _captured_before(checkpoint)
+        known = _captured(MySQLState.read(checkpoint.source))
         return self._catalog.selected_tables(known).for_restart(known, self._catalog.wanted.selection)[1]
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
-        before, known = checkpoint.source, _captured_before(checkpoint)
+        before = MySQLState.read(checkpoint.source)
+        known = _captured(before)
         selected, left_out = self._catalog.selected_tables(known), tuple[TableId, ...]()
-        if checkpoint.position is not None:
+        if before is not None:
             _check_slot(before, slot_of(log_id))
             selected, left_out = selected.for_restart(known, self._catalog.wanted.selection)
         self._catalog.check(selected, had_some=self._still_selects(known))
         kept = self._policies_by_table(selected)
-        why, other = policies.reread(before, kept), policies.otherwise(before, kept)
+        then = before.policies if before else None
+        why, other = policies.reread(then, kept), policies.otherwise(then, kept)
         found = self._catalog.ask("reading the statistics of tables", sizes)
         unknown = (None, None)
         return Preview(
@@ -229,17 +229,18 @@ class MySQLSource:
         return None if kept is None else second_opinion.compare(kept, self._flavor)
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
-        if checkpoint.position is None:
+        state = MySQLState.read(checkpoint.source)
+        if checkpoint.position is None or state is None:
             raise ValueError("a stream begins at a position; `prepare` gives the first one")
         position = BinlogPosition.parse(checkpoint.position)
-        by_gtid = checkpoint.source.get("foreign") == checkpoint.position
+        by_gtid = state.foreign == checkpoint.position
         is_mysql = self._flavor == "mysql"
         tables = CapturedTables(self._catalog, self._captured, self._lives, self._shape_of)
         decoder = BinlogDecoder(
             flavor=self._flavor,
             position=position,
             tables=tables,
-            marks=Marks(checkpoint.source["slot"], tables.marks if self._settings.fence == "marks" else None),
+            marks=Marks(state.slot, tables.marks if self._settings.fence == "marks" else None),
             open_spool=open_spool,
             spool_bytes_max=self._settings.spool_bytes_max,
             by_gtid=by_gtid,
@@ -269,7 +270,7 @@ class MySQLSource:
         return OwnPartReader(self._chunks(NoStream()), self.close)
 
     def _chunks(self, delivered: DeliveredGtids | NoStream) -> Chunks[Connection, Any, Any]:
-        marking = self._marking(self._checkpoint.source["slot"] if self._checkpoint else "")
+        marking = self._marking(self._state.slot if self._state else "")
         snapshots = SnapshotTaker(self._flavor, has_gtids=self._has_gtids, delivered=delivered, marking=marking)
         pool = Pool(Connector(self._settings, self._connector.secret), "chunks")
         dialect = MySQLChunks(
@@ -289,8 +290,8 @@ class MySQLSource:
         )
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
-        selected = self._catalog.selected_tables(_captured_before(checkpoint))
-        self._checkpoint = checkpoint
+        self._state = MySQLState.read(checkpoint.source)
+        selected = self._catalog.selected_tables(_captured(self._state))
         self._has_gtids = self._catalog.ask(
             f"querying the GTIDs of {self._connector.address}", lambda c: binlog_status.has_gtids(c, self._flavor)
         )
@@ -301,10 +302,12 @@ class MySQLSource:
         return doctor.findings(self._connector, self._settings, self._catalog)
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
-        before = newest()
-        if before.position is None or "slot" not in before.source:
+        checkpoint = newest()
+        before = MySQLState.read(checkpoint.source)
+        if checkpoint.position is None or before is None:
             return ()  # nothing was created at the server for this log
-        position = BinlogPosition.parse(before.position).start
+        stored = _before(checkpoint.position, before)
+        position = stored.position.start
         where = f"{position.file} at byte {position.pos}"
 
         def question(connection: Connection) -> None:
@@ -312,7 +315,7 @@ class MySQLSource:
             marking = ReadOnlyMarks(self._flavor, Expectations())
             address = str(self._connector.address)
             preparing = Preparing(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
-            preparing.again(_before(before))
+            preparing.again(stored)
 
         try:
             self._catalog.ask(f"checking {where} at {self._connector.address}", question)
@@ -325,7 +328,8 @@ class MySQLSource:
         return ()
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
-        slot = checkpoint.source.get("slot", slot_of(log_id))
+        before = MySQLState.read(checkpoint.source)
+        slot = before.slot if before else slot_of(log_id)
         attempted = f"dropping what cdcflow created in {self._connector.address}"
         found = self._catalog.ask(attempted, WrittenMarks(self._marks_table, slot).drop)
         if self._settings.fence == "read-only":  # nothing is written; any marks are from an earlier setting
@@ -375,10 +379,10 @@ class MySQLSource:
             found[described.table] = {number: one for number, one in kept.items() if one is not None}
         return found
 
-    def _select(self, checkpoint: Checkpoint) -> Selected:
-        known = _captured_before(checkpoint)
+    def _select(self, before: MySQLState | None) -> Selected:
+        known = _captured(before)
         selected = self._catalog.selected_tables(known)
-        if checkpoint.position is not None:
+        if before is not None:
             selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
         self._catalog.check(selected, had_some=self._still_selects(known))
         return selected
@@ -396,18 +400,15 @@ class MySQLSource:
         self,
         connection: Connection,
         preparing: Preparing,
-        before: Checkpoint,
-        prepared: Checkpoint,
+        before: MySQLState,
+        begun: Begun,
         selected: Selected,
     ) -> Lives:
-        """Which tables are gone, or new, for a stream that begins at `prepared`; the catalog was read before."""
-        if before.position is None:
-            return Lives()
+        """Which tables are gone, or new, for a stream that begins there; the catalog was read before."""
         wanted, present = self._catalog.wanted, frozenset(t.id for t in selected.good)
-        captured = frozenset(t for t in _captured_before(before) if wanted.selects(t)) - selected.refused.keys()
-        known = Lives.from_json(before.source[LIVES]) if LIVES in before.source else Lives()
-        begin = BinlogPosition.parse(prepared.position or "")
-        is_other = before.source.get("server") != prepared.source["server"] or "foreign" in prepared.source
+        captured = frozenset(t for t in before.captured if wanted.selects(t)) - selected.refused.keys()
+        known, begin = before.lives, begun.position
+        is_other = before.server != preparing.server or begun.by_gtid
         place = None if is_other else begin.coordinate
         ends = ended_tables(
             known,
@@ -425,84 +426,65 @@ class MySQLSource:
         self,
         preparing: Preparing,
         checkpoint: Checkpoint,
+        before: MySQLState | None,
         slot: str,
         transactions_back: TransactionsBack | None,
         *,
         is_loss_accepted: bool,
-    ) -> Checkpoint:
-        if checkpoint.position is None:
-            return _checkpoint_at(checkpoint, preparing.first(), preparing, slot, all_gtids=preparing.has_gtids)
-        source = checkpoint.source
-        _check_slot(source, slot)
-        before = _before(checkpoint)
+    ) -> tuple[Begun, MySQLState]:
+        """Where the stream begins, and what to store of it."""
+        others = before.others if before else {}
+        new = MySQLState(
+            server=preparing.server,
+            has_all_gtids=preparing.has_gtids,
+            slot=slot,
+            compared_from=checkpoint.next_transaction,
+            others=others,
+        )
+        if checkpoint.position is None or before is None:
+            return preparing.first(), new
+        _check_slot(before, slot)
         try:
-            begun = preparing.again(before)
-            if transactions_back is not None and not begun.by_gtid and "compared_from" in source:
+            begun = preparing.again(_before(checkpoint.position, before))
+            if transactions_back is not None and not begun.by_gtid and before.compared_from is not None:
                 dump = self._dump(begun.position, by_gtid=False)
                 overlap.check_file(self._connector, dump)
-                overlap.check_same(self._connector, dump, int(source["compared_from"]), transactions_back)
+                overlap.check_same(self._connector, dump, before.compared_from, transactions_back)
         except HistoryLost:
             if not is_loss_accepted:
                 raise
         if is_loss_accepted:
             # Also if the old position still exists: the cause that stopped the stream may be right after it.
-            return _checkpoint_at(checkpoint, preparing.first(), preparing, slot, all_gtids=preparing.has_gtids)
-        goes_on = not begun.by_gtid
-        return _checkpoint_at(checkpoint, begun, preparing, slot, all_gtids=before.has_all_gtids, goes_on=goes_on)
+            return preparing.first(), new
+        again = replace(new, has_all_gtids=before.has_all_gtids)
+        if begun.by_gtid:
+            return begun, replace(again, foreign=begun.position.text)
+        # The transactions already in the change log are from this server's log, too.
+        return begun, again if before.compared_from is None else replace(again, compared_from=before.compared_from)
 
 
-def _check_slot(source: Mapping[str, str], slot: str) -> None:
-    if source["slot"] != slot:
+def _check_slot(before: MySQLState, slot: str) -> None:
+    if before.slot != slot:
         raise ConfigurationError(
-            f"this log's marks have the name {source['slot']}, but the settings name {slot}",
+            f"this log's marks have the name {before.slot}, but the settings name {slot}",
             remedy="use the log that this position belongs to",
             runbook="other-log",
         )
 
 
-def _captured_before(checkpoint: Checkpoint) -> frozenset[TableId]:
+def _captured(before: MySQLState | None) -> frozenset[TableId]:
     """The tables that were captured before."""
-    return frozenset(TableId(*name) for name in json.loads(checkpoint.source.get("tables", "[]")))
+    return frozenset(before.captured) if before else frozenset()
 
 
-def _captured_to_store(selected: Selected, lives: Lives) -> dict[str, str]:
-    """What to store in a checkpoint's `source`: the tables that the stream captures."""
-    tables = sorted({*(t.id for t in selected.good), *lives.gone_tables})
-    listed = json.dumps([[t.schema, t.name] for t in tables], separators=(",", ":"))
-    return {"tables": listed, LIVES: lives.to_json()}
-
-
-def _before(checkpoint: Checkpoint) -> Before:
-    """What an earlier run stored, from a checkpoint with a position."""
-    source = checkpoint.source
+def _before(position: Position, state: MySQLState) -> Before:
+    """What an earlier run stored."""
     return Before(
-        position=BinlogPosition.parse(checkpoint.position or ""),
-        server=source["server"],
-        has_all_gtids=source.get("gtids") == "yes",
-        by_gtid=source.get("foreign") == checkpoint.position,
+        position=BinlogPosition.parse(position),
+        server=state.server,
+        has_all_gtids=state.has_all_gtids,
+        by_gtid=state.foreign == position,
     )
-
-
-def _checkpoint_at(
-    checkpoint: Checkpoint,
-    begun: Begun,
-    preparing: Preparing,
-    slot: str,
-    *,
-    all_gtids: bool,
-    goes_on: bool = False,
-) -> Checkpoint:
-    """`goes_on`: the transactions already in the change log are from this server's log, too."""
-    kept = {k: v for k, v in checkpoint.source.items() if k != "foreign"}
-    ours = {
-        "server": preparing.server,
-        "gtids": "yes" if all_gtids else "no",
-        "slot": slot,
-    }
-    if not goes_on or "compared_from" not in kept:
-        ours["compared_from"] = str(checkpoint.next_transaction)
-    foreign = {"foreign": begun.position.text} if begun.by_gtid else {}
-    return replace(checkpoint, position=begun.position.text, source={**kept, **ours, **foreign})
 
 
 # ── names that only this log uses ───────────────────────────────────────────────────────────────────────────

@@ -32,6 +32,7 @@ from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
 from cdcflow.sources.mysql.dump import Dump, Packets, ServerIdConflicts, begin, refusal_of
+from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.wire import SplitFunction, bytes_needed
 
 BYTES_MAX: Final = 2 << 20
@@ -98,12 +99,12 @@ class BinlogStream:
     def acknowledge(self, position: Position) -> None:
         self.acknowledged = position
 
-    def expect(self, token: Token, coordinate: int) -> None:
+    def expect(self, token: Token, coordinate: Coordinate) -> None:
         """Report this mark once everything through this coordinate was delivered; for marks that are not written. May
         be called by any thread."""
         self._decoder.progress.expect(token, coordinate)
 
-    def expect_time(self, commit_ts: int, coordinate: int) -> None:
+    def expect_time(self, commit_ts: int, coordinate: Coordinate) -> None:
         """Report that the server had this time once everything through this coordinate was delivered. May be called by
         any thread."""
         self._decoder.progress.expect_time(commit_ts, coordinate)

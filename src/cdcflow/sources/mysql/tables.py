@@ -20,6 +20,7 @@ from cdcflow.model.types import ColumnType
 from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.events import length_at
+from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.types.charsets import charset_of, decode_text
 from cdcflow.sources.mysql.types.columns import Policy, ServerColumn, TypeCode, resolve_type
 from cdcflow.sources.mysql.types.family import Codec
@@ -136,11 +137,11 @@ class Tables(Protocol):
         ...
 
     @property
-    def next_begin(self) -> int | None:
+    def next_begin(self) -> Coordinate | None:
         """The first of the coordinates at which a table stops being new; None if no table is new."""
         ...
 
-    def begin(self, upto: int | None) -> None:
+    def begin(self, upto: Coordinate | None) -> None:
         """The stream has reached this coordinate, or (None) no table is new from now on."""
         ...
 

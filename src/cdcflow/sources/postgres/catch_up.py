@@ -30,7 +30,7 @@ from cdcflow.errors import CdcflowError
 from cdcflow.model.position import Position
 from cdcflow.sources.postgres.connection import Connection, Connector, has_no_encoding, literal, mapping_errors
 from cdcflow.sources.postgres.copy_reader import CopyReader
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.lsn import Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.stream import (
     BYTES_MAX,
     MESSAGES_MAX,
@@ -78,9 +78,9 @@ class Windows:
 class SlotBacklog:
     """A slot's position, and the end of the server's log."""
 
-    restart: int
-    confirmed: int
-    end: int
+    restart: Lsn
+    confirmed: Lsn
+    end: Lsn
 
     def pays(self, windows: Windows) -> bool:
         """To begin with windows."""
@@ -114,11 +114,11 @@ class CatchingUp:
         *,
         slot: str,
         publication: str,
-        position: int,
+        position: Lsn,
         binary: bool,
         make_decoder: MakeDecoder,
         check_slot: CheckSlot,
-        open_stream: Callable[[int, int, bool], Stream],
+        open_stream: Callable[[Lsn, Lsn, bool], Stream],
         windows: Windows,
     ) -> None:
         self._connector = connector
@@ -306,7 +306,7 @@ class Advance:
     has everything. Raises psycopg.Error if the server refuses, or the connection is lost.
     """
 
-    def __init__(self, connector: Connector, slot: str, position: int, minimum: int) -> None:
+    def __init__(self, connector: Connector, slot: str, position: Lsn, minimum: int) -> None:
         self._connector = connector
         self._slot = slot
         self._asked = position
@@ -314,7 +314,7 @@ class Advance:
         self._connection: Connection | None = None
         self.is_under_way = False
 
-    def go_on(self, durable: int) -> None:
+    def go_on(self, durable: Lsn) -> None:
         """Request the next range if it is long enough and no request is running."""
         if self.is_done() and durable - self._asked >= self._minimum:
             self._ask(durable)
@@ -345,7 +345,7 @@ class Advance:
             self._connection = self._connector.connect("catch-up", idle_in_transaction_session_timeout="0")
         return self._connection.pgconn
 
-    def _ask(self, durable: int) -> None:
+    def _ask(self, durable: Lsn) -> None:
         """Moves the slot, or leaves it where it is; never beyond what is durable."""
         name, reached = literal(self._slot), literal(position_of(durable))
         advance = (

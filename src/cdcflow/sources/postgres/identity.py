@@ -1,12 +1,11 @@
 """Which server this is, and whether it is the one, with the same history, that a log was captured from.
 
-The checkpoint keeps `system_id`, `timeline` and `database` in `source`. A server that was promoted or restored
+The checkpoint keeps `system_id`, `timeline` and `database`. A server that was promoted or restored
 continues with a new timeline; it is accepted if that timeline left the old one after the change log's position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import psycopg
@@ -21,8 +20,9 @@ from cdcflow.sources.postgres.connection import (
     literal,
     mapping_errors,
 )
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.lsn import Lsn, lsn_of
 from cdcflow.sources.postgres.platforms import platform_of
+from cdcflow.sources.postgres.stored_state import PostgresState
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class IdentifiedSystem:
 
     system_id: str
     timeline: int
-    end: int
+    end: Lsn
     database: str
 
 
@@ -85,55 +85,54 @@ _SET_BACK = "set source.url back, or set another log.path for this source"
 _READ_AGAIN = "run `cdcflow run --accept-history-loss`, which reads all tables again"
 
 
-def check_database(connection: Connection, before: Mapping[str, str], system: IdentifiedSystem) -> None:
-    """That this is the database that the log belongs to, whatever it is called now: the one that the log's slot is in.
-    `before`: the checkpoint's `source`."""
-    if before.get("system_id") == system.system_id:
+def check_database(connection: Connection, before: PostgresState, system: IdentifiedSystem) -> None:
+    """That this is the database that the log belongs to, whatever it is called now: the one that its slot is in."""
+    if before.system_id == system.system_id:
         where = _slot_is_in(connection, before)
         if where is not None and where != system.database:
             raise _slot_elsewhere(before, system, where)
-        if where is not None or before.get("database") == system.database:
+        if where is not None or before.database == system.database:
             return
-    is_same_name = before.get("database") == system.database
-    is_same_server = before.get("system_id") == system.system_id
+    is_same_name = before.database == system.database
+    is_same_server = before.system_id == system.system_id
     remedy = _SET_BACK
     if is_same_name:
         remedy += f"; if the server was upgraded, or restored from a dump, and this is the same database, {_READ_AGAIN}"
     elif is_same_server:
-        remedy += f"; if {system.database} has taken the place of {before.get('database')}, {_READ_AGAIN}"
+        remedy += f"; if {system.database} has taken the place of {before.database}, {_READ_AGAIN}"
     raise ConfigurationError(
-        f"this log belongs to database {before.get('database')} of server {before.get('system_id')}, but "
+        f"this log belongs to database {before.database} of server {before.system_id}, but "
         f"source.url is database {system.database} of server {system.system_id}",
         remedy=remedy,
         runbook="other-log",
     )
 
 
-def is_replaced(connection: Connection, before: Mapping[str, str], system: IdentifiedSystem) -> bool:
+def is_replaced(connection: Connection, before: PostgresState, system: IdentifiedSystem) -> bool:
     """Whether another database has replaced the log's, for an operator who accepts that history is lost. Such a
     database is on another server and has the same name, or is on the same server.
 
     Raises:
         ConfigurationError: it is neither; or the log's slot still exists in another database, and would be left over.
     """
-    if before.get("system_id") != system.system_id:
-        if before.get("database") != system.database:
+    if before.system_id != system.system_id:
+        if before.database != system.database:
             check_database(connection, before, system)
         return True
     where = _slot_is_in(connection, before)
     if where is not None and where != system.database:
         raise _slot_elsewhere(before, system, where)
-    return where is None and before.get("database") != system.database
+    return where is None and before.database != system.database
 
 
-def _slot_is_in(connection: Connection, before: Mapping[str, str]) -> str | None:
+def _slot_is_in(connection: Connection, before: PostgresState) -> str | None:
     """The database that the log's slot is in; `None` if no slot of that name decodes one database's changes."""
-    found = slot.read(connection, before["slot"]) if "slot" in before else None
+    found = slot.read(connection, before.slot)
     return None if found is None else found.database
 
 
-def _slot_elsewhere(before: Mapping[str, str], system: IdentifiedSystem, where: str) -> ConfigurationError:
-    name = before["slot"]
+def _slot_elsewhere(before: PostgresState, system: IdentifiedSystem, where: str) -> ConfigurationError:
+    name = before.slot
     return ConfigurationError(
         f"this log belongs to database {where}, which its slot {name} is in; but source.url is "
         f"database {system.database}",
@@ -144,7 +143,7 @@ def _slot_elsewhere(before: Mapping[str, str], system: IdentifiedSystem, where: 
 
 
 def check_history(
-    connector: Connector, connection: Connection, before: Mapping[str, str], system: IdentifiedSystem, position: int
+    connector: Connector, connection: Connection, before: PostgresState, system: IdentifiedSystem, position: Lsn
 ) -> None:
     """That this is the log's database, and that its history has everything up to `position`.
 
@@ -152,23 +151,23 @@ def check_history(
         HistoryLost, ConfigurationError: it is not, or it has not.
     """
     check_database(connection, before, system)
-    if str(system.timeline) != before.get("timeline"):
-        switch = _switch_point(connector, system.timeline, int(before.get("timeline") or 0))
+    if system.timeline != before.timeline:
+        switch = _switch_point(connector, system.timeline, before.timeline)
         if switch is None or switch < position:
             raise history_lost(
                 f"the server was restored or promoted to timeline {system.timeline}, which branched off before "
-                f"{position_of(position)}: changes that the change log has never happened there",
+                f"{position}: changes that the change log has never happened there",
                 runbook="restored-source",
             )
     if system.end < position:
         raise history_lost(
-            f"the server's log ends at {position_of(system.end)}, before the change log's position "
-            f"{position_of(position)}: it was restored from an older state",
+            f"the server's log ends at {system.end}, before the change log's position "
+            f"{position}: it was restored from an older state",
             runbook="restored-source",
         )
 
 
-def _switch_point(connector: Connector, timeline: int, before: int) -> int | None:
+def _switch_point(connector: Connector, timeline: int, before: int) -> Lsn | None:
     """Where this timeline's history leaves `before`; None when it does not descend from it."""
     connection = connector.replicate()
     try:

@@ -1,4 +1,4 @@
-"""Which tables a log has captured so far, as its checkpoint keeps it in `source`. Pure.
+"""Which tables a log has captured so far, as its checkpoint keeps it. Pure.
 
 `publication_state` (see `publication.fingerprint`) has the tables that the publication names. Where that gives more
 than what is captured, `captured` has each captured table with its oid, and since when it is captured.
@@ -7,39 +7,30 @@ than what is captured, `captured` has each captured table with its oid, and sinc
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
-from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import Selected
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.lsn import START, Lsn
+from cdcflow.sources.postgres.stored_state import PostgresState, captured_names
 
 
-def names_by_oid(source: Mapping[str, str]) -> dict[int, TableId]:
-    """The tables that an earlier run captured, by oid."""
-    tables = json.loads(source.get("publication_state", '{"tables": {}}'))["tables"]
-    captured = json.loads(source.get("captured", "{}"))
-    return {entry[0]: TableId(*json.loads(name)) for name, entry in (*tables.items(), *captured.items())}
-
-
-def captured_since(source: Mapping[str, str], selected: Selected, since: int) -> frozenset[int] | None:
+def captured_since(state: PostgresState, selected: Selected, since: Lsn) -> frozenset[int] | None:
     """The captured tables whose changes are in the change log from position `since` onwards; None if it has everything
     that the publication sends, as a log of an earlier cdcflow does."""
-    if "captured" not in source:
+    if state.captured is None:
         return None
-    known = {oid for oid, at in json.loads(source["captured"]).values() if lsn_of(at) <= since}
+    known = {oid for oid, at in state.captured.values() if at <= since}
     return frozenset(known & {t.rel.oid for t in selected.tables})
 
 
-def captured_text(before: Mapping[str, str], selected: Selected, position: Position) -> str:
+def captured_now(before: PostgresState | None, selected: Selected, position: Lsn) -> dict[TableId, tuple[int, Lsn]]:
     """The captured tables where the publication gives others too: each with its oid, and since when it is captured.
     Where it gave no others so far, its tables were captured all the time."""
-    listed = json.loads(before.get("captured", "{}"))
-    if "captured" not in before:
-        listed = {str(oid): [oid, position_of(0)] for oid in names_by_oid(before)}
-    then = {entry[0]: entry[1] for entry in listed.values()}
-    names = {json.dumps([t.rel.id.schema, t.rel.id.name]): t.rel.oid for t in selected.tables}
-    return json.dumps({name: [oid, then.get(oid, position)] for name, oid in names.items()}, separators=(",", ":"))
+    if before is None or before.captured is None:
+        then = dict.fromkeys(captured_names(before), START)
+    else:
+        then = dict(before.captured.values())
+    return {t.rel.id: (t.rel.oid, then.get(t.rel.oid, position)) for t in selected.tables}
 
 
 def state_of_selected(state: str, selected: Selected) -> str:

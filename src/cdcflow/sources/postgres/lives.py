@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cdcflow.model.table import TableId
-
-LIVES = "lives"
+from cdcflow.sources.postgres.lsn import Lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Life:
 
     oid: int
     table: TableId
-    end: int
+    end: Lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +68,15 @@ class Lives:
         earlier = [life.table for life in self.ended if life.oid == oid]
         return earlier[-1] if earlier and self.selects(told) else None
 
-    def to_json(self) -> str:
-        listed = [[life.oid, life.table.schema, life.table.name, life.end] for life in self.ended]
-        return json.dumps(listed, separators=(",", ":"))
+
+def lives_as_json(ended: Iterable[Life]) -> str:
+    """The form in which a checkpoint keeps them."""
+    listed = [[life.oid, life.table.schema, life.table.name, life.end.value] for life in ended]
+    return json.dumps(listed, separators=(",", ":"))
 
 
-def ended_from(source: Mapping[str, str]) -> tuple[Life, ...]:
-    """What an earlier start left of this in a checkpoint's `source`."""
-    listed = json.loads(source.get(LIVES, "[]"))
-    return tuple(Life(oid, TableId(schema, name), end) for oid, schema, name, end in listed)
+def lives_from_json(text: str) -> tuple[Life, ...]:
+    return tuple(Life(oid, TableId(schema, name), Lsn(end)) for oid, schema, name, end in json.loads(text))
 
 
 def ended_lives(
@@ -85,8 +84,8 @@ def ended_lives(
     captured: Mapping[int, TableId],
     present: Mapping[int, TableId],
     *,
-    position: int,
-    end: int,
+    position: Lsn,
+    end: Lsn,
     is_kept: Callable[[TableId], bool],
 ) -> tuple[Life, ...]:
     """The names whose end a stream that begins at `position` has yet to pass.

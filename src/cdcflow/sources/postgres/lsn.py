@@ -5,11 +5,13 @@ The text has a fixed width, so that it sorts as the numbers do, and is a valid `
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s
-from cdcflow.model.position import Position
+from cdcflow.model.position import Position, own_kind
 from cdcflow.sources.buffers import fixed_text
 
 EPOCH_US = 946_684_800_000_000  # 2000-01-01, where PostgreSQL begins to count, in microseconds since 1970
@@ -17,15 +19,36 @@ EPOCH_DAYS = 10_957
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
-def lsn_of(position: Position | str) -> int:
-    """The number of a position given as text: cdcflow's (`00000000/016B3748`) or the server's (`0/16B3748`)."""
+@own_kind
+@dataclass(frozen=True, slots=True, order=True)
+class Lsn:
+    """A position in the server's log: a number of bytes. Decoders keep many of them as numbers in columns."""
+
+    value: int
+
+    def __sub__(self, earlier: Lsn) -> int:
+        """The bytes of log between two positions."""
+        return self.value - earlier.value
+
+    def __add__(self, length: int) -> Lsn:
+        return Lsn(self.value + length)
+
+    def __str__(self) -> str:
+        return f"{self.value >> 32:08X}/{self.value & 0xFFFFFFFF:08X}"
+
+
+START = Lsn(0)
+
+
+def lsn_of(position: Position | str) -> Lsn:
+    """The position given as text: cdcflow's (`00000000/016B3748`) or the server's (`0/16B3748`)."""
     high, _, low = position.partition("/")
-    return (int(high, 16) << 32) | int(low, 16)
+    return Lsn((int(high, 16) << 32) | int(low, 16))
 
 
-def position_of(lsn: int) -> Position:
+def position_of(lsn: Lsn) -> Position:
     """The text of a position."""
-    return Position(f"{lsn >> 32:08X}/{lsn & 0xFFFFFFFF:08X}")
+    return Position(str(lsn))
 
 
 def positions(lsn: Int64s) -> pa.Array:

@@ -12,6 +12,7 @@ from cdcflow.sources.postgres.catalog import Catalog
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, backlog_of
 from cdcflow.sources.postgres.chunks import mark_prefix
 from cdcflow.sources.postgres.connection import Connector
+from cdcflow.sources.postgres.lsn import Lsn
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.rewrites import RowVersions
 from cdcflow.sources.postgres.slot import Slot
@@ -33,7 +34,7 @@ class Opening:
     publication: str
     open_spool: OpenSpool
 
-    def open(self, position: int, *, binary: bool) -> Stream:
+    def open(self, position: Lsn, *, binary: bool) -> Stream:
         """Everything after `position`. `binary`: all captured tables have a binary form."""
         if self.settings.catch_up == "never":
             return self._stream(position, position, binary)
@@ -55,7 +56,7 @@ class Opening:
             windows=self.windows,
         )
 
-    def _stream(self, position: int, acknowledged: int, binary: bool) -> Stream:
+    def _stream(self, position: Lsn, acknowledged: Lsn, binary: bool) -> Stream:
         return PostgresStream(
             self.connector,
             slot=self.slot,
@@ -68,13 +69,13 @@ class Opening:
             check_slot=self._whole_slot,
         )
 
-    def _decoder(self, after: int, binary: bool) -> PgoutputDecoder:
+    def _decoder(self, after: Lsn, binary: bool) -> PgoutputDecoder:
         return PgoutputDecoder(
             describe=self._describe_binary if binary else self.catalog.describe,
             open_spool=self.open_spool,
             spool_bytes_max=self.settings.spool_bytes_max,
             binary=binary,
-            skip_until=after,
+            skip_until=after.value,
             mark_prefix=mark_prefix(self.slot),
             changed=self.row_versions.changed_version,
             captures=self.catalog.lives.captures,
@@ -86,7 +87,7 @@ class Opening:
             raise NeedsText
         return described
 
-    def _whole_slot(self, position: int) -> Slot:
+    def _whole_slot(self, position: Lsn) -> Slot:
         """The slot, checked to still have everything since `position`."""
         found = self.catalog.ask(f"checking slot {self.slot}", lambda c: slot.read(c, self.slot))
         if found is None:

@@ -38,7 +38,7 @@ from cdcflow.errors import HistoryLost
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.sources.postgres.connection import Connector, history_lost
-from cdcflow.sources.postgres.lsn import EPOCH_US, lsn_of, position_of, positions
+from cdcflow.sources.postgres.lsn import EPOCH_US, Lsn, lsn_of, position_of, positions
 from cdcflow.sources.postgres.slot import Slot
 from cdcflow.sources.postgres.stream import PostgresStream, position_after
 from cdcflow.sources.postgres.wire import Frames, Joined, frames_of, truncated_of
@@ -55,8 +55,8 @@ def check_same(
     connector: Connector,
     slot: Slot,
     publication: str,
-    since: int,
-    position: int,
+    since: Lsn,
+    position: Lsn,
     back: TransactionsBack,
     captured: Collection[int] | None = None,
 ) -> None:
@@ -69,7 +69,7 @@ def check_same(
         HistoryLost: they differ: the server was restored, and has diverged.
         SourceUnavailable: another process still uses the slot.
     """
-    first, last = str(position_of(since)), str(position_of(position))
+    first, last = str(since), str(position)
     ours = back(lambda found: str(found) <= first)
     theirs = _slot_transactions(connector, slot, publication, since, position, captured)
     wanted = pc.or_(theirs.column("counts"), pc.is_in(theirs.column("position"), ours.column("position")))
@@ -104,7 +104,7 @@ def _between(table: pa.Table, first: str, last: str) -> pa.Table:
 
 
 def _slot_transactions(
-    connector: Connector, slot: Slot, publication: str, since: int, position: int, captured: Collection[int] | None
+    connector: Connector, slot: Slot, publication: str, since: Lsn, position: Lsn, captured: Collection[int] | None
 ) -> pa.Table:
     """What the slot sends up to a position, and perhaps a little more: `position`, `xid` and `commit_ts` of its
     transactions, and whether one `counts`.
@@ -169,7 +169,7 @@ class TransactionsOnly:
             self._rows, self._counts = self._rows + int(has_row[-1]), self._counts + int(counts[-1])
         self.idle = len(xids) == len(commits)
         self._xid = 0 if self.idle else int(xids[-1])
-        return [Advanced(position_of(int(ends[-1])))] if len(commits) else []
+        return [Advanced(position_of(Lsn(int(ends[-1]))))] if len(commits) else []
 
     def close(self) -> None:
         """Nothing is held."""

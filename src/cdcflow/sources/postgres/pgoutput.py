@@ -39,7 +39,7 @@ from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import counted_rows, merge_batches, row_indices, split_at_marks, truncation
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, Layout, layout_of
-from cdcflow.sources.postgres.lsn import EPOCH_US, position_of, positions
+from cdcflow.sources.postgres.lsn import EPOCH_US, Lsn, position_of, positions
 from cdcflow.sources.postgres.rewrites import Changed
 from cdcflow.sources.postgres.spooled import PendingTransaction, RelationShape, Shapes, SpooledMark
 from cdcflow.sources.postgres.tuples import TupleChanges, changes_of
@@ -301,13 +301,13 @@ class PgoutputDecoder:
             number = int(np.searchsorted(begins, mark.at, side="right")) - 1
             if number >= first and not mark.content.startswith(_HEARTBEAT):
                 token = Token(name_of(mark.content))
-                marks.append((number, MarkSeen(token, position_of(int(ends[number])), int(clocks[number]))))
+                marks.append((number, MarkSeen(token, position_of(Lsn(int(ends[number]))), int(clocks[number]))))
         events = split_at_marks(run, full, marks)
         last = max([*full[-1:].tolist(), *(number for number, _ in marks)], default=-1)
         covered = int(ends[last]) if last >= 0 else self._skip_until
         reached = max([*rows.beats, int(ends[-1]) if len(ends) else 0])
         if reached > covered:
-            events.append(Advanced(position_of(reached), int(clocks[-1]) if len(ends) else 0))
+            events.append(Advanced(position_of(Lsn(reached)), int(clocks[-1]) if len(ends) else 0))
         return events
 
     def _origins(self, rows: _Contents, begins: Int64s, full: Int64s) -> pa.Array | None:
@@ -421,7 +421,7 @@ class PgoutputDecoder:
         before = self._before.get(oid, 0)
         for asked, partition in ((oid, 0), (before, oid)) if before else ((oid, 0),):
             if self._changed is not None and (found := self._changed(asked, partition)) is not None:
-                self._filled.append(RowsFilled(found.table, position_of(self._skip_until), found))
+                self._filled.append(RowsFilled(found.table, position_of(Lsn(self._skip_until)), found))
 
     def _shape(self, relation: Relation) -> RelationShape:
         described = self._describe_relation(relation)
@@ -575,7 +575,7 @@ class PgoutputDecoder:
         if end <= self._skip_until:
             transaction.discard()
             return []
-        position = position_of(end)
+        position = position_of(Lsn(end))
         marks = [m for m in transaction.marks if not m.content.startswith(_HEARTBEAT)]
         seen = [MarkSeen(Token(name_of(m.content)), position, clock) for m in marks]
         found = transaction.commit(transaction.xid, position, clock, transaction.origin)

@@ -7,7 +7,6 @@ currently selected tables. What was lost stays lost: only an operator who accept
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,31 +15,29 @@ import structlog
 
 from cdcflow.capture.ports.source import SourceHistory, TransactionsBack
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
-from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Selected
 from cdcflow.sources.postgres.connection import Connection, Connector
 from cdcflow.sources.postgres.identity import IdentifiedSystem
-from cdcflow.sources.postgres.known_tables import captured_since, captured_text, state_of_selected
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.known_tables import captured_now, captured_since, state_of_selected
+from cdcflow.sources.postgres.lsn import Lsn, lsn_of
 from cdcflow.sources.postgres.naming import Names
+from cdcflow.sources.postgres.stored_state import PostgresState
 from cdcflow.sources.postgres.unbroken import check_publication, check_unbroken
 
 _log = structlog.get_logger()
 NEW_TABLE_WAIT_S = 2.0
 """How long all tables wait for transactions that are older than a new table's entry in the publication."""
-JOINING = "joining"
-"""In a checkpoint's `source`: the entries of new tables whose older transactions had not ended, each with the id below
-which they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionAtServer:
-    """A checkpoint to start from. `joining`: the selected tables that are not captured yet, because transactions still
-    run that began before they were published, each with the id below which these are."""
+    """Where to start, and what to store of it. `joining`: the selected tables that are not captured yet, because
+    transactions still run that began before they were published, each with the id below which these are."""
 
-    checkpoint: Checkpoint
+    position: Lsn
+    state: PostgresState
     joining: Mapping[TableId, int] = field(default_factory=dict)
     history: SourceHistory = SourceHistory.CONTINUES
 
@@ -49,10 +46,10 @@ class PositionAtServer:
 class Preparing:
     """One start at one server, through one connection.
 
-    `before` is the log's checkpoint, `selected` the tables to capture. Older transactions may take `creation_wait_s` to
-    end before a slot is created, and `older_wait_s` before one is adopted. A new table is left for later while they
-    run: the others must not wait for a transaction that takes hours. `is_renamed`: a captured table no longer exists,
-    or has another name.
+    `position` and `before` are those of the log's checkpoint, `selected` the tables to capture. Older transactions may
+    take `creation_wait_s` to end before a slot is created, and `older_wait_s` before one is adopted. A new table is
+    left for later while they run: the others must not wait for a transaction that takes hours. `is_renamed`: a captured
+    table no longer exists, or has another name.
     """
 
     connector: Connector
@@ -60,7 +57,8 @@ class Preparing:
     names: Names
     system: IdentifiedSystem
     selected: Selected
-    before: Checkpoint
+    position: Lsn | None
+    before: PostgresState | None
     failover: bool
     creation_wait_s: float
     older_wait_s: float
@@ -69,24 +67,24 @@ class Preparing:
     def prepare(
         self, transactions_back: TransactionsBack | None, *, loss_accepted: bool, replaced: bool = False
     ) -> PositionAtServer:
-        """The checkpoint to start from. With `loss_accepted` always one at a new position; `replaced`: in another
+        """Where to start. With `loss_accepted` always one at a new position; `replaced`: in another
         database, which has taken the place of the log's.
 
         Raises:
             HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
         """
-        if self.before.position is None:
-            return PositionAtServer(self._first_time())
+        if self.position is None or self.before is None:
+            return self._first_time()
         if replaced:
             return self._anew()
         try:
-            prepared = self._again(lsn_of(self.before.position), transactions_back)
+            prepared = self._again(self.position, self.before, transactions_back)
         except HistoryLost:
             if not loss_accepted:
                 raise
         return self._anew() if loss_accepted else prepared
 
-    def _first_time(self) -> Checkpoint:
+    def _first_time(self) -> PositionAtServer:
         # The publication first: changes from before it cannot be decoded (P60).
         state = self._ensure_publication()
         found = slot.read(self.connection, self.names.slot)
@@ -99,7 +97,7 @@ class Preparing:
                 # It bears our log's name and the log is empty: a first start that did not get far enough to use it.
                 slot.drop(self.connection, self.names.slot)
             position = self._create_slot()
-        return self._checkpoint_at(position, state)
+        return PositionAtServer(position, self._state(position, state))
 
     def _anew(self) -> PositionAtServer:
         """A new position, because an operator accepted the loss."""
@@ -108,18 +106,21 @@ class Preparing:
         if found is not None:
             found.check_kind(self.system.database)
             slot.drop(self.connection, self.names.slot)
-        return PositionAtServer(self._checkpoint_at(self._create_slot(), state), history=SourceHistory.LOST)
+        position = self._create_slot()
+        return PositionAtServer(position, self._state(position, state), history=SourceHistory.LOST)
 
-    def _again(self, position: int, transactions_back: TransactionsBack | None) -> PositionAtServer:
-        before, names = self.before.source, self.names
-        known = state_of_selected(before["publication_state"], self.selected)
+    def _again(
+        self, position: Lsn, before: PostgresState, transactions_back: TransactionsBack | None
+    ) -> PositionAtServer:
+        names = self.names
+        known = state_of_selected(before.publication_state, self.selected)
         ours = slot.read(self.connection, names.slot)
-        check_unbroken(self.connector, self.connection, self.before, names, self.system, ours, known)
+        check_unbroken(self.connector, self.connection, position, before, names, self.system, ours, known)
         assert ours is not None  # noqa: S101  `check_unbroken` raises if missing
         if ours.confirmed is None:
             raise SourceUnavailable(f"slot {names.slot} is still being created (it has no position yet)")
         # A log of an earlier cdcflow does not record where it began: what is before this start is not compared.
-        began = lsn_of(before["began_at"]) if "began_at" in before else position
+        began = position if before.began_at is None else before.began_at
         since = max(ours.confirmed, began)
         if transactions_back is not None and since < position:
             captured = captured_since(before, self.selected, since)
@@ -132,24 +133,23 @@ class Preparing:
         if state.broad:
             if publication.has_newcomers(known, state.fingerprint(self.selected.tables)):
                 publication.wait_for_older(self.connection, self.older_wait_s, "adding tables to the publication")
-            return PositionAtServer(self._checkpoint_at(position, state, began))
-        joining = self._joining(publication.newcomers(known, state, self.selected.tables))
+            return PositionAtServer(position, self._state(position, state, began))
+        joining = self._joining(before, publication.newcomers(known, state, self.selected.tables))
         bounds = {entry.table_oid: bound for entry, bound in joining.items()}
         waiting = {t.id: bounds[t.rel.oid] for t in self.selected.tables if t.rel.oid in bounds}
-        made = replace(self, selected=self.selected.without(waiting))._checkpoint_at(position, state, began)
-        if joining:
-            told = json.dumps({str(entry.number): bound for entry, bound in joining.items()}, separators=(",", ":"))
-            made = replace(made, source={**made.source, JOINING: told})
-        return PositionAtServer(made, waiting)
+        made = replace(self, selected=self.selected.without(waiting))._state(position, state, began)
+        made = replace(made, joining={entry.number: bound for entry, bound in joining.items()})
+        return PositionAtServer(position, made, waiting)
 
-    def _joining(self, new: Sequence[publication.PublishedTable]) -> dict[publication.PublishedTable, int]:
+    def _joining(
+        self, before: PostgresState, new: Sequence[publication.PublishedTable]
+    ) -> dict[publication.PublishedTable, int]:
         """Those of these entries that transactions may have rows for which are not decoded, each with the id below
         which such transactions are."""
         if not new:
             return {}
-        told = json.loads(self.before.source.get(JOINING, "{}"))
         now = publication.next_transaction(self.connection)
-        bounds = {entry: told.get(str(entry.number), now) for entry in new}
+        bounds = {entry: before.joining.get(entry.number, now) for entry in new}
         deadline = time.monotonic() + min(self.older_wait_s, NEW_TABLE_WAIT_S)
         while True:
             oldest = publication.oldest_transaction(self.connection)
@@ -162,10 +162,10 @@ class Preparing:
         ours = self.names.publication_is_ours
         return publication.ensure(self.connection, self.names.publication, self.selected.tables, ours=ours)
 
-    def _create_slot(self) -> int:
+    def _create_slot(self) -> Lsn:
         return slot.create(self.connector, self.names.slot, failover=self.failover, timeout_s=self.creation_wait_s)
 
-    def _adopt_slot(self, found: slot.Slot) -> int:
+    def _adopt_slot(self, found: slot.Slot) -> Lsn:
         """Adopt a slot that an operator created for cdcflow, at a position after the publication: the log is empty, and
         the backfill reads the earlier rows."""
         if found.is_lost or found.confirmed is None:
@@ -183,27 +183,27 @@ class Preparing:
         _log.warning(
             "slot taken over",
             slot=found.name,
-            passed=f"what it held since {position_of(found.confirmed)}",
+            passed=f"what it held since {found.confirmed}",
             remedy="if another log was captured through it, that log has ended: its daemon must not be started again",
         )
         return max(lsn_of(row[0]), found.confirmed)
 
-    def _checkpoint_at(self, position: int, state: publication.Publication, began: int | None = None) -> Checkpoint:
-        """A checkpoint for this system. `began`: where the change log began in the server's log (None: here)."""
-        kept = {k: v for k, v in self.before.source.items() if k not in ("captured", JOINING)}
-        ours = {
-            "system_id": self.system.system_id,
-            "timeline": str(self.system.timeline),
-            "database": self.system.database,
-            "slot": self.names.slot,
-            "publication": self.names.publication,
-            "publication_state": state.fingerprint(self.selected.tables),
-            "began_at": position_of(position if began is None else began),
-        }
+    def _state(self, position: Lsn, found: publication.Publication, began: Lsn | None = None) -> PostgresState:
+        """What to store of this system. `began`: where the change log began in the server's log (None: here)."""
+        made = PostgresState(
+            system_id=self.system.system_id,
+            timeline=self.system.timeline,
+            database=self.system.database,
+            slot=self.names.slot,
+            publication=self.names.publication,
+            publication_state=found.fingerprint(self.selected.tables),
+            began_at=position if began is None else began,
+            others={} if self.before is None else self.before.others,
+        )
         selected = {t.rel.oid for t in self.selected.tables}
+        had_more = self.before is not None and self.before.captured is not None
         # Of a table that has another name now not all that the publication gave is in our log.
-        gives_more = state.broad or state.entries.keys() - selected
-        if gives_more or self.is_renamed or "captured" in self.before.source:
-            before = self.before.source if began is not None else {}
-            ours["captured"] = captured_text(before, self.selected, position_of(position))
-        return replace(self.before, position=position_of(position), source={**kept, **ours})
+        if had_more or self.is_renamed or found.broad or found.entries.keys() - selected:
+            before = None if began is None else self.before
+            made = replace(made, captured=captured_now(before, self.selected, position))
+        return made

@@ -15,7 +15,7 @@ import psycopg
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
 from cdcflow.sources.postgres.connection import Connection, Connector, history_lost, literal, map_error, mapping_errors
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.lsn import Lsn, lsn_of
 from cdcflow.sources.postgres.platforms import platform_of
 from cdcflow.sources.postgres.publication import blocker
 
@@ -39,8 +39,8 @@ class Slot:
     type: str
     database: str | None
     active_pid: int | None
-    confirmed: int | None
-    restart: int | None
+    confirmed: Lsn | None
+    restart: Lsn | None
     wal_status: str | None
     invalidation: str | None
     conflicting: bool
@@ -68,7 +68,7 @@ class Slot:
                 runbook="slot-unusable",
             )
 
-    def check_whole(self, position: int) -> None:
+    def check_whole(self, position: Lsn) -> None:
         """Check that the server still has everything since `position`.
 
         Raises:
@@ -76,13 +76,11 @@ class Slot:
         """
         if self.is_lost:
             reason = self.invalidation or ("conflict" if self.conflicting else "wal_status = lost")
-            raise history_lost(
-                f"slot {self.name} was invalidated ({reason}); the log since {position_of(position)} is gone"
-            )
+            raise history_lost(f"slot {self.name} was invalidated ({reason}); the log since {position} is gone")
         if self.confirmed is not None and self.confirmed > position:
             raise history_lost(
-                f"slot {self.name} is at {position_of(self.confirmed)}, the change log ends at "
-                f"{position_of(position)}: the server gave {self.confirmed - position} bytes of changes in "
+                f"slot {self.name} is at {self.confirmed}, the change log ends at "
+                f"{position}: the server gave {self.confirmed - position} bytes of changes in "
                 f"between to another client, or the slot was recreated. If a copy of this log is captured elsewhere, "
                 f"that daemon has them: do not start this one",
             )
@@ -153,7 +151,7 @@ def creation(version: int, name: str, *, failover: bool) -> str:
     return f"SELECT pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}', false, false{extra})"
 
 
-def create(connector: Connector, name: str, *, failover: bool, timeout_s: float) -> int:
+def create(connector: Connector, name: str, *, failover: bool, timeout_s: float) -> Lsn:
     """Create the slot and return the position from which it has everything.
 
     The server first waits until every transaction that runs now has ended (P34). An attempt that takes too long, or

@@ -1,10 +1,8 @@
 """PostgreSQL as a `cdcflow.ports.Source`: slot and publication created and checked, stream and chunks opened.
 
-What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
-and `publication`, the publication's `publication_state` (see `publication.fingerprint`), `policies`
-(`engine.policies`), `lives` (captured names that their tables no longer have: `lives`), and `began_at`, the position
-where the slot was created for this log. With them a restart can determine whether the position in the server's log is
-still valid for the change log and no change was missed. If it is not, the restart stops with `HistoryLost`.
+The checkpoint keeps a `PostgresState` (`stored_state`). With it a restart can determine whether the position in the
+server's log is still valid for the change log and no change was missed. If it is not, the restart stops with
+`HistoryLost`.
 """
 
 from __future__ import annotations
@@ -36,13 +34,14 @@ from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mar
 from cdcflow.sources.postgres.comparing import PostgresComparison
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, mapping_errors
 from cdcflow.sources.postgres.identity import check_database, check_server, identify, is_replaced
-from cdcflow.sources.postgres.known_tables import names_by_oid, state_of_selected
-from cdcflow.sources.postgres.lives import LIVES, Life, Lives, ended_from, ended_lives
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.known_tables import state_of_selected
+from cdcflow.sources.postgres.lives import Life, Lives, ended_lives
+from cdcflow.sources.postgres.lsn import START, Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.naming import Names, made_name
 from cdcflow.sources.postgres.opening import Opening
 from cdcflow.sources.postgres.preparing import Preparing
 from cdcflow.sources.postgres.rewrites import RowVersions
+from cdcflow.sources.postgres.stored_state import PostgresState, captured_names
 from cdcflow.sources.postgres.table_names import TableNames
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 from cdcflow.sources.postgres.unbroken import check_names, check_publication, check_unbroken
@@ -96,7 +95,7 @@ class PostgresSource:
         self._prepared: frozenset[TableId] | None = None
         self._left_out: tuple[TableId, ...] = ()
         self._joining: Mapping[TableId, int] = {}
-        self._checkpoint: Checkpoint | None = None
+        self._state: PostgresState | None = None
         self._described: tuple[DescribedTable, ...] | None = None
         self._has_binary: bool | None = None
 
@@ -117,19 +116,20 @@ class PostgresSource:
         *,
         accept_history_loss: bool = False,
     ) -> Prepared:
+        before = PostgresState.read(checkpoint.source)
+        position = None if checkpoint.position is None else lsn_of(checkpoint.position)
         system = identify(self._connector)
         connection = self._connector.connect("prepare", statement_timeout="60s")
         try:
             with mapping_errors(f"preparing {self._connector.address}"):
                 check_server(connection)
-                replaced = accept_history_loss and checkpoint.position is not None
-                replaced = replaced and is_replaced(connection, checkpoint.source, system)
-                by_oid = {} if replaced else names_by_oid(checkpoint.source)  # oids of another database mean nothing
+                replaced = before is not None and accept_history_loss and is_replaced(connection, before, system)
+                by_oid = {} if replaced else captured_names(before)  # oids of another database mean nothing
                 if not replaced:
-                    self._remember_captured(checkpoint)
+                    self._remember_captured(before)
                 selected = self._catalog.select(connection)
                 end = log_end(connection)
-                if checkpoint.position is not None:
+                if position is not None:
                     known = frozenset(by_oid.values())
                     selected, self._left_out = selected.for_restart(known, self._selection)
                 self._check(selected)
@@ -144,41 +144,45 @@ class PostgresSource:
                     names,
                     system,
                     selected,
-                    checkpoint,
+                    position,
+                    before,
                     failover=self._settings.failover,
                     creation_wait_s=self._creation_wait_s,
                     older_wait_s=self._older_wait_s,
-                    is_renamed=bool(self._found_ended(checkpoint, selected, end)),
+                    is_renamed=bool(self._found_ended(position, before, selected, end)),
                 ).prepare(transactions_back, loss_accepted=accept_history_loss, replaced=replaced)
         finally:
             self._connector.discard(connection)
-        self._joining, prepared = done.joining, done.checkpoint
+        self._joining = done.joining
         selected, self._left_out = selected.without(self._joining), (*self._left_out, *sorted(self._joining))
         self._prepared = frozenset(t.rel.id for t in selected.tables)
         self._table_names.capture(selected)
-        earlier = () if accept_history_loss else self._found_ended(checkpoint, selected, end)
+        earlier = () if accept_history_loss else self._found_ended(position, before, selected, end)
         self._catalog.lives = Lives({t.rel.oid: t.rel.id for t in selected.tables}, earlier, self._selection.selects)
         # The caller of `prepare` requests the tables next: what was just read of a thousand of them is not read again.
         self._described = self._catalog.tables(selected)
         kept = {d.table: d.kept for d in self._described}
-        stored = {**policies.policies_to_store(kept), LIVES: self._catalog.lives.to_json()}
-        self._checkpoint = replace(prepared, source={**prepared.source, **stored})
-        return Prepared(self._checkpoint, done.history, policies.tables_to_reread(checkpoint.source, kept))
+        self._state = replace(done.state, policies=policies.by_table(kept), lives=self._catalog.lives.ended)
+        prepared = replace(checkpoint, position=position_of(done.position), source=self._state.write())
+        return Prepared(prepared, done.history, policies.tables_to_reread(before.policies if before else None, kept))
 
-    def _remember_captured(self, checkpoint: Checkpoint) -> None:
+    def _remember_captured(self, before: PostgresState | None) -> None:
         """Keep in mind which names the log has captured, of those that the settings still select."""
-        source = checkpoint.source
-        names = {*names_by_oid(source).values(), *(life.table for life in ended_from(source))}
+        if before is None:
+            return
+        names = {*before.names_by_oid.values(), *(life.table for life in before.lives)}
         self._catalog.was_captured |= {table for table in names if self._selection.selects(table)}
 
-    def _found_ended(self, before: Checkpoint, selected: Selected, end: int) -> tuple[Life, ...]:
+    def _found_ended(
+        self, position: Lsn | None, before: PostgresState | None, selected: Selected, end: Lsn
+    ) -> tuple[Life, ...]:
         """The names whose end a stream that begins at the log's position has yet to pass. `end`: see `ended_lives`."""
         selects = self._selection.selects
         return ended_lives(
-            [life for life in ended_from(before.source) if selects(life.table)],
-            {oid: table for oid, table in names_by_oid(before.source).items() if selects(table)},
+            [life for life in (before.lives if before else ()) if selects(life.table)],
+            {oid: table for oid, table in captured_names(before).items() if selects(table)},
             {t.rel.oid: t.rel.id for t in selected.tables},
-            position=lsn_of(before.position or "0/0"),
+            position=position or START,
             end=end,
             is_kept=self._selection.names,
         )
@@ -188,31 +192,32 @@ class PostgresSource:
         selected.check(may_be_empty=self._selection.only_wildcards or bool(self._catalog.was_captured))
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
-        before = newest()
-        if before.position is None or "slot" not in before.source:
+        before = PostgresState.read(newest().source)
+        if before is None:
             return ()  # nothing was created at the server for this log
         names = Names.of(self._settings, log_id)
-        where = f"slot {before.source['slot']} and publication {before.source['publication']}"
+        where = f"slot {before.slot} and publication {before.publication}"
         connection = self._connector.connect("doctor", statement_timeout="60s")
         try:
             with mapping_errors(f"checking {where} at {self._connector.address}"):
                 # Read the slot before the log, and the server's end after it: a daemon may be running, and it confirms
                 # only positions that its log has when it confirms them.
-                ours = slot.read(connection, before.source["slot"])
-                now = newest()
+                ours = slot.read(connection, before.slot)
+                checkpoint = newest()
+                now, position = PostgresState.read(checkpoint.source) or before, lsn_of(checkpoint.position or "0/0")
                 system = identify(self._connector)
                 self._remember_captured(now)
                 known = self._known_state(connection, now)
-                check_unbroken(self._connector, connection, now, names, system, ours, known)
+                check_unbroken(self._connector, connection, position, now, names, system, ours, known)
         except (HistoryLost, ConfigurationError) as error:
             return (of_error("position", error),)
         finally:
             self._connector.discard(connection)
-        return (ok("position", f"{where} exist, and have everything since {now.position}"),)
+        return (ok("position", f"{where} exist, and have everything since {position}"),)
 
-    def _known_state(self, connection: Connection, checkpoint: Checkpoint) -> str:
+    def _known_state(self, connection: Connection, before: PostgresState) -> str:
         """The publication's fingerprint in the change log, for those tables that are still selected."""
-        state = checkpoint.source["publication_state"]
+        state = before.publication_state
         try:
             return state_of_selected(state, self._catalog.select(connection))
         except ConfigurationError:
@@ -223,18 +228,18 @@ class PostgresSource:
         return self._catalog.ask("looking for slots of other logs", lambda c: slot.left_behind(c, ours))
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
-        names, before = Names.of(self._settings, log_id), checkpoint.source
+        names, before = Names.of(self._settings, log_id), PostgresState.read(checkpoint.source)
         connection = self._connector.connect("drop")
         try:
             with mapping_errors(f"dropping what cdcflow created in {self._connector.address}"):
-                if before:
+                if before is not None:
                     check_database(connection, before, identify(self._connector))
                 # The slot first: it is what costs the server something.
+                name = names.slot if before is None else before.slot
+                published = names.publication if before is None else before.publication
                 return [
-                    slot.remove(
-                        connection, before.get("slot", names.slot), is_ours="slot" in before or names.slot_is_ours
-                    ),
-                    publication.remove(connection, before.get("publication", names.publication), made_name(log_id)),
+                    slot.remove(connection, name, is_ours=before is not None or names.slot_is_ours),
+                    publication.remove(connection, published, made_name(log_id)),
                 ]
         finally:
             self._connector.discard(connection)
@@ -260,9 +265,9 @@ class PostgresSource:
         """The tables that came up since and that cannot be captured yet: the publication would wait for their locks, or
         transactions run that began before they were published."""
         new = [t for t in selected.good if t.id not in captured]
-        if not new or self._checkpoint is None:
+        if not new or self._state is None:
             return ()
-        name = self._checkpoint.source["publication"]
+        name = self._state.publication
 
         def ask(connection: Connection) -> Collection[TableId]:
             oldest = publication.oldest_transaction(connection)
@@ -274,23 +279,25 @@ class PostgresSource:
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         if checkpoint is None:
             return self._left_out
-        known = frozenset(names_by_oid(checkpoint.source).values())
-        self._remember_captured(checkpoint)
+        before = PostgresState.read(checkpoint.source)
+        known = frozenset(captured_names(before).values())
+        self._remember_captured(before)
         return self._catalog.selected_tables().for_restart(known, self._selection)[1]
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
-        before, left_out = checkpoint.source, tuple[TableId, ...]()
+        before, left_out = PostgresState.read(checkpoint.source), tuple[TableId, ...]()
         system = identify(self._connector)
-        self._remember_captured(checkpoint)
+        self._remember_captured(before)
         selected = self._catalog.selected_tables()
-        if checkpoint.position is not None:
+        if before is not None:
             check_names(before, Names.of(self._settings, log_id))
             self._catalog.ask("looking for the log's slot", lambda c: check_database(c, before, system))
-            selected, left_out = selected.for_restart(frozenset(names_by_oid(before).values()), self._selection)
+            selected, left_out = selected.for_restart(frozenset(before.names_by_oid.values()), self._selection)
         self._check(selected)
         described = self._catalog.tables(selected)
         kept = {d.table: d.kept for d in described}
-        why, other = policies.reread(before, kept), policies.otherwise(before, kept)
+        then = before.policies if before else None
+        why, other = policies.reread(then, kept), policies.otherwise(then, kept)
         oids = [d.table.incarnation for d in described]
         found = self._catalog.ask("reading the statistics of tables", lambda c: sizes(c, oids))
         return Preview(
@@ -311,7 +318,7 @@ class PostgresSource:
         return self._row_versions.compare(known)
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
-        name = self._checkpoint.source["publication"] if self._checkpoint else ""
+        name = self._state.publication if self._state else ""
         return self._catalog.ask(
             f"checking publication {name}", lambda c: publication.uncovered_tables(c, name, captured)
         )
@@ -322,6 +329,9 @@ class PostgresSource:
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
             raise ValueError("a stream begins at a position; `prepare` gives the first one")
+        state = PostgresState.read(checkpoint.source)
+        if state is None:
+            raise ValueError("a stream needs what `prepare` stored")
         if self._has_binary is None:
             self.tables()
         # A table that appears later, and has no binary form, restarts the stream in text when it arrives (`NeedsText`).
@@ -332,8 +342,8 @@ class PostgresSource:
             self._row_versions,
             self._settings,
             self._windows,
-            slot=checkpoint.source["slot"],
-            publication=checkpoint.source["publication"],
+            slot=state.slot,
+            publication=state.publication,
             open_spool=open_spool,
         )
         return opening.open(lsn_of(checkpoint.position), binary=self._settings.binary and has_binary)
@@ -348,7 +358,7 @@ class PostgresSource:
             look_up=self._table_names.look_up,
             beat=self._check_publication,
             take_version=self._row_versions.take,
-            prefix=mark_prefix(self._checkpoint.source["slot"] if self._checkpoint else ""),
+            prefix=mark_prefix(self._state.slot if self._state else ""),
             chunk_bytes_max=self._chunk_bytes_max,
         )
         return Chunks(
@@ -366,10 +376,10 @@ class PostgresSource:
         return OwnPartReader(self.chunks(), self.close)
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
-        self._remember_captured(checkpoint)
+        self._state = PostgresState.read(checkpoint.source)
+        self._remember_captured(self._state)
         selected = self._catalog.selected_tables()
         self._table_names.capture(selected)
-        self._checkpoint = checkpoint
         tables = [described.table for described in self._catalog.tables(selected)]
         return PostgresComparison(self._catalog, tables, self.chunks(), self.close)
 
@@ -384,7 +394,7 @@ class PostgresSource:
         return self._catalog.ask(f"querying the version of {self._connector.address}", doctor.facts)
 
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
-        name = (self._checkpoint.source.get("slot") if self._checkpoint else None) or self._settings.slot
+        name = self._state.slot if self._state else self._settings.slot
         if name is None and log_id:
             name = Names.of(self._settings, log_id).slot
 
@@ -405,11 +415,10 @@ class PostgresSource:
         Raises:
             HistoryLost: it was dropped or altered, or a table was dropped from it.
         """
-        if self._checkpoint is None:
+        if self._state is None:
             return
-        before = self._checkpoint.source
-        name = before["publication"]
-        check_publication(connection, publication.read(connection, name), name, before["publication_state"])
+        name = self._state.publication
+        check_publication(connection, publication.read(connection, name), name, self._state.publication_state)
 
 
 def sizes(connection: Connection, oids: Sequence[int]) -> dict[int, tuple[int | None, int | None]]:
@@ -429,7 +438,7 @@ def status_of(connection: Connection, name: str | None, acknowledged: Position |
     ).fetchone()
     assert row is not None  # noqa: S101  one row by construction
     end = lsn_of(row[0])
-    details = {"server_end": position_of(end), "slot": name or "none"}
+    details = {"server_end": str(end), "slot": name or "none"}
     if found is not None:
         details |= {
             "wal_status": found.wal_status or "unknown",
@@ -447,7 +456,7 @@ def status_of(connection: Connection, name: str | None, acknowledged: Position |
     )
 
 
-def log_end(connection: Connection) -> int:
+def log_end(connection: Connection) -> Lsn:
     """A position in the server's log after everything that is committed now."""
     row = connection.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None  # noqa: S101  one row by construction

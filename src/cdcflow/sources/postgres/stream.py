@@ -43,7 +43,7 @@ from cdcflow.sources.postgres.connection import (
     quote_name,
 )
 from cdcflow.sources.postgres.copy_reader import CopyReader
-from cdcflow.sources.postgres.lsn import EPOCH_US, lsn_of, position_of
+from cdcflow.sources.postgres.lsn import EPOCH_US, START, Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.slot import slot_in_use
 from cdcflow.sources.postgres.wire import Joined, join_messages
 
@@ -85,10 +85,10 @@ class MessageDecoder(Protocol):
     def close(self) -> None: ...
 
 
-MakeDecoder = Callable[[int, bool], MessageDecoder]
+MakeDecoder = Callable[[Lsn, bool], MessageDecoder]
 """A decoder that begins after a position; True: with values in binary."""
 
-CheckSlot = Callable[[int], object]
+CheckSlot = Callable[[Lsn], object]
 """Raises if the slot does not have everything since a position."""
 
 
@@ -112,12 +112,12 @@ class PostgresStream:
         *,
         slot: str,
         publication: str,
-        position: int,
+        position: Lsn,
         binary: bool,
         streaming: bool,
         make_decoder: MakeDecoder,
         check_slot: CheckSlot,
-        acknowledged: int | None = None,
+        acknowledged: Lsn | None = None,
     ) -> None:
         self._connector = connector
         self._slot = slot
@@ -197,17 +197,17 @@ class PostgresStream:
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _drain(self) -> tuple[Joined, int]:
+    def _drain(self) -> tuple[Joined, Lsn]:
         """Return what has arrived, up to the bounds: the XLogData messages, and the end position of a keepalive that
-        arrived after all of them (0 if none did)."""
-        end = 0
+        arrived after all of them (`START` if none did)."""
+        end = START
         self._more = False
         linger = LINGER_S if self._is_busy or self._decoder.gathering else 0.0
         try:
             taken = self._reader.take(BYTES_MAX, MESSAGES_MAX, linger)
         except psycopg.Error as error:
             self._failure = self._connection_error(error)
-            return join_messages([]), 0
+            return join_messages([]), START
         messages = taken.messages
         self._is_busy = len(messages) >= BUSY_MESSAGES_MIN
         self._is_large = len(messages.data) >= LARGE_BYTES_MIN
@@ -226,13 +226,13 @@ class PostgresStream:
             self._between = last > _KIND and messages.data[kind] in _BETWEEN
         return messages, end
 
-    def _hear(self, message: bytes) -> int:
+    def _hear(self, message: bytes) -> Lsn:
         """A keepalive's end position; whether it requests an answer is remembered."""
         if message[0] != _K or len(message) != _KEEPALIVE.size:
             raise SourceUnavailable(f"reading slot {self._slot}: a message of unknown kind; connecting again")
         end, _, wants_answer = _KEEPALIVE.unpack(message)
         self._answer_due = self._answer_due or bool(wants_answer)
-        return int(end)
+        return Lsn(end)
 
     # ── answering ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -255,7 +255,7 @@ class PostgresStream:
         an answer, so that a dead connection is noticed."""
         now = time.monotonic()
         clock = time.time_ns() // 1000 - EPOCH_US
-        done = self._acknowledged
+        done = self._acknowledged.value
         asks = now - self._heard_at > self._silence_max_s / 3
         self._pg.put_copy_data(_STATUS.pack(b"r", done, done, done, clock, asks))
         self._pg.flush()

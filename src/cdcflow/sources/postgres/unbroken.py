@@ -5,38 +5,36 @@ This module only reads. The code that prepares a start creates or repairs things
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.model.position import Checkpoint
 from cdcflow.sources.postgres import publication
 from cdcflow.sources.postgres.connection import Connection, Connector, history_lost
 from cdcflow.sources.postgres.identity import IdentifiedSystem, check_history
-from cdcflow.sources.postgres.lsn import lsn_of
+from cdcflow.sources.postgres.lsn import Lsn
 from cdcflow.sources.postgres.naming import Names
 from cdcflow.sources.postgres.publication import Publication
 from cdcflow.sources.postgres.slot import Slot
+from cdcflow.sources.postgres.stored_state import PostgresState
 from cdcflow.sources.postgres.table_names import exists
 
 
 def check_unbroken(
     connector: Connector,
     connection: Connection,
-    checkpoint: Checkpoint,
+    position: Lsn,
+    before: PostgresState,
     names: Names,
     system: IdentifiedSystem,
     ours: Slot | None,
     known: str,
 ) -> Publication | None:
-    """Check that this server still has everything after the change log's end, through this slot and publication,
-    whose fingerprint is `known`. Return the publication.
+    """Check that this server still has everything after the change log's end at `position`, through this slot and
+    publication, whose fingerprint is `known`. `before`: what the log's checkpoint has. Return the publication.
 
     Raises:
         HistoryLost, ConfigurationError: it does not.
     """
-    before = checkpoint.source
-    position = lsn_of(checkpoint.position or "0/0")
     check_names(before, names)
     check_history(connector, connection, before, system, position)
     found = publication.read(connection, names.publication)
@@ -47,20 +45,20 @@ def check_unbroken(
     ours.check_whole(position)
     # `synced` is not checked: it has no meaning on a primary, and whether this slot sends what the change log has is
     # compared by the code that prepares a start.
-    if str(system.timeline) != before.get("timeline") and not ours.failover:
+    if system.timeline != before.timeline and not ours.failover:
         raise history_lost(
-            f"the server went from timeline {before.get('timeline')} to {system.timeline}, and slot {names.slot} "
+            f"the server went from timeline {before.timeline} to {system.timeline}, and slot {names.slot} "
             "was not carried over from the old one",
             runbook="restored-source",
         )
     return found
 
 
-def check_names(before: Mapping[str, str], names: Names) -> None:
-    """That the settings still name the slot and publication of this log. `before`: the checkpoint's `source`."""
+def check_names(before: PostgresState, names: Names) -> None:
+    """That the settings still name the slot and publication of this log."""
     for what, then, now in (
-        ("slot", before["slot"], names.slot),
-        ("publication", before["publication"], names.publication),
+        ("slot", before.slot, names.slot),
+        ("publication", before.publication, names.publication),
     ):
         if then != now:
             raise ConfigurationError(

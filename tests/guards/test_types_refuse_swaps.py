@@ -1,0 +1,71 @@
+"""Two values that are easily swapped have types that mypy does not let anyone swap."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mypy import api
+
+ROOT = Path(__file__).parents[2]
+PREAMBLE = """\
+from cdcflow.capture.interleave.messages import Advanced
+from cdcflow.capture.ports.source import Prepared, SourceHistory, TablesToReread
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
+from cdcflow.sources.mysql.gtids import MariadbGtids, MysqlGtids
+from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress
+from cdcflow.sources.mysql.stored_state import MySQLState
+from cdcflow.sources.postgres.lsn import Lsn, position_of
+from cdcflow.sources.postgres.naming import Names
+from cdcflow.sources.postgres.slot import Slot
+from cdcflow.sources.postgres.unbroken import check_names
+from cdcflow.sources.memory.stored_state import MemoryState
+from cdcflow.sources.postgres.stored_state import PostgresState
+
+def swapped(
+    slot: Slot, names: Names, lsn: Lsn, begin: BinlogPosition, checkpoint: Checkpoint, progress: StreamProgress,
+    mysql: MySQLState, postgres: PostgresState, gtids: MysqlGtids, mariadb: MariadbGtids, offset: Offset,
+) -> object:
+"""
+SWAPS = {
+    "an offset for an LSN": "slot.check_whole(offset)",
+    "a position's text for an LSN": "slot.check_whole(position_of(lsn))",
+    "an LSN for a position in the binary log": "StreamProgress(lsn, by_gtid=False)",
+    "a set of GTIDs for an LSN": "slot.check_whole(gtids)",
+    "MariaDB's set of GTIDs for MySQL's": "gtids.covers(mariadb)",
+    "the history for the tables to read again": "Prepared(checkpoint, TablesToReread(), SourceHistory.LOST)",
+    "one dialect's state for another's": "check_names(mysql, names)",
+    "a mark's token for a position": "Advanced(Token('1/1/low'))",
+    "a time for a coordinate": "progress.expect_time(begin.coordinate, 5)",
+    "an epoch for an offset": "Checkpoint(next_offset=Epoch(1))",
+    "an LSN compared with an offset": "lsn == offset",
+    "an LSN compared with a position in the binary log": "lsn < begin",
+    "positions in two binary logs' order": "begin < begin",
+}
+RIGHT = [
+    "slot.check_whole(lsn)",
+    "StreamProgress(begin, by_gtid=False)",
+    "gtids.covers(gtids)",
+    "progress.expect_time(5, begin.coordinate)",
+    "Prepared(checkpoint, SourceHistory.LOST, TablesToReread())",
+    "check_names(postgres, names)",
+    "Advanced(position_of(lsn))",
+    "Checkpoint(next_offset=offset)",
+    "lsn < lsn",
+]
+
+
+def test_mypy_refuses_each_swap_at_its_line(tmp_path: Path) -> None:
+    """A position that is taken for another kind's is a gap, and no other test may provoke it."""
+    lines = PREAMBLE.splitlines()
+    expected = {}
+    for what, line in SWAPS.items():
+        lines.append(f"    {line}")
+        expected[len(lines)] = what
+    lines += [f"    {line}" for line in RIGHT]
+    module = tmp_path / "swaps.py"
+    module.write_text("\n".join([*lines, "    return None", ""]))
+    told, failure, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), "--no-pretty", str(module)])
+    assert not failure
+    refused = {int(number) for number in re.findall(r"swaps\.py:(\d+): error", told)}
+    assert refused == set(expected), f"not refused: {[w for n, w in expected.items() if n not in refused]}\n{told}"
