@@ -178,7 +178,7 @@ class Attempt:
             )
         source = self._recording.checkpoint.source
         orders = StoredOrders.read(source)
-        again = orders.wanted(self._machine.progress)
+        again = orders.tables_to_read(self._machine.progress)
         # Removed from the checkpoint by the cut that has the order: after a crash before it both are unchanged.
         self._recording.checkpoint = replace(self._recording.checkpoint, source=reread.without_orders(source))
         if orders.history == reread.LOST:

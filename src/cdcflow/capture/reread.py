@@ -39,7 +39,7 @@ class StoredOrders:
         tables = {name: _names(found) for name, found in listed.items() if found}
         return tables | ({_HISTORY: self.history} if self.history else {})
 
-    def wanted(self, progress: Progress) -> tuple[TableId, ...]:
+    def tables_to_read(self, progress: Progress) -> tuple[TableId, ...]:
         """The tables that other settings decoded, or whose backfill failed with other settings.
 
         Tables that no backfill was ever requested for are not among them.

@@ -289,7 +289,7 @@ class BinlogDecoder:
         written = [(groups.of(at), token) for at, token in tokens if not token.startswith(HEARTBEAT)]
         expected = [
             (int(np.searchsorted(coordinates, coordinate.value, side="right")) - 1, str(token))
-            for token, coordinate in self.progress.take_marks(self.progress.at(int(events.reach[-1])))
+            for token, coordinate in self.progress.take_marks(self.progress.coordinate_at(int(events.reach[-1])))
         ]
         return sorted([*written, *expected], key=itemgetter(0))  # marks at one position: in the order of requests
 
@@ -349,7 +349,7 @@ class BinlogDecoder:
             self._statements.check_transactional(table)
         pos = int(events.reach[0])
         [gtids] = self._gtids.texts(now.openers.gtids, np.zeros(1, np.int64))
-        coordinate, commit_ts = self.progress.at(pos), int(now.openers.commit_ts[0])
+        coordinate, commit_ts = self.progress.coordinate_at(pos), int(now.openers.commit_ts[0])
         committed: PreparedTransaction | Large | None = None if now.delivered else now.large
         if events.type[0] == EventType.XA_PREPARE and not (prepared := prepared_xid(events.event_at(0)))[1]:
             self._held[prepared[0]] = PreparedTransaction(now.large, now.again)

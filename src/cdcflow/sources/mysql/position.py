@@ -145,7 +145,7 @@ class StreamProgress:
         self.file, self.began = file, 0
         self.base = coordinate(file, 0).value
 
-    def at(self, pos: int) -> Coordinate:
+    def coordinate_at(self, pos: int) -> Coordinate:
         """The place of a byte of the file."""
         return Coordinate(self.base | pos)
 
@@ -201,7 +201,7 @@ class StreamProgress:
         self._silent = self._silent and not known
         if self._silent:
             return []
-        reached = self.at(pos)
+        reached = self.coordinate_at(pos)
         self._passed = max(self._passed, reached)
         if reached <= self._covered:
             return self.passed_marks()

@@ -177,12 +177,12 @@ class MySQLSource:
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         if checkpoint is None:
             return self._left_out
-        known = _captured(MySQLState.read(checkpoint.source))
+        known = _captured_tables(MySQLState.read(checkpoint.source))
         return self._catalog.selected_tables(known).for_restart(known, self._catalog.wanted.selection)[1]
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
         before = MySQLState.read(checkpoint.source)
-        known = _captured(before)
+        known = _captured_tables(before)
         selected, left_out = self._catalog.selected_tables(known), tuple[TableId, ...]()
         if before is not None:
             _check_slot(before, slot_of(log_id))
@@ -291,7 +291,7 @@ class MySQLSource:
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
         self._state = MySQLState.read(checkpoint.source)
-        selected = self._catalog.selected_tables(_captured(self._state))
+        selected = self._catalog.selected_tables(_captured_tables(self._state))
         self._has_gtids = self._catalog.ask(
             f"querying the GTIDs of {self._connector.address}", lambda c: binlog_status.has_gtids(c, self._flavor)
         )
@@ -380,7 +380,7 @@ class MySQLSource:
         return found
 
     def _select(self, before: MySQLState | None) -> Selected:
-        known = _captured(before)
+        known = _captured_tables(before)
         selected = self._catalog.selected_tables(known)
         if before is not None:
             selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
@@ -472,7 +472,7 @@ def _check_slot(before: MySQLState, slot: str) -> None:
         )
 
 
-def _captured(before: MySQLState | None) -> frozenset[TableId]:
+def _captured_tables(before: MySQLState | None) -> frozenset[TableId]:
     """The tables that were captured before."""
     return frozenset(before.captured) if before else frozenset()
 
