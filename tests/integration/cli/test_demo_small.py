@@ -23,6 +23,7 @@ def played(directory: Path, *options: str, **environment: str) -> tuple[int, str
 
 @pytest.mark.spark
 @pytest.mark.postgres
+@pytest.mark.long
 def test_small_demo_proves_every_table_but_the_one_with_a_planted_fault(tmp_path: Path) -> None:
     """The claim of the whole product in one run. One row of the source is changed after the fence at the very end: a
     proof that missed it would prove nothing.

@@ -235,6 +235,7 @@ def test_leader_that_moves_costs_nothing() -> None:
         writer.log.close()
 
 
+@pytest.mark.long
 def test_slow_broker_holds_the_writer_up_and_fills_no_memory(
     far: tuple[KafkaBroker, TcpProxy, Topics],
 ) -> None:

@@ -81,6 +81,7 @@ def test_files_that_spark_makes_have_their_rows_in_the_order_of_the_key(
 
 
 @pytest.mark.parametrize("format_name", ["delta"], indirect=True)
+@pytest.mark.long
 def test_files_are_written_without_an_order_where_this_delta_is_unknown(
     spark: Any, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +94,7 @@ def test_files_are_written_without_an_order_where_this_delta_is_unknown(
 
 
 @pytest.mark.parametrize("format_name", ["delta"], indirect=True)
+@pytest.mark.long
 def test_merge_that_commits_in_between_postpones_clustering(
     spark: Any, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def test_merge_that_commits_in_between_postpones_clustering(
 
 
 @pytest.mark.parametrize("format_name", ["delta"], indirect=True)
+@pytest.mark.long
 def test_file_that_is_mostly_dead_is_rewritten(
     spark: Any, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

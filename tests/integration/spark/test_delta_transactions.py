@@ -70,6 +70,7 @@ def test_few_jobs_change_a_table(orders: Orders) -> None:
     assert orders.frame().count() == 200
 
 
+@pytest.mark.long
 def test_values_that_changes_leave_unchanged_are_copied_from_the_old_rows(orders: Orders) -> None:
     """P01, G05: the table is scanned once, for those of its columns that the changes lack."""
     orders.change(*PARTIAL)
@@ -78,6 +79,7 @@ def test_values_that_changes_leave_unchanged_are_copied_from_the_old_rows(orders
     assert orders.frame().count() == 200
 
 
+@pytest.mark.long
 def test_row_that_is_newer_than_its_change_is_not_touched(orders: Orders) -> None:
     """G08: only an edit by hand makes such a row; a MERGE, which runs in that case, compares row by row."""
     orders.sql("UPDATE orders SET a = 77, _offset = 100000 WHERE id = 3")
@@ -98,6 +100,7 @@ def test_table_with_a_change_feed_keeps_it(orders: Orders) -> None:
     assert sorted(row._change_type for row in shown) == ["update_postimage", "update_preimage"]
 
 
+@pytest.mark.long
 def test_table_of_many_files_is_read_only_where_its_bounds_match(orders: Orders) -> None:
     """A version's checksum names few files only; of more, Delta picks those that may have the range's keys."""
     columns = orders.frame().columns
@@ -148,6 +151,7 @@ def test_with_another_delta_or_with_the_switch_off_sql_statements_are_executed(
     assert said_a_merge(orders.newest()) == (way is change_version)
 
 
+@pytest.mark.long
 def test_rows_of_a_file_go_time_and_again(orders: Orders) -> None:
     """A vector that forgot earlier deletes would restore rows; a file whose rows are all deleted is removed as
     a whole.

@@ -122,6 +122,7 @@ def spark_shop(
 
 @pytest.mark.spread(1)
 @pytest.mark.postgres
+@pytest.mark.long
 def test_a_copy_in_spark_is_compared(spark_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch) -> None:
     """By digests, by rows where a type has no text, and without a key; what differs is named as everywhere."""
     asked: list[str] = []
@@ -172,6 +173,7 @@ def test_a_copy_in_spark_is_compared(spark_shop: ComparedShop, monkeypatch: pyte
     assert found["keyless/tables"]["different"] == 2  # one is missing, and one is extra
 
 
+@pytest.mark.spread(1)
 def test_local_engine_delegates_unsupported_tables_to_spark(
     database: Database, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.long
 def test_each_engine_resumes_where_the_other_ended(
     spark: Any, hand_log: Any, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

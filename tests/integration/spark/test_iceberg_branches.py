@@ -151,6 +151,7 @@ def test_a_key_of_any_name_has_bounds(
 
 
 @pytest.mark.parametrize("died", ["before the first", "after the first", "after the second"])
+@pytest.mark.spread(1)
 def test_a_fold_that_dies_on_its_branch_has_changed_nothing(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, died: str
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_fold_that_dies_on_its_branch_has_changed_nothing(
 
 
 @pytest.mark.parametrize("when", ["before the branch", "before the look", "after the look", "before the commit"])
+@pytest.mark.spread(2)
 def test_concurrent_commit_of_another_program_is_not_undone(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:

@@ -58,6 +58,7 @@ def test_pyiceberg_reads_the_latest_rows_and_those_of_a_cut(
         job.merge(spark, hand_log.root, warehouse, table_format="delta")
 
 
+@pytest.mark.long
 def test_sweep_alone_is_a_commit_of_cdcflow(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_sweep_alone_is_a_commit_of_cdcflow(
     assert found.transactions["cdcflow/log-a/public.orders/sweep"] == 2
 
 
+@pytest.mark.long
 def test_table_upgraded_to_version_3_is_merged_further(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:

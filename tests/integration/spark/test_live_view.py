@@ -90,6 +90,7 @@ def test_live_view_of_many_histories_is_the_fold(spark: Any, part: int, tmp_path
 
 @pytest.mark.spread(1)
 @pytest.mark.usefixtures("no_view_left")
+@pytest.mark.long
 def test_live_view_follows_shapes_moved_keys_truncates_and_copies(
     spark: Any, table_format: str, hand_log: HandLog, warehouse: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_live_view_follows_shapes_moved_keys_truncates_and_copies(
 ORDERS = merge_histories.make_table("orders", id="int64", doc="string", note="string")
 
 
+@pytest.mark.spread(1)
 def test_keys_in_a_filter_keep_files_of_the_table_unread(
     spark: Any, table_format: str, hand_log: HandLog, warehouse: Path
 ) -> None:
@@ -160,6 +162,7 @@ def scanned(spark: Any, plan: Any) -> Iterator[int]:
         yield from scanned(spark, child)
 
 
+@pytest.mark.spread(1)
 def test_rows_of_a_live_view_stay_what_they_were_at_the_call(
     spark: Any, table_format: str, hand_log: HandLog, warehouse: Path
 ) -> None:
@@ -175,6 +178,7 @@ def test_rows_of_a_live_view_stay_what_they_were_at_the_call(
     assert (found, shown.cut) == ({0: "old", 1: "new"}, 2)
 
 
+@pytest.mark.long
 def test_log_that_is_compacted_under_the_reader_is_read_again_by_spark(
     spark: Any, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +199,7 @@ def test_log_that_is_compacted_under_the_reader_is_read_again_by_spark(
     assert listed == [3, 2]
 
 
+@pytest.mark.long
 def test_older_cut_of_an_iceberg_table_is_read_by_names_that_it_had(spark: Any, tmp_path: Path) -> None:
     """Iceberg plans an older snapshot by the latest names where the table has rows that were marked as deleted."""
     log, warehouse = HandLog(tmp_path / "log"), tmp_path / "warehouse"

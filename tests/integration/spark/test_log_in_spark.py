@@ -522,6 +522,7 @@ class Killed(Exception):
     """What ends a query in the middle of a batch."""
 
 
+@pytest.mark.long
 def test_stream_that_is_killed_in_a_batch_reads_the_same_batch_again(
     spark: Any, hand_log: HandLog, tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_what_is_sealed_later_is_merged_later(
             assert not thread.is_alive(), "it answers a query that has ended"
 
 
+@pytest.mark.long
 def test_repeated_batch_changes_nothing(
     spark: Any, stream: Callable[..., Any], grows: Grows, warehouse: Path, tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_repeated_batch_changes_nothing(
     grows.assert_merged(spark, warehouse)
 
 
+@pytest.mark.long
 def test_running_merge_is_waited_for_but_not_indefinitely(
     stream: Callable[..., Any], hand_log: HandLog, warehouse: Path
 ) -> None:
@@ -193,6 +195,7 @@ def test_running_merge_is_waited_for_but_not_indefinitely(
     assert len(reports) == 1
 
 
+@pytest.mark.long
 def test_log_in_a_bucket_is_merged_and_its_keys_stay_in_the_driver(
     spark: Any, stream: Callable[..., Any], objects: Objects, tmp_path: Path
 ) -> None:

@@ -224,6 +224,7 @@ def test_the_tables_are_the_same_with_the_history_in_a_store(
     assert SECRET_KEY not in shown
 
 
+@pytest.mark.long
 def test_a_stream_merges_with_the_history_in_a_store(
     spark: Any, topics: Topics, stored: Config, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
 ) -> None:
@@ -309,6 +310,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBro
         yield found
 
 
+@pytest.mark.long
 def test_command_merges_from_a_broker_that_requires_a_login(
     spark: Any, secured: tuple[KafkaBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

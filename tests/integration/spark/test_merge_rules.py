@@ -74,6 +74,7 @@ def shop(spark: Any, make_table: Callable[..., Table], hand_log_at: Callable[...
     return shop
 
 
+@pytest.mark.spread(2)
 def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twice(
     spark: Any, shop: Shop, merge: Merge
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twi
 
 
 @pytest.mark.spread(1)
+@pytest.mark.long
 def test_a_later_merge_does_not_show_in_an_earlier_cut(
     spark: Any,
     make_table: Callable[..., Table],
@@ -256,6 +258,7 @@ def open_files(spark: Any, below: Path) -> int:
 
 
 @pytest.mark.spread(1)
+@pytest.mark.long
 def test_a_merge_leaves_no_file_open(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:

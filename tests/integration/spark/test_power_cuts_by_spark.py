@@ -31,6 +31,7 @@ def restarted(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.spread(1)
 def test_a_cut_that_spark_published_is_durable(
     spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path, format_name: str
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_cut_that_spark_published_is_durable(
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.spread(1)
 def test_spark_continues_with_the_remains_of_a_power_cut(
     spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path, format_name: str
 ) -> None:

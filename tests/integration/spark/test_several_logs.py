@@ -91,6 +91,7 @@ def test_what_is_not_sealed_holds_the_common_clock_back(spark: Any, branches: tu
         read_logs(spark, roots, NAME, to=START + 55)
 
 
+@pytest.mark.long
 def test_tables_of_several_logs_are_combined_by_the_names_of_their_columns(
     spark: Any, branches: tuple[Branch, Branch]
 ) -> None:

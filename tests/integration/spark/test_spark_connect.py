@@ -68,6 +68,7 @@ def test_sql_of_the_docs_reads_the_latest_rows_and_those_of_the_latest_cut(
         pytest.param(lambda spark, log, place: published_cut(spark, place), id="published_cut"),
     ],
 )
+@pytest.mark.spread(1)
 def test_function_that_needs_the_driver_refuses_the_session_with_an_error_that_names_it(
     remote: Any, hand_log: HandLog, warehouse: Path, ask: Callable[..., object]
 ) -> None:

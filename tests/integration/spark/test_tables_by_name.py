@@ -88,6 +88,7 @@ def test_tables_are_read_under_their_names_in_their_current_state(
     assert read_cut(spark, Warehouse(lake.root), 1)["shop.orders"].count() == 2
 
 
+@pytest.mark.long
 def test_missing_entry_is_created_by_the_next_merge(other: OtherSpark, hand_log: HandLog, lake: Warehouse) -> None:
     """A run may die between table and entry, an operator may drop one, and a warehouse may be older than its
     metastore.
@@ -106,6 +107,7 @@ def test_missing_entry_is_created_by_the_next_merge(other: OtherSpark, hand_log:
     assert [len(other.sql(f"SELECT * FROM {name}")) for name in names] == [1, 1, 1]
 
 
+@pytest.mark.long
 def test_name_exists_as_soon_as_the_table_does(other: OtherSpark, hand_log: HandLog, lake: Warehouse) -> None:
     """A first merge that dies over its rows has made the table: what shows it, and what removes it, is its name."""
     hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
@@ -180,6 +182,7 @@ def test_of_two_names_that_differ_in_case_the_second_is_skipped(
     assert sorted(other.sql("SELECT id FROM shop.orders")) == [(1,), (3,)]
 
 
+@pytest.mark.long
 def test_tables_in_a_store_have_names_too(
     other: OtherSpark, hand_log: HandLog, metastore: HiveMetastore, server: ObjectServer, lake: Warehouse
 ) -> None:

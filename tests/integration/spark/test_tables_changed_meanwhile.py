@@ -97,6 +97,7 @@ def rows_of(table: Table, *rows: tuple[str, int, int]) -> list[Step]:
 
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("at", ["make", "fold"])
+@pytest.mark.long
 def test_first_rows_come_once(drivers: Drivers, hand_log: HandLog, at: str) -> None:
     hand_log.segment(rows_of(KEYED, ("c", 1, 1)))
     one = drivers.layout("one")
@@ -120,6 +121,7 @@ def test_range_that_another_driver_merged_in_part_is_not_merged_again(drivers: D
 
 
 @pytest.mark.spread(1)
+@pytest.mark.long
 def test_schema_change_that_others_have_made_long_ago_undoes_nothing(drivers: Drivers, hand_log: HandLog) -> None:
     """The halted one was about to take the values out of a column that was dropped; there is a new one of its name."""
     hand_log.segment([(make_table("shop", key=(), id="int64", b="int32"), "c", {"id": 1, "b": 1})])
@@ -175,6 +177,7 @@ def test_older_range_that_is_committed_last_is_merged_over(
 
 
 @pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
+@pytest.mark.long
 def test_cut_shows_no_older_range_that_was_committed_in_between(
     drivers: Drivers, hand_log: HandLog, lake: Warehouse, spark: Any, monkeypatch: Any
 ) -> None:

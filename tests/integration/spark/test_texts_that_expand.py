@@ -52,6 +52,7 @@ def replaces(spark: Any) -> Iterator[None]:
 
 
 @pytest.mark.spread(1)
+@pytest.mark.long
 def test_what_a_source_calls_things_stays_as_it_calls_them(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge, merged_by: str
 ) -> None:

@@ -81,7 +81,7 @@ READ_AT_MOST = 1.25
 """The most of a range that is read, including its files' footers and what is read twice."""
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("kind", ["first load", "whole rows", "unchanged columns", "key changes"])
 @pytest.mark.parametrize("format_name", ["delta", "iceberg"])
 def test_a_log_is_read_once(
@@ -132,6 +132,7 @@ def _first_cut(spark: Any, lake: Warehouse) -> int:
     raise AssertionError("no cut")
 
 
+@pytest.mark.spread(1)
 def test_one_merge_at_a_time_in_a_store_and_a_dead_one_is_forgotten(
     spark: Any, hand_log: HandLog, server: ObjectServer, lake: Warehouse
 ) -> None:

@@ -54,6 +54,7 @@ def test_executors_write_the_same_as_this_process(spark: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("how", ["kill", "fail"])
+@pytest.mark.spread(1)
 def test_worker_that_dies_leaves_nothing_that_counts(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
