@@ -6,6 +6,9 @@ SHELL := /bin/bash
 .ONESHELL:
 .DELETE_ON_ERROR:
 
+# Where Python may write no bytecode, each process compiles every module again, and the tests start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The first one that runs and is new enough: a name on PATH may be a version manager's empty promise.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
