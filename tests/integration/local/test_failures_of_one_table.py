@@ -125,7 +125,7 @@ def test_an_error_in_any_step_is_of_that_table_alone(
     right = getattr(kind, step)
 
     def fails(self: Any, *given: Any, **more: Any) -> Any:
-        if "orders" in str(self._name):
+        if "orders" in str(self.name):
             raise error
         return right(self, *given, **more)
 

@@ -340,7 +340,7 @@ def optimized_in_a_commit(optimize: Callable[[], list[Any]], patch: Any, merged_
     right = of.replace
 
     def replace(table: Any, *given: Any) -> None:
-        if table._name.endswith("orders") and not asked:
+        if table.name.endswith("orders") and not asked:
             asked.extend(optimize())
         right(table, *given)
 
