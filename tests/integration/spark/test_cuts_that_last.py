@@ -56,7 +56,7 @@ def test_spark_merges_again_what_was_torn(
 
 
 # Iceberg's catalog knows one table only: rollbacks, below, test what is restored there.
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.parametrize("merged_by", ["delta by spark", "delta by local"], indirect=True)
 def test_restored_copy_shows_no_other_cut_to_spark(
     spark: Any, merge: Callable[..., Any], orders: Table, hand_log: HandLog, warehouse: Path

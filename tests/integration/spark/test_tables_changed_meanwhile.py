@@ -107,7 +107,7 @@ def test_first_rows_come_once(drivers: Drivers, hand_log: HandLog, at: str) -> N
     assert drivers.rows(KEYED) == [(1, 1), (2, 2)]
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 def test_range_that_another_driver_merged_in_part_is_not_merged_again(drivers: Drivers, hand_log: HandLog) -> None:
     """The other driver has advanced the tables, and the halted one has computed more than what is left."""
     hand_log.segment(rows_of(BAG, ("c", 1, 1), ("c", 5, 5)))
