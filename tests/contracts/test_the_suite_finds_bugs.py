@@ -228,7 +228,7 @@ def no_lag(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fits_every_log(real: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, checkpoint, log_id: real(self, replace(checkpoint, position=None), log_id)
+    return lambda self, checkpoint, log_id: real(self, replace(checkpoint, source={}), log_id)
 
 
 def every_slot(real: Callable[..., Any]) -> Callable[..., Any]:
