@@ -170,7 +170,7 @@ own-jar: $(JARS) ## build our jar for Spark from java/ (needs a JDK: javac)
 	@$(BIN)/python java/build.py
 
 .PHONY: unit
-unit: $(INSTALLED) ## only the tests that start no server
+unit: $(INSTALLED) ## unit tests, scenarios, and the contracts of sources and sinks (these start servers)
 	@$(BIN)/python -m pytest tests/unit tests/scenarios tests/contracts $(PYTEST)
 
 .PHONY: simulate

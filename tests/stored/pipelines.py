@@ -82,7 +82,7 @@ class Pipeline:
         return code, printed, error
 
     def run_alone(self, *arguments: str) -> None:
-        """Run a command in a process of its own."""
+        """Run a command in a separate process."""
         subprocess.run([*self.program, *arguments], cwd=self.folder, check=True, stdout=subprocess.DEVNULL)
 
     def ask(self, *arguments: str) -> None:
@@ -179,5 +179,5 @@ class Pipeline:
 
 
 def own_program(tree: Path) -> list[str]:
-    """The command line of a checkout with an environment of its own."""
+    """The command line of a checkout with its own environment."""
     return [str(tree / ".venv" / "bin" / "python"), "-m", "cdcflow.cli"]

@@ -97,7 +97,7 @@ def test_merge_continues_from_the_stored_tables(stored: Stored, name: str) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("name", FORMATS)
 def test_spark_continues_from_the_stored_tables(stored: Stored, name: str) -> None:
-    """The same by the other engine, in a process of its own."""
+    """The same by the other engine, in a separate process."""
     append(stored.folder / "log", 9001, 9002)
     Pipeline(stored.folder, PROGRAM, {}).run_alone("merge", *use("spark", name))
     assert rows(Path(name)) == rebuilt(name)

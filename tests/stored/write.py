@@ -1,6 +1,6 @@
 """Writes the archives of this folder with another version of cdcflow: `python -m tests.stored.write TREE KIND…`.
 
-TREE is a checkout with an environment of its own (`.venv`). The servers are those of the tests. An archive has the
+TREE is a checkout with its own environment (`.venv`). The servers are those of the tests. An archive has the
 files as that version left them after a SIGKILL of its daemon, what its commands print of them (`answers.json`), and its
 version and commit (`written.json`). A kind that exists is replaced.
 

@@ -55,12 +55,13 @@ from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId, word
 
-LEAST_S = 1.0
-LOOK_EACH_S = 0.25
-RECENT_S = 5
-
-
 IDLE_WAIT_S = 0.1
+RATE_EACH_S = 0.25
+"""How often a rate is recorded."""
+RATE_RECENT_S = 5
+"""The time over which the recent rate is computed."""
+RATE_LEAST_S = 1.0
+"""The least time of reading that gives a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ class Attempt:
         else:
             if orders.history == reread.KEPT:
                 self._read_others()
-            self._read_anew(() if self._orders.given else self._ordered, again)
+            self._read_again(() if self._orders.given else self._ordered, again)
         if self.capture_paused:  # a paused capture starts an attempt only when it is resumed
             self._take_requests()
         # A statement may have changed rows while nothing was captured, and the order to read them again may not have
@@ -208,7 +209,7 @@ class Attempt:
             self._on_event("table in doubt", {"table": str(table), "remedy": f"cdcflow repair {word(table)}"})
         self._handle(Backfill(tuple(t.id for t in self.tables if t.id not in kept)))
 
-    def _read_anew(self, ordered: tuple[TableId, ...], again: tuple[TableId, ...]) -> None:
+    def _read_again(self, ordered: tuple[TableId, ...], again: tuple[TableId, ...]) -> None:
         """Read the tables that an operator requested, and those that other settings require to be read again."""
         if ordered:
             at_us = int(time.time() * 1e6)
@@ -438,14 +439,14 @@ class RecentRate:
 
     def is_due(self, now_s: float) -> bool:
         """It is time to record again."""
-        return not self._seen or now_s - self._seen[-1][0] >= LOOK_EACH_S
+        return not self._seen or now_s - self._seen[-1][0] >= RATE_EACH_S
 
     def record(self, now_s: float, rows: int) -> None:
         """Record the number of rows so far."""
         self._seen.append((now_s, rows))
 
     def rows_per_second(self, now_s: float) -> float:
-        recent = [point for point in list(self._seen) if point[0] >= now_s - RECENT_S]
+        recent = [point for point in list(self._seen) if point[0] >= now_s - RATE_RECENT_S]
         if len(recent) < 2:
             return 0.0
         return round((recent[-1][1] - recent[0][1]) / max(recent[-1][0] - recent[0][0], 0.001), 1)
@@ -469,4 +470,4 @@ class ReadingRate:
     @property
     def rows_per_second(self) -> float | None:
         """None if reading did not last long enough to measure."""
-        return self._rows / self._seconds if self._rows and self._seconds >= LEAST_S else None
+        return self._rows / self._seconds if self._rows and self._seconds >= RATE_LEAST_S else None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cdcflow.capture.interleave.messages import Backfill, Input, Pause
 from cdcflow.capture.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.capture.ports.source import TablesToReread
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.table import Table, TableId, tables_as_json, tables_from_json
 
 WHY = "the settings now keep its values differently"
 LOST, KEPT = "lost", "lost, rows kept"
@@ -32,11 +31,12 @@ class StoredOrders:
 
     @classmethod
     def read(cls, source: Mapping[str, str]) -> StoredOrders:
-        return cls(source.get(_HISTORY, ""), TablesToReread(_tables(source, _REREAD), _tables(source, _RETRIED)))
+        reread, retried = (frozenset(tables_from_json(source.get(name))) for name in _TABLES)
+        return cls(source.get(_HISTORY, ""), TablesToReread(reread, retried))
 
     def write(self) -> dict[str, str]:
         listed = {_REREAD: self.reread.tables, _RETRIED: self.reread.retried}
-        tables = {name: _names(found) for name, found in listed.items() if found}
+        tables = {name: tables_as_json(sorted(found)) for name, found in listed.items() if found}
         return tables | ({_HISTORY: self.history} if self.history else {})
 
     def tables_to_read(self, progress: Progress) -> tuple[TableId, ...]:
@@ -53,14 +53,6 @@ class StoredOrders:
 def without_orders(source: Mapping[str, str]) -> dict[str, str]:
     """The source's own state: `source` without what `StoredOrders` writes."""
     return {name: value for name, value in source.items() if name not in (*_TABLES, _HISTORY)}
-
-
-def _tables(source: Mapping[str, str], name: str) -> frozenset[TableId]:
-    return frozenset(TableId(*table) for table in json.loads(source.get(name, "[]")))
-
-
-def _names(tables: Collection[TableId]) -> str:
-    return json.dumps([[table.schema, table.name] for table in sorted(tables)], separators=(",", ":"))
 
 
 def is_read_again(known: TableProgress) -> bool:

@@ -25,6 +25,16 @@ CHECKPOINT_VERSION = 1
 _T = TypeVar("_T")
 
 
+def check_kind(mine: object, other: object) -> None:
+    """Check that two values may be compared.
+
+    Raises:
+        TypeError: they are of different kinds.
+    """
+    if type(other) is not type(mine):
+        raise TypeError(f"a {type(mine).__name__} is compared with a {type(other).__name__}")
+
+
 def own_kind(cls: type[_T]) -> type[_T]:
     """A class decorator: values of the class compare with their own kind only.
 
@@ -34,8 +44,8 @@ def own_kind(cls: type[_T]) -> type[_T]:
     equal = cls.__eq__
 
     def is_equal(self: object, other: Any) -> bool:  # Any: whatever it is compared with
-        if type(other) is not cls and (isinstance(other, (int, str, bytes)) or hasattr(type(other), "_own_kind")):
-            raise TypeError(f"a {cls.__name__} is compared with a {type(other).__name__}")
+        if isinstance(other, (int, str, bytes)) or hasattr(type(other), "_own_kind"):
+            check_kind(self, other)
         return equal(self, other)
 
     cls.__eq__ = is_equal  # type: ignore[method-assign]

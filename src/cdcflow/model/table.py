@@ -7,6 +7,7 @@ import enum
 import json
 import shlex
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -38,6 +39,16 @@ class TableId:
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
+
+
+def tables_as_json(tables: Iterable[TableId]) -> str:
+    """Tables as stored text: schema and name of each, in the given order."""
+    return json.dumps([[table.schema, table.name] for table in tables], separators=(",", ":"))
+
+
+def tables_from_json(text: str | None) -> tuple[TableId, ...]:
+    """The tables of a stored text; none if there is no text."""
+    return tuple(TableId(*name) for name in json.loads(text or "[]"))
 
 
 def word(table: TableId | str) -> str:

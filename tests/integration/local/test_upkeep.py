@@ -357,7 +357,7 @@ def test_commit_that_arrives_first_postpones_the_maintenance_of_a_table(
             other = engine.table(("public", "orders"))
             other.snapshot()
             first = other.files()[:1]
-            right(other, first, other.rows_of(first), {"somebody": "else"}, "", 0)
+            right(other, first, other.rows_of(first), {"user": "another"}, "", 0)
         right(table, *given)
 
     monkeypatch.setattr(of, "replace", late)

@@ -120,7 +120,6 @@ def spark_shop(
         yield shop
 
 
-@pytest.mark.spread(1)
 @pytest.mark.postgres
 @pytest.mark.long
 def test_a_copy_in_spark_is_compared(spark_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch) -> None:

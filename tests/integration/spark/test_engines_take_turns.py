@@ -23,7 +23,6 @@ from cdcflow.tables.paths import table_path
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
 @pytest.mark.long
 def test_each_engine_resumes_where_the_other_ended(

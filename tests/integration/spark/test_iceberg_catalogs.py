@@ -86,7 +86,6 @@ def test_another_session_resumes_where_the_first_ended(spark: Any, hand_log: Han
         assert sorted((r["id"], r["item"]) for r in found.scan(snapshot_id=tag).to_arrow().to_pylist()) == then
 
 
-@pytest.mark.spread(1)
 @pytest.mark.long
 def test_commit_that_another_session_has_overtaken_is_refused_by_the_catalog(
     spark: Any, hand_log: HandLog, lake: Warehouse, monkeypatch: pytest.MonkeyPatch

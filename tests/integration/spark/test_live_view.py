@@ -88,7 +88,6 @@ def test_live_view_of_many_histories_is_the_fold(spark: Any, part: int, tmp_path
     live_histories.run(parties, SEED + 1000 * part, MANY // 10, tmp_path, 4, MODES)
 
 
-@pytest.mark.spread(1)
 @pytest.mark.usefixtures("no_view_left")
 @pytest.mark.long
 def test_live_view_follows_shapes_moved_keys_truncates_and_copies(

@@ -87,7 +87,6 @@ def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twi
     assert rows_of(read_cut(spark, shop.warehouse)["public.orders"]) == [(10, "pen")]
 
 
-@pytest.mark.spread(1)
 @pytest.mark.long
 def test_a_later_merge_does_not_show_in_an_earlier_cut(
     spark: Any,
@@ -257,7 +256,6 @@ def open_files(spark: Any, below: Path) -> int:
     return found
 
 
-@pytest.mark.spread(1)
 @pytest.mark.long
 def test_a_merge_leaves_no_file_open(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge

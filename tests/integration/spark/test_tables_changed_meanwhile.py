@@ -95,7 +95,6 @@ def rows_of(table: Table, *rows: tuple[str, int, int]) -> list[Step]:
     return [(table, op, {"id": id_, "a": a}) for op, id_, a in rows]
 
 
-@pytest.mark.spread(1)
 @pytest.mark.parametrize("at", ["make", "fold"])
 @pytest.mark.long
 def test_first_rows_come_once(drivers: Drivers, hand_log: HandLog, at: str) -> None:
@@ -120,7 +119,6 @@ def test_range_that_another_driver_merged_in_part_is_not_merged_again(drivers: D
     assert drivers.rows(BAG) == [(1, 1), (2, 2), (3, 3)]
 
 
-@pytest.mark.spread(1)
 @pytest.mark.long
 def test_schema_change_that_others_have_made_long_ago_undoes_nothing(drivers: Drivers, hand_log: HandLog) -> None:
     """The halted one was about to take the values out of a column that was dropped; there is a new one of its name."""

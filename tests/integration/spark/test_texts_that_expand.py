@@ -51,8 +51,17 @@ def replaces(spark: Any) -> Iterator[None]:
     spark.conf.set("spark.sql.variable.substitute", before)
 
 
-@pytest.mark.spread(1)
-@pytest.mark.long
+@pytest.mark.parametrize(
+    "merged_by",
+    [
+        "iceberg by local",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("delta by local", "delta by spark", "iceberg by spark")
+        ),
+    ],
+    indirect=True,
+)
 def test_what_a_source_calls_things_stays_as_it_calls_them(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge, merged_by: str
 ) -> None:

@@ -52,7 +52,6 @@ def merged(shop: ComparedShop, spark: Any, table: str, count: int) -> dict[int, 
     return {row["id"]: row.asDict(recursive=True) for row in found}
 
 
-@pytest.mark.spread(1)
 @pytest.mark.long
 def test_intervals_and_wide_numbers_are_merged_compared_and_repaired(shop: ComparedShop, spark: Any) -> None:
     """`verify` and `repair` ended as a fault in cdcflow at such a table, and the tables after it were not compared; a

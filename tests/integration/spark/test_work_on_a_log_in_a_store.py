@@ -142,7 +142,6 @@ def test_executors_write_the_same_as_this_process_in_a_store(
 
 
 @pytest.mark.parametrize("how", ["kill", "fail"])
-@pytest.mark.spread(1)
 @pytest.mark.long
 def test_executor_that_dies_leaves_nothing_that_counts_in_a_store(
     spark: Any, log: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

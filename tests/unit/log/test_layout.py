@@ -24,8 +24,8 @@ class Store:
     def __init__(self) -> None:
         self.asked: list[object] = []
 
-    def file(self, bounds: tuple[int, int], file: SegmentFile, *, anew: bool = False) -> Path:
-        self.asked.append((bounds, file.path, anew))
+    def file(self, bounds: tuple[int, int], file: SegmentFile, *, from_store: bool = False) -> Path:
+        self.asked.append((bounds, file.path, from_store))
         return Path("/from/the/store")
 
     def segments(self) -> list[tuple[int, int]]:
@@ -55,7 +55,7 @@ def test_missing_local_file_is_fetched_from_the_store(tmp_path: Path) -> None:
     layout, store = with_store(tmp_path)
     assert layout.file(SEGMENT, FILE) == Path("/from/the/store")
     assert store.asked == [((1, 9), FILE.path, False)]
-    layout.file(SEGMENT, FILE, anew=True)
+    layout.file(SEGMENT, FILE, from_store=True)
     assert store.asked[1:] == [((1, 9), FILE.path, True)]
     assert not layout.is_here(SEGMENT, FILE)
 

@@ -98,9 +98,9 @@ class Store(Protocol):
 
     def manifest(self, bounds: Bounds) -> bytes: ...
 
-    def file(self, bounds: Bounds, file: SegmentFile, *, anew: bool = False) -> Path:
-        """A local copy of one file, verified against the manifest. It may be deleted soon: open it at once. `anew`:
-        read it from the store even if a copy exists."""
+    def file(self, bounds: Bounds, file: SegmentFile, *, from_store: bool = False) -> Path:
+        """A local copy of one file, verified against the manifest. It may be deleted soon: open it at once.
+        `from_store`: read it from the store even if a copy exists."""
         ...
 
     def fetch(self, bounds: Bounds, file: SegmentFile, target: Path) -> None:
@@ -255,10 +255,10 @@ class Layout:
         """Whether a file of a segment is in the directory; otherwise it is in the store."""
         return (self.segment(segment.first_offset, segment.last_offset) / file.path).exists()
 
-    def file(self, segment: Segment, file: SegmentFile, *, anew: bool = False) -> Path:
+    def file(self, segment: Segment, file: SegmentFile, *, from_store: bool = False) -> Path:
         """A local path where one of a segment's files can be opened now. FileNotFoundError if it exists nowhere.
 
-        `anew`: a file that is not in the directory is read from the store even if a local copy of it exists.
+        `from_store`: a file that is not in the directory is read from the store even if a local copy of it exists.
 
         Raises:
             SinkUnavailable, ConfigurationError: the store is unavailable, or denies access.
@@ -275,7 +275,7 @@ class Layout:
                     runbook="no-log",
                 )
             return path
-        return self.store.file((segment.first_offset, segment.last_offset), file, anew=anew)
+        return self.store.file((segment.first_offset, segment.last_offset), file, from_store=from_store)
 
     def exists(self) -> bool:
         """Whether the log exists, in the directory or in the store."""

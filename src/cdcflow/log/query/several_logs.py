@@ -28,7 +28,7 @@ from cdcflow.log.read.moments import clock_of, time_text
 from cdcflow.model.table import Table, TableId
 
 _CURSOR_FORMAT = 1
-ANEW = "start again: read every table as of one time (`current`), and continue after it (`cursor`)"
+START_AGAIN = "start again: read every table as of one time (`current`), and continue after it (`cursor`)"
 """The remedy if reading cannot continue from a cursor."""
 
 
@@ -261,7 +261,7 @@ class Logs:
                 raise HistoryLost(
                     f"reading log {name} after offset {places.offset(name)}: that has expired; the first offset left"
                     f" is {first}",
-                    remedy=ANEW,
+                    remedy=START_AGAIN,
                     runbook="log-expired",
                 )
         return places
@@ -343,13 +343,13 @@ class Places:
         if found.keys() != ids.keys():
             raise ConfigurationError(
                 f"{attempted}: the cursor belongs to logs {', '.join(sorted(found))}",
-                remedy=f"open the logs that the cursor names, by the same names; for others {ANEW}",
+                remedy=f"open the logs that the cursor names, by the same names; for others {START_AGAIN}",
             )
         for name, (log_id, _) in found.items():
             if log_id != ids[name]:
                 raise ConfigurationError(
                     f"{attempted}: log {name} is not the cursor's log of that name",
-                    remedy=f"open the log that was read before as {name}, or {ANEW}",
+                    remedy=f"open the log that was read before as {name}, or {START_AGAIN}",
                 )
         return cls(found)
 

@@ -143,7 +143,7 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, 
         seen.before = segment, text
         for file in segment.files:
             # Read from the store itself: a copy read earlier would hide what the store has lost since.
-            _hash(directory / file.path, layout.file(segment, file, anew=True), file, seen)
+            _hash(directory / file.path, layout.file(segment, file, from_store=True), file, seen)
         headers = columns_of(layout.file(segment, segment.transactions_file))
         _headers(directory, headers, segment.first_transaction, first, seen)
         _check_clock(directory, segment.last_checkpoint().commit_clock, seen)

@@ -125,8 +125,8 @@ class BucketStore:
             temporary.write_bytes(text)
         return text
 
-    def file(self, bounds: Bounds, file: SegmentFile, *, anew: bool = False) -> Path:
-        return self._local_copy("segments", segment_name(bounds), file, anew=anew)
+    def file(self, bounds: Bounds, file: SegmentFile, *, from_store: bool = False) -> Path:
+        return self._local_copy("segments", segment_name(bounds), file, from_store=from_store)
 
     def fetch(self, bounds: Bounds, file: SegmentFile, target: Path) -> None:
         self._fetch(f"segments/{segment_name(bounds)}/{file.path}", file, target)
@@ -167,9 +167,9 @@ class BucketStore:
     def _files(self) -> Path:
         return self._own / "files"
 
-    def _local_copy(self, kind: str, folder: str, file: SegmentFile, *, anew: bool = False) -> Path:
+    def _local_copy(self, kind: str, folder: str, file: SegmentFile, *, from_store: bool = False) -> Path:
         copy = self._files / folder / file.path
-        if not anew:
+        if not from_store:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(copy)  # the last one used is evicted last
                 return copy

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cdcflow.model.table import TableId
+from cdcflow.model.table import TableId, tables_from_json
 from cdcflow.sources.engine.stored_state import StoredEntries
 
 STATE_VERSION = 1
@@ -31,8 +31,8 @@ class MemoryState:
         if not stored:
             return None
         entries = StoredEntries(stored, "memory", version=STATE_VERSION)
-        tables = json.loads(entries.get("tables") or "[]")
-        return cls(slot=entries.take("slot"), captured=tuple(TableId(*name) for name in tables), others=entries.rest)
+        captured = tables_from_json(entries.get("tables"))
+        return cls(slot=entries.take("slot"), captured=captured, others=entries.rest)
 
     def write(self) -> dict[str, str]:
         names = json.dumps([[table.schema, table.name] for table in self.captured])

@@ -24,7 +24,7 @@ import numpy as np
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
-from cdcflow.model.position import own_kind
+from cdcflow.model.position import check_kind, own_kind
 
 Flavor = Literal["mysql", "mariadb"]
 
@@ -156,7 +156,7 @@ class MysqlGtids:
         return not mine or mine[-1][1] < number
 
     def covers(self, other: MysqlGtids) -> bool:
-        _check_kind(self, other)
+        check_kind(self, other)
         return all(
             any(a <= first and last <= b for a, b in self._intervals.get(source, ()))
             for source, intervals in other._intervals.items()
@@ -236,7 +236,7 @@ class MariadbGtids:
         return found is not None and number <= found[1]
 
     def covers(self, other: MariadbGtids) -> bool:
-        _check_kind(self, other)
+        check_kind(self, other)
         return all(d in self._last and n <= self._last[d][1] for d, (_, n) in other._last.items())
 
     def text(self) -> str:
@@ -268,11 +268,6 @@ def _texts_one_by_one(mine: GtidSet, gtids: Gtids, wanted: Int64s) -> list[str]:
             text = mine.text() if text is None else text
             out.append(text)
     return out
-
-
-def _check_kind(mine: object, other: object) -> None:
-    if type(other) is not type(mine):
-        raise TypeError(f"a {type(mine).__name__} is compared with a {type(other).__name__}")
 
 
 def _first(interval: list[int]) -> int:

@@ -214,7 +214,7 @@ class Preparing:
         if not lacking and is_ours and not self._lost_nothing_of_mariadb(position.start):
             self._check_files(position.start)
             if there is not None:
-                raise self._begun_anew(position)
+                raise self._log_was_reset(position)
             self._check_goes_on(position.start)
             self._until(
                 "what the change log has becomes visible", lambda: self._snapshot_coordinate() >= position.coordinate
@@ -256,12 +256,12 @@ class Preparing:
         try:
             found = binlog_status.next_of_mariadb(self._connection, position)
         except ValueError:
-            raise self._begun_anew(position) from None
+            raise self._log_was_reset(position) from None
         if found is None:
             return
         domain, number = found
         if domain in ours and number <= ours[domain][1]:
-            raise self._begun_anew(position)
+            raise self._log_was_reset(position)
 
     def _snapshot_coordinate(self) -> Coordinate:
         with binlog_status.snapshot(self._connection):
@@ -311,11 +311,11 @@ class Preparing:
         try:
             found = binlog_status.next_gtid(self._connection, position)
         except ValueError:
-            raise self._begun_anew(position) from None
+            raise self._log_was_reset(position) from None
         if found is not None and MysqlGtids.parse(position.gtids).contains(*found):
-            raise self._begun_anew(position)
+            raise self._log_was_reset(position)
 
-    def _begun_anew(self, position: BinlogPosition) -> HistoryLost:
+    def _log_was_reset(self, position: BinlogPosition) -> HistoryLost:
         return history_lost(
             f"the binary log at {self._address} was started over: {position.file} at byte {position.pos} is not "
             f"the position where the change log ends (RESET, or a restore from an older state)",

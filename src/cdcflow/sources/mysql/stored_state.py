@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cdcflow.model.position import Position
-from cdcflow.model.table import TableId
+from cdcflow.model.table import TableId, tables_as_json, tables_from_json
 from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.policies import Policies
 from cdcflow.sources.engine.stored_state import StoredEntries
@@ -55,7 +54,7 @@ class MySQLState:
             compared_from=None if compared is None else int(compared),
             foreign=None if foreign is None else Position(foreign),
             policies=None if kept is None else policies.from_json(kept),
-            captured=tuple(TableId(*name) for name in json.loads(entries.get("tables") or "[]")),
+            captured=tables_from_json(entries.get("tables")),
             lives=Lives() if lives is None else Lives.from_json(lives),
             others=entries.rest,
         )
@@ -68,6 +67,5 @@ class MySQLState:
             stored["foreign"] = self.foreign
         if self.policies is not None:
             stored["policies"] = policies.to_json(self.policies)
-        names = [[table.schema, table.name] for table in self.captured]
-        stored |= {"tables": json.dumps(names, separators=(",", ":")), "lives": self.lives.to_json()}
+        stored |= {"tables": tables_as_json(self.captured), "lives": self.lives.to_json()}
         return {**stored, **self.others}

@@ -76,13 +76,13 @@ class Preparing:
         if self.position is None or self.before is None:
             return self._first_time()
         if replaced:
-            return self._anew()
+            return self._at_new_position()
         try:
             prepared = self._again(self.position, self.before, transactions_back)
         except HistoryLost:
             if not loss_accepted:
                 raise
-        return self._anew() if loss_accepted else prepared
+        return self._at_new_position() if loss_accepted else prepared
 
     def _first_time(self) -> PositionAtServer:
         # The publication first: changes from before it cannot be decoded (P60).
@@ -99,7 +99,7 @@ class Preparing:
             position = self._create_slot()
         return PositionAtServer(position, self._state(position, state))
 
-    def _anew(self) -> PositionAtServer:
+    def _at_new_position(self) -> PositionAtServer:
         """A new position, because an operator accepted the loss."""
         state = self._ensure_publication()
         found = slot.read(self.connection, self.names.slot)
