@@ -15,7 +15,7 @@ from bench.mergeparties import Party
 from bench.results import Line, at_most, compared
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.reader import list_segments
-from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.stores.bucket import Bucket
 
 ROWS, CHANGES = 1_000_000, 200_000
 

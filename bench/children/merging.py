@@ -107,9 +107,9 @@ def merged_from_a_store(spark: SparkSession, objects: dict[str, Any], room: str,
     """A log in a store. `read`: bytes that Spark has read there in that time, of any file."""
     from cdcflow.config import Objects
     from cdcflow.log.files.layout import Layout
-    from cdcflow.sinks.objects.bucket import Bucket
     from cdcflow.sinks.objects.store import BucketStore
     from cdcflow.spark import merge
+    from cdcflow.stores.bucket import Bucket
 
     bucket = Bucket(Objects.model_validate(objects))
     layout = Layout(Path(room), BucketStore(bucket, Path(room), 1 << 20))

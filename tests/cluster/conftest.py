@@ -18,10 +18,10 @@ from tests.support.objects.logs import put_away
 from cdcflow.config import Objects
 from cdcflow.log.fold.fold import fold
 from cdcflow.model.table import Table
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.runtime.stores import reach
+from cdcflow.stores.bucket import Bucket
 from cdcflow.tables.cut import Cut
 from cdcflow.tables.paths import Warehouse
 

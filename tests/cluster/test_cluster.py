@@ -26,9 +26,9 @@ from cdcflow.log.fold.fold import LogChange, fold
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
 from cdcflow.sinks.kafka.reader import KafkaReader
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut
 from cdcflow.spark.jars import ICEBERG_PLUGIN, folder, iceberg_jars, jars, log_store, s3_jars
+from cdcflow.stores.bucket import Bucket
 
 pytestmark = pytest.mark.long
 

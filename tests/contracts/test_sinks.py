@@ -16,9 +16,9 @@ from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, TableId
 from cdcflow.sinks.files.log import FileLog
 from cdcflow.sinks.memory import Memory, MemoryLog
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploads import Uploads
+from cdcflow.stores.bucket import Bucket
 from cdcflow.testing.sinks import OpenedLog, Place, Row, SinkContract
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

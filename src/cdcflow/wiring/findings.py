@@ -90,8 +90,8 @@ def _log_findings(config: Config) -> list[Finding]:
     if config.log.objects is None:
         return []
     with client_library():
-        from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.doctor import doctor as store_doctor
+        from cdcflow.stores.bucket import Bucket
     copy = opened_store(config.log, config.log.objects).copy
     return list(store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy))
 
@@ -111,8 +111,8 @@ def store_faults(config: Config) -> list[Fault]:
     if isinstance(config.log, KafkaLog) or config.log.objects is None or not Layout(config.log.path).log_json.exists():
         return []
     with client_library():
-        from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.doctor import faults
+        from cdcflow.stores.bucket import Bucket
     copy = opened_store(config.log, config.log.objects).copy
     return faults(Bucket(config.log.objects), Layout(config.log.path), copy)
 

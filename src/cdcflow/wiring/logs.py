@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # a process that only captures does not load Kafka's library
     from cdcflow.log.query.log import ChangeLog
     from cdcflow.sinks.kafka.copies import Copied
     from cdcflow.sinks.kafka.topics import Topics
-    from cdcflow.sinks.objects.bucket import Bucket
     from cdcflow.sinks.objects.store import BucketStore
+    from cdcflow.stores.bucket import Bucket
 
 
 HISTORY_CACHE_BYTES_MAX = 1 << 30
@@ -130,16 +130,16 @@ def sealed_layout_of(settings: str) -> Layout:
 
 def history_bucket(log: KafkaLog) -> Bucket:
     with client_library("log.kafka.history"):
-        from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.remote_sealer import NAMES
+        from cdcflow.stores.bucket import Bucket
     access = log.kafka.objects or StoreAccess()
     return Bucket.of_url(str(log.history_url), access.address, NAMES)
 
 
 def opened_store(log: FileLog, objects: Objects) -> BucketStore:
     with client_library():
-        from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.store import BucketStore
+        from cdcflow.stores.bucket import Bucket
     cache = objects.cache or (log.path / "cache" if log.has_directory else log.path)
     return BucketStore(Bucket(objects), cache, objects.cache_bytes_max)
 
@@ -156,8 +156,8 @@ def retention(config: Config, *, grace_s: float) -> LogRetention:
     if log.objects is None:
         return LogRetention(layout, grace_s=grace_s)
     with client_library():
-        from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.remote import RemoteBucket
+        from cdcflow.stores.bucket import Bucket
     return LogRetention(layout, RemoteBucket(Bucket(log.objects)), grace_s=grace_s)
 
 
@@ -176,8 +176,8 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
     remote = None
     if log.objects is not None:
         with client_library():
-            from cdcflow.sinks.objects.bucket import Bucket
             from cdcflow.sinks.objects.remote import RemoteBucket
+            from cdcflow.stores.bucket import Bucket
         remote = RemoteBucket(Bucket(log.objects))
     kept = ExpiryPolicy(policy.age, policy.bytes, keep_for, consumers)
     keeper = partial(keeping, config) if policy.state else None
@@ -296,8 +296,8 @@ def _uploads(log: FileLog) -> Uploading | None:
             remedy="set log.path together with log.objects",
         )
     with client_library():
-        from cdcflow.sinks.objects.bucket import Bucket
         from cdcflow.sinks.objects.uploads import Uploads
+        from cdcflow.stores.bucket import Bucket
     bucket = Bucket(log.objects)
     return Uploads(
         Layout(log.path), bucket, keep_local_s=log.objects.keep_local, cached=opened_store(log, log.objects).copy

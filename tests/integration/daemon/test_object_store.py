@@ -10,9 +10,9 @@ from tests.support.daemon.bank import Bank
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read import reader
 from cdcflow.log.read.folder import FolderReader
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import status
+from cdcflow.stores.bucket import Bucket
 
 
 def test_bucket_alone_equals_the_source_whichever_process_was_killed(

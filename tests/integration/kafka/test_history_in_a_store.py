@@ -36,10 +36,10 @@ from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka.reader import KafkaReader
 from cdcflow.sinks.kafka.tier import KafkaTier, OpenedTier, TieredReader
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.sinks.objects.bucket import Bucket, StoredObject
 from cdcflow.sinks.objects.history import StoredHistory
 from cdcflow.sinks.objects.remote_sealer import StoreSealer
 from cdcflow.sinks.objects.store import BucketStore
+from cdcflow.stores.bucket import Bucket, StoredObject
 from cdcflow.testing.sinks import orders
 
 pytestmark = pytest.mark.kafka

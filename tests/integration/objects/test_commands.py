@@ -16,8 +16,8 @@ from cdcflow.config import Objects, load
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout
-from cdcflow.sinks.objects import bucket
-from cdcflow.sinks.objects.bucket import AlreadyThere
+from cdcflow.stores import bucket
+from cdcflow.stores.bucket import AlreadyThere
 
 SOURCE = {"kind": "postgres", "url": "postgresql://cdc@127.0.0.1:1/shop"}
 

@@ -16,8 +16,8 @@ from tests.support.objects.logs import put_away
 from cdcflow import local
 from cdcflow.config import Objects
 from cdcflow.log.files.layout import Layout
-from cdcflow.sinks.objects.bucket import Bucket, StoredObject
 from cdcflow.sinks.objects.store import BucketStore
+from cdcflow.stores.bucket import Bucket, StoredObject
 from cdcflow.tables.segments import OlderNeeded, sealed_range
 
 ORDERS = make_table("orders", id="int64")

@@ -15,8 +15,8 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.index import Indexing
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.folder import FolderReader
-from cdcflow.sinks.objects.bucket import Bucket, StoredObject
 from cdcflow.sinks.objects.store import BucketStore
+from cdcflow.stores.bucket import Bucket, StoredObject
 from cdcflow.tables.local.current import LocalCurrent
 
 ORDERS = make_table("orders", id="int64", v="string")

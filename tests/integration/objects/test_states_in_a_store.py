@@ -26,10 +26,10 @@ from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.folder import FolderReader
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import Uploaded
+from cdcflow.stores.bucket import Bucket
 from cdcflow.tables.local.current import LocalCurrent
 
 ORDERS = make_table("orders", id="int64", v="string")

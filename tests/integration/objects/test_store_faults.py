@@ -16,9 +16,9 @@ from cdcflow.log.files.layout import segment_name
 from cdcflow.log.read.reader import check, list_segments
 from cdcflow.sinks.files.log import FileLog
 from cdcflow.sinks.objects import uploads
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.doctor import doctor
 from cdcflow.sinks.objects.uploaded import status
+from cdcflow.stores.bucket import Bucket
 from cdcflow.testing.sinks import Writer, orders
 
 

@@ -22,11 +22,11 @@ from tests.support.objects.logs import put_away
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout
 from cdcflow.model.table import Table
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.spark import engine, job, read_cut
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.runtime.stores import check_commits
+from cdcflow.stores.bucket import Bucket
 from cdcflow.tables.formats.iceberg import TRANSACTIONS
 from cdcflow.tables.paths import Warehouse, table_path
 from cdcflow.tables.port import CurrentTable

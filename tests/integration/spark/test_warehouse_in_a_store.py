@@ -22,11 +22,11 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.reader import list_segments
 from cdcflow.model.stores import StoreAddress
 from cdcflow.model.table import Table
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.spark import job, read_cut
 from cdcflow.spark.cuts import published_cut
 from cdcflow.spark.runtime import stores
+from cdcflow.stores.bucket import Bucket
 from cdcflow.tables.paths import LEASE, Warehouse
 
 SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or 20261123

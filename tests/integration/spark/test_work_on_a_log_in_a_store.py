@@ -25,12 +25,12 @@ from cdcflow.log.maintenance.retention import LogRetention
 from cdcflow.log.maintenance.snapshots_before_expiry import Keeping
 from cdcflow.log.read.reader import check, list_segments
 from cdcflow.log.workers import Workers
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.remote_access import StoredLog
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import Uploaded
 from cdcflow.spark.executors.workers import over
+from cdcflow.stores.bucket import Bucket
 from cdcflow.wiring.logs import log_at
 
 pytestmark = pytest.mark.spark

@@ -28,7 +28,6 @@ from cdcflow.sinks.kafka import log as kafka_log
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.producer import Sender
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.stream import BinlogStream
@@ -37,6 +36,7 @@ from cdcflow.sources.postgres.lsn import START, Lsn
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.sources.postgres.stream import PostgresStream
+from cdcflow.stores.bucket import Bucket
 
 Counts = Callable[..., bool]
 

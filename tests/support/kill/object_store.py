@@ -21,7 +21,7 @@ from cdcflow.config import Objects
 from cdcflow.log.disk.layer import OsLayer
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
-from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.stores.bucket import Bucket
 
 STEPS: list[tuple[Any, str]] = [(Bucket, "put_new"), (Bucket, "put"), (Bucket, "delete")]
 STEPS += [(OsLayer, name) for name in ("rename", "unlink", "rmdir", "mkdir", "create")]

@@ -16,10 +16,10 @@ from pathlib import Path
 from cdcflow.config import Objects
 from cdcflow.errors import SinkUnavailable
 from cdcflow.log.files.layout import Layout
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.spark import engine, job, session
 from cdcflow.spark.formats import iceberg_branch
+from cdcflow.stores.bucket import Bucket
 from cdcflow.tables.paths import Warehouse
 
 

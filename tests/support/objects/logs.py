@@ -16,11 +16,11 @@ from cdcflow.log.read.reader import check, list_segments, read_rows
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET
 from cdcflow.sinks.files.log import FileLog
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.sinks.objects.uploaded import status
 from cdcflow.sinks.objects.uploads import Uploads
+from cdcflow.stores.bucket import Bucket
 from cdcflow.testing.sinks import PRODUCTS, Writer, changes, orders, transactions
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")

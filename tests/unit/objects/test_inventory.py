@@ -15,9 +15,9 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import Layout, LogFile, segment_name
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.model.position import SourceIdentity
-from cdcflow.sinks.objects import bucket, refusals
-from cdcflow.sinks.objects.bucket import Bucket, Digests, StoredObject
 from cdcflow.sinks.objects.inventory import suspects, together
+from cdcflow.stores import bucket, refusals
+from cdcflow.stores.bucket import Bucket, Digests, StoredObject
 
 SEGMENTS = 30
 

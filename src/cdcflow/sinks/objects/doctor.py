@@ -9,11 +9,11 @@ from cdcflow.errors import CdcflowError, SinkUnavailable
 from cdcflow.log.files.layout import Bounds, Layout, LogFile
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.log.read.check import Fault
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.inventory import counting, suspects, together
 from cdcflow.sinks.objects.restore import FindCopy
 from cdcflow.sinks.objects.upload import missing_parts
 from cdcflow.sinks.objects.uploaded import Uploaded, loss
+from cdcflow.stores.bucket import Bucket
 
 
 def doctor(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Finding]:

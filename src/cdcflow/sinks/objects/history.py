@@ -32,9 +32,9 @@ from cdcflow.log.format.segment import Segment, manifest_hash
 from cdcflow.log.format.topic_tail import SEGMENT_BYTES_MAX
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files.history import TOPIC_END, LockedHistory, Sealer, check_follows, learn
-from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket, StoredObject
 from cdcflow.sinks.objects.remote_sealer import StoreSealer
 from cdcflow.sinks.objects.upload import put_first, sizes
+from cdcflow.stores.bucket import AlreadyThere, Bucket, StoredObject
 
 
 class StoredHistory(LockedHistory):

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from cdcflow.log.files.layout import Bounds, Layout, segment_bounds, segment_name
 from cdcflow.log.format.segment import Segment
-from cdcflow.sinks.objects.bucket import Bucket, Digests
 from cdcflow.sinks.objects.upload import sizes
+from cdcflow.stores.bucket import Bucket, Digests
 
 AT_ONCE = 16
 """How many suspects are checked each time the maintenance lock is held."""

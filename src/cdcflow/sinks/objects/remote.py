@@ -8,9 +8,9 @@ from pathlib import Path
 from cdcflow.log.files import states
 from cdcflow.log.files.layout import Bounds, Layout, segment_bounds, segment_name, state_name, state_offset
 from cdcflow.log.format.segment import Segment
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.upload import missing_parts, put_log, put_manifest, put_segment, put_state
 from cdcflow.sinks.objects.uploaded import Uploaded
+from cdcflow.stores.bucket import Bucket
 
 
 class RemoteBucket:

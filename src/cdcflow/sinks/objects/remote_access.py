@@ -20,7 +20,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.model.stores import StoreAddress
 
 if TYPE_CHECKING:
-    from cdcflow.sinks.objects.bucket import Bucket
+    from cdcflow.stores.bucket import Bucket
 
 CACHE_BYTES_MAX = 4 << 30
 
@@ -67,7 +67,7 @@ def bucket_at(url: str, address: StoreAddress, doing: str, names: Mapping[str, s
         ConfigurationError: the store's client library is not installed here.
     """
     try:
-        from cdcflow.sinks.objects.bucket import Bucket
+        from cdcflow.stores.bucket import Bucket
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"{doing}: the package {error.name} is not installed on the machine that does it",

@@ -12,10 +12,10 @@ from cdcflow.log.disk.maintenance_lock import maintenance
 from cdcflow.log.files.layout import Bounds, Layout, widest_segments
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.log.maintenance.retention import REMOVED
-from cdcflow.sinks.objects.bucket import Bucket, Digests
 from cdcflow.sinks.objects.inventory import batches, counting, suspects, together, wrong_parts
 from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.upload import missing_parts, put_again
+from cdcflow.stores.bucket import Bucket, Digests
 
 FindCopy = Callable[[Segment, SegmentFile], Path | None]
 

@@ -25,7 +25,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailabl
 from cdcflow.log.files.layout import CHECKPOINT, Bounds, segment_bounds, segment_name, state_name, state_offset
 from cdcflow.log.format.segment import Segment, SegmentFile
 from cdcflow.model.stores import StoreAddress
-from cdcflow.sinks.objects.bucket import Bucket
+from cdcflow.stores.bucket import Bucket
 
 LEFT_FOR_S = 2 * 86400.0
 WIDER = 16

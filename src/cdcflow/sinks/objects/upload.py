@@ -23,7 +23,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailabl
 from cdcflow.log.files.layout import Layout, LogFile, segment_name, state_name
 from cdcflow.log.files.states import LogState
 from cdcflow.log.format.segment import Segment, SegmentFile
-from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket
+from cdcflow.stores.bucket import AlreadyThere, Bucket
 
 
 def put_log(bucket: Bucket, layout: Layout) -> None:

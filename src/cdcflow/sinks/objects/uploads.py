@@ -31,12 +31,12 @@ from cdcflow.log.disk.layer import OS_LAYER, FileLayer, storing, write_file
 from cdcflow.log.disk.maintenance_lock import maintenance
 from cdcflow.log.files.layout import CHECKPOINT, UPLOADS, Bounds, Layout, widest_segments
 from cdcflow.model.position import Checkpoint
-from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.inventory import together
 from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.sinks.objects.restore import FindCopy, Restorer
 from cdcflow.sinks.objects.upload import put_log, put_segment
 from cdcflow.sinks.objects.uploaded import Uploaded, loss
+from cdcflow.stores.bucket import Bucket
 
 LAST_TRY_S = 5.0
 """How long closing a log waits for pending uploads."""

@@ -23,7 +23,7 @@ from obstore.store import S3Store
 from cdcflow.config import Objects
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.stores import StoreAddress
-from cdcflow.sinks.objects import refusals
+from cdcflow.stores import refusals
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config
