@@ -47,6 +47,8 @@ def cases(rows: int, count: int) -> Iterator[tuple[str, dict[str, list[Outcome]]
         backlog = server.prepared(running, Path(folder), NARROW, rows, PER_TRANSACTION)
         capture = parties.capture(backlog, "never", parties.verified(backlog))
         yield "drain", rounds(both(capture), count, postmaster=running.postmaster)
+        capture = parties.capture(backlog, "auto", parties.verified(backlog))
+        yield "catch-up", rounds(both(capture), count, postmaster=running.postmaster)
     with tempfile.TemporaryDirectory() as folder, server.Server("tcp") as running:
         backfill.filled(running, NARROW, rows)
         source = contents.source_rows(running, NARROW)
