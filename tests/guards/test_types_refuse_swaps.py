@@ -16,7 +16,7 @@ from cdcflow.sources.mysql.gtids import MariadbGtids, MysqlGtids
 from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress
 from cdcflow.sources.mysql.stored_state import MySQLState
 from cdcflow.sources.postgres.lsn import Lsn, position_of
-from cdcflow.sources.postgres.naming import Names
+from cdcflow.sources.postgres.slot_names import Names
 from cdcflow.sources.postgres.slot import Slot
 from cdcflow.sources.postgres.unbroken import check_names
 from cdcflow.sources.memory.stored_state import MemoryState

@@ -32,7 +32,7 @@ from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
 from cdcflow.sources.mysql.position import Coordinate
 
 NONE_HIDDEN = np.empty(0, np.uint64)
-"""What an earlier run delivered is visible when a run begins: `preparing` waits for it."""
+"""What an earlier run delivered is visible when a run begins: `preparation` waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,11 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.mysql import binlog_status, doctor, overlap, sampling, second_opinion
+from cdcflow.sources.mysql import binlog_status, doctor, overlap, samples, second_opinion
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.chunks import MySQLChunks
-from cdcflow.sources.mysql.comparing import MySQLComparison
+from cdcflow.sources.mysql.comparison import MySQLComparison
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret, query
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
@@ -53,7 +53,7 @@ from cdcflow.sources.mysql.lives import Lives, ended_tables, new_tables
 from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.opinion_exclusions import can_read
 from cdcflow.sources.mysql.position import BinlogPosition
-from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
+from cdcflow.sources.mysql.preparation import WAIT_S, Before, Begun, Preparation
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stored_state import MySQLState
@@ -136,17 +136,17 @@ class MySQLSource:
                 marking.ensure(connection)
                 selected = self._select(before)
                 address = str(self._connector.address)
-                preparing = Preparing(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
+                preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
                 begun, state = self._prepare_position(
-                    preparing, checkpoint, before, slot, transactions_back, is_loss_accepted=accept_history_loss
+                    preparation, checkpoint, before, slot, transactions_back, is_loss_accepted=accept_history_loss
                 )
                 self._lives = Lives()
                 if before is not None and not is_lost:
-                    self._lives = self._found_lives(connection, preparing, before, begun, selected)
+                    self._lives = self._found_lives(connection, preparation, before, begun, selected)
         finally:
             self._connector.discard(connection)
         self._delivered = DeliveredGtids()
-        self._has_gtids = preparing.has_gtids
+        self._has_gtids = preparation.has_gtids
         if self._readers is not None and self._flavor == "mysql" and not self._has_gtids:
             raise ConfigurationError(
                 f"reading with executors from {self._connector.address}: its transactions have no GTIDs, and what an"
@@ -217,7 +217,7 @@ class MySQLSource:
         )
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
-        return self._catalog.ask(f"reading rows of {table}", lambda c: sampling.sample(c, table, key))
+        return self._catalog.ask(f"reading rows of {table}", lambda c: samples.sample(c, table, key))
 
     def sample_events(self, *, wanted: bool) -> None:
         is_installed = second_opinion.is_installed()
@@ -314,8 +314,8 @@ class MySQLSource:
             # Nothing is written: these marks have no stream to report them.
             marking = ReadOnlyMarks(self._flavor, Expectations())
             address = str(self._connector.address)
-            preparing = Preparing(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
-            preparing.again(stored)
+            preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
+            preparation.again(stored)
 
         try:
             self._catalog.ask(f"checking {where} at {self._connector.address}", question)
@@ -399,7 +399,7 @@ class MySQLSource:
     def _found_lives(
         self,
         connection: Connection,
-        preparing: Preparing,
+        preparation: Preparation,
         before: MySQLState,
         begun: Begun,
         selected: Selected,
@@ -408,7 +408,7 @@ class MySQLSource:
         wanted, present = self._catalog.wanted, frozenset(t.id for t in selected.good)
         captured = frozenset(t for t in before.captured if wanted.selects(t)) - selected.refused.keys()
         known, begin = before.lives, begun.position
-        is_other = before.server != preparing.server or begun.by_gtid
+        is_other = before.server != preparation.server or begun.by_gtid
         place = None if is_other else begin.coordinate
         ends = ended_tables(
             known,
@@ -419,12 +419,12 @@ class MySQLSource:
             is_kept=wanted.selection.names,
         )
         is_new = bool(present - captured or known.tables_ended_by(place) & present)
-        visible = preparing.visible_end() if is_new and place is not None and begin.xa is None else None
+        visible = preparation.visible_end() if is_new and place is not None and begin.xa is None else None
         return Lives(ends, new_tables(known, captured, present, position=place, visible=visible))
 
     def _prepare_position(
         self,
-        preparing: Preparing,
+        preparation: Preparation,
         checkpoint: Checkpoint,
         before: MySQLState | None,
         slot: str,
@@ -435,17 +435,17 @@ class MySQLSource:
         """Where the stream begins, and what to store of it."""
         others = before.others if before else {}
         new = MySQLState(
-            server=preparing.server,
-            has_all_gtids=preparing.has_gtids,
+            server=preparation.server,
+            has_all_gtids=preparation.has_gtids,
             slot=slot,
             compared_from=checkpoint.next_transaction,
             others=others,
         )
         if checkpoint.position is None or before is None:
-            return preparing.first(), new
+            return preparation.first(), new
         _check_slot(before, slot)
         try:
-            begun = preparing.again(_before(checkpoint.position, before))
+            begun = preparation.again(_before(checkpoint.position, before))
             if transactions_back is not None and not begun.by_gtid and before.compared_from is not None:
                 dump = self._dump(begun.position, by_gtid=False)
                 overlap.check_file(self._connector, dump)
@@ -455,7 +455,7 @@ class MySQLSource:
                 raise
         if is_loss_accepted:
             # Also if the old position still exists: the cause that stopped the stream may be right after it.
-            return preparing.first(), new
+            return preparation.first(), new
         again = replace(new, has_all_gtids=before.has_all_gtids)
         if begun.by_gtid:
             return begun, replace(again, foreign=begun.position.text)

@@ -27,21 +27,21 @@ from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.postgres import publication, sampling, slot
+from cdcflow.sources.postgres import publication, samples, slot
 from cdcflow.sources.postgres.catalog import Catalog, Selected
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
-from cdcflow.sources.postgres.comparing import PostgresComparison
+from cdcflow.sources.postgres.comparison import PostgresComparison
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, mapping_errors
 from cdcflow.sources.postgres.identity import check_database, check_server, identify, is_replaced
 from cdcflow.sources.postgres.known_tables import state_of_selected
 from cdcflow.sources.postgres.lives import Life, Lives, ended_lives
 from cdcflow.sources.postgres.lsn import START, Lsn, lsn_of, position_of
-from cdcflow.sources.postgres.naming import Names, made_name
-from cdcflow.sources.postgres.opening import Opening
-from cdcflow.sources.postgres.preparing import Preparing
+from cdcflow.sources.postgres.preparation import Preparation
 from cdcflow.sources.postgres.rewrites import RowVersions
+from cdcflow.sources.postgres.slot_names import Names, made_name
 from cdcflow.sources.postgres.stored_state import PostgresState, captured_names
+from cdcflow.sources.postgres.stream_start import StreamStart
 from cdcflow.sources.postgres.table_names import TableNames
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 from cdcflow.sources.postgres.unbroken import check_names, check_publication, check_unbroken
@@ -138,7 +138,7 @@ class PostgresSource:
                 new = [t for t in selected.good if t.rel.oid not in by_oid]
                 locked = publication.locked_tables(connection, names.publication, new)
                 selected, self._left_out = selected.without(locked), (*self._left_out, *sorted(locked))
-                done = Preparing(
+                done = Preparation(
                     self._connector,
                     connection,
                     names,
@@ -324,7 +324,7 @@ class PostgresSource:
         )
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
-        return self._catalog.ask(f"reading rows of {table}", lambda c: sampling.sample(c, table, key))
+        return self._catalog.ask(f"reading rows of {table}", lambda c: samples.sample(c, table, key))
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
@@ -336,7 +336,7 @@ class PostgresSource:
             self.tables()
         # A table that appears later, and has no binary form, restarts the stream in text when it arrives (`NeedsText`).
         has_binary = bool(self._has_binary)
-        opening = Opening(
+        start = StreamStart(
             self._connector,
             self._catalog,
             self._row_versions,
@@ -346,7 +346,7 @@ class PostgresSource:
             publication=state.publication,
             open_spool=open_spool,
         )
-        return opening.open(lsn_of(checkpoint.position), binary=self._settings.binary and has_binary)
+        return start.open(lsn_of(checkpoint.position), binary=self._settings.binary and has_binary)
 
     def chunks(self) -> Chunks[Connection, Any, Any]:  # Any: the dialect's own parts
         pool = Pool(Connector(self._settings.url, self._connector.secret), "chunks")

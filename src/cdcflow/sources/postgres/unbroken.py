@@ -12,9 +12,9 @@ from cdcflow.sources.postgres import publication
 from cdcflow.sources.postgres.connection import Connection, Connector, history_lost
 from cdcflow.sources.postgres.identity import IdentifiedSystem, check_history
 from cdcflow.sources.postgres.lsn import Lsn
-from cdcflow.sources.postgres.naming import Names
 from cdcflow.sources.postgres.publication import Publication
 from cdcflow.sources.postgres.slot import Slot
+from cdcflow.sources.postgres.slot_names import Names
 from cdcflow.sources.postgres.stored_state import PostgresState
 from cdcflow.sources.postgres.table_names import exists
 

@@ -50,7 +50,7 @@ class Before:
     by_gtid: bool
 
 
-class Preparing:
+class Preparation:
     """Finds positions at one server, through one connection."""
 
     def __init__(

@@ -22,7 +22,7 @@ from cdcflow.sources.postgres.connection import Connection, Connector
 from cdcflow.sources.postgres.identity import IdentifiedSystem
 from cdcflow.sources.postgres.known_tables import captured_now, captured_since, state_of_selected
 from cdcflow.sources.postgres.lsn import Lsn, lsn_of
-from cdcflow.sources.postgres.naming import Names
+from cdcflow.sources.postgres.slot_names import Names
 from cdcflow.sources.postgres.stored_state import PostgresState
 from cdcflow.sources.postgres.unbroken import check_publication, check_unbroken
 
@@ -43,7 +43,7 @@ class PositionAtServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Preparing:
+class Preparation:
     """One start at one server, through one connection.
 
     `position` and `before` are those of the log's checkpoint, `selected` the tables to capture. Older transactions may

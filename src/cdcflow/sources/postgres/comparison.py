@@ -8,7 +8,7 @@ from typing import Any
 from cdcflow.model.position import Position
 from cdcflow.model.table import Table
 from cdcflow.sources.engine.chunks import Chunks
-from cdcflow.sources.engine.comparing import ByChunks
+from cdcflow.sources.engine.comparison import ByChunks
 from cdcflow.sources.postgres.catalog import Catalog
 from cdcflow.sources.postgres.connection import Connection
 from cdcflow.sources.postgres.lsn import lsn_of, position_of

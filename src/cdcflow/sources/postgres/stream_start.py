@@ -22,7 +22,7 @@ from cdcflow.sources.postgres.unbroken import no_slot
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class StreamStart:
     """What a stream needs to be opened: how it decodes, and which connections it uses."""
 
     connector: Connector

@@ -16,7 +16,7 @@ from cdcflow.capture.interleave.messages import Visibility
 from cdcflow.model.position import Position
 from cdcflow.model.table import Table
 from cdcflow.sources.engine.chunks import Chunks
-from cdcflow.sources.engine.comparing import ByChunks
+from cdcflow.sources.engine.comparison import ByChunks
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.catalog import Catalog
 from cdcflow.sources.mysql.connection import Connection
