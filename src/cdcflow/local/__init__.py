@@ -65,7 +65,7 @@ def is_installed(table_format: str) -> bool:
     return True
 
 
-def local_engine(warehouse: Path, table_format: str, *, bounded: bool = False) -> LocalEngine:
+def local_engine(warehouse: Warehouse | Path | str, table_format: str, *, bounded: bool = False) -> LocalEngine:
     """Return the engine for a warehouse. `bounded`: it leaves large tables to Spark.
 
     Raises:
@@ -113,7 +113,7 @@ def current_rows() -> CurrentRows:
 
 def table_with_base(
     engine: LocalEngine,
-    warehouse: Path,
+    warehouse: Warehouse,
     layout: Layout,
     shape: Table,
     path: str,
@@ -144,7 +144,7 @@ def _check_installed(attempted: str, table_format: str) -> None:
 
 def merge(
     log: Layout | Path | str,
-    warehouse: Path | str,
+    warehouse: Warehouse | Path | str,
     tables: Collection[str] | None = None,
     *,
     on_edit: OnEdit = "warn",
@@ -162,7 +162,7 @@ def merge(
     from cdcflow.tables.job.engines import Engines
     from cdcflow.tables.paths import Warehouse
 
-    root = Warehouse.of(warehouse).folder
+    root = Warehouse.of(warehouse)
     with closing(local_engine(root, format_for(root, table_format))) as engine:
         engines = Engines(engine, remedy=NEEDS_SPARK)
         return job.merge(engines, log, root, tables, on_edit=on_edit, policies=policies)
@@ -170,7 +170,7 @@ def merge(
 
 def merge_logs(
     logs: Mapping[str, Layout | Path | str],
-    warehouse: Path | str,
+    warehouse: Warehouse | Path | str,
     *,
     without: Collection[str] = (),
     table_format: str | None = None,
@@ -189,13 +189,13 @@ def merge_logs(
 
     root = Warehouse.of(warehouse)
     listed = [several_logs.Merged(name, Layout.of(log), policies) for name, log in logs.items()]
-    with closing(local_engine(root.folder, format_for(root, table_format))) as engine:
+    with closing(local_engine(root, format_for(root, table_format))) as engine:
         return several_logs.merge_logs(Engines(engine, remedy=NEEDS_SPARK), listed, root, without=without)
 
 
 def read_live(
     log: Layout | Path | str,
-    warehouse: Path | str,
+    warehouse: Warehouse | Path | str,
     tables: Collection[str] | None = None,
     *,
     incomplete: bool = False,
@@ -210,20 +210,20 @@ def read_live(
     from cdcflow.tables.job import live
     from cdcflow.tables.local.live import LocalReader
 
-    root = _folder(warehouse)
+    root = _warehouse(warehouse)
     with closing(local_engine(root, format_for(root, None))) as engine:
         return live.read(LocalReader(engine), log, root, tables, incomplete=incomplete, policies=policies)
 
 
-def published_cut(warehouse: Path | str, cut: int | None = None, *, as_of: AsOf | None = None) -> Cut:
+def published_cut(warehouse: Warehouse | Path | str, cut: int | None = None, *, as_of: AsOf | None = None) -> Cut:
     """Return a published cut: its tables with their states, and the excluded ones (see `cdcflow.tables.local.cuts`)."""
     from cdcflow.tables.local import cuts
 
-    return cuts.published_cut(_folder(warehouse), cut, as_of)
+    return cuts.published_cut(_warehouse(warehouse), cut, as_of)
 
 
 def read_cut(
-    warehouse: Path | str,
+    warehouse: Warehouse | Path | str,
     cut: int | None = None,
     *,
     as_of: AsOf | None = None,
@@ -233,19 +233,19 @@ def read_cut(
     """Return all tables, or some, at one cut or point in time, in memory (see `cdcflow.tables.local.cuts.read_cut`)."""
     from cdcflow.tables.local import cuts
 
-    return cuts.read_cut(_folder(warehouse), cut, as_of, incomplete, tables)
+    return cuts.read_cut(_warehouse(warehouse), cut, as_of, incomplete, tables)
 
 
-def _folder(warehouse: Path | str) -> Path:
-    """Return the folder of the tables.
+def _warehouse(warehouse: Warehouse | Path | str) -> Warehouse:
+    """Return the warehouse of the tables.
 
     Raises:
-        ConfigurationError: a package that reads them is not installed, or the warehouse is not a folder.
+        ConfigurationError: a package that reads them is not installed.
     """
     from cdcflow.tables.formats import format_for
     from cdcflow.tables.paths import Warehouse
 
-    root = Warehouse.of(warehouse).folder
+    root = Warehouse.of(warehouse)
     _check_installed(f"reading {root} without Spark", format_for(root, None))
     return root
 

@@ -56,11 +56,11 @@ def attach_table(config: Config, name: str, path: str, as_of: str | None, order:
         order(base)
         return _heard_of(reader, shape.id, base)
 
-    with closing(local.local_engine(place.folder, chosen)) as engine:
+    with closing(local.local_engine(place, chosen)) as engine:
         is_wide = policies(config).of(name).readable == "wide"
         base = "" if known is None else known.base
         layout = sealed_layout(config)
-        made = local.table_with_base(engine, place.folder, layout, shape, path, as_of, wide=is_wide, known=base)
+        made = local.table_with_base(engine, place, layout, shape, path, as_of, wide=is_wide, known=base)
         report = made.run(order_base)
     if isinstance(config.log, FileLog):
         _wait_until_sealed(layout, shape.id, config.log.seal.age_max + SEAL_WAIT_S)

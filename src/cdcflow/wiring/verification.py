@@ -106,7 +106,7 @@ def _copies(
     if config.merge.engine == "spark" or not is_folder:
         return by_spark
     alone = config.merge.engine == "local" or missing_for_spark() is not None
-    engine = local.local_engine(place.folder, chosen, bounded=not alone)
+    engine = local.local_engine(place, chosen, bounded=not alone)
     stack.callback(engine.close)
 
     def by_local(kind: Against) -> Copy:

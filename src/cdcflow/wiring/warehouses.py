@@ -45,12 +45,12 @@ def engines(config: Config, spark: Any = None) -> Engines:
         return SparkEngine(spark or session_for(config), place, chosen)
 
     if settings.engine == "local":
-        return Engines(local.local_engine(place.folder, chosen), remedy=local.NEEDS_SPARK)
+        return Engines(local.local_engine(place, chosen), remedy=local.NEEDS_SPARK)
     is_folder = place.is_local and settings.catalog is None
     if settings.engine == "auto" and is_folder and local.is_installed(chosen):
         if spark is None and (missing := missing_for_spark()) is not None:
-            return Engines(local.local_engine(place.folder, chosen), remedy=local.needs_spark(missing))
-        return Engines(local.local_engine(place.folder, chosen, bounded=True), begin)
+            return Engines(local.local_engine(place, chosen), remedy=local.needs_spark(missing))
+        return Engines(local.local_engine(place, chosen, bounded=True), begin)
     return Engines(begin())
 
 
@@ -66,7 +66,7 @@ def reading_engine(config: Config) -> Engine:
     place = warehouse(config)
     chosen = format_for(place, config.merge.format)
     if place.is_local and config.merge.catalog is None and local.is_installed(chosen):
-        return local.local_engine(place.folder, chosen)
+        return local.local_engine(place, chosen)
     return engines(config).first
 
 

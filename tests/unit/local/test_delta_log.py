@@ -251,7 +251,7 @@ def test_log_with_an_unsupported_beginning_is_delegated_to_spark(tmp_path: Path)
 @pytest.mark.parametrize("path", ["file:///elsewhere/a.parquet", "/elsewhere/a.parquet"])
 def test_files_outside_of_the_table_are_delegated_to_spark(tmp_path: Path, path: str) -> None:
     with pytest.raises(HandOver, match="outside of its folder"):
-        deltalog.local_path(tmp_path, File(path, 1))
+        deltalog.name_of(File(path, 1))
 
 
 def test_bounds_are_kept_where_their_order_is_that_of_sql(tmp_path: Path) -> None:

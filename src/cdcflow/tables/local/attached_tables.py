@@ -14,7 +14,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.log.files.layout import Layout
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import MISSING, OFFSET, Table, word
+from cdcflow.tables.folders import open_folder
 from cdcflow.tables.job.attached_tables import Attached, stand
 from cdcflow.tables.local.bases import Base, Fitted, fit_base
 from cdcflow.tables.local.engine import LocalEngine
@@ -31,7 +31,7 @@ from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.evolution import evolve
 from cdcflow.tables.merge.modes import CURRENT
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.paths import table_path
+from cdcflow.tables.paths import Warehouse, table_path
 from cdcflow.tables.port import HandOver, TableSnapshot
 from cdcflow.tables.segments import Range, sealed_range
 
@@ -52,7 +52,15 @@ class Attaching:
     """One table with its base. `known` is the base that the daemon has recorded ("" if none)."""
 
     def __init__(
-        self, engine: LocalEngine, warehouse: Path, layout: Layout, shape: Table, base: Base, *, wide: bool, known: str
+        self,
+        engine: LocalEngine,
+        warehouse: Warehouse,
+        layout: Layout,
+        shape: Table,
+        base: Base,
+        *,
+        wide: bool,
+        known: str,
     ) -> None:
         self._engine = engine
         self._layout = layout
@@ -62,7 +70,7 @@ class Attaching:
         self._known = known
         self._path = table_path(shape.id)
         self._warehouse = warehouse
-        self._folder = warehouse.joinpath(*self._path)
+        self._folder = open_folder(warehouse).folder(*self._path)
         self._attempted = f"attaching {shape.id}"
 
     def run(self, order: Order) -> AttachReport:
@@ -74,7 +82,8 @@ class Attaching:
         """
         target = evolve(None, [self._shape], format_=self._engine.rules, mode=CURRENT).target
         found = fit_base(self._base, target, self._attempted)
-        self._warehouse.mkdir(parents=True, exist_ok=True)  # the location of Iceberg's catalog
+        if self._warehouse.is_local:
+            self._warehouse.folder.mkdir(parents=True, exist_ok=True)  # the location of Iceberg's catalog
         with closing(self._engine.table(self._path)) as there:
             # First what can be answered immediately.
             if self._is_attached(there, target):
@@ -95,7 +104,7 @@ class Attaching:
         """
         before = there.snapshot()
         if before is None:
-            if self._folder.is_dir() and any(self._folder.iterdir()):
+            if next(self._folder.entries(), None) is not None:
                 raise self._in_the_way("its folder is not empty")
             return False
         attached = Attached.of(before.properties)
@@ -119,7 +128,7 @@ class Attaching:
 
     def _in_the_way(self, why: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{self._attempted}: {why} already, at {self._folder}",
+            f"{self._attempted}: {why} already, at {self._folder.location}",
             remedy=f"to keep it run `cdcflow repair {word(self._shape.id)}`, which repairs what differs;"
             " otherwise move the folder away and attach again",
             runbook="attach",
@@ -136,7 +145,8 @@ class Attaching:
         except HandOver as reason:
             raise ConfigurationError(
                 f"{self._attempted}: only Spark can write this table: {reason}",
-                remedy=f"move {self._folder} away, and run `cdcflow backfill {word(self._shape.id)}` to read all of it",
+                remedy=f"move {self._folder.location} away, and run `cdcflow backfill {word(self._shape.id)}` to read"
+                " all of it",
                 runbook="attach",
             ) from reason
         if written.rows != rows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -20,7 +19,7 @@ from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import HandOver
 
 
-def published_cut(warehouse: Path, cut: int | None, as_of: AsOf | None) -> Cut:
+def published_cut(warehouse: Warehouse, cut: int | None, as_of: AsOf | None) -> Cut:
     """Return a published cut: its tables, each with its state, and the tables excluded from it. Without `cut`, its
     number, and `as_of` (see `cdcflow.tables.job.moments`), return the latest.
 
@@ -32,7 +31,7 @@ def published_cut(warehouse: Path, cut: int | None, as_of: AsOf | None) -> Cut:
 
 
 def read_cut(
-    warehouse: Path, cut: int | None, as_of: AsOf | None, incomplete: bool, tables: Collection[str] | None
+    warehouse: Warehouse, cut: int | None, as_of: AsOf | None, incomplete: bool, tables: Collection[str] | None
 ) -> dict[str, pa.Table]:
     """Return all tables at one cut, keyed by name, in memory; otherwise as `cdcflow.spark.cuts.read_cut`.
 
@@ -44,10 +43,10 @@ def read_cut(
         found = find(engine.cuts(), warehouse, cut, as_of)
         wanted = wanted_tables(found, tables, incomplete=incomplete)
         rows = partial(_rows, engine, warehouse, found)
-        return read_tables(found, wanted, rows, engine.name, Warehouse(warehouse), of_local)
+        return read_tables(found, wanted, rows, engine.name, warehouse, of_local)
 
 
-def _rows(engine: LocalEngine, warehouse: Path, cut: Cut, name: str) -> pa.Table:
+def _rows(engine: LocalEngine, warehouse: Warehouse, cut: Cut, name: str) -> pa.Table:
     table = cut.tables[name]
     with closing(engine.table(table.path.split("/"))) as there:
         try:

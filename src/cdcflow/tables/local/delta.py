@@ -8,13 +8,12 @@ commit that refers to it; a run that dies in between leaves an unreferenced file
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ import pyarrow.parquet as pq
 
 from cdcflow.errors import HistoryLost
 from cdcflow.log.files.parquet import repeating
-from cdcflow.tables.durable import sync_folder
+from cdcflow.tables.folders import WarehouseFolder, open_folder
 from cdcflow.tables.formats import delta
 from cdcflow.tables.formats.delta import (
     COLUMN_ID,
@@ -39,11 +38,12 @@ from cdcflow.tables.formats.delta import (
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.local import vectors
-from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, unread
+from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, name_of, unread
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile, rename_columns
 from cdcflow.tables.local.tables import TYPES, FileTable, type_of
 from cdcflow.tables.merge.format import Format
+from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import HandOver, Kept, TableSnapshot
 from cdcflow.version import __version__
 
@@ -59,6 +59,7 @@ prefixes."""
 
 _NAME = "delta.columnMapping.physicalName"
 _MAX_ID = "delta.columnMapping.maxColumnId"
+_OWN = re.compile(r".*\.parquet|deletion_vector_.*\.bin")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _SQL_WORDS = {text: word for word, text in delta.TYPES.items()}
 _WORDS = {type_: _SQL_WORDS.get(text, text) for text, type_ in TYPES.items()}
@@ -67,12 +68,12 @@ _WORDS = {type_: _SQL_WORDS.get(text, text) for text, type_ in TYPES.items()}
 class DeltaTables:
     """Implements `cdcflow.tables.local.tables.LocalTables`."""
 
-    def __init__(self, warehouse: Path, bytes_max: int | None) -> None:
-        self._warehouse = warehouse
+    def __init__(self, warehouse: Warehouse | Path, bytes_max: int | None) -> None:
+        self._warehouse = open_folder(Warehouse.of(warehouse))
         self._bytes_max = bytes_max
 
     def table(self, path: Sequence[str]) -> DeltaTable:
-        return DeltaTable(self._warehouse.resolve().joinpath(*path), self._bytes_max)
+        return DeltaTable(self._warehouse.folder(*path), self._bytes_max)
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, Conflict)
@@ -86,10 +87,10 @@ class DeltaTable(FileTable[File]):
 
     rules = RULES
 
-    def __init__(self, folder: Path, bytes_max: int | None) -> None:
-        super().__init__("/".join(folder.parts[-2:]), bytes_max)
-        self._folder = folder
-        self._log = DeltaLog(folder)
+    def __init__(self, folder: WarehouseFolder | Path, bytes_max: int | None) -> None:
+        self._folder = WarehouseFolder.of(folder)
+        super().__init__(self._folder.table_name, bytes_max)
+        self._log = DeltaLog(self._folder)
 
     def snapshot(self) -> TableSnapshot | None:
         self._changes.forget()
@@ -222,9 +223,8 @@ class DeltaTable(FileTable[File]):
         used = self._used_since(oldest)
         if used is None:
             raise HandOver(f"its log no longer contains what version {oldest} has")
-        gone = [path for path in self._written_before(before) if path.name not in used]
-        for path in gone:
-            path.unlink(missing_ok=True)
+        gone = [name for name in self._written_before(before) if name.rpartition("/")[2] not in used]
+        self._folder.delete(gone)
         return f"{len(gone)} files removed" if gone else ""
 
     def _used_since(self, oldest: int) -> set[str] | None:
@@ -241,23 +241,15 @@ class DeltaTable(FileTable[File]):
             if found is None:
                 return None
             files += [File.of(action["add"]) for action in found if "add" in action]
-        return {path.name for file in files for path in self._paths(file)}
+        return {name.rpartition("/")[2] for file in files for name in _names_of(file)}
 
-    def _paths(self, file: File) -> list[Path]:
-        """Return the paths of a file and its vector."""
-        vector = file.vector
-        found = [local_path(self._folder, file)]
-        if vector is not None and vector["storageType"] == "u":
-            found.append(self._folder / delta.vector_path(vector["pathOrInlineDv"]))
-        elif vector is not None and vector["storageType"] == "p":
-            raise HandOver("it has deletion vectors outside of its folder")
-        return found
-
-    def _written_before(self, at: float) -> list[Path]:
-        """Return files of rows and of vectors that are older than a time, in seconds since 1970."""
-        found = [*self._folder.rglob("*.parquet"), *self._folder.rglob("deletion_vector_*.bin")]
-        own = [path for path in found if not path.relative_to(self._folder).parts[0].startswith(("_", "."))]
-        return [path for path in own if path.stat().st_mtime < at]
+    def _written_before(self, at: float) -> list[str]:
+        """Return the names of files of rows and of vectors that are older than a time, in seconds since 1970."""
+        return [
+            entry.name
+            for entry in self._folder.entries()
+            if entry.modified < at and _OWN.fullmatch(entry.name.rpartition("/")[2]) and entry.name[0] not in "_."
+        ]
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -341,15 +333,18 @@ class DeltaTable(FileTable[File]):
         return Touched(file.size, self._count(file), int(file.vector["cardinality"]))
 
     def open_file(self, file: File) -> ScannedFile:
-        fields, path = self._fields, local_path(self._folder, file)
-        with reading(path):
-            opened = pq.ParquetFile(path)
+        fields, name = self._fields, name_of(file)
+        place = self._folder.place_of(name)
+        with reading(place):
+            opened = self._folder.open(name, file.size)
+            rows = pq.ParquetFile(opened.source)
         return ScannedFile(
-            opened,
+            rows,
             _schema(fields, _logical),
             _schema(fields, _physical),
             partial(vectors.deleted_numbers, self._folder, file.vector),
-            path,
+            place,
+            opened.fetch,
         )
 
     def read(self, file: File, columns: Sequence[str]) -> pa.Table:
@@ -402,7 +397,7 @@ class DeltaTable(FileTable[File]):
             actions.append({"txn": {"appId": app, "version": version, "lastUpdated": now}})
         actions += [file.remove_action(now) for file in old]
         if new:
-            sync_folder(self._folder)
+            self._folder.sync()
         self._log.commit([*actions, *(file.add_action() for file in new)])
 
     def _mark_deleted(self, marked: Sequence[tuple[File, Numbers]]) -> list[File]:
@@ -429,14 +424,26 @@ class DeltaTable(FileTable[File]):
         found = []
         for first in range(0, len(held), most):
             part = held.slice(first, most)
-            path = self._folder / f"part-00000-{uuid4()}-c000.zstd.parquet"
-            with path.open("wb") as file:
-                # A dictionary of values that never repeat costs half of the writing time, and space.
-                pq.write_table(part, file, compression="zstd", row_group_size=ROW_GROUP, use_dictionary=repeating(part))
-                file.flush()
-                os.fsync(file.fileno())
-            found.append(File(path.name, path.stat().st_size, _stats(part), None, _now_ms()))
+            name = f"part-00000-{uuid4()}-c000.zstd.parquet"
+            size = self._folder.write(name, partial(_write_rows, part))
+            found.append(File(name, size, _stats(part), None, _now_ms()))
         return found
+
+
+def _write_rows(rows: pa.Table, file: IO[bytes]) -> None:
+    # A dictionary of values that never repeat costs half of the writing time, and space.
+    pq.write_table(rows, file, compression="zstd", row_group_size=ROW_GROUP, use_dictionary=repeating(rows))
+
+
+def _names_of(file: File) -> list[str]:
+    """Return the names of a file and its vector."""
+    vector = file.vector
+    found = [name_of(file)]
+    if vector is not None and vector["storageType"] == "u":
+        found.append(delta.vector_path(vector["pathOrInlineDv"]))
+    elif vector is not None and vector["storageType"] == "p":
+        raise HandOver("it has deletion vectors outside of its folder")
+    return found
 
 
 class _Numbers:

@@ -1,4 +1,4 @@
-"""The log of a Delta table in a folder: read its current state, and commit one more version.
+"""The log of a Delta table: read its current state, and commit one more version.
 
     _delta_log/00000000000000000040.checkpoint.parquet    the whole state at version 40
                00000000000000000041.json                  the changes of version 41: one action per line
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +25,8 @@ import structlog
 from deltalake import DeltaTable as ForeignTable
 
 from cdcflow.errors import HistoryLost
-from cdcflow.tables.durable import make_folder, sync_file, sync_folder
+from cdcflow.tables.durable import sync_file
+from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats.delta import MAPPING, checkpoint_every
 from cdcflow.tables.formats.delta_commits import actions_of, identity, lines_of, set_aside, torn_since
 from cdcflow.tables.job.failures import reading
@@ -130,9 +129,9 @@ class DeltaLog:
     """A table's log, as of the latest `update`. `version` is -1 if there is no table. `commit_id` identifies the
     version's commit ("" if its file was cleaned up after a checkpoint)."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._place = folder / "_delta_log"
+    def __init__(self, folder: WarehouseFolder | Path) -> None:
+        self._folder = WarehouseFolder.of(folder)
+        self._place = self._folder.folder("_delta_log")
         self._forget()
 
     def _forget(self) -> None:
@@ -141,7 +140,7 @@ class DeltaLog:
         self.protocol: Action = {}
         self.metadata: Action = {}
         self.transactions: dict[str, int] = {}
-        self._checkpoint: Path | None = None
+        self._checkpoint: str | None = None
         self._since: list[Action] = []
         self._files: dict[tuple[str, str], File] | None = None
 
@@ -179,21 +178,22 @@ class DeltaLog:
 
     def drop_torn(self, published: int | None = None) -> None:
         """Set aside commits that a power cut left torn (see `torn_since`). For a merge, which holds the lease."""
-        if torn := torn_since(self._place, published):
-            set_aside(self._place, torn)
+        place = self._place.path
+        if place is not None and (torn := torn_since(place, published)):
+            set_aside(place, torn)
             self._forget()
 
     def _read(self, version: int) -> tuple[list[Action], str] | None:
         """Return a version's actions and the identity of its commit."""
         try:
-            content = self._commit_path(version).read_bytes()
+            content = self._place.read(_commit_name(version))
         except FileNotFoundError:
             return None
         found = actions_of(content)
         if found is not None:
             return list(found), identity(lines_of(content.decode()))
-        if self._commit_path(version + 1).exists():
-            raise _built_on_torn("/".join(self._folder.parts[-2:]), version)
+        if self._place.read_each([_commit_name(version + 1)]) != [None]:
+            raise _built_on_torn(self._folder.table_name, version)
         return None
 
     def at_time_ms(self, at_ms: float) -> int:
@@ -212,7 +212,7 @@ class DeltaLog:
         if self._files is None:
             self._files = {}
             if self._checkpoint is not None:
-                _take(self._files, ({"add": add} for add in _standing(self._checkpoint, "add")))
+                _take(self._files, ({"add": add} for add in self._in_checkpoint(self._checkpoint, "add")))
             _take(self._files, self._since)
         return list(self._files.values())
 
@@ -229,65 +229,71 @@ class DeltaLog:
         """
         version = self.version + 1
         text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
-        make_folder(self._place)
-        made = self._place / f".{uuid4()}.tmp"
         try:
-            with made.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(made, self._commit_path(version))
-            except FileExistsError as error:
-                raise Conflict(f"version {version} of {self._folder.name} already exists") from error
-        finally:
-            made.unlink()
-        sync_folder(self._place)
+            self._place.create(_commit_name(version), text.encode())
+        except FileExistsError as error:
+            raise Conflict(f"version {version} of {self._folder.table_name} already exists") from error
         self._apply(actions)
         self.commit_id = identity(lines_of(text))
         if version and version % checkpoint_every(self.metadata.get("configuration") or {}) == 0:
             self._write_checkpoint()
 
     def _write_checkpoint(self) -> None:
+        path = self._folder.path
+        if path is None:
+            return
         try:
-            table = ForeignTable(self._folder)
+            table = ForeignTable(path)
             table.create_checkpoint()
             # Before the commits that it replaces are removed.
-            sync_file(self._checkpoint_at(self.version))
-            sync_folder(self._place)
+            sync_file(path / "_delta_log" / _checkpoint_name(self.version))
+            self._place.sync()
             table.cleanup_metadata()
         except Exception as error:  # noqa: BLE001  whatever the error is: the commits themselves exist
-            _log.info("no checkpoint of a Delta table", table=self._folder.name, error=type(error).__name__)
-
-    def _commit_path(self, version: int) -> Path:
-        return self._place / f"{version:020d}.json"
-
-    def _checkpoint_at(self, version: int) -> Path:
-        return self._place / f"{version:020d}.checkpoint.parquet"
+            _log.info("no checkpoint of a Delta table", table=self._folder.table_name, error=type(error).__name__)
 
     def _begin(self, until: int | None) -> None:
-        names = os.listdir(self._place)
+        names = self._place.names()
         last = sys.maxsize if until is None else until
         checkpoints = [n for name in names if (found := _CHECKPOINT.fullmatch(name)) and (n := int(found[1])) <= last]
         versions = [n for name in names if (found := _VERSION.fullmatch(name)) and (n := int(found[1])) <= last]
         # A torn checkpoint counts as missing.
-        begin = next((n for n in sorted(checkpoints, reverse=True) if _is_readable(self._checkpoint_at(n))), -1)
+        begin = next((n for n in sorted(checkpoints, reverse=True) if self._is_readable(_checkpoint_name(n))), -1)
         newer = sorted(v for v in versions if v > begin and (until is None or v <= until))
         missing = next((n for n, v in enumerate(newer, begin + 1) if n != v), None)
         if missing is not None:
             if any(int(found[1]) >= missing for name in names if (found := _ANY_CHECKPOINT.match(name))):
                 raise LogBegun("its log begins with a checkpoint that only Spark reads")
-            raise _has_gap("/".join(self._folder.parts[-2:]), missing)
+            raise _has_gap(self._folder.table_name, missing)
         if begin < 0:
             return
-        self._checkpoint = self._checkpoint_at(begin)
-        if _standing(self._checkpoint, "sidecar"):
+        self._checkpoint = _checkpoint_name(begin)
+        if self._in_checkpoint(self._checkpoint, "sidecar"):
             raise HandOver("its log has a checkpoint that only Spark reads")
         self.version = begin
         self.commit_id = self.commit_id_of(begin)
         for kind in ("protocol", "metaData", "txn"):
-            for action in _standing(self._checkpoint, kind):
+            for action in self._in_checkpoint(self._checkpoint, kind):
                 self._note({kind: action})
+
+    def _is_readable(self, checkpoint: str) -> bool:
+        try:
+            with self._open(checkpoint):
+                return True
+        except pa.ArrowInvalid:
+            return False
+
+    def _in_checkpoint(self, checkpoint: str, kind: str) -> list[dict[str, Any]]:
+        """Return the actions of one kind in a checkpoint."""
+        with reading(self._place.place_of(checkpoint)), self._open(checkpoint) as file:
+            if kind not in file.schema_arrow.names:
+                return []
+            found = file.read(columns=[kind]).column(0).combine_chunks()
+        listed: list[dict[str, Any]] = found.filter(found.is_valid()).to_pylist(maps_as_pydicts="strict")
+        return listed
+
+    def _open(self, checkpoint: str) -> pq.ParquetFile:
+        return pq.ParquetFile(self._place.open(checkpoint).source)
 
     def _apply(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -361,26 +367,16 @@ def _vector(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return found if found and found.get("storageType") else None
 
 
-def _is_readable(checkpoint: Path) -> bool:
-    try:
-        pq.read_schema(checkpoint)
-    except pa.ArrowInvalid:
-        return False
-    return True
+def _commit_name(version: int) -> str:
+    return f"{version:020d}.json"
 
 
-def _standing(checkpoint: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the actions of one kind in a checkpoint."""
-    with reading(checkpoint):
-        if kind not in pq.read_schema(checkpoint).names:
-            return []
-        found = pq.read_table(checkpoint, columns=[kind], partitioning=None).column(0).combine_chunks()
-    listed: list[dict[str, Any]] = found.filter(found.is_valid()).to_pylist(maps_as_pydicts="strict")
-    return listed
+def _checkpoint_name(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
 
 
-def local_path(folder: Path, file: File) -> Path:
-    """Return the path of a file of a table.
+def name_of(file: File) -> str:
+    """Return the name of a file of a table in the table's folder.
 
     Raises:
         HandOver: it is outside of the table's folder, as in a clone.
@@ -388,7 +384,7 @@ def local_path(folder: Path, file: File) -> Path:
     parts = urlsplit(file.path)
     if parts.scheme or parts.path.startswith("/"):
         raise HandOver("it has files outside of its folder")
-    return folder / unquote(parts.path)
+    return unquote(parts.path)
 
 
 def unread(protocol: Action, metadata: Action) -> str | None:

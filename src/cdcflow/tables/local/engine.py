@@ -26,7 +26,7 @@ from cdcflow.tables.cut import (
     already_published,
     newest_of_each,
 )
-from cdcflow.tables.durable import sync_folder
+from cdcflow.tables.folders import WarehouseFolder, open_folder
 from cdcflow.tables.formats import rules_of
 from cdcflow.tables.job import text_files
 from cdcflow.tables.job.failures import kinds, of_system
@@ -34,7 +34,7 @@ from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
 from cdcflow.tables.local.tables import FileTable, LocalTables
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
-from cdcflow.tables.paths import CUTS
+from cdcflow.tables.paths import CUTS, Warehouse
 from cdcflow.tables.port import Failure, HandOver, Kept, Shown, TableSnapshot
 from cdcflow.tables.segments import InputFile, present
 
@@ -59,13 +59,18 @@ class LocalEngine:
     compacts_concurrently = False
 
     def __init__(
-        self, warehouse: Path, format_: str, changes_max: int | None = None, bytes_max: int | None = None
+        self,
+        warehouse: Warehouse | Path | str,
+        format_: str,
+        changes_max: int | None = None,
+        bytes_max: int | None = None,
     ) -> None:
         """Tables beyond these limits are left to another engine: more than `changes_max` changes, or more than
         `bytes_max` bytes of files that would have to be held in memory."""
-        self._warehouse = warehouse
+        self._warehouse = Warehouse.of(warehouse)
+        self._folder = open_folder(self._warehouse)
         self._changes_max = changes_max
-        self._tables = _tables(format_, warehouse, bytes_max)
+        self._tables = _tables(format_, self._warehouse, bytes_max)
         self.rules: Format = rules_of(format_)
 
     def close(self) -> None:
@@ -73,16 +78,16 @@ class LocalEngine:
         self._tables.close()
 
     def lease(self) -> AbstractContextManager[None]:
-        return folder_lease(self._warehouse)
+        return folder_lease(self._warehouse.folder)
 
     def upkeep_lease(self) -> AbstractContextManager[None]:
-        return upkeep_folder_lease(self._warehouse)
+        return upkeep_folder_lease(self._warehouse.folder)
 
     def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return present(layout, files, room)
 
     def cuts(self) -> LocalCuts:
-        return LocalCuts(self._tables, self._warehouse)
+        return LocalCuts(self._tables, self._folder)
 
     def table(self, path: Sequence[str]) -> FileTable[Any]:
         return self._tables.table(path)
@@ -96,10 +101,10 @@ class LocalEngine:
         return next((why for shape in {f.shape for f in files} if (why := _strange(shape, mode)) is not None), None)
 
     def read_text(self, path: Sequence[str]) -> str | None:
-        return text_files.read_text(self._warehouse, path)
+        return text_files.read_text(self._folder, path)
 
     def write_text(self, path: Sequence[str], text: str) -> None:
-        text_files.write_text(self._warehouse, path, text)
+        text_files.write_text(self._folder, path, text)
 
     def is_conflict(self, error: BaseException) -> bool:
         return self._tables.is_conflict(error)
@@ -126,7 +131,7 @@ def _strange(shape: Table, mode: ModeRules) -> str | None:
     return None
 
 
-def _tables(format_: str, warehouse: Path, bytes_max: int | None) -> LocalTables:
+def _tables(format_: str, warehouse: Warehouse, bytes_max: int | None) -> LocalTables:
     # Imported here, so that a format does not need the other's packages.
     if format_ == "iceberg":
         from cdcflow.tables.local.iceberg import IcebergTables
@@ -159,9 +164,9 @@ _COLUMNS = pa.schema(
 class LocalCuts:
     """Implements `cdcflow.tables.port.Cuts`, on the same table that Spark uses."""
 
-    def __init__(self, tables: LocalTables, warehouse: Path) -> None:
+    def __init__(self, tables: LocalTables, folder: WarehouseFolder) -> None:
         self._tables = tables
-        self._warehouse = warehouse
+        self._folder = folder
         self._table = tables.table((CUTS,))
         self._version: int | None = None
 
@@ -241,7 +246,7 @@ class LocalCuts:
                 raise
             self._version = _version(self._table.snapshot())
             # This also makes the deletion of SQLite's journal durable: if it reappeared, it would undo the commit.
-            sync_folder(self._warehouse)
+            self._folder.sync()
 
     def _publish(self, cut: Cut, there: TableSnapshot | None) -> None:
         said = {"log": cut.log_id, "cut": cut.cut}

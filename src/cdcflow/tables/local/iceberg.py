@@ -119,8 +119,8 @@ class _Change(Transaction):
 class IcebergTables:
     """Implements `cdcflow.tables.local.tables.LocalTables`."""
 
-    def __init__(self, warehouse: Path, bytes_max: int | None) -> None:
-        self._warehouse = warehouse
+    def __init__(self, warehouse: Warehouse | Path, bytes_max: int | None) -> None:
+        self._warehouse = Warehouse.of(warehouse).folder
         self._bytes_max = bytes_max
         self._pinned: dict[Path, tuple[int, int]] = {}
 

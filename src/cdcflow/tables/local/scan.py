@@ -5,7 +5,7 @@ A row's number is its position in the file, including deleted and unread rows. N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cdcflow.model.table import MISSING
+from cdcflow.tables.folders import Span
 from cdcflow.tables.job.failures import reading
 
 Numbers = NDArray[np.int64]
@@ -33,6 +34,9 @@ Ends = tuple[Any, Any]
 
 ROWS_AT_ONCE = 1 << 21
 """The keys of at most this many rows are held in memory, unless a single row group has more."""
+
+FETCHED_BYTES = 32 << 20
+"""At most this many bytes of a file are requested ahead, unless a single row group has more."""
 
 SLICE_ROWS = 1 << 16
 """Deleted rows are filtered in slices of this many rows, by as many threads as there are processors."""
@@ -52,7 +56,7 @@ class ScannedFile:
 
     `schema`: the table's columns. `held`: the same columns, nested ones included, as files name them; a column that
     this file lacks is NULL in each row. `deleted` returns the numbers of the file's deleted rows. `place`: the name of
-    the file in errors.
+    the file in errors. `fetch` requests the parts of the file that are read next, where reading each alone is slow.
     """
 
     def __init__(
@@ -62,8 +66,10 @@ class ScannedFile:
         held: pa.Schema,
         deleted: Callable[[], Numbers],
         place: Path | str = "",
+        fetch: Callable[[Sequence[Span]], None] | None = None,
     ) -> None:
         self._place = place
+        self._fetch = fetch
         self._file = file
         self._schema = schema
         self._leaves = _leaves(self._file.schema_arrow)
@@ -132,7 +138,8 @@ class ScannedFile:
         if not len(self.deleted_rows):
             return self.read(self.groups, columns)
         with ThreadPoolExecutor(pa.cpu_count()) as threads:
-            parts = [part for group in self.groups for part in self._living(group, columns, threads)]
+            groups = self._fetch_groups(self.groups, columns)
+            parts = [part for group in groups for part in self._living(group, columns, threads)]
         return self._with_table_names(pa.concat_tables(parts), columns, len(self) - len(self.deleted_rows))
 
     def _living(self, group: RowGroup, columns: Sequence[str], threads: Executor) -> list[pa.Table]:
@@ -149,7 +156,36 @@ class ScannedFile:
         """Read those of the columns that may have a value in the file, in the file's types."""
         own = [self._names[c] for c in columns if self._has(c)]
         with reading(self._place):
+            if self._fetch is not None:
+                self._fetch([span for group in groups for span in self._spans(group, own)])
             return self._file.read_row_groups([g.number for g in groups], columns=own)
+
+    def _fetch_groups(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[RowGroup]:
+        """Yield row groups, for each of which `_read` is called next; the parts of several are requested together."""
+        if self._fetch is None:
+            yield from groups
+            return
+        own = [self._names[c] for c in columns if self._has(c)]
+        held = {group.number: self._spans(group, own) for group in groups}
+        portion: list[RowGroup] = []
+        size = 0
+        for group in groups:
+            more = sum(end - start for start, end in held[group.number])
+            if portion and size + more > FETCHED_BYTES:
+                self._fetch([span for one in portion for span in held[one.number]])
+                yield from portion
+                portion, size = [], 0
+            portion.append(group)
+            size += more
+        self._fetch([span for one in portion for span in held[one.number]])
+        yield from portion
+
+    def _spans(self, group: RowGroup, own: Sequence[str]) -> list[Span]:
+        """Return where the file has these of its columns in a row group."""
+        told = self._file.metadata.row_group(group.number)
+        chunks = [told.column(leaf) for name in own for leaf in self._leaves[name]]
+        starts = [c.dictionary_page_offset if c.has_dictionary_page else c.data_page_offset for c in chunks]
+        return [(start, start + c.total_compressed_size) for start, c in zip(starts, chunks, strict=True)]
 
     def _has(self, column: str) -> bool:
         """Return whether the file may have a value in the column. Its statistics do not distinguish an empty list, or a
@@ -184,10 +220,11 @@ class ScannedFile:
     def take(self, numbers: Numbers, columns: Sequence[str]) -> pa.Table:
         """Return these columns of these rows."""
         parts = [pa.schema([self._schema.field(c) for c in columns]).empty_table()]
-        for group in self.groups:
-            begin, end = np.searchsorted(numbers, [group.first, group.first + group.rows])
-            if begin < end:
-                parts.append(self.read([group], columns).take(pa.array(numbers[begin:end] - group.first)))
+        ends = {g.number: np.searchsorted(numbers, [g.first, g.first + g.rows]) for g in self.groups}
+        touched = [group for group in self.groups if ends[group.number][0] < ends[group.number][1]]
+        for group in self._fetch_groups(touched, columns):
+            begin, end = ends[group.number]
+            parts.append(self.read([group], columns).take(pa.array(numbers[begin:end] - group.first)))
         return pa.concat_tables(parts)
 
 

@@ -9,7 +9,6 @@ content are big-endian. Source: https://github.com/delta-io/delta/blob/master/PR
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from array import array
@@ -22,6 +21,7 @@ from uuid import uuid4
 import numpy as np
 from pyroaring import BitMap64
 
+from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats.delta import from_z85, to_z85, vector_path
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.scan import NONE, Numbers
@@ -29,9 +29,11 @@ from cdcflow.tables.port import HandOver
 
 _MAGIC = 1681511377
 _VERSION = b"\1"
+_WORD = 4
+"""Bytes of a vector's size, before it, and of its checksum, after it."""
 
 
-def deleted_numbers(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
+def deleted_numbers(folder: WarehouseFolder | Path, vector: Mapping[str, Any] | None) -> Numbers:
     """Return the numbers of a file's rows that its deletion vector marks as deleted.
 
     Raises:
@@ -42,17 +44,27 @@ def deleted_numbers(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
     kind, stored = vector["storageType"], vector["pathOrInlineDv"]
     if kind == "i":
         return _unpack(from_z85(stored)[: vector["sizeInBytes"]])
-    path = folder / vector_path(stored) if kind == "u" else Path(unquote(urlsplit(stored).path))
-    with reading(path), path.open("rb") as file:
-        file.seek(vector["offset"] or 0)
-        (size,) = struct.unpack(">I", file.read(4))
-        content = file.read(size)
-        if struct.unpack(">I", file.read(4)) != (zlib.crc32(content),):
+    place, name = _place(WarehouseFolder.of(folder), kind, stored)
+    with reading(place.place_of(name)):
+        framed = place.read_part(name, vector["offset"] or 0, vector["sizeInBytes"] + 2 * _WORD)
+        (size,) = struct.unpack(">I", framed[:_WORD])
+        content, checksum = framed[_WORD:][:size], framed[_WORD + size :][:_WORD]
+        if struct.unpack(">I", checksum) != (zlib.crc32(content),):
             raise HandOver("it has a deletion vector with a wrong checksum")
     return _unpack(content)
 
 
-def write(folder: Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
+def _place(folder: WarehouseFolder, kind: str, stored: str) -> tuple[WarehouseFolder, str]:
+    """Return the folder and the name of a vector's file: in the table's folder, or anywhere on this machine."""
+    if kind == "u":
+        return folder, vector_path(stored)
+    if folder.path is None:
+        raise HandOver("it has deletion vectors outside of its folder")
+    path = Path(unquote(urlsplit(stored).path))
+    return WarehouseFolder.of(path.parent), path.name
+
+
+def write(folder: WarehouseFolder | Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
     """Write a file with a vector for each of these sets of rows; it is durable, but not yet its name. Return the log's
     descriptor of each vector."""
     id_ = uuid4()
@@ -69,10 +81,7 @@ def write(folder: Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
         }
         found.append(said)
         content += struct.pack(">I", len(packed)) + packed + struct.pack(">I", zlib.crc32(packed))
-    with (folder / f"deletion_vector_{id_}.bin").open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    WarehouseFolder.of(folder).write(f"deletion_vector_{id_}.bin", lambda file: file.write(content))
     return found
 
 
