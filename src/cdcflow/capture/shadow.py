@@ -106,7 +106,7 @@ class Shadow:
         self._number = 0
         self._sample: _Sample | None = None
         self._progress = Progress({})
-        self._now = self._next_at = -1e9
+        self._now, self._asked_at = 0.0, -1e9
         self._asked: dict[TableId, int] = {}  # at which number a table was read last
         self._turn = 0
         self._counts = {"shadow_checks": 0, "shadow_differences": 0, "shadow_moved_on": 0, "shadow_events": 0}
@@ -164,7 +164,7 @@ class Shadow:
         if self.every_s is None or not isinstance(run, Run) or (self._sample is not None and self._sample.is_asked):
             return
         latest = max(self._asked.values(), default=0)
-        before = latest if self._now < self._next_at else latest + 1
+        before = latest + 1 if self._now - self._asked_at >= self.every_s else latest
         if self._sample is not None:
             before = self._asked.get(self._sample.table.id, 0)
         for batch in sorted(run.batches, key=lambda b: self._asked.get(b.table.id, 0)):
@@ -226,10 +226,10 @@ class Shadow:
             if self.every_s is None:  # switched off since
                 self._forget(sample)
                 return False
-            if self._now < self._next_at:
+            if self._now - self._asked_at < self.every_s:
                 return False
             sample.is_asked = True
-            self._next_at = self._now + self.every_s
+            self._asked_at = self._now
             self._asked[sample.table.id] = max(self._asked.values(), default=0) + 1
             return True
 
@@ -420,7 +420,7 @@ class EventChecks:
         self._on_compared = on_compared
         self._source: Source | None = None
         self._wanted: bool | None = None
-        self._next_at = -1e9
+        self._asked_at = -1e9
 
     def look(self, now_s: float, every_s: float | None, tasks: SourceTasks, source: Source) -> None:
         """Have the kept event compared, if it is time. `every_s` None: stop."""
@@ -429,9 +429,9 @@ class EventChecks:
             self._source, self._wanted = source, wanted
             if isinstance(source, SecondOpinion):
                 source.sample_events(wanted=wanted)
-        if every_s is None or now_s < self._next_at or not isinstance(source, SecondOpinion):
+        if every_s is None or now_s - self._asked_at < every_s or not isinstance(source, SecondOpinion):
             return
-        self._next_at = now_s + every_s
+        self._asked_at = now_s
         tasks.call(lambda: self._compare(source))
 
     def _compare(self, source: SecondOpinion) -> None:

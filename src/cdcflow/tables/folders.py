@@ -51,8 +51,9 @@ class RandomAccess:
 class WarehouseFolder(ABC):
     """A folder of a warehouse. May be used from several threads.
 
-    Each method may raise FileNotFoundError for a missing file, unless its description has a different result for that. In an object store each
-    method may raise SinkUnavailable (it does not answer; try again) or ConfigurationError (it refuses).
+    Each method may raise FileNotFoundError for a missing file, unless its description has a different result for that.
+    In an object store each method may raise SinkUnavailable (it does not answer; try again) or ConfigurationError (it
+    refuses).
     """
 
     location: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -10,10 +11,15 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.servers.postgres import PostgresServer
 from tests.support.daemon.running_shop import Shop, planned, said
+
+from cdcflow.config import Objects
+from cdcflow.log.files.layout import Layout
+from cdcflow.log.maintenance.index import Indexing
 
 pytestmark = pytest.mark.postgres
 CANARY = "c4n4ry-of-sixteen-characters"
@@ -161,6 +167,53 @@ def test_retention_notifications_checks_and_opentelemetry_traces_begin_while_run
     here.end()
     told = [json.loads(line)["event"] for line in (here.folder / "told").read_text().splitlines()]
     assert told == ["stopped"], "what was read before is no news"
+
+
+def page(port: int, path: str, host: str = "localhost") -> tuple[int, str]:
+    """The answer's code and text to a request that names a host."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", path, headers={"Host": host})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_log_and_service_settings_apply_while_running(here: Shop, objects: Objects) -> None:
+    """The index of keys did not change until a restart, though the plan said that it would change at once."""
+    port, layout = free_port(), Layout(here.folder / "log")
+    here.rest["log"] |= {"index": False, "seal": {"age_max": "1h"}}
+    here.rest["service"] = {"listen": f"127.0.0.1:{port}", "freshness_every": "1h"}
+    here.write()
+    here.start()
+    assert not layout.segment_offsets()
+    store = {k: v for k, v in objects.model_dump(mode="json").items() if v is not None}
+    here.rest["log"] |= {"seal": {"age_max": "1s"}, "objects": store}
+    here.write()
+    assert {change["taken"] for change in planned()["settings"]} == {"next cut"}
+    said("apply", "--yes")
+    here.wait_until(lambda s: s["settings"]["number"] == 2, "the capture with these settings")
+    here.database.execute("INSERT INTO orders VALUES (2)")
+    here.wait_until(lambda s: int(s.get("upload_offset") or 0) > 0, "a sealed segment in the store")
+    assert Indexing(layout).last_offset == 0
+    assert page(port, "/status", "cdc.internal")[0] == 421
+    assert 'table="public.orders"' in page(port, "/metrics")[1]
+
+    here.rest["log"]["index"] = True
+    here.rest["service"] |= {"hosts": ["cdc.internal"], "metrics_per_table": "never", "freshness_every": "200ms"}
+    here.write()
+    assert {change["taken"] for change in planned()["settings"]} == {"running"}
+    said("apply", "--yes")
+    here.wait_until(lambda _: Indexing(layout).last_offset > 0, "the keys to be indexed")
+    here.wait_until(lambda _: page(port, "/status", "cdc.internal")[0] == 200, "the host's name to be known")
+    assert 'table="public.orders"' not in page(port, "/metrics")[1]
+    proofs: set[float] = set()  # each attempt begins with one
+
+    def has_many(status: dict[str, Any]) -> bool:
+        proofs.add(status["tables"]["public.orders"]["fresh_as_of"])
+        return len(proofs) > 2
+
+    here.wait_until(has_many, "further proofs of freshness")
+    assert here.ask("status")["counts"]["attempts"] == 2, "only settings of the log end an attempt"
+    here.end()
 
 
 def test_a_stop_during_a_pause_is_in_the_log_once_it_is_open_again(here: Shop) -> None:

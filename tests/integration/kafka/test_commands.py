@@ -9,6 +9,8 @@ import pytest
 import yaml
 from tests.servers.proxy import TcpProxy
 from tests.support.daemon.bank import Bank
+from tests.support.daemon.changed_settings import Changing
+from tests.support.kafka.topics import committed
 from typer.testing import CliRunner, Result
 
 from cdcflow import wiring
@@ -104,3 +106,25 @@ def test_doctor_names_unreachable_brokers(bank: Bank, monkeypatch: pytest.Monkey
     errors = [f for f in json.loads(found.stdout) if f["level"] == "error"]
     assert len(errors) == 1
     assert "log.kafka.brokers" in errors[0]["remedy"]
+
+
+def test_settings_of_a_log_in_kafka_apply_while_the_capture_runs(bank: Bank) -> None:
+    """The largest record: the operator of the brokers lowers it, and the daemon must not have to stop for that."""
+    changing, topic = Changing(bank, bank.configure), bank.log_settings["kafka"]
+    changing.use(*bank.tables)
+
+    def largest() -> int:
+        return max(len(message.value or b"") for message in committed(topic["brokers"], topic["topic"])[counted:])
+
+    counted = 0
+    with changing.capturing() as capture:
+        changing.catch_up()
+        assert largest() > 4000, "a row has a column of 2,880 bytes, and a record several rows"
+        counted = len(committed(topic["brokers"], topic["topic"]))
+        topic["message_bytes"] = "2kB"
+        changing.use(*bank.tables)
+        changing.reload(capture)
+        bank.write(seed=5, transactions=40)
+        changing.catch_up()
+        assert 1000 < largest() <= 2000
+    bank.assert_log_equals_source()

@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,15 @@ CANARY = "c4n4ry-s3cret"
 runner = CliRunner()
 
 
-class Shop:
-    """A folder with a settings file, and perhaps a daemon that runs by it."""
+class DaemonFolder:
+    """A folder with a settings file, and perhaps a daemon that runs by it. `table`: its first backfill is awaited."""
 
-    def __init__(self, folder: Path, database: Database) -> None:
+    def __init__(self, folder: Path, source: Mapping[str, Any], table: str) -> None:
         self.folder = folder
-        self.database = database
+        self.table = table
         self.file = folder / "cdcflow.yaml"
         self.output = folder / "daemon.log"
-        self.source: dict[str, Any] = {"kind": "postgres", "url": database.url, "tables": ["public.orders"]}
+        self.source: dict[str, Any] = {"tables": [table], **source}
         self.rest: dict[str, Any] = {
             "log": {"path": "log", "seal": {"age_max": "1s"}},
             "merge": {"spark": {"spark.hadoop.fs.s3a.secret.key": CANARY}},
@@ -46,7 +46,7 @@ class Shop:
         command = [sys.executable, "-m", "cdcflow.cli", "run", "--json"]
         with self.output.open("ab") as file:
             self.daemon = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
-        self.wait_until(lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "done", "orders")
+        self.wait_until(lambda s: s.get("tables", {}).get(self.table, {}).get("state") == "done", self.table)
 
     def wait_until(self, wished: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         def status() -> dict[str, Any] | None:
@@ -81,6 +81,14 @@ class Shop:
         if self.daemon is not None:
             self.daemon.kill()
             self.daemon.wait()
+
+
+class Shop(DaemonFolder):
+    """A daemon on PostgreSQL with a table `orders`."""
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self.database = database
+        super().__init__(folder, {"kind": "postgres", "url": database.url}, "public.orders")
 
 
 def said(*arguments: str, code: int = 0, answer: str | None = None) -> str:

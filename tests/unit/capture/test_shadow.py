@@ -565,6 +565,17 @@ def test_nothing_is_read_unless_the_check_is_switched_on() -> None:
         assert on.tasks.given == []
 
 
+def test_a_shorter_interval_applies_at_once() -> None:
+    """An operator who shortens an hour to ten seconds does not wait for the end of the hour."""
+    with staged(every_s=3600.0) as on:
+        on.change((1, "a", 1.0))
+        on.check()
+        on.shadow.every_s = 10.0
+        on.change((1, "b", 1.0))
+        on.check()
+        assert on.counts == (2, 0, 0)
+
+
 def test_no_more_is_read_than_the_setting_allows(on: Stage) -> None:
     """One read by key each time, however many changes come, and of however many tables."""
     for number in range(20):
@@ -859,6 +870,17 @@ def test_row_events_are_compared_one_each_interval_while_it_is_on(on: Stage, dou
     on.look(0.0)
     on.tasks.run()
     assert (doubted.wanted, on.shadow.counts["shadow_events"]) == ([True, False, True], 1)
+
+
+def test_a_shorter_interval_of_row_events_applies_at_once(on: Stage, doubted: Doubted) -> None:
+    """As for rows that are read again."""
+    doubted.found = [EQUAL, EQUAL]
+    on.shadow.every_s = 3600.0
+    for every_s in (3600.0, 10.0):
+        on.shadow.every_s = every_s
+        on.look(10.0)
+        on.tasks.run()
+    assert on.shadow.counts["shadow_events"] == 2
 
 
 def test_each_source_learns_whether_events_are_needed(on: Stage, doubted: Doubted) -> None:

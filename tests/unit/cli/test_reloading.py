@@ -12,7 +12,7 @@ from cdcflow import wiring
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.plan import plan
 from cdcflow.capture.settings import CaptureSettings
-from cdcflow.config import Config, load
+from cdcflow.config import Config, FileLog, load
 from cdcflow.config.changes import SettingChange, changes, settings_as_text
 from cdcflow.daemon.reload import Reloading
 from cdcflow.errors import ConfigurationError
@@ -81,6 +81,18 @@ def test_what_depends_on_the_source_follows_once_the_capture_has_it(stage: Stage
     stage.settings_number = 2
     stage.reloading._follow()
     assert stage.used[-1].database.url == "postgresql://cdc@other/shop"
+
+
+@pytest.mark.parametrize("log", [{"index": False}, {"retention": {"age": "7d"}}], ids=["index", "retention"])
+def test_a_setting_of_log_maintenance_applies_at_once(stage: Stage, log: dict[str, Any]) -> None:
+    """The capture does not use it, so nothing reports later that the capture has it: the daemon continued to index."""
+    stage.begin()
+    stage.write(log={"path": "log", **log})
+    stage.reloading.reload()
+    (used,) = stage.used
+    assert isinstance(used.log, FileLog)
+    assert (used.log.index, used.log.retention is not None) == ("index" not in log, "retention" in log)
+    assert [in_place for _, in_place in stage.given] == [True]
 
 
 def test_component_that_cannot_run_refuses_the_whole_file(stage: Stage) -> None:

@@ -18,8 +18,43 @@ from cdcflow.config.changes import RULES, rule_for
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.wiring.captures import limits
 
+APPLIED = {
+    "source.backfill": (
+        "integration/daemon/test_running_backfill.py::test_each_setting_of_a_backfill_applies_while_the_daemon_runs",
+        "integration/mysql_daemon/test_running_backfill.py::"
+        "test_each_setting_of_a_backfill_applies_while_the_daemon_runs",
+    ),
+    "source": (
+        "integration/daemon/test_changed_settings.py::test_table_is_excluded_and_included_again_while_running",
+        "integration/mysql_daemon/test_changed_settings.py::test_table_is_excluded_and_included_again_while_running",
+    ),
+    "log.retention": (
+        "integration/cli/test_settings_beside_the_capture.py::"
+        "test_retention_notifications_checks_and_opentelemetry_traces_begin_while_running",
+    ),
+    "log.kafka": ("integration/kafka/test_commands.py::test_settings_of_a_log_in_kafka_apply_while_the_capture_runs",),
+    "publish": (
+        "integration/publish/test_settings_while_running.py::"
+        "test_publishing_begins_moves_is_refused_and_ends_while_the_daemon_runs",
+    ),
+    "service.traces": (
+        "integration/cli/test_settings_beside_the_capture.py::"
+        "test_retention_notifications_checks_and_opentelemetry_traces_begin_while_running",
+    ),
+    "service": (
+        "integration/cli/test_settings_beside_the_capture.py::"
+        "test_http_is_opened_moved_refused_and_closed_while_running",
+        "integration/cli/test_settings_beside_the_capture.py::test_log_and_service_settings_apply_while_running",
+    ),
+    **dict.fromkeys(
+        ("log.index", "log.seal", "log.objects"),
+        ("integration/cli/test_settings_beside_the_capture.py::test_log_and_service_settings_apply_while_running",),
+    ),
+}
+"""The tests that change settings of a running daemon and observe the effect, by rule."""
 PREFIX = "source.backfill."
 RUNNING = [rule.name.removeprefix(PREFIX) for rule in RULES if rule.taken == "running" and rule.name.startswith(PREFIX)]
+TESTS = Path(__file__).parents[2]
 SOURCES = Path(cdcflow.__file__).parent / "sources"
 DIALECTS = {
     "postgres": "postgresql://localhost/shop",
@@ -44,6 +79,15 @@ def test_no_dialect_reads_a_setting_that_changes_while_it_runs() -> None:
         if isinstance(node, ast.Attribute) and node.attr in RUNNING
     ]
     assert found == []
+
+
+def test_each_rule_is_tested_on_a_running_daemon() -> None:
+    """A rule promises that no restart is needed; one of them was wrong, and only a running daemon could show it."""
+    rules = {rule.name for rule in RULES if rule.taken in ("running", "next cut")}
+    assert {"source.backfill" if name.startswith(PREFIX) else name for name in rules} == APPLIED.keys()
+    for tests in APPLIED.values():
+        for path, _, test in (name.partition("::") for name in tests):
+            assert f"def {test}(" in (TESTS / path).read_text(), f"{path} has no {test}"
 
 
 @pytest.mark.parametrize("kind", DIALECTS)
