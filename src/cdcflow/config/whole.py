@@ -78,7 +78,7 @@ class Merge(Settings):
     format: Literal["delta", "iceberg"] = "delta"
     """The format of the current-state tables: `delta` or `iceberg` ([merge.md](merge.md#delta-or-iceberg))."""
     warehouse: Path | str = Path("warehouse")
-    """Where the tables are: a folder, or a URL that Hadoop knows, such as `s3a://bucket/path`
+    """Where the tables are: a folder, a bucket (`s3a://bucket/path`), or another URL that Hadoop knows
     ([merge.md](merge.md#in-an-object-store))."""
     objects: StoreAccess | None = None
     catalog: dict[str, str] | None = None
@@ -125,8 +125,12 @@ class Merge(Settings):
 
     @model_validator(mode="after")
     def _local_is_here(self) -> Self:
-        if self.engine == "local" and (isinstance(self.warehouse, str) or self.catalog is not None):
-            raise ValueError("engine: local writes into a folder without a catalog; set merge.engine to auto")
+        is_bucket = isinstance(self.warehouse, str) and self.warehouse.startswith(("s3://", "s3a://"))
+        if self.engine == "local" and (self.catalog is not None or (isinstance(self.warehouse, str) and not is_bucket)):
+            raise ValueError(
+                "engine: local writes into a folder or a bucket (s3a://bucket/path), without a catalog;"
+                " set merge.engine to auto"
+            )
         return self
 
     @model_validator(mode="after")

@@ -43,6 +43,7 @@ __all__ = [
     "merge",
     "published_cut",
     "read_cut",
+    "reaches",
     "read_live",
     "table_with_base",
 ]
@@ -55,10 +56,17 @@ CHANGES_MAX, BYTES_MAX = 500_000, 128 << 20
 limit is `tables.SCANNED_TIMES` as high."""
 
 
-def is_installed(table_format: str) -> bool:
-    """Return whether the packages for tables of this format are installed."""
+def reaches(warehouse: Warehouse) -> bool:
+    """Return whether tables in this warehouse are merged and read without Spark: in a folder, or, those of Delta, in a
+    bucket."""
+    return warehouse.catalog is None and warehouse.metastore is None and (warehouse.is_local or bool(warehouse.bucket))
+
+
+def is_installed(table_format: str, warehouse: Warehouse | None = None) -> bool:
+    """Return whether the packages for tables of this format are installed, and those that the warehouse needs."""
+    needed = [*_NEEDS[table_format], *(["obstore"] if warehouse is not None and not warehouse.is_local else [])]
     try:
-        for name in _NEEDS[table_format]:
+        for name in needed:
             importlib.import_module(name)
     except ImportError:
         return False

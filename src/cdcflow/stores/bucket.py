@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from cdcflow.model.stores import StoreAddress
 from cdcflow.stores import refusals
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ClientConfig, RetryConfig, S3Config
 
 CONNECT_WITHIN = timedelta(seconds=5)
@@ -43,10 +44,12 @@ class AlreadyThere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object's size, and the store's tag of its content ("" if it has none)."""
+    """An object's size, the store's tag of its content ("" if it has none), and when it was written, in seconds since
+    1970 by the store's clock."""
 
     bytes: int
     tag: str = ""
+    modified: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,29 @@ class Bucket:
         with self._asking("writing", name):
             obstore.put(self._store(ANSWER_WITHIN), name, content, use_multipart=False)
 
+    def upload(self, name: str, content: bytes) -> None:
+        """Write an object of any size, in parts if it is large; it is whole or does not exist."""
+        with self._asking("writing", name):
+            is_large = len(content) > ONE_REQUEST_BYTES
+            store = self._store(TRANSFER_WITHIN)
+            obstore.put(store, name, content, use_multipart=is_large, chunk_size=PART_BYTES, max_concurrency=4)
+
+    def get_part(self, name: str, start: int, end: int) -> bytes:
+        """A part of an object, from byte `start` to before byte `end`; less if the object ends before.
+        FileNotFoundError if it does not exist, EOFError if it ends before the part begins."""
+        with self._asking("reading", name):
+            try:
+                return obstore.get_range(self._store(TRANSFER_WITHIN), name, start=start, end=end).to_bytes()
+            except BaseError as error:
+                if not refusals.is_beyond_end(error):
+                    raise
+        raise EOFError(f"{self.name}/{name} ends before byte {start}")
+
+    def describe(self, name: str) -> StoredObject:
+        """An object's size, tag and time. FileNotFoundError if it does not exist."""
+        with self._asking("reading", name):
+            return _describe(obstore.head(self._store(ANSWER_WITHIN), name))
+
     def get(self, name: str) -> bytes:
         """A small object. FileNotFoundError if it does not exist."""
         with self._asking("reading", name):
@@ -175,10 +201,7 @@ class Bucket:
         with self._asking("listing", name):
             for page in obstore.list(self._store(ANSWER_WITHIN), folder, offset=begin, chunk_size=LISTED_AT_ONCE):
                 for found in page:
-                    yield (
-                        found["path"].removeprefix(folder),
-                        StoredObject(found["size"], (found["e_tag"] or "").strip('"')),
-                    )
+                    yield found["path"].removeprefix(folder), _describe(found)
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove objects; missing ones count as removed."""
@@ -230,6 +253,10 @@ class Bucket:
         for name, ours in self._names.items():
             text = text.replace(name, ours)
         return text
+
+
+def _describe(found: ObjectMeta) -> StoredObject:
+    return StoredObject(found["size"], (found["e_tag"] or "").strip('"'), found["last_modified"].timestamp())
 
 
 def _open_store(url: str, address: StoreAddress, within: timedelta) -> S3Store:

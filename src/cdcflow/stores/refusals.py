@@ -39,6 +39,12 @@ def is_missing(error: FileNotFoundError) -> bool:
     return code is None or code[1] in _NO_OBJECT
 
 
+def is_beyond_end(error: Exception) -> bool:
+    """Return whether the store reports that an object ends before the requested part of it."""
+    text = str(error)
+    return "416" in text or "InvalidRange" in text or "Range started at" in text
+
+
 def refused_or_away(attempt: str, error: Exception) -> CdcflowError:
     """The library's error as cdcflow's: `attempt` names the request and the object."""
     text = str(error)

@@ -4,8 +4,8 @@
                     └─▶ BucketFolder    a prefix of a bucket (`cdcflow.tables.bucket_folders`)
 
 A name is a path relative to the folder, with `/` between its parts. A file is created whole or not at all, and never
-changed afterwards; only `replace` replaces one. A table consists of the files that its commits name,
-so a file of `write` may be left over by a process that died before its commit.
+changed afterwards; only `replace` replaces one. A table consists of the files that its commits name, so a file of
+`write` may be left over by a process that died before its commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import IO, Any
 from uuid import uuid4
 
 from cdcflow.tables.durable import make_folder, sync_folder
-from cdcflow.tables.paths import Warehouse
 
 Span = tuple[int, int]
 """The first byte of a part of a file, and the byte after its last one."""
@@ -51,9 +50,8 @@ class RandomAccess:
 class WarehouseFolder(ABC):
     """A folder of a warehouse. May be used from several threads.
 
-    Each method may raise FileNotFoundError for a missing file, unless its description has a different result for that.
-    In an object store each method may raise SinkUnavailable (it does not answer; try again) or ConfigurationError (it
-    refuses).
+    For a missing file each method raises FileNotFoundError, unless its description has a different result for that. In
+    an object store each may raise SinkUnavailable (it does not answer; try again) or ConfigurationError (it refuses).
     """
 
     location: str
@@ -247,12 +245,3 @@ class DiskFolder(WarehouseFolder):
 
     def for_other_clients(self) -> tuple[str, dict[str, str]]:
         return self.location, {}
-
-
-def open_folder(warehouse: Warehouse) -> WarehouseFolder:
-    """Return the folder of a warehouse.
-
-    Raises:
-        ConfigurationError: only Spark reaches it.
-    """
-    return DiskFolder(warehouse.folder.resolve())

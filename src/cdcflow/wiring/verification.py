@@ -12,7 +12,7 @@ from cdcflow.config import Config
 from cdcflow.errors import ConfigurationError
 from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_reader, sealed_layout
-from cdcflow.wiring.warehouses import policies, warehouse
+from cdcflow.wiring.warehouses import is_merged_here, policies, warehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,8 +102,7 @@ def _copies(
 
         return SparkCopy(spark(), layout, place, chosen, comparer, of_log=kind == "log", policies=rules)
 
-    is_folder = place.is_local and config.merge.catalog is None
-    if config.merge.engine == "spark" or not is_folder:
+    if config.merge.engine == "spark" or not is_merged_here(config, place):
         return by_spark
     alone = config.merge.engine == "local" or missing_for_spark() is not None
     engine = local.local_engine(place, chosen, bounded=not alone)

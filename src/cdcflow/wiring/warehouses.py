@@ -46,8 +46,7 @@ def engines(config: Config, spark: Any = None) -> Engines:
 
     if settings.engine == "local":
         return Engines(local.local_engine(place, chosen), remedy=local.NEEDS_SPARK)
-    is_folder = place.is_local and settings.catalog is None
-    if settings.engine == "auto" and is_folder and local.is_installed(chosen):
+    if settings.engine == "auto" and is_merged_here(config, place) and local.is_installed(chosen, place):
         if spark is None and (missing := missing_for_spark()) is not None:
             return Engines(local.local_engine(place, chosen), remedy=local.needs_spark(missing))
         return Engines(local.local_engine(place, chosen, bounded=True), begin)
@@ -65,9 +64,18 @@ def reading_engine(config: Config) -> Engine:
 
     place = warehouse(config)
     chosen = format_for(place, config.merge.format)
-    if place.is_local and config.merge.catalog is None and local.is_installed(chosen):
+    if is_merged_here(config, place) and local.is_installed(chosen, place):
         return local.local_engine(place, chosen)
     return engines(config).first
+
+
+def is_merged_here(config: Config, place: Warehouse) -> bool:
+    """Whether the local engine reaches the configured warehouse. If only Spark's settings describe how its bucket is
+    reached, it does not, unless `merge.engine` demands it."""
+    from cdcflow import local
+
+    is_known = place.is_local or place.store is not None or config.merge.engine == "local"
+    return local.reaches(place) and (is_known or not any("fs.s3a." in name for name in config.merge.spark))
 
 
 def warehouse(config: Config) -> Warehouse:

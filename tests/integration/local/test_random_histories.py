@@ -22,7 +22,7 @@ from tests.support.tables.histories import MODES, Histories
 
 from cdcflow import local
 from cdcflow.log.format.segment import Segment
-from cdcflow.model.table import Table
+from cdcflow.model.table import Table, TableId
 from cdcflow.tables.formats import FORMATS
 from cdcflow.tables.job import changes, foldings, histories, job, table_merge
 from cdcflow.tables.job.positions import Positions
@@ -39,7 +39,7 @@ from cdcflow.tables.merge.evolution import Evolution
 from cdcflow.tables.merge.policy import Mode
 from cdcflow.tables.merge.reduce import ColumnLayout
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.paths import table_path
+from cdcflow.tables.paths import Warehouse, table_path
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "200"))
@@ -94,14 +94,18 @@ def run(
     with_policies: bool = False,
     with_repairs: bool = False,
     with_undone: bool = False,
+    into: Warehouse | None = None,
+    folder_of: Callable[[TableId], Any] | None = None,
 ) -> Histories:
-    """Merge histories and compare after each merge."""
-    warehouse = folder / "warehouse"
+    """Merge histories and compare after each merge. `into`: another warehouse than a folder of `folder`, whose tables
+    `folder_of` finds."""
+    room = folder / "warehouse"
+    warehouse = room if into is None else into
     log = HandLog(folder / "log")
     made = Histories(range(seed, seed + count), log, modes, with_policies, with_repairs, with_undone)
     for _ in range(rounds):
         made.write_round()
-        made.move_away(lambda table: warehouse.joinpath(*table_path(table)))
+        made.move_away(folder_of or (lambda table: room.joinpath(*table_path(table))))
         report = merge(made.log.root, warehouse, table_format=table_format, policies=made.policies)
         with closing(LocalEngine(warehouse, table_format)) as engine:
 
@@ -212,11 +216,11 @@ class Dying:
         self._chance = random.Random(seed)
         self.left = 0
 
-    def __call__(self, log: Path, warehouse: Path, **more: Any) -> MergeReport:
+    def __call__(self, log: Path, warehouse: Path | Warehouse, **more: Any) -> MergeReport:
         self.dies(self._chance.randrange(60), log, warehouse, **more)
         return local.merge(log, warehouse, **more)
 
-    def dies(self, before: int, log: Path, warehouse: Path, **more: Any) -> bool:
+    def dies(self, before: int, log: Path, warehouse: Path | Warehouse, **more: Any) -> bool:
         """Whether a merge died before a commit of that number; otherwise it completed."""
         self.left = before
         with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
@@ -244,7 +248,7 @@ class DyingEachTime(Dying):
         super().__init__(0)
         self.deaths = 0
 
-    def __call__(self, log: Path, warehouse: Path, **more: Any) -> MergeReport:
+    def __call__(self, log: Path, warehouse: Path | Warehouse, **more: Any) -> MergeReport:
         before = 0
         while self.dies(before, log, warehouse, **more):
             self.deaths += 1

@@ -11,7 +11,7 @@ import pytest
 from tests.support.merge.histories import make_table
 
 from cdcflow import local, wiring
-from cdcflow.config import load
+from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.spark.engine import SparkEngine
@@ -19,6 +19,7 @@ from cdcflow.spark.runtime import java
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.wiring import warehouses
 
 SETTINGS = """
 source: {{kind: postgres, url: postgresql://nobody@127.0.0.1/shop}}
@@ -30,10 +31,14 @@ LARGE: Any = SimpleNamespace(shape=make_table("orders"), file=SimpleNamespace(ro
 """The part of a log's file that an engine inspects before it reads it."""
 
 
-def engines(folder: Path, merge: str, log: str = "{path: ./log}") -> Any:
+def settings(folder: Path, merge: str, log: str = "{path: ./log}") -> Config:
     path = folder / "cdcflow.yaml"
     path.write_text(SETTINGS.format(log=log, merge=merge))
-    return wiring.engines(load(path))
+    return load(path)
+
+
+def engines(folder: Path, merge: str, log: str = "{path: ./log}") -> Any:
+    return wiring.engines(settings(folder, merge, log))
 
 
 @pytest.fixture
@@ -101,7 +106,7 @@ def test_spark_merges_what_the_settings_assign_to_it(tmp_path: Path, started: li
 def test_what_is_not_installed_is_named_or_done_without(
     tmp_path: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "is_installed", lambda _: False)
+    monkeypatch.setattr(local, "is_installed", lambda *_: False)
     assert isinstance(engines(tmp_path, "{format: iceberg}").first, SparkEngine)
     with pytest.raises(ConfigurationError, match=r"run `pip install 'cdcflow\[local\]'`"):
         engines(tmp_path, "{engine: local, format: iceberg}")
@@ -110,7 +115,7 @@ def test_what_is_not_installed_is_named_or_done_without(
 @pytest.mark.parametrize(
     ("merge", "log", "said"),
     [
-        ("{engine: local, warehouse: s3a://lake/tables}", "{path: ./log}", "set merge.engine to auto"),
+        ("{engine: local, warehouse: hdfs://lake/tables}", "{path: ./log}", "set merge.engine to auto"),
         (
             "{engine: local, format: iceberg}",
             "{kafka: {brokers: 'a:1', topic: t}}",
@@ -123,3 +128,18 @@ def test_what_the_local_engine_cannot_is_refused_with_the_settings(
 ) -> None:
     with pytest.raises(ConfigurationError, match=said):
         engines(tmp_path, merge, log)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_delta_tables_in_a_bucket_are_merged_without_spark(tmp_path: Path, started: list[Any], scheme: str) -> None:
+    for engine in ("auto", "local"):
+        chosen = engines(tmp_path, f"{{engine: {engine}, warehouse: '{scheme}://lake/tables'}}")
+        assert isinstance(chosen.first, LocalEngine)
+    assert not started
+
+
+def test_bucket_that_only_spark_knows_how_to_reach_is_left_to_spark(tmp_path: Path) -> None:
+    """Settings that merged by Spark would otherwise look for the bucket at AWS."""
+    spark = "{spark.hadoop.fs.s3a.endpoint: 'http://127.0.0.1:1'}"
+    config = settings(tmp_path, f"{{warehouse: 's3a://lake/tables', spark: {spark}}}")
+    assert not warehouses.is_merged_here(config, warehouses.warehouse(config))

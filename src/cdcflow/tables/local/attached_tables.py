@@ -22,11 +22,11 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.log.files.layout import Layout
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import MISSING, OFFSET, Table, word
-from cdcflow.tables.folders import open_folder
 from cdcflow.tables.job.attached_tables import Attached, stand
 from cdcflow.tables.local.bases import Base, Fitted, fit_base
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.local.warehouse_folder import open_folder
 from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.evolution import evolve
 from cdcflow.tables.merge.modes import CURRENT

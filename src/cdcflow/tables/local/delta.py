@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from cdcflow.errors import HistoryLost
 from cdcflow.log.files.parquet import repeating
-from cdcflow.tables.folders import WarehouseFolder, open_folder
+from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats import delta
 from cdcflow.tables.formats.delta import (
     COLUMN_ID,
@@ -42,6 +42,7 @@ from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogB
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile, rename_columns
 from cdcflow.tables.local.tables import TYPES, FileTable, type_of
+from cdcflow.tables.local.warehouse_folder import open_folder
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import HandOver, Kept, TableSnapshot
@@ -71,15 +72,20 @@ class DeltaTables:
     def __init__(self, warehouse: Warehouse | Path, bytes_max: int | None) -> None:
         self._warehouse = open_folder(Warehouse.of(warehouse))
         self._bytes_max = bytes_max
+        self._logs: dict[str, DeltaLog] = {}
 
     def table(self, path: Sequence[str]) -> DeltaTable:
-        return DeltaTable(self._warehouse.folder(*path), self._bytes_max)
+        folder = self._warehouse.folder(*path)
+        known = self._logs.get(folder.location)
+        log = self._logs[folder.location] = DeltaLog(folder) if known is None else known.copy()
+        return DeltaTable(folder, self._bytes_max, log)
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, Conflict)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Forget the logs."""
+        self._logs.clear()
 
 
 class DeltaTable(FileTable[File]):
@@ -87,10 +93,11 @@ class DeltaTable(FileTable[File]):
 
     rules = RULES
 
-    def __init__(self, folder: WarehouseFolder | Path, bytes_max: int | None) -> None:
+    def __init__(self, folder: WarehouseFolder | Path, bytes_max: int | None, log: DeltaLog | None = None) -> None:
+        """`log`: its log, as far as it was read already."""
         self._folder = WarehouseFolder.of(folder)
         super().__init__(self._folder.table_name, bytes_max)
-        self._log = DeltaLog(self._folder)
+        self._log = log or DeltaLog(self._folder)
 
     def snapshot(self) -> TableSnapshot | None:
         self._changes.forget()
@@ -316,6 +323,7 @@ class DeltaTable(FileTable[File]):
                 "isolationLevel": "Serializable",
                 "isBlindAppend": False,
                 "engineInfo": f"cdcflow/{__version__}",
+                "txnId": str(uuid4()),
                 "userMetadata": user_metadata(metadata),
             }
         }

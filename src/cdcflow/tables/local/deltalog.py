@@ -13,6 +13,7 @@ import itertools
 import json
 import re
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,6 +133,7 @@ class DeltaLog:
     def __init__(self, folder: WarehouseFolder | Path) -> None:
         self._folder = WarehouseFolder.of(folder)
         self._place = self._folder.folder("_delta_log")
+        self._lock = threading.RLock()
         self._forget()
 
     def _forget(self) -> None:
@@ -141,6 +143,9 @@ class DeltaLog:
         self.metadata: Action = {}
         self.transactions: dict[str, int] = {}
         self._checkpoint: str | None = None
+        self._held: tuple[str, bytes] | None = None
+        self._is_proven = True
+        self._latest: list[Action] | None = None
         self._since: list[Action] = []
         self._files: dict[tuple[str, str], File] | None = None
 
@@ -151,14 +156,42 @@ class DeltaLog:
             HandOver: the log begins with something that this reader does not support.
             HistoryLost: a version's file is missing or torn, and later ones were committed after it.
         """
-        if not self._place.exists():  # an operator may have moved its folder away
+        with self._lock:
+            newer = self._check() if self.version >= 0 else []
+            if self.version < 0:
+                newer = self._begin(until)
+            while self.version != until and (found := self._read(self.version + 1, newer)) is not None:
+                self._latest, self.commit_id = found
+                self._apply(self._latest)
+                newer = newer[1:]
+            return self.version
+
+    def copy(self) -> DeltaLog:
+        """Return a log that continues from the same state, for another reader; the table may have been moved away or
+        replaced since, which its first `update` finds out."""
+        found = DeltaLog(self._folder)
+        with self._lock:
+            found.version, found.commit_id, found._latest = self.version, self.commit_id, self._latest
+            found.protocol, found.metadata = self.protocol, self.metadata
+            found.transactions = dict(self.transactions)
+            found._checkpoint, found._since = self._checkpoint, list(self._since)
+            found._files = None if self._files is None else dict(self._files)
+        found._is_proven = False
+        return found
+
+    def _check(self) -> list[bytes | None]:
+        """Forget everything if the version that was read last is no longer that of the table: an operator may have
+        moved its folder away. Return the content of the next version's file, if it was read."""
+        if self._is_proven and self._place.path is not None:
+            if not self._place.exists():
+                self._forget()
+            return []
+        asked = range(self.version + (1 if self._is_proven else 0), self.version + 2)
+        *here, newer = self._place.read_each([_commit_name(version) for version in asked])
+        if here and (here[0] is None or not self.commit_id or _identity_of(here[0]) != self.commit_id):
             self._forget()
-        elif self.version < 0:
-            self._begin(until)
-        while self.version != until and (found := self._read(self.version + 1)) is not None:
-            actions, self.commit_id = found
-            self._apply(actions)
-        return self.version
+        self._is_proven = True
+        return [newer] if self.version >= 0 else []
 
     def actions(self, version: int) -> list[Action] | None:
         """Return what a version changed; `None` if its commit is missing or torn.
@@ -183,11 +216,13 @@ class DeltaLog:
             set_aside(place, torn)
             self._forget()
 
-    def _read(self, version: int) -> tuple[list[Action], str] | None:
-        """Return a version's actions and the identity of its commit."""
-        try:
-            content = self._place.read(_commit_name(version))
-        except FileNotFoundError:
+    def _read(self, version: int, known: Sequence[bytes | None] = ()) -> tuple[list[Action], str] | None:
+        """Return a version's actions and the identity of its commit. `known`: the content of its file, if it was read
+        already."""
+        if version == self.version and self._latest is not None and self.commit_id:
+            return self._latest, self.commit_id
+        content = known[0] if known else self._place.read_each([_commit_name(version)])[0]
+        if content is None:
             return None
         found = actions_of(content)
         if found is not None:
@@ -209,12 +244,14 @@ class DeltaLog:
 
     def files(self) -> list[File]:
         """Return the files of the latest version."""
-        if self._files is None:
-            self._files = {}
-            if self._checkpoint is not None:
-                _take(self._files, ({"add": add} for add in self._in_checkpoint(self._checkpoint, "add")))
-            _take(self._files, self._since)
-        return list(self._files.values())
+        with self._lock:
+            if self._files is None:
+                found: dict[tuple[str, str], File] = {}
+                if self._checkpoint is not None:
+                    _take(found, ({"add": add} for add in self._in_checkpoint(self._checkpoint, "add")))
+                _take(found, self._since)
+                self._files, self._held = found, None
+            return list(self._files.values())
 
     @property
     def is_short(self) -> bool:
@@ -233,27 +270,47 @@ class DeltaLog:
             self._place.create(_commit_name(version), text.encode())
         except FileExistsError as error:
             raise Conflict(f"version {version} of {self._folder.table_name} already exists") from error
-        self._apply(actions)
-        self.commit_id = identity(lines_of(text))
+        with self._lock:
+            self._apply(actions)
+            self._latest, self.commit_id = list(actions), identity(lines_of(text))
         if version and version % checkpoint_every(self.metadata.get("configuration") or {}) == 0:
             self._write_checkpoint()
 
     def _write_checkpoint(self) -> None:
-        path = self._folder.path
-        if path is None:
-            return
         try:
-            table = ForeignTable(path)
+            place, options = self._folder.for_other_clients()
+            table = ForeignTable(place, storage_options=options)
             table.create_checkpoint()
-            # Before the commits that it replaces are removed.
-            sync_file(path / "_delta_log" / _checkpoint_name(self.version))
-            self._place.sync()
+            if (path := self._place.path) is not None:
+                # Before the commits that it replaces are removed.
+                sync_file(path / _checkpoint_name(self.version))
+                self._place.sync()
             table.cleanup_metadata()
         except Exception as error:  # noqa: BLE001  whatever the error is: the commits themselves exist
             _log.info("no checkpoint of a Delta table", table=self._folder.table_name, error=type(error).__name__)
 
-    def _begin(self, until: int | None) -> None:
-        names = self._place.names()
+    def _begin(self, until: int | None) -> list[bytes | None]:
+        """Read the state at the last checkpoint that is not after a version. Return the contents of the later versions'
+        files, as far as they were read already."""
+        if (hint := self._hint()) > 0 and (until is None or hint <= until):
+            names = self._place.names(after=f"{hint:020d}")
+            if _checkpoint_name(hint) in names and self._is_readable(_checkpoint_name(hint)):
+                return self._begin_with(names, until)
+        return self._begin_with(self._place.names(), until)
+
+    def _hint(self) -> int:
+        """Return the version of the last checkpoint as its writer recorded it, so that a store need not list what is
+        before it; 0 if that is unknown."""
+        if self._place.path is not None:
+            return 0
+        (content,) = self._place.read_each(["_last_checkpoint"])
+        try:
+            return int(json.loads(content or b"")["version"])
+        except (ValueError, KeyError, TypeError):
+            return 0
+
+    def _begin_with(self, names: Sequence[str], until: int | None) -> list[bytes | None]:
+        """`names`: the names in the log's folder, at least those since the last checkpoint."""
         last = sys.maxsize if until is None else until
         checkpoints = [n for name in names if (found := _CHECKPOINT.fullmatch(name)) and (n := int(found[1])) <= last]
         versions = [n for name in names if (found := _VERSION.fullmatch(name)) and (n := int(found[1])) <= last]
@@ -261,12 +318,17 @@ class DeltaLog:
         begin = next((n for n in sorted(checkpoints, reverse=True) if self._is_readable(_checkpoint_name(n))), -1)
         newer = sorted(v for v in versions if v > begin and (until is None or v <= until))
         missing = next((n for n, v in enumerate(newer, begin + 1) if n != v), None)
+        if missing is not None and self._place.path is None and _commit_name(missing) not in names:
+            # A store may list an object later than it has it.
+            with_missing = self._place.read_each([_commit_name(missing)])
+            if with_missing != [None]:
+                return self._begin_with([*names, _commit_name(missing)], until)
         if missing is not None:
             if any(int(found[1]) >= missing for name in names if (found := _ANY_CHECKPOINT.match(name))):
                 raise LogBegun("its log begins with a checkpoint that only Spark reads")
             raise _has_gap(self._folder.table_name, missing)
         if begin < 0:
-            return
+            return self._read_ahead(newer)
         self._checkpoint = _checkpoint_name(begin)
         if self._in_checkpoint(self._checkpoint, "sidecar"):
             raise HandOver("its log has a checkpoint that only Spark reads")
@@ -275,6 +337,13 @@ class DeltaLog:
         for kind in ("protocol", "metaData", "txn"):
             for action in self._in_checkpoint(self._checkpoint, kind):
                 self._note({kind: action})
+        return self._read_ahead(newer)
+
+    def _read_ahead(self, versions: Sequence[int]) -> list[bytes | None]:
+        """Return the contents of the files of these versions, where they are better read several at a time."""
+        if self._place.path is not None:
+            return []
+        return self._place.read_each([_commit_name(version) for version in versions])
 
     def _is_readable(self, checkpoint: str) -> bool:
         try:
@@ -293,7 +362,11 @@ class DeltaLog:
         return listed
 
     def _open(self, checkpoint: str) -> pq.ParquetFile:
-        return pq.ParquetFile(self._place.open(checkpoint).source)
+        if self._place.path is not None:
+            return pq.ParquetFile(self._place.path / checkpoint)
+        if self._held is None or self._held[0] != checkpoint:
+            self._held = checkpoint, self._place.read(checkpoint)
+        return pq.ParquetFile(pa.BufferReader(self._held[1]))
 
     def _apply(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -369,6 +442,10 @@ def _vector(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _commit_name(version: int) -> str:
     return f"{version:020d}.json"
+
+
+def _identity_of(content: bytes) -> str:
+    return identity(lines_of(content.decode(errors="replace")))
 
 
 def _checkpoint_name(version: int) -> str:

@@ -26,12 +26,14 @@ from cdcflow.tables.cut import (
     already_published,
     newest_of_each,
 )
-from cdcflow.tables.folders import WarehouseFolder, open_folder
+from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats import rules_of
 from cdcflow.tables.job import text_files
 from cdcflow.tables.job.failures import kinds, of_system
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
+from cdcflow.tables.job.store_lease import store_lease
 from cdcflow.tables.local.tables import FileTable, LocalTables
+from cdcflow.tables.local.warehouse_folder import open_folder
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.paths import CUTS, Warehouse
@@ -69,6 +71,7 @@ class LocalEngine:
         `bytes_max` bytes of files that would have to be held in memory."""
         self._warehouse = Warehouse.of(warehouse)
         self._folder = open_folder(self._warehouse)
+        self._is_safe = False
         self._changes_max = changes_max
         self._tables = _tables(format_, self._warehouse, bytes_max)
         self.rules: Format = rules_of(format_)
@@ -78,10 +81,34 @@ class LocalEngine:
         self._tables.close()
 
     def lease(self) -> AbstractContextManager[None]:
-        return folder_lease(self._warehouse.folder)
+        if self._warehouse.is_local:
+            return folder_lease(self._warehouse.folder)
+        self._check_commits()
+        return store_lease(self._folder)
 
     def upkeep_lease(self) -> AbstractContextManager[None]:
-        return upkeep_folder_lease(self._warehouse.folder)
+        if self._warehouse.is_local:
+            return upkeep_folder_lease(self._warehouse.folder)
+        self._check_commits()
+        return store_lease(self._folder, "upkeep of")
+
+    def _check_commits(self) -> None:
+        """Check once that the store lets only one of two processes commit a version.
+
+        Raises:
+            ConfigurationError: it does not.
+        """
+        if self._is_safe:
+            return
+        if not self._folder.is_safe():
+            raise ConfigurationError(
+                f"merging into {self._warehouse}: this store has no conditional writes, so two merges could lose each"
+                " other's commits",
+                remedy="use a store with conditional writes (If-None-Match), Iceberg tables with a catalog, or a"
+                " folder",
+                runbook="store-unsuitable",
+            )
+        self._is_safe = True
 
     def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return present(layout, files, room)

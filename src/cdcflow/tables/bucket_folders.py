@@ -1,0 +1,224 @@
+"""A folder of a warehouse in an object store: a prefix of a bucket (see `cdcflow.tables.folders`).
+
+A commit is a conditional write: of two writers that create an object of one name the store accepts one. An answer can
+be lost after the store has done it; then the object's content shows whose it is.
+
+Small files, and the ends of large ones, which contain their descriptions, stay in memory: they are never changed, and
+the next merge of a table reads most of them again.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+import pyarrow as pa
+
+from cdcflow.errors import SinkUnavailable
+from cdcflow.stores.bucket import AlreadyThere, Bucket
+from cdcflow.stores.ranged_files import RangedFile
+from cdcflow.tables.folders import FolderEntry, RandomAccess, Span, WarehouseFolder
+
+WHOLE_BYTES = 1 << 20
+"""A file up to this size is read whole, and stays in memory."""
+
+END_BYTES = 128 << 10
+"""This much of the end of a larger file is read when it is opened: its description, with which it is planned what to
+read."""
+
+MEMORY_BYTES = 64 << 20
+"""At most this many bytes stay in memory, the latest used ones."""
+
+AT_ONCE = 8
+"""Requests for parts of files that run at the same time."""
+
+CREATED_TRIES = 5
+"""A store may refuse a conditional write during a concurrent write, and then the object does not exist."""
+
+
+class _FileCache:
+    """Contents of files that are never changed, keyed by name. May be used from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, name: str) -> bytes | None:
+        with self._lock:
+            found = self._parts.get(name)
+            if found is not None:
+                self._parts.move_to_end(name)
+            return found
+
+    def add(self, name: str, content: bytes) -> None:
+        with self._lock:
+            self._bytes += len(content) - len(self._parts.pop(name, b""))
+            self._parts[name] = content
+            while self._bytes > MEMORY_BYTES:
+                self._bytes -= len(self._parts.popitem(last=False)[1])
+
+
+class _Connection:
+    """What the folders of one bucket share."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self.memory = _FileCache()
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="cdcflow store")
+
+
+class BucketFolder(WarehouseFolder):
+    """A prefix of a bucket. `location`: its URL; `prefix`: its name in the bucket's own prefix, "" or ending in `/`."""
+
+    def __init__(self, bucket: Bucket | _Connection, location: str, prefix: str = "") -> None:
+        self._connection = bucket if isinstance(bucket, _Connection) else _Connection(bucket)
+        self._bucket = self._connection.bucket
+        self._prefix = prefix
+        self.location = location
+
+    @property
+    def path(self) -> Path | None:
+        return None
+
+    def folder(self, *names: str) -> BucketFolder:
+        inside = "/".join(names)
+        return BucketFolder(self._connection, f"{self.location}/{inside}", f"{self._prefix}{inside}/")
+
+    def exists(self) -> bool:
+        return next(self._bucket.each_listed(self._prefix), None) is not None
+
+    def read(self, name: str) -> bytes:
+        return self._bucket.get(self._prefix + name)
+
+    def read_each(self, names: Sequence[str]) -> list[bytes | None]:
+        if len(names) < 2:
+            return [self._read_existing(name) for name in names]
+        return list(self._connection.threads.map(self._read_existing, names))
+
+    def _read_existing(self, name: str) -> bytes | None:
+        try:
+            return self.read(name)
+        except FileNotFoundError:
+            return None
+
+    def read_part(self, name: str, start: int, size: int) -> bytes:
+        key = self._prefix + name
+        held = self._connection.memory.get(key)
+        if held is not None:
+            return held[start : start + size]
+        return self._bucket.get_part(key, start, start + size)
+
+    def open(self, name: str, size: int | None = None) -> RandomAccess:
+        key, memory = self._prefix + name, self._connection.memory
+        held = memory.get(key)
+        if size is None:
+            size = self._bucket.describe(key).bytes
+        if held is None:
+            held = self._bucket.get(key) if size <= WHOLE_BYTES else self._end_of(key, size)
+            memory.add(key, held)
+        if len(held) == size:
+            return RandomAccess(pa.BufferReader(held))
+        file = RangedFile(lambda spans: self._parts(key, spans), size, [(size - len(held), held)])
+        return RandomAccess(file, file.fetch)
+
+    def _end_of(self, key: str, size: int) -> bytes:
+        """Return the end of a file with all of its description."""
+        found = self._bucket.get_part(key, size - END_BYTES, size)
+        described = int.from_bytes(found[-8:-4], "little") + 8
+        if found[-4:] == b"PAR1" and END_BYTES < described < size:
+            found = self._bucket.get_part(key, size - described, size - END_BYTES) + found
+        return found
+
+    def _parts(self, key: str, spans: Sequence[Span]) -> list[bytes]:
+        def part(span: Span) -> bytes:
+            return self._bucket.get_part(key, *span)
+
+        return [part(span) for span in spans] if len(spans) < 2 else list(self._connection.threads.map(part, spans))
+
+    def names(self, after: str = "") -> list[str]:
+        return [name for name, _ in self._bucket.each_listed(self._prefix, after) if "/" not in name]
+
+    def entries(self) -> Iterator[FolderEntry]:
+        for name, found in self._bucket.each_listed(self._prefix):
+            yield FolderEntry(name, found.bytes, found.modified)
+
+    def modified_at(self, name: str) -> float:
+        return self._bucket.describe(self._prefix + name).modified
+
+    def create(self, name: str, content: bytes) -> None:
+        key = self._prefix + name
+        for _ in range(CREATED_TRIES):
+            lost: SinkUnavailable | None = None
+            try:
+                self._bucket.put_new(key, content)
+                return
+            except AlreadyThere:
+                pass
+            except SinkUnavailable as error:
+                lost = error  # the store may have done it
+            found = self._read_existing(name)
+            if found == content:
+                return
+            if found is not None:
+                raise FileExistsError(17, "another process has created it", self.place_of(name))
+            if lost is not None:
+                raise lost
+        raise SinkUnavailable(
+            f"creating {self.place_of(name)}: the store refuses it and has no object of that name",
+            remedy="try again; nothing is lost",
+            runbook="store-unreachable",
+        )
+
+    def replace(self, name: str, content: bytes) -> None:
+        self._bucket.put(self._prefix + name, content)
+
+    def write(self, name: str, fill: Callable[[IO[bytes]], object]) -> int:
+        file = io.BytesIO()
+        fill(file)
+        content = file.getvalue()
+        key = self._prefix + name
+        self._bucket.upload(key, content)
+        if len(content) <= WHOLE_BYTES:
+            self._connection.memory.add(key, content)
+        return len(content)
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._bucket.delete([self._prefix + name for name in names])
+
+    def sync(self) -> None:
+        """Do nothing: an object is durable when the store has answered."""
+
+    def is_safe(self) -> bool:
+        probe = f"_cdcflow_probe_{uuid4()}"
+        key = self._prefix + probe
+        with suppress(AlreadyThere):  # this very call has created it, and its answer was lost
+            self._bucket.put_new(key, b"1")
+        try:
+            self._bucket.put_new(key, b"2")
+            return False
+        except AlreadyThere:
+            return self.read(probe) == b"1"
+        finally:
+            self._bucket.delete([key])
+
+    def for_other_clients(self) -> tuple[str, dict[str, str]]:
+        address = self._bucket.address
+        options = {"AWS_REGION": address.region}
+        if address.endpoint is not None:
+            options |= {"AWS_ENDPOINT_URL": address.endpoint, "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false"}
+            options |= {"AWS_ALLOW_HTTP": "true"} if address.endpoint.startswith("http://") else {}
+        if address.access_key is not None and address.secret_key is not None:
+            options |= {"AWS_ACCESS_KEY_ID": address.access_key, "AWS_SECRET_ACCESS_KEY": address.secret_key}
+        return f"{self._bucket.name}/{self._prefix}".rstrip("/"), options

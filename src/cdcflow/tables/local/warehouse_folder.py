@@ -1,0 +1,36 @@
+"""Opens the folder of a warehouse."""
+
+from __future__ import annotations
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.stores import StoreAddress
+from cdcflow.tables.folders import DiskFolder, WarehouseFolder
+from cdcflow.tables.paths import Warehouse
+
+_SETTINGS = {
+    "log.objects.url": "merge.warehouse",
+    "log.objects": "merge.objects",
+}
+"""The settings of a warehouse that correspond to those of a log, which the store's client names in its errors."""
+
+
+def open_folder(warehouse: Warehouse) -> WarehouseFolder:
+    """Return the folder of a warehouse.
+
+    Raises:
+        ConfigurationError: only Spark reaches it, or the client of object stores is not installed.
+    """
+    if warehouse.bucket is None:
+        return DiskFolder(warehouse.folder.resolve())
+    try:
+        # Imported here, so that a warehouse in a folder does not need the client of object stores.
+        from cdcflow.stores.bucket import Bucket
+        from cdcflow.tables.bucket_folders import BucketFolder
+    except ImportError as error:
+        raise ConfigurationError(
+            f"merging without Spark into {warehouse} needs a package that is not installed",
+            remedy="run `pip install 'cdcflow[local,objects]'`",
+            runbook="package-missing",
+        ) from error
+    url, address = str(warehouse.root), warehouse.store or StoreAddress(warehouse.bucket)
+    return BucketFolder(Bucket.of_url(url, lambda _: address, _SETTINGS), url)
