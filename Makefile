@@ -98,7 +98,7 @@ servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, b
 
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
-	@$(BIN)/python -m pytest --numprocesses 4 --dist loadscope --no-loadscope-reorder -m "not long$(if $(CHROMIUM),, and not page)" $(PYTEST)
+	@$(BIN)/python -m pytest --numprocesses 6 --dist loadscope --no-loadscope-reorder -m "not long$(if $(CHROMIUM),, and not page)" $(PYTEST)
 
 .PHONY: test-page page-pictures
 test-page: $(INSTALLED) ## the page in a real Chromium, without a window (needs chromium and chromedriver)

@@ -11,7 +11,7 @@ from tests.simulation.run import replay
 from tests.simulation.servers import SERVERS
 from tests.simulation.world import ON_DISK_EVERY, Outcome, run
 
-SEEDS = int(os.environ.get("CDCFLOW_SEEDS", "500"))
+SEEDS = int(os.environ.get("CDCFLOW_SEEDS", "300"))
 SEEDS_TO_FIND = 1000
 """How many schedules a planted bug may survive. Most are found in the first ten, one needs 514."""
 
@@ -135,6 +135,7 @@ def test_the_schedules_exercise_what_they_claim(outcomes: list[Outcome]) -> None
     assert sum(o.cuts for o in outcomes) > 10 * len(outcomes)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("server", [name for name in SERVERS if name != "postgres"])
 def test_schedules_of_a_binary_log_keep_the_invariants(server: str) -> None:
     """W03, W04: MySQL and MariaDB deliver a transaction before they show it, also while they wait for a replica, and
@@ -150,6 +151,7 @@ def test_schedules_of_a_binary_log_keep_the_invariants(server: str) -> None:
     assert hidden or SERVERS[server].writes_marks  # when a mark is answered, all that was logged before it is visible
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("server", ["postgres", "mysql-read-only"])
 def test_repairs_restore_rows_that_the_log_lost(server: str) -> None:
     """A row whose delete the log never got stays indefinitely, unless a repair finds it. Repairs of rows that are
@@ -167,12 +169,14 @@ def test_repairs_restore_rows_that_the_log_lost(server: str) -> None:
     assert [what for what in EXERCISED_IN_REPAIRS if not counts[what]] == []
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("bug", IN_REPAIRS)
 def test_bug_planted_in_repairs_is_found(bug: str) -> None:
     """Deletes belong to low, before the rows, and only to keys that were read."""
     assert any(run(seed, IN_REPAIRS[bug], repairs=True).violation is not None for seed in range(SEEDS_TO_FIND))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("server", ["postgres", "mysql", "mariadb-read-only"])
 def test_comparisons_complete_the_tables_after_a_gap(server: str) -> None:
     """The source has discarded log. A table counts as whole again only when it is, over crashes of both sides, and all
@@ -189,6 +193,7 @@ def test_comparisons_complete_the_tables_after_a_gap(server: str) -> None:
     assert [what for what in EXERCISED_IN_GAPS if not counts[what]] == []
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("bug", IN_GAPS)
 def test_bug_planted_after_gaps_is_found(bug: str) -> None:
     """A table that lost changes must never be reported as complete."""
@@ -201,7 +206,7 @@ def test_a_seed_plays_the_same_schedule_again(seed: int) -> None:
     assert run(seed) == run(seed)
 
 
-@pytest.mark.spread(10)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=FOUND_LATE.get(bug, ())) for bug in [*PLANTED, *MORE]])
 def test_planted_bug_is_found(bug: str) -> None:
     """The check can fail: each of these bugs loses, doubles or falsifies data, and some schedule shows it."""
@@ -215,7 +220,7 @@ def test_early_acknowledgement_is_found_soon(bug: str) -> None:
     assert any(run(seed, EARLY[bug]).violation is not None for seed in range(SEEDS_TO_FIND_EARLY))
 
 
-@pytest.mark.spread(7)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("bug", IN_BINLOGS)
 def test_bug_planted_in_a_binary_logs_source_is_found(bug: str) -> None:
     """The check can fail here too."""

@@ -18,6 +18,7 @@ AIRPORTS = "2d5c66a8a1ddc420d7.2d0474be378d158da1"
 """The hash of the table without writers: the same text of the same rows, by three servers."""
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     "kind",
     [

@@ -33,6 +33,7 @@ def test_table_is_excluded_and_included_again_while_running(changing: Changing) 
     left_out_and_taken_in_again(changing, "entries")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("point", [("after:plan", "1"), ("before:release", "2")])
 def test_daemon_killed_while_a_table_is_included_loses_and_doubles_nothing(
     changing: Changing, point: tuple[str, str]

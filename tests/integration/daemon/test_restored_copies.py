@@ -29,6 +29,7 @@ def grow(bank: Bank, mib: int) -> None:
     )
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("original_wrote", [True, False], ids=["both wrote", "only the copy wrote"])
 def test_copy_that_has_passed_our_position_is_not_captured_on(
     own_postgres: PostgresServer, tmp_path: Path, original_wrote: bool

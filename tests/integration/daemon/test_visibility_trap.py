@@ -132,6 +132,7 @@ SECOND_ROW = "INSERT INTO accounts (id, owner, balance) SELECT id, 'second', bal
 FIRST_ROW_GOES = "DELETE FROM accounts WHERE id = 1 AND owner = 'before'"
 
 
+@pytest.mark.spread(1)
 @pytest.mark.postgres
 @pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "running"])
 def test_key_that_changes_in_a_transaction_that_is_not_visible_yet(

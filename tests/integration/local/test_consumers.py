@@ -329,6 +329,7 @@ PLANTED = (
 )
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.strip("_"))
 def test_planted_fault_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -72,7 +72,7 @@ def backfill(log: HandLog, table: Any) -> dict[int, int]:
     return dict.fromkeys(range(10), 7)
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("what", sorted({"oldest commit is no JSON", *DAMAGES["delta"], *DAMAGES["iceberg"]}))
 def test_damaged_table_is_skipped_with_its_name_and_the_printed_remedy_helps(
     shop: HandLog, warehouse: Path, merge: Merge, format_name: str, what: str
@@ -102,7 +102,7 @@ def test_damaged_table_is_skipped_with_its_name_and_the_printed_remedy_helps(
     assert rows(warehouse, ORDERS) == expected
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(
     "error",
@@ -163,6 +163,7 @@ def test_an_error_at_every_table_is_raised(
     assert isinstance(caught.value, CdcflowError)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("times", [1, 2])
 def test_rows_that_another_program_removed_return_by_a_backfill(
     shop: HandLog, warehouse: Path, merge: Merge, format_name: str, times: int

@@ -82,6 +82,7 @@ def folded(world: World, warehouse: Path, told: str) -> None:
     assert_as_folded(world, actual, told)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("number", range(2))
 def test_merges_at_random_cuts_give_what_the_fold_gives(
     merge: Merge,
@@ -105,6 +106,7 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
         assert {how for how in commits if commits[how]} >= ({"marked", "marked again"} if number else {"written again"})
 
 
+@pytest.mark.spread(1)
 def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch, commits: Counter[str]
 ) -> None:
@@ -242,6 +244,7 @@ KEYS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+@pytest.mark.spread(1)
 def test_keys_of_each_type_find_their_rows(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
     """A row whose key is not found again would appear twice, once with its old values."""
     tables = {name: make_table(name, key=("k",), k=type_, v="int32") for name, (type_, _) in KEYS.items()}

@@ -119,7 +119,6 @@ def run(
     return made
 
 
-@pytest.mark.spread(4)
 @pytest.mark.parametrize("first", range(0, HISTORIES, TOGETHER))
 def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path, commits: Counter[str]) -> None:
     """Whatever a source does to a table, the merged one is the fold of the log, after every merge.

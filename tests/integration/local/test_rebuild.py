@@ -139,6 +139,7 @@ def test_retention_keeps_a_state_first_or_waits(log: HandLog) -> None:
     assert "log.retention.state cannot keep all tables. public.orders: not all rows" in told[-1][1]["reason"]
 
 
+@pytest.mark.long
 def test_state_counts_as_a_whole_or_not_at_all_wherever_its_writer_is_killed(log: HandLog, tmp_path: Path) -> None:
     layout, deaths = Layout(log.root), 0
     for acts in range(400):

@@ -88,6 +88,7 @@ AFTER: dict[str, list[tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("in_one_go", [False, True])
 def test_column_is_added_next_to_the_one_of_another_type_in_every_mode(
@@ -110,6 +111,7 @@ def test_column_is_added_next_to_the_one_of_another_type_in_every_mode(
     assert rows_of(warehouse, format_name, *COLUMNS[mode]) == AFTER[mode]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_what_a_policy_does_not_allow_is_refused_in_every_mode(
     mode: Mode, merge: Merge, hand_log: HandLog, warehouse: Path

@@ -170,6 +170,7 @@ MODES = {
 }
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", ["small files", "worn files"])
 def test_files_that_maintenance_writes_have_their_rows_in_order(
@@ -221,7 +222,7 @@ def portions(patch: pytest.MonkeyPatch, way: str) -> None:
         patch.setattr(file_rewrites, name, value)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_maintenance_that_dies_at_any_step_is_finished_by_the_next(
     history: HandLog, warehouse: Path, format_name: str, way: str, monkeypatch: pytest.MonkeyPatch
@@ -266,6 +267,7 @@ def test_maintenance_that_dies_at_any_step_is_finished_by_the_next(
     assert not dead_rows(warehouse, format_name)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("way", ["small files, some at a time", "worn files, one at a time"])
 def test_files_beyond_the_time_budget_are_rewritten_the_next_time(
     history: HandLog, warehouse: Path, format_name: str, way: str, monkeypatch: pytest.MonkeyPatch

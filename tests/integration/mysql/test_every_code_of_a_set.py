@@ -26,6 +26,7 @@ SETS = ("big5", "cp932", "eucjpms", "euckr", "gb2312", "gbk", "sjis", "ujis")
 WIDE = ("ucs2", "utf16")
 
 
+@pytest.mark.spread(1)
 def test_every_code_is_the_servers_character_or_none(mysql_database: MySQLDatabase, flavor: Flavor) -> None:
     """What the server cannot map must not become another character: that would never be noticed."""
     codes = [*([byte] for byte in HIGH), *TWO, *THREE, *FOUR]

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.mysql
 NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("fence", ["marks", "read-only"])
 def test_idle_source_lets_readers_of_several_logs_continue(
     flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, fence: str

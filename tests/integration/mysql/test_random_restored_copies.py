@@ -109,7 +109,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[MySQLServer]:
         yield made
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("seed", range(17))
 def test_restored_copy_with_a_similar_job_is_never_captured_on_silently(server: MySQLServer, seed: int) -> None:
     """A server that repeats its job has the same positions and GTIDs: new uuids are as long as the old ones."""

@@ -91,6 +91,7 @@ def plain(name: str, value: Any) -> Any:
     return value
 
 
+@pytest.mark.spread(1)
 def test_decoder_and_library_report_the_same_history(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
@@ -135,6 +136,7 @@ def statements(number: int, dice: random.Random) -> list[str]:
     return ["BEGIN", f"{insert} NULL, NULL, NULL)", *dice.sample(then, 2), "COMMIT"]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("kind", "literal", "expected"), KNOWN_FAULTS, ids=[kind for kind, _, _ in KNOWN_FAULTS])
 def test_values_that_the_library_misreads_are_right(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, kind: str, literal: str, expected: object

@@ -25,7 +25,7 @@ ALSO_VERIFIED = (("after:append", "6"), ("after:chunk read", "4"))
 """Where `cdcflow verify` compares as well; at each other point it would have the same to compare."""
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_killed_daemon_loses_and_doubles_nothing(bank: MySQLBank, point: str, count: str) -> None:
     """O01, M08, M11, M12, W23, W24, L15: a crash at any step is repaired by simply starting again."""

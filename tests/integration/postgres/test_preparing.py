@@ -225,6 +225,7 @@ def test_slot_drained_by_another_consumer_is_detected(items: Database, make_capt
     assert "If a copy of this log is captured elsewhere" in str(error.value)
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(
     "loss",
     [

@@ -101,6 +101,7 @@ def test_marks_of_one_engine_are_known_to_the_other(
         assert dict(zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)) == expected, (number, step)
 
 
+@pytest.mark.long
 def test_spark_continues_after_a_checkpoint_of_the_local_engine(spark: Any, hand_log: Any, warehouse: Path) -> None:
     """Delta computes a checkpoint's transactions in Spark, on a thread that the session had not been passed to."""
     orders = make_table("orders", id="int64", v="int32")

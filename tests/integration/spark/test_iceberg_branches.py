@@ -110,6 +110,7 @@ def test_values_that_changes_leave_unchanged_are_copied_from_the_old_rows(orders
     assert orders.frame().count() == 200
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("rows", [{"doc": "old"}, {"_unchanged": ["doc"]}], ids=["whole rows", "partial rows"])
 def test_row_that_is_newer_than_its_change_is_not_touched(orders: Orders, rows: dict[str, Any]) -> None:
     """G08: only an edit by hand makes such a row; a MERGE, which runs in that case, compares row by row."""
@@ -188,7 +189,7 @@ def test_a_fold_that_dies_on_its_branch_has_changed_nothing(
 
 
 @pytest.mark.parametrize("when", ["before the branch", "before the look", "after the look", "before the commit"])
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_concurrent_commit_of_another_program_is_not_undone(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:

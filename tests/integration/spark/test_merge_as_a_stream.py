@@ -129,6 +129,7 @@ def test_existing_rows_are_merged_and_the_query_ends(
     assert versions(spark, warehouse) == before
 
 
+@pytest.mark.long
 def test_what_is_sealed_later_is_merged_later(
     spark: Any, stream: Callable[..., Any], grows: Grows, warehouse: Path, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ class DyingTier(KafkaTier):
         return Dying()
 
 
+@pytest.mark.long
 def test_a_merge_that_dies_anywhere_is_finished_by_the_next(
     spark: Any, topics: Topics, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
 ) -> None:

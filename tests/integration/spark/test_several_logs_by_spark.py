@@ -14,6 +14,7 @@ from cdcflow import spark as by_spark
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_name", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_engines_alternate_with_cuts_of_several_logs(spark: Any, tmp_path: Path, format_name: str) -> None:
     """G34: `merge.engine` may be changed at any time; a reader of a cut need not know which engine wrote it."""

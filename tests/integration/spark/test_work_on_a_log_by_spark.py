@@ -33,6 +33,7 @@ def current(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 def test_executors_write_the_same_as_this_process(spark: Any, tmp_path: Path) -> None:
     """Several pieces at once, each in a separate task."""
     found = []

@@ -152,12 +152,14 @@ def compare(shop: ComparedShop) -> None:
     assert shop.verify(code=0)["items/tables"]["verdict"] == "equal"
 
 
+@pytest.mark.spread(1)
 def test_differences_planted_in_tables_of_postgres_are_found_and_named(postgres_shop: ComparedShop) -> None:
     """Each of them is found, and no other row is reported."""
     made(postgres_shop, "text")
     compare(postgres_shop)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_differences_planted_in_tables_of_mysql_and_mariadb_are_found_and_named(mysql_shop: ComparedShop) -> None:
     """The same, where the server compares text by a collation."""
