@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cdcflow.http.metrics import CAPTURE_STATES, CAUSES, FRESHNESS, METRICS, TABLE_STATES
+from cdcflow.http.metrics import CAPTURE_STATES, CAUSES, FRESHNESS, MERGE_ENDS, MERGE_STATES, METRICS, TABLE_STATES
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / Path("docker/prometheus/alerts.yaml")
@@ -22,9 +22,13 @@ LABELS = {m.full_name: set(m.labels) | {"job", "instance"} for m in METRICS} | {
     name: {"job", "instance"} for name in ("up", "process_cpu_seconds_total", "process_resident_memory_bytes")
 }
 VALUES = {
-    "state": {"cdcflow_state": set(CAPTURE_STATES), "cdcflow_tables": set(TABLE_STATES)},
+    "state": {
+        "cdcflow_state": set(CAPTURE_STATES),
+        "cdcflow_tables": set(TABLE_STATES),
+        "cdcflow_merge_process_state": set(MERGE_STATES),
+    },
     "freshness": {"cdcflow_tables_freshness": set(FRESHNESS)},
-    "cause": {"cdcflow_tables_not_proven": set(CAUSES)},
+    "cause": {"cdcflow_tables_not_proven": set(CAUSES), "cdcflow_merge_process_ends_total": set(MERGE_ENDS)},
 }
 _SELECTOR = re.compile(r"\b((?:cdcflow|process)_[a-z_]+|up)\b(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
@@ -71,6 +75,7 @@ def test_every_alert_explains_what_is_wrong_and_where_to_read_more() -> None:
     """At night no operator searches for the page."""
     assert {rule["alert"] for rule in rules()} == {
         "CdcflowLagGrows",
+        "CdcflowMergeFails",
         "CdcflowRetainedLogNearLimit",
         "CdcflowStalled",
         "CdcflowHalted",

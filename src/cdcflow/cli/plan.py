@@ -35,11 +35,12 @@ def plan(
     ] = False,
 ) -> None:
     """Show what the settings file will do to a running daemon, or at the next start. Changes nothing."""
-    _, found = _make_plan(config)
+    settings, found, merging = _make_plan(config)
     if json:
-        output.print_json(found.to_json())
+        output.print_json({**found.to_json(), "merging": merging})
     else:
         show(found)
+        _show_merging(settings, merging)
     if found.refused:
         raise typer.Exit(failure.FINDINGS)
     if detailed_exitcode and found.has_changes:
@@ -52,9 +53,10 @@ def apply(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Show the plan, ask, and make the running daemon use the settings file. Ends when it captures with it."""
-    settings, found = _make_plan(config)
+    settings, found, merging = _make_plan(config)
     if not json:
         show(found)
+        _show_merging(settings, merging)
     if found.refused:
         if json:
             output.print_json(found.to_json())
@@ -86,20 +88,22 @@ def _nothing_to_do(settings: Config, found: Plan, json: bool) -> None:
         typer.echo(f"No daemon answers in {settings.log.folder}: the next `cdcflow run` does this.")
 
 
-def _make_plan(file: Path) -> tuple[Config, Plan]:
+def _make_plan(file: Path) -> tuple[Config, Plan, bool]:
+    """The settings, what they will do, and whether the daemon merges with them; without one: whether the next does."""
     from cdcflow import wiring
 
     settings = load(file)
     running = ask(settings.log.folder, {"op": "settings"})
     if running is None:
-        return settings, _with_cost(settings, wiring.plan_capture(settings), {})
+        return settings, _with_cost(settings, wiring.plan_capture(settings), {}), settings.merge.every is not None
     if Path(running["file"]) != file.absolute():
         raise ConfigurationError(
             f"the daemon on this log was started with {running['file']}, and this is {file.absolute()}",
             remedy=f"change that file, and run `cdcflow plan --config {running['file']}`",
         )
     found = wiring.plan_capture(settings, running["settings"])
-    return settings, _with_cost(settings, found, running["settings"])
+    merging = bool(running.get("may_merge")) and settings.merge.every is not None
+    return settings, _with_cost(settings, found, running["settings"]), merging
 
 
 def _with_cost(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
@@ -175,6 +179,13 @@ def show(found: Plan) -> None:
     warnings = [_Line("warning", w) for w in found.warnings]
     for line in (*_cost(found), *_merges(found), *warnings, *_refusals(found)):
         typer.echo(f"{line.what}: {line.text}")
+
+
+def _show_merging(settings: Config, merging: bool) -> None:
+    """Print who merges with these settings, if that is `cdcflow run`."""
+    if merging:
+        who = f"by `cdcflow run`, every {settings.merge.every:g} s, in a separate process"
+        typer.echo(f"merging: {who}; a new process begins with changed settings of `merge`")
 
 
 def _size(table: TablePlan) -> tuple[str, str]:

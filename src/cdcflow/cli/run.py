@@ -40,12 +40,19 @@ def run(
         bool,
         typer.Option("--wait", help="If the source or the log does not answer at the start, wait instead of ending."),
     ] = False,
+    no_merge: Annotated[
+        bool,
+        typer.Option("--no-merge", help="Do not merge, even if the settings have merge.every: another process does."),
+    ] = False,
     on: Annotated[
         str | None,
         typer.Option(help="Also have a Spark cluster's executors read tables: spark://host:port, or local[2]."),
     ] = None,
 ) -> None:
-    """Capture changes until you stop it. SIGTERM or Ctrl-C stops at a cut within 10 seconds, a second one at once."""
+    """Capture changes until you stop it, and merge them if the settings have merge.every.
+
+    SIGTERM or Ctrl-C stops at a cut within 10 seconds, a second one at once.
+    """
     if keep_rows and not accept_history_loss:
         raise ConfigurationError(
             "--keep-rows determines how to continue where changes were lost",
@@ -53,7 +60,7 @@ def run(
         )
     settings = load(config)
     check_writable(log_places(settings))
-    started = partial(_run, settings, config, json, accept_history_loss, keep_rows, wait)
+    started = partial(_run, settings, config, json, accept_history_loss, keep_rows, wait, not no_merge)
     if on is None:
         started()
         return
@@ -70,6 +77,7 @@ def _run(
     accept_history_loss: bool,
     keep_rows: bool,
     wait: bool,
+    merges: bool,
     readers: Readers | None = None,
 ) -> None:
     lean()
@@ -90,4 +98,4 @@ def _run(
     )
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     end_loading()
-    daemon.run(settings, capture, tell, publisher=publisher, file=config, readers=readers)
+    daemon.run(settings, capture, tell, publisher=publisher, file=config, readers=readers, merges=merges)

@@ -138,11 +138,26 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _merge(merge: Mapping[str, Any]) -> str:
     failed = f"; the last merge failed: {merge.get('reason') or merge.get('error')}" if merge.get("failed") else ""
+    if (process := merge.get("process")) is not None:
+        failed = f"; {_merge_process(process)}"
     if "cut" not in merge:
         return f"no cut yet{failed}" if failed else ""
     ended = datetime.fromtimestamp(merge["ended_at"], UTC)
     behind = f"{output.number(merge.get('behind_rows'))} rows behind"
     return f"cut {merge['cut']} at {ended:%Y-%m-%d %H:%M:%S}Z, {behind}{failed}"
+
+
+def _merge_process(process: Mapping[str, Any]) -> str:
+    """What the daemon's merge process does, and what is wrong with it."""
+    size = f"{output.size(process.get('memory_bytes'))} of {output.size(process.get('memory_bytes_max'))}"
+    who = f" (process {process['pid']}, {size})" if "pid" in process else ""
+    doing = {"merging": f"merging {process.get('table') or ''}".rstrip(), "restarting": "its process is started again"}
+    every, state = f"merging every {process['every_seconds']:g} s", str(process.get("state"))
+    if (failing := process.get("failing")) is None:
+        return f"{every}{who}" if state == "idle" else f"{every}{who}: {doing.get(state, state)}"
+    why = failing.get("reason") or f"{failing.get('kind')}, a fault in cdcflow"
+    remedy = f"\n  {failing['remedy']}" if failing.get("remedy") else ""
+    return f"merges fail: {why}; {doing.get(state, state)}{who}{remedy}"
 
 
 def _consumers(consumers: Mapping[str, Mapping[str, Any]]) -> str:

@@ -5,7 +5,7 @@
 | running    | at once, while the capture continues                                                                 |
 | next cut   | the capture ends at a cut and resumes there with the new settings, in the same process                |
 | restart    | when the daemon is restarted                                                                         |
-| merge      | by the next `cdcflow merge`; the daemon does not use it                                               |
+| merge      | by the next merge; a daemon that merges has it begin with them                                        |
 | when made  | only when the object that it describes is created                                                    |
 | refused    | never: this log cannot continue with it                                                              |
 
@@ -72,6 +72,7 @@ RULES: tuple[SettingRule, ...] = (
     SettingRule("log.seal", "next cut"),
     SettingRule("log.objects", "next cut"),
     SettingRule("log.kafka", "next cut"),
+    *(SettingRule(f"merge.{name}", "running") for name in ("every", "memory_max", "progress_timeout")),
     SettingRule("merge", "merge"),
     SettingRule("publish", "running"),
     SettingRule("service.traces", "next cut"),

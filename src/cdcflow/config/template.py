@@ -71,7 +71,7 @@ merge:
   format: delta
   warehouse: ./warehouse
   # tables: {readable: wide}                               # new tables: pandas and Polars open them; changes cost more
-  # every: 30s                                             # for `cdcflow merge` without --every
+  # every: 10s                                             # `cdcflow run` merges this often, in a separate process
 
 # service:
 #   listen: 127.0.0.1:8079                                 # page, API, metrics: pip install 'cdcflow[service]'

@@ -17,7 +17,7 @@ from cdcflow.config.notify import Notify
 from cdcflow.config.publish import Publish
 from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL, Postgres
-from cdcflow.config.units import Seconds
+from cdcflow.config.units import Bytes, Seconds
 from cdcflow.errors import ConfigurationError
 
 _THRIFT = re.compile(r"thrift://[^\s,/]+:\d+(,thrift://[^\s,/]+:\d+)*")
@@ -88,7 +88,14 @@ class Merge(Settings):
     without it the tables have paths only. `uri` may name several with commas; without it Spark's own settings name the
     metastore. `prefix` begins the name of each database, so that several warehouses can use one metastore."""
     every: Seconds | None = None
-    """How often `cdcflow merge` merges without `--every`. Default: once."""
+    """How often `cdcflow run` merges, in a separate process ([merge.md](merge.md#with-the-capture)), and `cdcflow
+    merge` without `--every`. Default: `cdcflow run` does not merge, and `cdcflow merge` merges once."""
+    memory_max: Bytes | None = None
+    """How much memory the merge process of `cdcflow run` may have, with Spark if it runs; with more it is ended, and
+    replaced. Default: half of the machine's, or of its container's."""
+    progress_timeout: Seconds = 1800.0
+    """The merge process of `cdcflow run` is ended if a merge makes no progress for this long, for example at one table;
+    the next try gets twice the time."""
     spark: dict[str, str] = Field(default_factory=dict)
     """Spark's own settings, which win over those of cdcflow: `{spark.master: "spark://host:7077"}` runs the merge on a
     cluster ([merge.md](merge.md#on-a-cluster)); `spark.jars` are added to those of cdcflow."""

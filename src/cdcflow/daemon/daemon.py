@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from cdcflow.daemon.events import OnEvent
 from cdcflow.daemon.exit_codes import exit_code
 from cdcflow.daemon.http_component import Http
 from cdcflow.daemon.interfaces.control_socket import ControlServer
+from cdcflow.daemon.merge_component import MergeComponent
 from cdcflow.daemon.reload import Reloading
 from cdcflow.daemon.running_components import Component, RunningComponents
 from cdcflow.daemon.signals import obeying_signals
@@ -47,17 +49,24 @@ def run(
     publisher: Publishing | None = None,
     file: Path | None = None,
     readers: Readers | None = None,
+    merges: bool = False,
 ) -> None:
     """Run the capture to its end in the calling (main) thread, handling signals; `publisher` runs alongside it.
 
     `file`: the settings file, which is read again on request (None: the process ends when its work is done). `readers`:
-    those of the capture, which other settings keep. Raises whatever ends the capture; returns when it was stopped or
-    its work is done.
+    those of the capture, which other settings keep. `merges`: merge, too, where the settings have `merge.every`.
+    Raises whatever ends the capture; returns when it was stopped or its work is done.
     """
     reloading = None if file is None else Reloading(file, config, capture, tell, readers)
     in_use = (lambda: config) if reloading is None else lambda: reloading.in_use
-    watch = Watch(config, capture, in_use)
+    merge = MergeComponent(tell, enabled=merges)
+    watch = Watch(config, capture, in_use, merge.status)
     publish = PublishComponent(publisher, tell, capture.stop)
+
+    def stop() -> None:
+        merge.stop_soon()
+        capture.stop()
+
     with contextlib.ExitStack() as around:
         around.enter_context(telling_end(tell, "capture failed"))
         around.callback(publish.raise_failure)
@@ -66,7 +75,7 @@ def run(
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
             wrong = Problems(in_use)
-            answer = answering(capture, watch, reloading, wrong.now)
+            answer = answering(capture, watch, reloading, wrong.now, merge.answer)
             around.enter_context(_serving(ControlServer(folder, answer)))
             http = Http(in_use, watch, answer, tell, wrong.now)
             around.callback(http.close)
@@ -75,10 +84,10 @@ def run(
             parts.append(Observing(capture, tell))
         told = Notifications(watch.status, tell, watch.tables_in_log)
         components = around.enter_context(
-            RunningComponents([*parts, RetentionComponent(tell), Index(tell), publish, told])
+            RunningComponents([*parts, RetentionComponent(tell), Index(tell), publish, told, merge])
         )
         hang_up = None if reloading is None else reloading.hang_up
-        around.enter_context(obeying_signals(capture.stop, tell, lambda: capture.is_starting, hang_up))
+        around.enter_context(obeying_signals(stop, tell, lambda: capture.is_starting, hang_up))
         around.enter_context(told)
         components.use(config)
         if reloading is not None:
@@ -155,6 +164,7 @@ def answering(
     watch: Watch,
     reloading: Reloading | None = None,
     problems: Callable[[], Sequence[object]] = lambda: (),
+    merging: Callable[[], Mapping[str, object]] = dict,
 ) -> Callable[[Mapping[str, Any], str], object]:
     """The answer of every interface to a caller's request: `status`, and all operations of `Capture.request`."""
 
@@ -167,7 +177,9 @@ def answering(
             case "settings" | "reload":
                 if reloading is None:
                     raise ConfigurationError("this process reads tables and ends; it cannot take new settings")
-                return reloading.answer() if operation.name == "settings" else reloading.reload(request.get("digest"))
+                if operation.name == "settings":
+                    return {**reloading.answer(), "pid": os.getpid(), **merging()}
+                return reloading.reload(request.get("digest"))
             case op:
                 arguments = Arguments(**{k: v for k, v in request.items() if k not in ("op", "tables")})
                 return capture.request(op, request.get("tables", []), arguments, asked_by=asked_by)

@@ -20,7 +20,7 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 ERRORS = frozenset(
     (
         *("capture failed", "publishing failed", "serving failed", "table failed", "capture did not stop in time"),
-        "shadow check found a difference",
+        *("shadow check found a difference", "merge failed"),
     )
 )
 WARNINGS = frozenset(
@@ -35,6 +35,8 @@ WARNINGS = frozenset(
             "table to be read again",
         ),
         *("keys to be read", "table rewritten"),
+        *("merge process ended", "table not in the cut", "table changed by another process", "upkeep ended early"),
+        "views of the latest cut were not written",
     )
 )
 

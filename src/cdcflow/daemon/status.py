@@ -31,10 +31,17 @@ ANSWER_WITHIN_S = 1.0
 class Watch:
     """The capture's status, with how far the source is ahead. Any thread may call it.
 
-    `in_use` returns the settings, if they may change.
+    `in_use` returns the settings, if they may change; `merging` what the merge process does, if there is one.
     """
 
-    def __init__(self, config: Config, capture: Capture, in_use: Callable[[], Config] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        capture: Capture,
+        in_use: Callable[[], Config] | None = None,
+        merging: Callable[[], Mapping[str, Any] | None] = lambda: None,
+    ) -> None:
+        self._merging = merging
         self._in_use = in_use or (lambda: config)
         self._capture = capture
         self._started_at = time.time()
@@ -124,7 +131,7 @@ class Watch:
 
     def _surroundings(self, durable_offset: object) -> dict[str, object]:
         folder = self._in_use().log.folder
-        found: dict[str, object] = {
+        found: dict[str, Any] = {
             "pid": os.getpid(),
             "started_at": self._started_at,
             "source_kind": self._in_use().source.kind,
@@ -136,6 +143,8 @@ class Watch:
             found["disk"] = {"free_bytes": disk.free, "size_bytes": disk.total}
         if (merged := state_files.of_merge(folder)) is not None:
             found["merge"] = merge_status(merged, durable_offset)
+        if (process := self._merging()) is not None:
+            found["merge"] = {**found.get("merge", {}), "process": process}
         found["verified"] = state_files.of_verified(folder)
         if consumers := wiring.consumers_status(self._in_use(), durable_offset):
             found["consumers"] = consumers

@@ -33,6 +33,8 @@ CAPTURE_STATES = ("capturing", "waiting", "paused", "halted", "stopped")
 TABLE_STATES = ("waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten")
 FRESHNESS = ("fresh", "quiet", "not proven")
 CAUSES = ("outage", "uncovered", "backfill", "late")
+MERGE_STATES = ("starting", "waiting", "merging", "idle", "restarting")
+MERGE_ENDS = ("failed", "killed", "memory", "silent", "stuck")
 
 Sample = tuple[tuple[str, ...], float]
 
@@ -156,6 +158,18 @@ def _least_progress(status: Mapping[str, Any]) -> Iterator[Sample]:
     if _tables(status):
         shares = [(t.get("units_done") or 0) / t["units"] if t.get("units") else 0.0 for t in reading]
         yield (), min(1.0, *shares, 1.0)
+
+
+def _merge_state(status: Mapping[str, Any]) -> Iterator[Sample]:
+    process: Mapping[str, Any] | None = (status.get("merge") or {}).get("process")
+    if process is not None:
+        yield from (((state,), float(process.get("state") == state)) for state in MERGE_STATES)
+
+
+def _merge_failing(status: Mapping[str, Any]) -> Iterator[Sample]:
+    process: Mapping[str, Any] | None = (status.get("merge") or {}).get("process")
+    if process is not None:
+        yield (), float(process.get("failing") is not None)
 
 
 def _per_consumer(field: str) -> Found:
@@ -465,6 +479,38 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     (
         Metric("merge_failed", "gauge", "1 when the last merge failed or was postponed, 0 if not."),
         number_at("merge", "failed"),
+    ),
+    # The merge process of this daemon, where the settings have `merge.every`.
+    (
+        Metric(
+            "merge_process_state",
+            "gauge",
+            "1 for what the daemon's merge process does; waiting: for a log to merge.",
+            ("state",),
+        ),
+        _merge_state,
+    ),
+    (
+        Metric("merge_process_failing", "gauge", "1 if merges have failed since the last good one, 0 if not."),
+        _merge_failing,
+    ),
+    (
+        Metric("merge_process_memory_bytes", "gauge", "Memory of the merge process and of all that it started."),
+        number_at("merge", "process", "memory_bytes"),
+    ),
+    (
+        Metric("merge_process_memory_limit_bytes", "gauge", "With more memory than this a merge process is ended."),
+        number_at("merge", "process", "memory_bytes_max"),
+    ),
+    (
+        Metric(
+            "merge_process_ends_total",
+            "counter",
+            "Merge processes that ended too early. failed: with an error; killed: by a signal; memory: "
+            "they had too much; silent: they sent nothing; stuck: a merge made no progress.",
+            ("cause",),
+        ),
+        by_label("merge", "process", "ends"),
     ),
     # Consumers of the log, from their files in the log's folder.
     (

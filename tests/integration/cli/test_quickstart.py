@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -72,6 +73,13 @@ class Terminal:
             return bool(tables) and all(table["state"] == "done" for table in tables.values())
 
         wait_until(is_read, "all tables to be read", patience_s=WAIT_S, more=output.read_text)
+
+    def wait_until_merged(self) -> None:
+        def is_merged() -> bool:
+            status = ask(self.folder / "cdcflow-log", {"op": "status"}) or {}
+            return "cut" in status.get("merge", {})
+
+        wait_until(is_merged, "a merge", patience_s=WAIT_S, more=(self.folder / "daemon.log").read_text)
 
     def stop(self) -> int:
         assert self.daemon is not None
@@ -139,6 +147,10 @@ def test_the_readme_installs_it_in_the_same_way() -> None:
     assert [words for block in page("bash") for words in commands(block)][:3] == INSTALLATION
 
 
+def _shows_change(terminal: Terminal, words: list[str]) -> bool:
+    return "paid" in terminal.run(words)
+
+
 def follow(server: PostgresServer, terminal: Terminal) -> None:
     """Run the page's commands, in order."""
     other = "cdcflow_of_another_pipeline"
@@ -159,11 +171,14 @@ def follow(server: PostgresServer, terminal: Terminal) -> None:
         if words == ["cdcflow", "run"]:
             terminal.start(words)
             terminal.wait_until_read()
-        elif words == ["cdcflow", "merge"]:
-            assert terminal.stop() == 0  # seals what there is, instead of a wait for log.seal.age_max
-            terminal.run(words)
+            terminal.wait_until_merged()
         elif words[0] == "python":
             shown = terminal.run(words)
+            server.psql("UPDATE shop.orders SET status = 'paid' WHERE id = 1", "mydatabase")
+            wait_until(partial(_shows_change, terminal, words), "the change in the table", patience_s=WAIT_S)
+        elif words[:2] == ["cdcflow", "drop"]:
+            assert terminal.stop() == 0
+            terminal.run(words)
         else:
             terminal.run(words)
     assert shown == "[{'id': 1, 'status': 'new'}, {'id': 2, 'status': 'new'}]\n"
@@ -172,7 +187,6 @@ def follow(server: PostgresServer, terminal: Terminal) -> None:
         "cdcflow run",
         "cdcflow status",
         "cdcflow log",
-        "cdcflow merge",
         "python -c",
         "cdcflow drop",
     ]

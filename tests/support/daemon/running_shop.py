@@ -42,8 +42,8 @@ class DaemonFolder:
         self.source.update(source)
         self.file.write_text(yaml.safe_dump({"source": self.source, **self.rest}))
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "cdcflow.cli", "run", "--json"]
+    def start(self, *options: str) -> None:
+        command = [sys.executable, "-m", "cdcflow.cli", "run", "--json", *options]
         with self.output.open("ab") as file:
             self.daemon = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
         self.wait_until(lambda s: s.get("tables", {}).get(self.table, {}).get("state") == "done", self.table)

@@ -63,6 +63,13 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
             "rows": 100,
             "left_out": 0,
             "failed": False,
+            "process": {
+                "state": "idle",
+                "memory_bytes": 1 << 27,
+                "memory_bytes_max": 1 << 31,
+                "failing": None,
+                "ends": {"failed": 1, "killed": 0, "memory": 2, "silent": 0, "stuck": 0},
+            },
         },
         "verified": {
             "public.t0": {"log": {"at": 1_700_000_900.0}, "tables": {"at": 1_700_000_800.0}},

@@ -127,20 +127,20 @@ def settings_with(collector: Collector, folder: Path) -> Any:
 
 def test_spans_reach_a_collector(collector: Collector, tmp_path: Path) -> None:
     """Cuts and windows of the daemon, and merges of the other process; a failed merge with its kind."""
-    from cdcflow.cli.merge import _with_spans
+    from cdcflow.daemon.merge_process import send_spans
     from cdcflow.tables.job.reports import MergeReport
 
     traces = Traces(collector.url, lambda *_: None)
     captured(traces)
     traces.close()
-    merged = _with_spans(settings_with(collector, tmp_path), lambda: MergeReport(7, 99, True, 0.1, ()))
+    merged = send_spans(settings_with(collector, tmp_path), lambda: MergeReport(7, 99, True, 0.1, ()))
     assert merged().cut == 7
 
     def fails() -> MergeReport:
         raise SinkUnavailable("no room")
 
     with pytest.raises(SinkUnavailable):
-        _with_spans(settings_with(collector, tmp_path), fails)()
+        send_spans(settings_with(collector, tmp_path), fails)()
     with collector.changed:
         assert collector.changed.wait_for(lambda: collector.names.count("merge") == 2, WAIT_S), collector.names
     assert {"cut", "window", "merge"} == set(collector.names)

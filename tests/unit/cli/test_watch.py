@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cdcflow.cli import merge as merge_command
 from cdcflow.cli.app import app
 from cdcflow.cli.status import _fresh, _print
 from cdcflow.config import Config
+from cdcflow.daemon import merge_process
 from cdcflow.daemon import status as watch
 from cdcflow.daemon.status import Watch, lag_seconds
 from cdcflow.errors import HistoryLost, SinkUnavailable
@@ -109,7 +109,7 @@ def report(cut: int = 6, left_out: str | None = None) -> MergeReport:
 def test_merge_writes_a_note_for_the_daemon(config: Config, capture: Any, tmp_path: Path) -> None:
     """Two processes, one folder: the lag of the tables is the daemon's metric."""
     assert "merge" not in Watch(config, capture).status()
-    merge_command._leaving_word(config, lambda: report(left_out="no key"))()
+    merge_process.write_result(config, lambda: report(left_out="no key"))()
     merged = Watch(config, capture).status()["merge"]
     expected = {"cut": 6, "offset": 90, "behind_rows": 10, "rows": 34, "left_out": 1, "seconds": 1.5, "failed": False}
     assert {name: merged[name] for name in expected} == expected
@@ -118,7 +118,7 @@ def test_merge_writes_a_note_for_the_daemon(config: Config, capture: Any, tmp_pa
         raise SinkUnavailable("merging into /w: another merge works there\n  canary")
 
     with pytest.raises(SinkUnavailable):
-        merge_command._leaving_word(config, fails)()
+        merge_process.write_result(config, fails)()
     after = Watch(config, capture).status()["merge"]
     assert (after["failed"], after["error"], after["cut"], after["ended_at"]) == (
         True,
@@ -133,7 +133,7 @@ def test_merge_writes_a_note_for_the_daemon(config: Config, capture: Any, tmp_pa
 def test_merge_that_may_not_write_its_note_continues(config: Config, tmp_path: Path) -> None:
     """The merge does not depend on this note: on another machine the folder does not exist."""
     elsewhere = config.model_copy(update={"log": config.log.model_copy(update={"path": tmp_path / "not" / "here"})})
-    assert merge_command._leaving_word(elsewhere, report)().cut == 6
+    assert merge_process.write_result(elsewhere, report)().cut == 6
 
 
 def test_status_reports_that_the_last_daemon_was_halted(

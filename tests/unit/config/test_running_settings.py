@@ -33,6 +33,17 @@ APPLIED = {
         "test_retention_notifications_checks_and_opentelemetry_traces_begin_while_running",
     ),
     "log.kafka": ("integration/kafka/test_commands.py::test_settings_of_a_log_in_kafka_apply_while_the_capture_runs",),
+    "merge.every": (
+        "integration/daemon/test_merge_process.py::"
+        "test_merge_that_fails_each_time_is_reported_and_its_settings_can_be_changed",
+    ),
+    **dict.fromkeys(
+        ("merge.memory_max", "merge.progress_timeout"),
+        (
+            "integration/daemon/test_merge_process.py::"
+            "test_merge_process_with_too_much_memory_is_ended_until_the_settings_allow_more",
+        ),
+    ),
     "publish": (
         "integration/publish/test_settings_while_running.py::"
         "test_publishing_begins_moves_is_refused_and_ends_while_the_daemon_runs",

@@ -111,6 +111,15 @@ def test_table_that_a_merge_skipped_is_named() -> None:
     assert one.text == "The latest merge skipped public.a: its type is unknown."
 
 
+def test_merges_that_fail_are_reported_with_their_reason() -> None:
+    """The capture is well, so no other part of the page shows that tables are out of date."""
+    remedy = "raise merge.memory_max"
+    failing = {"cause": "memory", "reason": "it had 3 GB", "remedy": remedy, "since": 1_700_000_000.0}
+    (one,) = said(merge={"process": {"state": "restarting", "failing": failing}})
+    assert one == Remark("warning", "Merges have failed since 2023-11-14 22:13:20Z: it had 3 GB.", remedy)
+    assert said(merge={"process": {"state": "idle", "failing": None}}) == []
+
+
 def test_room_of_the_disk_is_reported(tmp_path: Path) -> None:
     """A folder that does not exist yet is not an error."""
     found = facts.disk(tmp_path)

@@ -35,6 +35,7 @@ def remarks(
 ) -> list[Remark]:
     """All remarks about a status, its headroom and its disk."""
     found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status), *_merges(merges)]
+    found += _merge_process(status)
     return sorted(found, key=lambda one: _ORDER[one.level])
 
 
@@ -199,6 +200,18 @@ def _freshness(reasons: Mapping[str, Sequence[str]], tables: Mapping[str, Mappin
         shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         text = f"{len(names)} tables are not proven fresh {since(tables, names)} ({shown}): {why}."
         yield Remark("warning", text, more)
+
+
+def _merge_process(status: Mapping[str, Any]) -> Iterator[Remark]:
+    process: Mapping[str, Any] = (status.get("merge") or {}).get("process") or {}
+    if (failing := process.get("failing")) is not None:
+        why = failing.get("reason") or f"{failing.get('kind')}, a fault in cdcflow"
+        at = datetime.fromtimestamp(failing["since"], UTC)
+        yield Remark(
+            "warning",
+            f"Merges have failed since {at:%Y-%m-%d %H:%M:%S}Z: {str(why).rstrip('.')}.",
+            failing.get("remedy") or "Read the daemon's output; the capture continues, and the next merge catches up.",
+        )
 
 
 def _merges(merges: object) -> Iterator[Remark]:

@@ -227,8 +227,10 @@ function showMerges(status, merges) {
   setText(byId("cut"), status.cut ? `The log's latest durable cut is ${count(status.cut)}${when}, source position ${status.position}.` : "The log has no cut yet.");
   const last = status.merge;
   const failed = last && last.failed ? ` The last merge failed: ${last.reason || last.error}.` : "";
-  const none = merges === null ? "The warehouse is not on a disk of this machine, so the page cannot show merges." : merges.length ? "" : "No merge has published a cut yet: run `cdcflow merge`.";
-  setText(byId("merges-none"), `${none}${failed}`);
+  const process = last && last.process;
+  const merging = process ? ` The daemon merges every ${process.every_seconds} s (${process.state}).` : "";
+  const none = merges === null ? "The warehouse is not on a disk of this machine, so the page cannot show merges." : merges.length ? "" : process ? "No merge has published a cut yet." : "No merge has published a cut yet: run `cdcflow merge`, or set merge.every.";
+  setText(byId("merges-none"), `${none}${merging}${process && !process.failing ? "" : failed}`);
   byId("merges").hidden = !(merges && merges.length);
   byId("merges").tBodies[0].replaceChildren(...(merges || []).map((one) => make("tr", {},
     make("th", { scope: "row", text: clock(one.published / 1e6, true) }), make("td", { "data-name": "Cut", text: count(one.cut) }),

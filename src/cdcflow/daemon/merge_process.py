@@ -1,0 +1,171 @@
+"""Merges of a log by its settings: for `cdcflow merge`, and for the merge process of `cdcflow run`.
+
+A merge leaves its result in the log's folder, where the daemon finds it; then it does the tables' maintenance that is
+due.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cdcflow.config import Config, KafkaLog
+from cdcflow.daemon.interfaces.control_socket import ask
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
+from cdcflow.log.maintenance import state_files
+
+if TYPE_CHECKING:
+    from cdcflow.tables.job.engines import Engines
+    from cdcflow.tables.job.reports import MergeReport, Watch
+
+Merge = Callable[[], "MergeReport"]
+Say = Callable[[str], None]
+TURN_WITHIN_S = 60.0
+TURN_EVERY_S = 0.1
+
+
+def prepare_merge(settings: Config, say: Say, watch: Watch) -> Merge:
+    """A function that merges once, and may be called again and again. Spark is imported and started when needed.
+
+    `say` gets a text before each long step, `watch` each table whose merge begins.
+
+    Raises:
+        ConfigurationError: there is no log, or an engine's packages are not installed.
+    """
+    return write_result(settings, send_spans(settings, _prepare(settings, say, watch)))
+
+
+def has_log(settings: Config) -> bool:
+    """Whether there is a log to merge."""
+    from cdcflow import wiring
+
+    return wiring.log_reader(settings).exists()
+
+
+def merging_daemon(settings: Config) -> int | None:
+    """The process of the daemon that merges this log, too; None if there is none, or it cannot be queried."""
+    with contextlib.suppress(CdcflowError):
+        answer = ask(settings.log.folder, {"op": "settings"})
+        if answer is not None and answer.get("merges"):
+            return int(answer["pid"])
+    return None
+
+
+def wait_for_turn(merge: Merge) -> MergeReport:
+    """Merge as soon as a daemon's merge leaves the warehouse.
+
+    Raises:
+        SinkUnavailable: it did not within `TURN_WITHIN_S`, or the merge itself could not be done at present.
+    """
+    until = time.monotonic() + TURN_WITHIN_S
+    while True:
+        try:
+            return merge()
+        except SinkUnavailable as error:
+            if error.runbook != "busy" or time.monotonic() >= until:
+                raise
+            time.sleep(TURN_EVERY_S)
+
+
+def _prepare(settings: Config, say: Say, watch: Watch) -> Merge:
+    from cdcflow import wiring
+
+    log, policies = settings.log, wiring.policies(settings)
+    reader = wiring.log_reader(settings)
+    if not reader.exists():
+        raise ConfigurationError(
+            f"there is no change log at {reader.name}",
+            remedy="start `cdcflow run` first, or correct `log` in the settings",
+            runbook="no-log",
+        )
+    if isinstance(log, KafkaLog):
+        from cdcflow.spark.kafka import merge as from_kafka
+        from cdcflow.spark.session import session_for
+
+        say("starting Spark")
+        spark, chosen = session_for(settings), settings.merge
+
+        def seal_and_merge() -> MergeReport:
+            say(f"sealing what {reader.name} has after its history")
+            # Read again each time: a secret may have changed.
+            place = wiring.warehouse(settings)
+            return from_kafka(
+                spark, wiring.tier(settings), place, table_format=chosen.format, watch=watch, policies=policies
+            )
+
+        return _maintain(settings, seal_and_merge, wiring.engines(settings, spark))
+    from cdcflow.tables.job.job import merge as from_files
+
+    if settings.merge.engine == "spark":
+        say("starting Spark")
+    engines, master = wiring.engines(settings), settings.merge.spark.get("spark.master")
+
+    def merge_files() -> MergeReport:
+        layout = wiring.merge_layout(log, master)
+        return from_files(engines, layout, wiring.warehouse(settings), watch=watch, policies=policies)
+
+    return _maintain(settings, merge_files, engines)
+
+
+def _maintain(settings: Config, merge: Merge, engines: Engines) -> Merge:
+    """Merge, then do the tables' maintenance that is due, within its budget; it never endangers a merge."""
+    from cdcflow import wiring
+    from cdcflow.tables.job.maintenance import UpkeepWhenDue
+
+    upkeep = UpkeepWhenDue(engines, wiring.upkeep_policy(settings))
+
+    def merge_and_maintain() -> MergeReport:
+        report = merge()
+        if report.cut:
+            upkeep.after(report.tables)
+        return report
+
+    return merge_and_maintain
+
+
+def write_result(settings: Config, merge: Merge) -> Merge:
+    """Merge, and write the result into the log's folder, for the daemon's metrics."""
+    folder = settings.log.folder
+
+    def merge_and_write() -> MergeReport:
+        try:
+            report = merge()
+        except Exception as error:
+            state_files.write_merge_failure(folder, error)
+            raise
+        if report.cut:
+            rows, left_out = sum(t.changes for t in report.tables), sum(t.left_out is not None for t in report.tables)
+            state_files.write_merge(
+                folder, cut=report.cut, offset=report.offset, seconds=report.seconds, rows=rows, left_out=left_out
+            )
+        return report
+
+    return merge_and_write
+
+
+def send_spans(settings: Config, merge: Merge) -> Merge:
+    """Return the merge with a span sent for each run, if the settings name a collector."""
+    if settings.service.traces is None:
+        return merge
+    from cdcflow.daemon.events import event_lines
+    from cdcflow.daemon.interfaces.traces import Traces
+
+    traces = Traces(settings.service.traces, event_lines(as_json=False, file=sys.stderr))
+
+    def merge_with_span() -> MergeReport:
+        began = time.time_ns()
+        try:
+            report = merge()
+        except Exception as error:
+            traces.on_span("merge", began, time.time_ns(), {}, failed=type(error).__name__)
+            raise
+        rows, left_out = sum(t.changes for t in report.tables), sum(t.left_out is not None for t in report.tables)
+        about = {"cdcflow.cut": report.cut, "cdcflow.offset": report.offset, "cdcflow.rows": rows}
+        about |= {"cdcflow.tables": len(report.tables), "cdcflow.left_out": left_out}
+        traces.on_span("merge", began, time.time_ns(), about)
+        return report
+
+    return merge_with_span
