@@ -15,7 +15,7 @@ from bench.harness import Budget, Failed, tell
 
 NAMES = (
     "drain", "catchup", "backfill", "executors", "load", "latency", "transaction", "growth", "restart", "writer",
-    "kafka", "publish", "tokafka", "kafkalatency", "merge", "tables", "verify", "log",
+    "kafka", "publish", "tokafka", "kafkalatency", "merge", "mergelatency", "tables", "verify", "log",
     "mysql.drain", "mysql.backfill", "mysql.memory",
 )  # fmt: skip
 SOURCES = Path(__file__).parent.parent / "src"

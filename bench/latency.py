@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -152,12 +153,19 @@ def raw(bench: Bench) -> Outcome:
     return timed(bench, outcome, pairs(bench.arrived))
 
 
-def captured(bench: Bench) -> Outcome:
-    """cdcflow; the log is verified, and records which row had which offset."""
+def captured(
+    bench: Bench, seal: Mapping[str, object] | None = None, merge: Mapping[str, object] | None = None
+) -> Outcome:
+    """cdcflow; the log is verified, and records which row had which offset. `merge`: settings; it merges, too."""
     bench.empty()
     log = bench.folder / "log"
     with fresh_log(None, log):
-        asked = {"config": settings(bench.server, log), "until_rows": bench.rows, "times": str(bench.arrived)}
+        config = settings(bench.server, log)
+        if seal is not None:
+            config = {**config, "log": {"path": str(log), "seal": dict(seal)}}
+        if merge is not None:
+            config = {**config, "merge": dict(merge)}
+        asked = {"config": config, "until_rows": bench.rows, "times": str(bench.arrived)}
         reader = Child.of("capture", asked)
         bench.server.until_read(reader)
         bench.writer().outcome()

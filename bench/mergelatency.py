@@ -18,7 +18,8 @@ from bench.results import Line, alone, at_most, compared
 from bench.server import Server
 from bench.shapes import NARROW
 
-ROWS = 60_000
+ROWS = 40_000
+SECONDS = 20
 RATES = (500, 2_000)
 MERGING = "cdcflow that merges every second"
 SEAL = {"age_max": "1s"}
@@ -29,7 +30,7 @@ def run(budget: Budget, transport: str) -> list[Line]:
     with tempfile.TemporaryDirectory() as folder, Server(transport) as server:
         server.execute(NARROW.create)
         for rate in RATES[1:] if budget.quick else RATES:
-            rows = min(budget.rows, rate * 30)
+            rows = min(budget.rows, rate * SECONDS)
             case = f"{rate:,} single-row commits/s"
             tell(f"  merge-latency: {case}, {transport}")
             lines += _lines(case, _measure(Bench(server, Path(folder), rate, rows), budget))

@@ -30,6 +30,7 @@ from cdcflow import wiring  # noqa: E402
 from cdcflow.capture.capture import Capture  # noqa: E402
 from cdcflow.capture.ports.log import Log  # noqa: E402
 from cdcflow.config import Config, KafkaLog, Postgres  # noqa: E402
+from cdcflow.log.maintenance import state_files  # noqa: E402
 from cdcflow.model.position import Checkpoint  # noqa: E402
 
 
@@ -106,13 +107,38 @@ def _measured(running: Capture, config: Config, asked: dict[str, object], events
     clock = Clock()
     durable = Durable(log_of(config), until, above, clock)
     threading.Thread(target=_stop_when, args=(durable.reached, running.stop), daemon=True).start()
+    merges = _Merges(config)
     running.run()
     figures = durable.figures or clock.stop()
+    merges.end()
     if isinstance(times, str):
         with open(times, "w") as file:
             file.writelines(f"{rows} {ns}\n" for rows, ns in durable.times)
     rows = durable.times[-1][0] if durable.times else 0
-    tell({**figures, "rows": rows, "fsyncs": syncs.count, "events": events})
+    tell({**figures, "rows": rows, "fsyncs": syncs.count, "events": events, "merged_cut": merges.last_cut})
+
+
+class _Merges:
+    """The merge process of `cdcflow run`, if the settings have `merge.every`."""
+
+    def __init__(self, config: Config) -> None:
+        self._folder = config.log.folder
+        self._running: Any = None  # an older cdcflow (`bench.beside`) does not have it
+        if config.merge.every is not None:
+            from cdcflow.daemon.merge_component import MergeComponent
+
+            self._running = MergeComponent(lambda *_: None).prepare(config)
+            self._running.begin()
+
+    def end(self) -> None:
+        if self._running is not None:
+            self._running.end(wait=True)
+
+    @property
+    def last_cut(self) -> int:
+        """The cut that was last published: 0 if there was no merge."""
+        found = state_files.of_merge(self._folder) or {}
+        return int(found.get("cut", 0))
 
 
 def _known(config: object) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from tests.support.daemon.running_shop import Shop, planned, said
 from tests.support.polling import wait_until
 
 from cdcflow import local
+from cdcflow.daemon.child_process import list_tree
 from cdcflow.errors import CdcflowError
 
 pytestmark = pytest.mark.postgres
+JAVA_BYTES = 150_000_000
 
 
 @pytest.fixture(scope="module")
@@ -194,3 +196,27 @@ def test_another_process_can_merge_instead(shop: Shop) -> None:
     assert "process" not in (shop.ask("status").get("merge") or {})
     wait_until(lambda: "cut" in said("merge", "--once") and rows_merged(shop.folder / "lake") >= rows, "the rows")
     shop.end()
+
+
+@pytest.mark.long
+def test_spark_stays_started_between_merges_and_ends_with_the_daemon(shop: Shop) -> None:
+    """Its start takes most of a small merge's time; and a Java that is left alone keeps its memory."""
+    shop.rest["merge"]["engine"] = "spark"
+    shop.write()
+    shop.start()
+    wait_for_tables(shop, insert(shop))
+    pid = wait_for_merge(shop, lambda p: p.get("state") == "idle", "an idle merge process")["pid"]
+    started = list_tree(pid)
+    assert len(started) > 1
+    wait_for_tables(shop, insert(shop))
+    process = wait_for_merge(shop, lambda p: p.get("memory_bytes", 0) > JAVA_BYTES, "the memory of Java to count")
+    assert process["pid"] == pid
+    assert set(started[:2]) <= set(list_tree(pid))
+    # A session whose Java has ended is of no use: the next process has a new one.
+    os.kill(started[1], signal.SIGKILL)
+    wait_for_merge(shop, lambda p: p.get("pid") not in (None, pid), "a new process")
+    wait_for_tables(shop, insert(shop))
+    running = list_tree(wait_for_merge(shop, lambda p: p.get("state") == "idle", "an idle merge process")["pid"])
+    shop.end()
+    for one in running:
+        wait_until_ended(one)
