@@ -172,7 +172,7 @@ def _commands(folder: Path, log: LogName, table_format: TableFormat, engine: Eng
         f"{cdcflow} log show -c {config} --table {schema}.airlines --limit 5",
         f"{cdcflow} log check --deep -c {config}",
     ]
-    said = [folder / name for name in ("daemon.log", "writer.log", "merge.log", "spark.log", "demo.json")]
+    said = [folder / name for name in ("daemon.log", "writer.log", "demo.log", "spark.log", "demo.json")]
     there = [str(path) for path in said if path.exists()]
     return [
         *(commands if config.exists() and wiring.log_reader(load(config)).exists() else ()),

@@ -1,7 +1,7 @@
 """The steps of the demo, in order. Every step uses what a user would use: the commands, the settings file, the API.
 
-server ─▶ load ─▶ writer + `cdcflow run` ─▶ SIGKILL in mid-backfill ─▶ `cdcflow run` again ─▶ merge while all runs
-       ─▶ writer stops: the fence ─▶ the log passes it ─▶ merge ─▶ `cdcflow verify` ─▶ SIGTERM ─▶ proof
+server ─▶ load ─▶ writer + `cdcflow run` ─▶ SIGKILL in mid-backfill ─▶ `cdcflow run` again, which merges while all runs
+       ─▶ writer stops: the fence ─▶ log and tables pass it ─▶ `cdcflow verify` ─▶ SIGTERM ─▶ proof
 
 The proof shares no code with `cdcflow verify`: each is checked by the other.
 """
@@ -39,6 +39,8 @@ STEPS = 12
 """The number of `Screen.step` calls in a successful demo, for the bar."""
 PATIENCE_S = 120.0
 """How long the demo waits for any one thing before it fails."""
+FAILING_S = 20.0
+MERGE_EVERY_S = 2
 
 
 @dataclass
@@ -95,7 +97,7 @@ class DemoRun:
     def play(self) -> DemoOutcome:
         """Run all steps. Whatever goes wrong ends up in the outcome's failures; nothing is left running."""
         began = time.monotonic()
-        with (self._directory / "merge.log").open("a") as log:
+        with (self._directory / "demo.log").open("a") as log:
             send_structlog_to(log)
             try:
                 self._play()
@@ -118,7 +120,7 @@ class DemoRun:
                 self._capture(source)
                 self._merge_meanwhile(engine)
                 self._stop_at_the_fence(source)
-                self._merge(engine, "second merge, with everything up to the fence")
+                self._read_merged(engine, "the tables have everything up to the fence")
                 self._verify()
                 self._stop_daemon()
                 self._prove(source, engine)
@@ -159,7 +161,7 @@ class DemoRun:
         self._screen.step("waiting for the backfill to end and to be sealed")
         self._wait(lambda s: self._sealed_tables_are_done(), "all tables to be read and sealed")
         self._screen.finish_step("all tables are read; the capture continued all the time")
-        merged = self._merge(engine, "first merge, while everything continues", watch=True)
+        merged = self._read_merged(engine, "the daemon merges, while everything continues")
         self.outcome.orphans_in_first_cut = engine.orphans(merged, self._source.schema)
         if any(self.outcome.orphans_in_first_cut.values()):
             self.outcome.failures.append(f"the first cut is not consistent: {self.outcome.orphans_in_first_cut}")
@@ -196,17 +198,16 @@ class DemoRun:
         self.outcome.stop_seconds = self._children.stop_daemon()
         self._screen.finish_step(f"SIGTERM: the daemon stopped at a cut in {self.outcome.stop_seconds:.1f} s")
 
-    def _merge(self, engine: engines.DemoEngine, name: str, *, watch: bool = False) -> Mapping[str, Any]:
-        """Merge, and return the tables of the cut that it published."""
-        from cdcflow.cli.merge_output import plain
-
+    def _read_merged(self, engine: engines.DemoEngine, name: str) -> Mapping[str, Any]:
+        """The tables of the published cut, once the daemon has merged all that is sealed now."""
         self._screen.step(name)
-        with self._watching() if watch else contextlib.nullcontext():
-            began = time.monotonic()
-            report = engine.merge()
-            self._screen.finish_step(f"{name}: {len(report.tables)} tables in {time.monotonic() - began:.1f} s")
-            self.outcome.merges.append(plain(report))
-            self._screen.step(f"{engine.name} reads the published cut")
+        sealed, began = self._log.sealed_offset(), time.monotonic()
+        status = self._wait(lambda s: _merged_offset(s) >= sealed, "the tables to be merged")
+        merged = {name: value for name, value in status["merge"].items() if name != "process"}
+        self._screen.finish_step(f"{name}: cut {merged['cut']} after {time.monotonic() - began:.1f} s")
+        self.outcome.merges.append(merged)
+        self._screen.step(f"{engine.name} reads the published cut")
+        with self._watching():
             return engine.cut()
 
     def _prove(self, source: DemoSource, engine: engines.DemoEngine) -> None:
@@ -238,6 +239,7 @@ class DemoRun:
             status = self._look()
             if status is not None and until(status):
                 return status
+            _check_merges(status or {})
             time.sleep(look_s)
         raise Unexpected(f"waited {PATIENCE_S:.0f} s for {what}")
 
@@ -389,7 +391,21 @@ merge:
   engine: {chosen}
   format: {table_format}
   warehouse: ./warehouse
+  every: {MERGE_EVERY_S}s
+  spark: {json.dumps(engines.QUICK_JAVA)}
 """
+
+
+def _merged_offset(status: Mapping[str, Any]) -> int:
+    """The last offset that the tables have; -1 before the first merge."""
+    return int((status.get("merge") or {}).get("offset", -1))
+
+
+def _check_merges(status: Mapping[str, Any]) -> None:
+    """Raise Unexpected if merges have failed for a while."""
+    failing = ((status.get("merge") or {}).get("process") or {}).get("failing")
+    if failing is not None and time.time() - failing["since"] > FAILING_S:
+        raise Unexpected(f"merges fail: {failing.get('reason') or failing.get('kind')}; see daemon.log")
 
 
 def _tables(status: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:

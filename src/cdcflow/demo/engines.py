@@ -1,4 +1,4 @@
-"""What merges the demo's tables and reads them back: Spark, or the engine without it.
+"""What reads the demo's tables back: Spark, or the engine without it.
 
 The local one's proof is plain Python over Arrow's values: it shares no code with the engine that made the tables.
 """
@@ -21,8 +21,6 @@ from cdcflow.demo.databases import Digest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cdcflow.tables.job.reports import MergeReport
-
 EngineKind = Literal["spark", "local"]
 PATIENCE_S = 120.0
 # The demo's Java runs for two minutes: compiling quickly is worth more than compiling well.
@@ -34,11 +32,9 @@ _SPLIT = 1 << 40
 
 
 class DemoEngine(Protocol):
-    """Merges the log, and reads tables of the published cut."""
+    """Reads tables of the published cut."""
 
     name: str
-
-    def merge(self) -> MergeReport: ...
 
     def cut(self) -> Mapping[str, Any]:
         """The tables of the published cut, by table name, in this engine's form."""
@@ -62,14 +58,10 @@ class Spark:
 
     def __init__(self, directory: Path, log: logs.DemoLog, table_format: str) -> None:
         self._warehouse = directory / "warehouse"
-        self._log = log
         self._background = ThreadPoolExecutor(1, "spark")
         self._session = self._background.submit(
             _start_spark, directory / "spark.log", isinstance(log, logs.DemoTopic), table_format
         )
-
-    def merge(self) -> MergeReport:
-        return self._log.merge(self._session.result(PATIENCE_S))
 
     def cut(self) -> Mapping[str, DataFrame]:
         from cdcflow.spark import read_cut
@@ -99,12 +91,8 @@ class Local:
 
     name = "cdcflow without Spark"
 
-    def __init__(self, directory: Path, log: logs.DemoLog) -> None:
+    def __init__(self, directory: Path) -> None:
         self._warehouse = directory / "warehouse"
-        self._log = log
-
-    def merge(self) -> MergeReport:
-        return self._log.merge(None)
 
     def cut(self) -> Mapping[str, pa.Table]:
         from cdcflow import local
@@ -137,7 +125,7 @@ class Local:
 
 def demo_engine(kind: EngineKind, directory: Path, log: logs.DemoLog, table_format: str) -> DemoEngine:
     """The engine; Spark begins to start."""
-    return Spark(directory, log, table_format) if kind == "spark" else Local(directory, log)
+    return Spark(directory, log, table_format) if kind == "spark" else Local(directory)
 
 
 def _counted_texts(column: pa.ChunkedArray, kind: str) -> list[str]:

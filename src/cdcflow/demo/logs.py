@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from cdcflow.config import load
-from cdcflow.errors import ConfigurationError
 from cdcflow.log.read.reader import list_segments
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from cdcflow.tables.job.reports import MergeReport
 
 LogKind = Literal["files", "kafka"]
 TOPIC = "demo-log"
@@ -40,10 +34,6 @@ class DemoLog(Protocol):
 
     def sealed_offset(self) -> int:
         """The offset up to which a merge would see the log."""
-        ...
-
-    def merge(self, spark: SparkSession | None) -> MergeReport:
-        """Merge by Spark, or by the engine of the settings."""
         ...
 
 
@@ -74,13 +64,6 @@ class Folder:
     def sealed_offset(self) -> int:
         segments = list_segments(self.folder)
         return segments[-1].last_offset if segments else 0
-
-    def merge(self, spark: SparkSession | None) -> MergeReport:
-        from cdcflow import wiring
-        from cdcflow.tables.job.job import merge
-
-        config = load(self._directory / "cdcflow.yaml")
-        return merge(wiring.engines(config, spark), self.folder, config.merge.warehouse)
 
 
 class DemoTopic:
@@ -122,15 +105,6 @@ class DemoTopic:
         from cdcflow import wiring
 
         return wiring.log_reader(load(self._directory / "cdcflow.yaml")).newest_checkpoint().next_offset - 1
-
-    def merge(self, spark: SparkSession | None) -> MergeReport:
-        from cdcflow import wiring
-        from cdcflow.spark.kafka import merge
-
-        if spark is None:
-            raise ConfigurationError("a log in Kafka is merged by Spark", remedy="leave --engine local out")
-        config = load(self._directory / "cdcflow.yaml")
-        return merge(spark, wiring.tier(config), config.merge.warehouse, table_format=config.merge.format)
 
 
 def demo_log(kind: LogKind, directory: Path) -> DemoLog:

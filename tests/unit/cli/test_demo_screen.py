@@ -12,7 +12,6 @@ import pytest
 
 from cdcflow.demo import screen
 from cdcflow.demo.engines import Local
-from cdcflow.demo.logs import Folder
 from cdcflow.demo.screen import Screen
 
 STATUS = {"cut": 3, "tables": {"public.flights": {"state": "reading", "units": 10, "units_done": 4, "rows": 99}}}
@@ -50,7 +49,7 @@ def test_the_bar_counts_what_is_done() -> None:
 
 def test_the_proof_without_spark_sees_each_kind_of_value(tmp_path: Path) -> None:
     """A value that two texts share would hide a difference."""
-    engine = Local(tmp_path, Folder(tmp_path))
+    engine = Local(tmp_path)
 
     def digest(values: list[object], type_: pa.DataType, kind: str) -> object:
         return engine.digest(pa.table({"a": pa.array(values, type_)}), [("a", kind)])

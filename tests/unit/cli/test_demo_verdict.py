@@ -53,12 +53,12 @@ def test_failed_demo_names_only_existing_files(tmp_path: Path, log: LogName) -> 
     delta = TableFormat.DELTA
     assert look_into(tmp_path, log, delta, EngineName.SPARK, "public") == []
     (tmp_path / "demo.json").write_text("{}")
-    (tmp_path / "merge.log").touch()
+    (tmp_path / "demo.log").touch()
     settings = tmp_path / ("cdcflow.yaml" if log is LogName.FILES else "history.yaml")
     settings.write_text("source: {kind: postgres, url: postgresql://nobody@127.0.0.1/gone}\nlog: {path: log}\n")
     # Settings without a log are not worth reading either.
     assert look_into(tmp_path, log, delta, EngineName.SPARK, "public") == [
-        f"less {tmp_path}/merge.log {tmp_path}/demo.json"
+        f"less {tmp_path}/demo.log {tmp_path}/demo.json"
     ]
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "log.json").write_text("{}")
@@ -68,7 +68,7 @@ def test_failed_demo_names_only_existing_files(tmp_path: Path, log: LogName) -> 
     assert f"{settings} --table airports.airlines" in show
     assert check.endswith(str(settings))
     assert f"'{tmp_path}/warehouse'" in read
-    assert less == f"less {tmp_path}/merge.log {tmp_path}/demo.json"
+    assert less == f"less {tmp_path}/demo.log {tmp_path}/demo.json"
 
 
 @pytest.mark.parametrize("kind", ["files", "kafka"])
