@@ -36,6 +36,7 @@ STREAM_BYTES = 1 << 20
 ONE_REQUEST_BYTES = 64 << 20
 PART_BYTES = 16 << 20  # at most 10,000 of them
 LISTED_AT_ONCE = 1000
+RETRIES_MAX = 2
 
 
 class AlreadyThere(Exception):
@@ -263,7 +264,7 @@ def _open_store(url: str, address: StoreAddress, within: timedelta) -> S3Store:
     client: ClientConfig = {"connect_timeout": CONNECT_WITHIN, "timeout": within}
     if address.endpoint is not None and address.endpoint.startswith("http://"):
         client["allow_http"] = True
-    retry: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+    retry: RetryConfig = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=10)}
     config: S3Config = {"checksum_algorithm": "SHA256", "region": address.region}
     if address.endpoint is not None:
         config["endpoint"] = address.endpoint

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -26,6 +27,8 @@ from cdcflow.errors import SinkUnavailable
 from cdcflow.stores.bucket import AlreadyThere, Bucket
 from cdcflow.stores.ranged_files import RangedFile
 from cdcflow.tables.folders import FolderEntry, RandomAccess, Span, WarehouseFolder
+
+_Answer = TypeVar("_Answer")
 
 WHOLE_BYTES = 1 << 20
 """A file up to this size is read whole, and stays in memory."""
@@ -39,6 +42,13 @@ MEMORY_BYTES = 64 << 20
 
 AT_ONCE = 8
 """Requests for parts of files that run at the same time."""
+
+WAITS_S = (0.1, 0.4)
+"""A request that fails quickly is sent again after these times: the client does so only if the store cannot have got
+it. Every request here may be sent twice."""
+
+QUICK_S = 2.0
+"""A store that takes longer to fail is left to the next merge."""
 
 CREATED_TRIES = 5
 """A store may refuse a conditional write during a concurrent write, and then the object does not exist."""
@@ -97,10 +107,10 @@ class BucketFolder(WarehouseFolder):
         return BucketFolder(self._connection, f"{self.location}/{inside}", f"{self._prefix}{inside}/")
 
     def exists(self) -> bool:
-        return next(self._bucket.each_listed(self._prefix), None) is not None
+        return _repeat(lambda: next(self._bucket.each_listed(self._prefix), None)) is not None
 
     def read(self, name: str) -> bytes:
-        return self._bucket.get(self._prefix + name)
+        return _repeat(lambda: self._bucket.get(self._prefix + name))
 
     def read_each(self, names: Sequence[str]) -> list[bytes | None]:
         if len(names) < 2:
@@ -118,49 +128,50 @@ class BucketFolder(WarehouseFolder):
         held = self._connection.memory.get(key)
         if held is not None:
             return held[start : start + size]
-        return self._bucket.get_part(key, start, start + size)
+        return _repeat(lambda: self._bucket.get_part(key, start, start + size))
 
     def open(self, name: str, size: int | None = None) -> RandomAccess:
         key, memory = self._prefix + name, self._connection.memory
         held = memory.get(key)
         if size is None:
-            size = self._bucket.describe(key).bytes
+            size = _repeat(lambda: self._bucket.describe(key)).bytes
         if held is None:
-            held = self._bucket.get(key) if size <= WHOLE_BYTES else self._end_of(key, size)
+            held = self.read(name) if size <= WHOLE_BYTES else self._end_of(name, size)
             memory.add(key, held)
         if len(held) == size:
             return RandomAccess(pa.BufferReader(held))
         file = RangedFile(lambda spans: self._parts(key, spans), size, [(size - len(held), held)])
         return RandomAccess(file, file.fetch)
 
-    def _end_of(self, key: str, size: int) -> bytes:
+    def _end_of(self, name: str, size: int) -> bytes:
         """Return the end of a file with all of its description."""
-        found = self._bucket.get_part(key, size - END_BYTES, size)
+        found = self.read_part(name, size - END_BYTES, END_BYTES)
         described = int.from_bytes(found[-8:-4], "little") + 8
         if found[-4:] == b"PAR1" and END_BYTES < described < size:
-            found = self._bucket.get_part(key, size - described, size - END_BYTES) + found
+            found = self.read_part(name, size - described, described - END_BYTES) + found
         return found
 
     def _parts(self, key: str, spans: Sequence[Span]) -> list[bytes]:
         def part(span: Span) -> bytes:
-            return self._bucket.get_part(key, *span)
+            return _repeat(lambda: self._bucket.get_part(key, *span))
 
         return [part(span) for span in spans] if len(spans) < 2 else list(self._connection.threads.map(part, spans))
 
     def names(self, after: str = "") -> list[str]:
-        return [name for name, _ in self._bucket.each_listed(self._prefix, after) if "/" not in name]
+        found = _repeat(lambda: list(self._bucket.each_listed(self._prefix, after)))
+        return [name for name, _ in found if "/" not in name]
 
     def entries(self) -> Iterator[FolderEntry]:
         for name, found in self._bucket.each_listed(self._prefix):
             yield FolderEntry(name, found.bytes, found.modified)
 
     def modified_at(self, name: str) -> float:
-        return self._bucket.describe(self._prefix + name).modified
+        return _repeat(lambda: self._bucket.describe(self._prefix + name)).modified
 
     def create(self, name: str, content: bytes) -> None:
         key = self._prefix + name
-        for _ in range(CREATED_TRIES):
-            lost: SinkUnavailable | None = None
+        for tried in range(CREATED_TRIES):
+            lost, began = None, time.monotonic()
             try:
                 self._bucket.put_new(key, content)
                 return
@@ -173,8 +184,9 @@ class BucketFolder(WarehouseFolder):
                 return
             if found is not None:
                 raise FileExistsError(17, "another process has created it", self.place_of(name))
-            if lost is not None:
+            if lost is not None and (tried >= len(WAITS_S) or time.monotonic() - began > QUICK_S):
                 raise lost
+            time.sleep(WAITS_S[min(tried, len(WAITS_S) - 1)] if WAITS_S else 0)
         raise SinkUnavailable(
             f"creating {self.place_of(name)}: the store refuses it and has no object of that name",
             remedy="try again; nothing is lost",
@@ -182,20 +194,20 @@ class BucketFolder(WarehouseFolder):
         )
 
     def replace(self, name: str, content: bytes) -> None:
-        self._bucket.put(self._prefix + name, content)
+        _repeat(lambda: self._bucket.put(self._prefix + name, content))
 
     def write(self, name: str, fill: Callable[[IO[bytes]], object]) -> int:
         file = io.BytesIO()
         fill(file)
         content = file.getvalue()
         key = self._prefix + name
-        self._bucket.upload(key, content)
+        _repeat(lambda: self._bucket.upload(key, content))
         if len(content) <= WHOLE_BYTES:
             self._connection.memory.add(key, content)
         return len(content)
 
     def delete(self, names: Sequence[str]) -> None:
-        self._bucket.delete([self._prefix + name for name in names])
+        _repeat(lambda: self._bucket.delete([self._prefix + name for name in names]))
 
     def sync(self) -> None:
         """Do nothing: an object is durable when the store has answered."""
@@ -204,21 +216,24 @@ class BucketFolder(WarehouseFolder):
         probe = f"_cdcflow_probe_{uuid4()}"
         key = self._prefix + probe
         with suppress(AlreadyThere):  # this very call has created it, and its answer was lost
-            self._bucket.put_new(key, b"1")
+            _repeat(lambda: self._bucket.put_new(key, b"1"))
         try:
-            self._bucket.put_new(key, b"2")
+            _repeat(lambda: self._bucket.put_new(key, b"2"))
             return False
         except AlreadyThere:
             return self.read(probe) == b"1"
         finally:
-            self._bucket.delete([key])
+            self.delete([probe])
 
-    def for_other_clients(self) -> tuple[str, dict[str, str]]:
-        address = self._bucket.address
-        options = {"AWS_REGION": address.region}
-        if address.endpoint is not None:
-            options |= {"AWS_ENDPOINT_URL": address.endpoint, "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false"}
-            options |= {"AWS_ALLOW_HTTP": "true"} if address.endpoint.startswith("http://") else {}
-        if address.access_key is not None and address.secret_key is not None:
-            options |= {"AWS_ACCESS_KEY_ID": address.access_key, "AWS_SECRET_ACCESS_KEY": address.secret_key}
-        return f"{self._bucket.name}/{self._prefix}".rstrip("/"), options
+
+def _repeat(request: Callable[[], _Answer]) -> _Answer:
+    """Send a request, and again if it fails quickly."""
+    for wait_s in WAITS_S:
+        began = time.monotonic()
+        try:
+            return request()
+        except SinkUnavailable:
+            if time.monotonic() - began > QUICK_S:
+                raise
+        time.sleep(wait_s)
+    return request()

@@ -130,10 +130,6 @@ class WarehouseFolder(ABC):
         """Return whether two processes cannot both create a file of one name. In an object store this writes a file for
         a moment."""
 
-    @abstractmethod
-    def for_other_clients(self) -> tuple[str, dict[str, str]]:
-        """Return the path or URL, and the settings with which delta-rs reaches it; they contain keys."""
-
     def place_of(self, name: str) -> str:
         """Return the path or URL of a file in it."""
         return f"{self.location}/{name}"
@@ -242,6 +238,3 @@ class DiskFolder(WarehouseFolder):
 
     def is_safe(self) -> bool:
         return True
-
-    def for_other_clients(self) -> tuple[str, dict[str, str]]:
-        return self.location, {}

@@ -4,7 +4,6 @@ does."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,55 +12,15 @@ import pytest
 from tests.integration.local.test_random_histories import MANY, SEED, TOGETHER, Dying, few_small_files, run
 from tests.servers.objects import ObjectServer
 from tests.support.objects.store_proxy import StoreProxy
+from tests.support.objects.stored_lakes import StoredLake
 
 from cdcflow import local
-from cdcflow.model.table import TableId
-from cdcflow.stores.bucket import Bucket
 from cdcflow.tables.job import store_lease
-from cdcflow.tables.paths import Warehouse, table_path
 
 __all__ = ["few_small_files"]
 
 HISTORIES = 200
 _buckets = count(1)
-
-
-@dataclass
-class StoredLake:
-    """A warehouse in a bucket, and the same one as reached through the proxy."""
-
-    server: ObjectServer
-    bucket: str
-    proxy: StoreProxy
-
-    @property
-    def direct(self) -> Warehouse:
-        return Warehouse(f"s3a://{self.bucket}/ware", self.server.objects(self.bucket).address(self.bucket))
-
-    @property
-    def proxied(self) -> Warehouse:
-        objects = self.server.objects(self.bucket, endpoint=self.proxy.endpoint)
-        return Warehouse(f"s3a://{self.bucket}/ware", objects.address(self.bucket))
-
-    def folder_of(self, table: TableId) -> MovedFolder:
-        return MovedFolder(Bucket(self.server.objects(self.bucket)), "/".join(("ware", *table_path(table))))
-
-
-@dataclass
-class MovedFolder:
-    """A folder in a bucket that an operator moves away."""
-
-    bucket: Bucket
-    name: str
-
-    def with_name(self, name: str) -> MovedFolder:
-        return MovedFolder(self.bucket, f"{self.name.rpartition('/')[0]}/{name}")
-
-    def rename(self, target: MovedFolder) -> None:
-        names = list(self.bucket.list_objects(self.name))
-        for name in names:
-            self.bucket.put(f"{target.name}/{name}", self.bucket.get(f"{self.name}/{name}"))
-        self.bucket.delete([f"{self.name}/{name}" for name in names])
 
 
 @pytest.fixture

@@ -144,6 +144,16 @@ def _set_to(name: str, settings: Mapping[str, str]) -> float | None:
     return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
+def removed_kept_s(settings: Mapping[str, str]) -> float | None:
+    """Return how long a table keeps files that it removed, in seconds; `None` if its property cannot be parsed."""
+    return _set_to(_FILES, settings)
+
+
+def log_kept_s(settings: Mapping[str, str]) -> float | None:
+    """Return how long a table keeps its commits, in seconds; `None` if its property cannot be parsed."""
+    return _set_to(_LOG, settings)
+
+
 _UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0, "week": 7 * 86_400.0}
 _INTERVAL = re.compile(rf"(?:interval )?(\d+) ({'|'.join(_UNITS)})s?")
 _FILES, _LOG = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"

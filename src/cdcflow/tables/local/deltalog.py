@@ -14,6 +14,7 @@ import json
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats.delta import MAPPING, checkpoint_every
 from cdcflow.tables.formats.delta_commits import actions_of, identity, lines_of, set_aside, torn_since
 from cdcflow.tables.job.failures import reading
+from cdcflow.tables.local.checkpoints import LAST, name_of_checkpoint, remove_expired, write_checkpoint
 from cdcflow.tables.port import HandOver
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
@@ -144,6 +146,7 @@ class DeltaLog:
         self.transactions: dict[str, int] = {}
         self._checkpoint: str | None = None
         self._held: tuple[str, bytes] | None = None
+        self._removed: list[Action] = []
         self._is_proven = True
         self._latest: list[Action] | None = None
         self._since: list[Action] = []
@@ -175,6 +178,7 @@ class DeltaLog:
             found.protocol, found.metadata = self.protocol, self.metadata
             found.transactions = dict(self.transactions)
             found._checkpoint, found._since = self._checkpoint, list(self._since)
+            found._removed = list(self._removed)
             found._files = None if self._files is None else dict(self._files)
         found._is_proven = False
         return found
@@ -250,13 +254,13 @@ class DeltaLog:
                 if self._checkpoint is not None:
                     _take(found, ({"add": add} for add in self._in_checkpoint(self._checkpoint, "add")))
                 _take(found, self._since)
-                self._files, self._held = found, None
+                self._files, self._since, self._held = found, [], None
             return list(self._files.values())
 
     @property
     def is_short(self) -> bool:
         """Whether its files are known without reading a checkpoint."""
-        return self._checkpoint is None
+        return self._checkpoint is None or self._files is not None
 
     def commit(self, actions: Sequence[Action]) -> None:
         """Commit the next version, durably.
@@ -278,23 +282,35 @@ class DeltaLog:
 
     def _write_checkpoint(self) -> None:
         try:
-            place, options = self._folder.for_other_clients()
-            table = ForeignTable(place, storage_options=options)
+            if self._folder.path is None:
+                self._write_stored_checkpoint(time.time())
+                return
+            table = ForeignTable(self._folder.path)
             table.create_checkpoint()
-            if (path := self._place.path) is not None:
-                # Before the commits that it replaces are removed.
-                sync_file(path / _checkpoint_name(self.version))
-                self._place.sync()
+            # Before the commits that it replaces are removed.
+            sync_file(self._folder.path / "_delta_log" / name_of_checkpoint(self.version))
+            self._place.sync()
             table.cleanup_metadata()
         except Exception as error:  # noqa: BLE001  whatever the error is: the commits themselves exist
             _log.info("no checkpoint of a Delta table", table=self._folder.table_name, error=type(error).__name__)
+
+    def _write_stored_checkpoint(self, now: float) -> None:
+        before = None if self._checkpoint is None else self._column(self._checkpoint, "remove")
+        files = self.files()
+        with self._lock:
+            state: list[Action] = [{"protocol": self.protocol}, {"metaData": self.metadata}]
+            state += [{"txn": {"appId": app, "version": number}} for app, number in self.transactions.items()]
+            state += [{"add": {**file.add_action()["add"], "dataChange": False}} for file in files]
+            write_checkpoint(self._place, self.version, state, self._removed, before, int(now * 1000))
+            self._checkpoint, self._removed, self._held = name_of_checkpoint(self.version), [], None
+        remove_expired(self._place, self.metadata, now)
 
     def _begin(self, until: int | None) -> list[bytes | None]:
         """Read the state at the last checkpoint that is not after a version. Return the contents of the later versions'
         files, as far as they were read already."""
         if (hint := self._hint()) > 0 and (until is None or hint <= until):
             names = self._place.names(after=f"{hint:020d}")
-            if _checkpoint_name(hint) in names and self._is_readable(_checkpoint_name(hint)):
+            if name_of_checkpoint(hint) in names and self._is_readable(name_of_checkpoint(hint)):
                 return self._begin_with(names, until)
         return self._begin_with(self._place.names(), until)
 
@@ -303,7 +319,7 @@ class DeltaLog:
         before it; 0 if that is unknown."""
         if self._place.path is not None:
             return 0
-        (content,) = self._place.read_each(["_last_checkpoint"])
+        (content,) = self._place.read_each([LAST])
         try:
             return int(json.loads(content or b"")["version"])
         except (ValueError, KeyError, TypeError):
@@ -315,7 +331,7 @@ class DeltaLog:
         checkpoints = [n for name in names if (found := _CHECKPOINT.fullmatch(name)) and (n := int(found[1])) <= last]
         versions = [n for name in names if (found := _VERSION.fullmatch(name)) and (n := int(found[1])) <= last]
         # A torn checkpoint counts as missing.
-        begin = next((n for n in sorted(checkpoints, reverse=True) if self._is_readable(_checkpoint_name(n))), -1)
+        begin = next((n for n in sorted(checkpoints, reverse=True) if self._is_readable(name_of_checkpoint(n))), -1)
         newer = sorted(v for v in versions if v > begin and (until is None or v <= until))
         missing = next((n for n, v in enumerate(newer, begin + 1) if n != v), None)
         if missing is not None and self._place.path is None and _commit_name(missing) not in names:
@@ -329,7 +345,7 @@ class DeltaLog:
             raise _has_gap(self._folder.table_name, missing)
         if begin < 0:
             return self._read_ahead(newer)
-        self._checkpoint = _checkpoint_name(begin)
+        self._checkpoint = name_of_checkpoint(begin)
         if self._in_checkpoint(self._checkpoint, "sidecar"):
             raise HandOver("its log has a checkpoint that only Spark reads")
         self.version = begin
@@ -354,12 +370,17 @@ class DeltaLog:
 
     def _in_checkpoint(self, checkpoint: str, kind: str) -> list[dict[str, Any]]:
         """Return the actions of one kind in a checkpoint."""
+        found = self._column(checkpoint, kind)
+        listed: list[dict[str, Any]] = [] if found is None else found.to_pylist(maps_as_pydicts="strict")
+        return listed
+
+    def _column(self, checkpoint: str, kind: str) -> pa.Array | None:
+        """Return the actions of one kind in a checkpoint, as structs; `None` if it has no such column."""
         with reading(self._place.place_of(checkpoint)), self._open(checkpoint) as file:
             if kind not in file.schema_arrow.names:
-                return []
+                return None
             found = file.read(columns=[kind]).column(0).combine_chunks()
-        listed: list[dict[str, Any]] = found.filter(found.is_valid()).to_pylist(maps_as_pydicts="strict")
-        return listed
+        return found.filter(found.is_valid())
 
     def _open(self, checkpoint: str) -> pq.ParquetFile:
         if self._place.path is not None:
@@ -372,6 +393,8 @@ class DeltaLog:
         for action in actions:
             self._note(action)
         files = [action for action in actions if "add" in action or "remove" in action]
+        if self._folder.path is None:  # a checkpoint on a disk is written by delta-rs, which reads them itself
+            self._removed += [action["remove"] for action in files if "remove" in action]
         if self._files is None:
             self._since += files
         else:
@@ -446,10 +469,6 @@ def _commit_name(version: int) -> str:
 
 def _identity_of(content: bytes) -> str:
     return identity(lines_of(content.decode(errors="replace")))
-
-
-def _checkpoint_name(version: int) -> str:
-    return f"{version:020d}.checkpoint.parquet"
 
 
 def name_of(file: File) -> str:
