@@ -34,7 +34,7 @@ SHARES = (
 """The share of the large table that changes at a time, the kind of its keys, and the aim relative to a naive job."""
 
 PARTS = os.environ.get(
-    "CDCFLOW_BENCH_PARTS", "small nothing reduce peers tables cycles large growth bytes workers"
+    "CDCFLOW_BENCH_PARTS", "small nothing reduce peers tables cycles large growth bytes stored workers"
 ).split()
 
 
@@ -61,6 +61,9 @@ def run(budget: Budget, transport: str) -> list[Line]:
             found += mergegrowth.growth(table_format, budget.rows // 2, budget.rounds)
         if "bytes" in PARTS:
             found += mergestored.log_bytes(table_format, budget.rounds)
+        if "stored" in PARTS and table_format == "delta":
+            found += mergestored.small_tables(budget.rounds)
+            found += mergestored.large_table(budget.rows, budget.rounds)
         if "workers" in PARTS:
             found += mergecluster.two_workers(table_format, budget.rows // 2, budget.rounds)
         if "cycles" in PARTS:

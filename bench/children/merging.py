@@ -56,6 +56,7 @@ def main() -> int:
         "held": held_by_spark,
         "reduce": reduced,
         "merge_stored": merged_from_a_store,
+        "merge_into_store": merged_into_a_store,
     }
     answer(answers, {name: partial(run, spark) for name, run in commands.items()}, lambda: jobs(spark))
     spark.stop()
@@ -68,8 +69,31 @@ def _without_spark(answers: IO[str], table_format: str) -> int:
     def merged_here(log: str, warehouse: str) -> dict[str, Any]:
         return _told(local.merge(log, warehouse, table_format=table_format))
 
-    answer(answers, {"merge": merged_here, "held": held}, lambda: 0)
+    engines: dict[str, Any] = {}
+
+    def merged_again(log: str, warehouse: str, objects: dict[str, Any] | None = None) -> dict[str, Any]:
+        """By an engine that stays, as `cdcflow merge --every` has it."""
+        from cdcflow.tables.job.engines import Engines
+        from cdcflow.tables.job.job import merge
+
+        place = stored_warehouse(warehouse, objects)
+        if warehouse not in engines:
+            engines[warehouse] = Engines(local.local_engine(place, table_format))
+        return _told(merge(engines[warehouse], log, place))
+
+    answer(answers, {"merge": merged_here, "merge_again": merged_again, "held": held}, lambda: 0)
     return 0
+
+
+def stored_warehouse(warehouse: str, objects: dict[str, Any] | None) -> Any:  # Any: cdcflow may be an older one
+    """A warehouse in a folder, or with the settings of a store in a bucket."""
+    from cdcflow.config import Objects
+    from cdcflow.tables.paths import Warehouse
+
+    found = Warehouse.of(warehouse)
+    if objects is None or found.bucket is None:
+        return found
+    return Warehouse(found.root, Objects.model_validate(objects).address(found.bucket))
 
 
 def answer(answers: IO[str], commands: Mapping[str, Callable[..., Any]], jobs: Callable[[], int]) -> None:
@@ -116,6 +140,13 @@ def merged_from_a_store(spark: SparkSession, objects: dict[str, Any], room: str,
     before = _bytes_from_stores(spark)
     more = {} if _is_delta(spark) else {"table_format": "iceberg"}
     return _told(merge(spark, layout, warehouse, **more)) | {"read": _bytes_from_stores(spark) - before}
+
+
+def merged_into_a_store(spark: SparkSession, log: str, warehouse: str, objects: dict[str, Any]) -> dict[str, Any]:
+    """A log in a folder, and tables in a store."""
+    from cdcflow.spark import merge
+
+    return _told(merge(spark, log, stored_warehouse(warehouse, objects)))
 
 
 def _bytes_from_stores(spark: SparkSession) -> int:
