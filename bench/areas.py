@@ -14,11 +14,16 @@ from bench.results import Line, figure
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A row of an area: how a reader would call it, and where its lines are."""
+    """A row of an area: how a reader would call it, and where its lines are. A column's variant is where `case` has
+    `{}`, otherwise at its end."""
 
     label: str
     bench: str
     case: str
+
+    def named(self, variant: str) -> str:
+        """The case's name in the results, in a column's variant."""
+        return self.case.format(variant) if "{}" in self.case else self.case + variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,25 @@ AREAS = (
         ),
     ),
     Area(
+        "executors",
+        "A backfill of 8 million rows: CPU seconds of the capture per million rows",
+        "capture's CPU s/M rows",
+        (
+            Case(
+                "executors see the log's folder",
+                "executors",
+                "cdcflow, 2 executors of 1 core: narrow, 6 columns, 8,000,000 rows",
+            ),
+            Case(
+                "executors send their files",
+                "executors",
+                "the same, without the log's folder: narrow, 6 columns, 8,000,000 rows",
+            ),
+        ),
+        (Column("two executors"), Column("the daemon alone", peer="cdcflow")),
+        is_logarithmic=True,
+    ),
+    Area(
         "latency",
         "From commit to durable in a log on disk: milliseconds at p99",
         "ms p99",
@@ -162,6 +186,31 @@ AREAS = (
         ),
         is_logarithmic=True,
     ),
+    Area(
+        "reading",
+        "From a commit to the end of the first read_live that shows it: seconds at p99",
+        "s p99",
+        tuple(
+            Case(f"{title} {how}", "tables", f"{name}: freshness, 50 commits/s, sealed every 2 s, log{{}}, {how}")
+            for how in ("without Spark", "by Spark")
+            for title, name in (("Delta", "delta"), ("Iceberg", "iceberg"))
+        ),
+        (Column("log on disk", variant=" on disk"), Column("log in a store", variant=" in S3")),
+    ),
+    Area(
+        "queries",
+        "One row of 100 million changes in the log: milliseconds",
+        "ms",
+        (
+            Case("p50", "log", "lookup, p50, 100,000,000 changes, 5,000 segments"),
+            Case("p99", "log", "lookup, p99, 100,000,000 changes, 5,000 segments"),
+        ),
+        _with(
+            ("a row group at a known place", "one row group, its place known"),
+            ("DuckDB without an index", "DuckDB over the same files, no index"),
+        ),
+        is_logarithmic=True,
+    ),
 )
 
 
@@ -177,7 +226,7 @@ def figures(area: Area, lines: Sequence[Line]) -> dict[tuple[str, str], float]:
             here = [
                 line
                 for line in lines
-                if (line.bench, line.case, line.unit) == (case.bench, case.case + column.variant, area.unit)
+                if (line.bench, line.case, line.unit) == (case.bench, case.named(column.variant), area.unit)
             ]
             if column.peer:
                 value = next((line.limit for line in here if line.peer == column.peer), None)

@@ -16,6 +16,7 @@ from bench import areas, plots, results
 from bench.areas import AREAS
 from bench.results import LATEST, RESULTS, Line, cells
 
+RECORDED = RESULTS / "recorded.json"
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- figures{name}: written by make bench-docs -->", "<!-- end of figures -->"
 TOGETHER = {
@@ -30,6 +31,13 @@ def stored() -> list[Line]:
     return results.load(max(RESULTS.glob("2*.json")))
 
 
+def of_areas(lines: Sequence[Line]) -> list[Line]:
+    """These results, with the recorded ones of benches that they do not have: those run in their own time, and the
+    figures of a run are in `bench/results/recorded.json` if its results were not stored."""
+    have = {line.bench for line in lines}
+    return [*lines, *(line for line in results.load(RECORDED) if line.bench not in have)]
+
+
 def pages(lines: Sequence[Line]) -> dict[Path, str]:
     """Each page that the results change, with its new text.
 
@@ -38,7 +46,7 @@ def pages(lines: Sequence[Line]) -> dict[Path, str]:
     """
     short = PAGE.read_text()
     for area in AREAS:
-        short = written(short, areas.table(area, lines), area.name)
+        short = written(short, areas.table(area, of_areas(lines)), area.name)
     changed = {PAGE: short}
     for name, benches in _of_results(lines).items():
         path = RESULTS / f"{name}.md"
@@ -102,7 +110,7 @@ def main() -> int:
     lines = results.load(options.results)
     if not lines:
         sys.exit(f"no results in {options.results}; run make bench first")
-    drawn = [*plots.draw(lines), *plots.draw_areas(lines)]
+    drawn = [*plots.draw(lines), *plots.draw_areas(of_areas(lines))]
     changed = pages(lines)
     for path, text in changed.items():
         path.write_text(text)

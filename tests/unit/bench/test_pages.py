@@ -48,7 +48,7 @@ def test_the_short_page_is_short_and_counts_the_targets_rightly() -> None:
 def test_every_area_has_all_its_figures() -> None:
     """A case that was renamed in a bench would silently leave an empty row."""
     for area in AREAS:
-        values = areas.figures(area, STORED)
+        values = areas.figures(area, document.of_areas(STORED))
         assert {case.label for case in area.cases} == {case for case, _ in values}
         assert {column.title for column in area.columns} == {title for _, title in values}
 
