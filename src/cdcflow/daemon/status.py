@@ -204,7 +204,12 @@ def source_status(config: Config, position: object, log_id: str) -> dict[str, ob
             source.close()
     except CdcflowError as error:
         return {"source_error": str(error).split("\n")[0]}
-    return {"lag_bytes": found.lag_bytes, "retained_bytes": found.retained_bytes, "source": dict(found.details)}
+    return {
+        "lag_bytes": found.lag_bytes,
+        "retained_bytes": found.retained_bytes,
+        "log_lost": found.is_lost,
+        "source": dict(found.details),
+    }
 
 
 def lag_seconds(status: Mapping[str, Any], still_s: float) -> float | None:

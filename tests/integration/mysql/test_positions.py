@@ -99,6 +99,7 @@ def test_purged_log_is_a_loss_with_the_gap_named(own_mysql: MySQLServer, make_ca
     database.execute("INSERT INTO t VALUES (2, 2)", "FLUSH BINARY LOGS")
     purge(own_mysql, file)
     again = make_capture(database)
+    assert again.source.status(capture.checkpoint.position).is_lost
     with pytest.raises(HistoryLost, match=rf"{file}(.|\n)*accept-history-loss"):
         again.prepare(capture.checkpoint)
     again.prepare(capture.checkpoint, accept_history_loss=True)

@@ -78,6 +78,7 @@ def test_invalidated_slot_is_history_lost_with_the_gap(shop: Database, make_capt
         shop.execute("SELECT pg_switch_wal(); CHECKPOINT")
     assert shop.execute("SELECT wal_status FROM pg_replication_slots") == [("lost",)]
     capture = make_capture(shop)
+    assert capture.source.status(before.position).is_lost
     with pytest.raises(HistoryLost, match=rf"slot {SLOT} was invalidated .* the log since {before.position} is gone"):
         capture.prepare(before)
     capture.prepare(before, accept_history_loss=True)

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 
-from cdcflow.capture.ports.source import TablesToReread
+from cdcflow.capture.ports.source import Source, TablesToReread
 from cdcflow.capture.reread import KEPT, LOST, StoredOrders, without_orders
+from cdcflow.config import MySQL, Postgres
 from cdcflow.errors import ConfigurationError
-from cdcflow.model.position import Offset
+from cdcflow.model.position import Checkpoint, Offset, Position
 from cdcflow.model.table import TableId
+from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.sources.memory.stored_state import MemoryState
 from cdcflow.sources.mysql.gtids import MariadbGtids, MysqlGtids
 from cdcflow.sources.mysql.position import BinlogPosition, Coordinate
+from cdcflow.sources.mysql.source import MySQLSource
 from cdcflow.sources.mysql.stored_state import MySQLState
 from cdcflow.sources.postgres.lsn import Lsn
+from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.sources.postgres.stored_state import PostgresState, captured_names
 
 State = PostgresState | MySQLState | MemoryState
@@ -56,6 +60,27 @@ def test_state_of_another_version_stops_with_the_remedy(name: str) -> None:
         kind.read({**source, "version": "2"})
     assert "newer cdcflow" in str(refused.value.remedy)
     assert kind.read({**source, "version": "1"}) == kind.read(source)
+
+
+def source_of(name: str) -> Source:
+    """A source of the dialect, which does not answer."""
+    kind = name.split()[0]
+    if kind == "memory":
+        return MemorySource(MemoryDatabase())
+    if kind == "postgres":
+        return PostgresSource(Postgres(kind="postgres", url="postgresql://cdc@127.0.0.1:1/shop"), lambda: None)
+    settings = {"kind": kind, "url": "mysql://cdc@127.0.0.1:1", "tables": ["shop.*"], "tls": {"mode": "off"}}
+    return MySQLSource(MySQL.model_validate(settings), lambda: None)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_state_of_another_version_is_a_finding_before_the_start(name: str) -> None:
+    """`cdcflow doctor` reports it with its remedy, and without a query to the server."""
+    checkpoint = Checkpoint(position=Position("p"), source={**STORED[name], "version": "2"})
+    (finding,) = source_of(name).continues(lambda: checkpoint, "0123456789abcdef")
+    assert (finding.level, finding.subject) == ("error", "position")
+    assert "version 2, this one reads 1" in finding.text
+    assert finding.remedy == "install the newer cdcflow again"
 
 
 @pytest.mark.parametrize("name", STORED)

@@ -24,11 +24,13 @@ class SourceStatus:
     cdcflow.
 
     None: the source cannot report it. `details` are name and value pairs for operators (slot name, wal_status, …).
+    `is_lost`: the source has discarded log that cdcflow still needs.
     """
 
     lag_bytes: int | None
     retained_bytes: int | None
     details: Mapping[str, str]
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

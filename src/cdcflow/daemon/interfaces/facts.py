@@ -38,7 +38,7 @@ def headroom(status: Mapping[str, Any]) -> dict[str, Any]:
         "limit_bytes": limit,
         "kept_seconds": _count(details.get("kept_seconds")),
         "files_until_lost": _count(details.get("files_until_lost")),
-        "lost": details.get("wal_status") == "lost" or str(details.get("position_file", "")).endswith(" is gone"),
+        "lost": bool(status.get("log_lost")),
     }
 
 

@@ -28,6 +28,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import KEYS_BYTES_MAX, Chunks
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.findings import of_error
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.memory.chunks import MemoryChunks, MemoryConnector, row_version
 from cdcflow.sources.memory.database import MemoryCommit, MemoryDatabase, MemoryTable, Statement, position_of
@@ -151,7 +152,10 @@ class MemorySource:
         return found or [Finding("error", "tables", "no table is selected", "mend source.tables")]
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
-        before = MemoryState.read(newest().source)
+        try:
+            before = MemoryState.read(newest().source)
+        except ConfigurationError as error:
+            return (of_error("position", error),)
         if before is None or before.slot in self._database.slots:
             return ()
         return (Finding("error", "position", f"slot {before.slot} is gone", "run with accept_history_loss"),)

@@ -303,7 +303,10 @@ class MySQLSource:
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
         checkpoint = newest()
-        before = MySQLState.read(checkpoint.source)
+        try:
+            before = MySQLState.read(checkpoint.source)
+        except ConfigurationError as error:
+            return (of_error("position", error),)
         if checkpoint.position is None or before is None:
             return ()  # nothing was created at the server for this log
         stored = _before(checkpoint.position, before)
@@ -526,7 +529,8 @@ def status_of(connection: Connection, flavor: str, acknowledged: Position | None
             details["position_file"] = f"{position.file} is gone"
         else:
             details |= {"position_file": position.file, "files_until_lost": str(names.index(position.file))}
-    return SourceStatus(lag, sum(size for _, size in files), details)
+    is_lost = acknowledged is not None and lag is None
+    return SourceStatus(lag, sum(size for _, size in files), details, is_lost)
 
 
 def _retention(found: Mapping[str, object]) -> dict[str, str]:

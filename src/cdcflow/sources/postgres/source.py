@@ -192,7 +192,10 @@ class PostgresSource:
         selected.check(may_be_empty=self._selection.only_wildcards or bool(self._catalog.was_captured))
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
-        before = PostgresState.read(newest().source)
+        try:
+            before = PostgresState.read(newest().source)
+        except ConfigurationError as error:
+            return (of_error("position", error),)
         if before is None:
             return ()  # nothing was created at the server for this log
         names = Names.of(self._settings, log_id)
@@ -453,6 +456,7 @@ def status_of(connection: Connection, name: str | None, acknowledged: Position |
         lag_bytes=None if at is None else max(end - at, 0),
         retained_bytes=None if found is None or found.restart is None else max(end - found.restart, 0),
         details=details,
+        is_lost=found is not None and found.is_lost,
     )
 
 
