@@ -107,7 +107,7 @@ def _measured(running: Capture, config: Config, asked: dict[str, object], events
     clock = Clock()
     durable = Durable(log_of(config), until, above, clock)
     threading.Thread(target=_stop_when, args=(durable.reached, running.stop), daemon=True).start()
-    merges = _Merges(config)
+    merges = _Merges(config, running)
     running.run()
     figures = durable.figures or clock.stop()
     merges.end()
@@ -121,13 +121,15 @@ def _measured(running: Capture, config: Config, asked: dict[str, object], events
 class _Merges:
     """The merge process of `cdcflow run`, if the settings have `merge.every`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, capture: Capture) -> None:
         self._folder = config.log.folder
         self._running: Any = None  # an older cdcflow (`bench.beside`) does not have it
         if config.merge.every is not None:
             from cdcflow.daemon.merge_component import MergeComponent
 
-            self._running = MergeComponent(lambda *_: None).prepare(config)
+            component = MergeComponent(lambda *_: None)
+            capture.on_sealed = component.notify
+            self._running = component.prepare(config)
             self._running.begin()
 
     def end(self) -> None:

@@ -113,6 +113,7 @@ class Attempt:
         freshness: Freshness | None = None,
         shadow: Shadow | None = None,
         on_span: OnSpan | None = None,
+        on_sealed: Callable[[], None] = lambda: None,
     ) -> None:
         self._rate_of_settings = limits.rows_per_second_max
         self._source = source
@@ -132,7 +133,7 @@ class Attempt:
         self._machine = self._machine_from(checkpoint, limits)
         self._stream: Stream = source.stream(checkpoint, log.open_spool)
         self._tasks = SourceTasks(self._chunks, limits.chunks_per_window + 2, waker.wake, threads)
-        self._durability = Durability(log, waker.wake, threads, clock)
+        self._durability = Durability(log, waker.wake, threads, clock, on_sealed)
         self._observed = Observed(freshness, on_span, self.tables, epoch, shadow)
         self._recording = Recording(log, self._stream, self._durability, self._observed, checkpoint, clock, on_answer)
         self._looks = SourceLooks(

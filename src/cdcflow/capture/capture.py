@@ -109,6 +109,8 @@ class Capture:
         self._freshness = freshness
         self._shadow = shadow
         self._on_span = on_span
+        self.on_sealed: Callable[[], None] = lambda: None
+        """Called by the sealing thread when the log has a new segment; it must not wait."""
         self._tally = Tally()
         self._halted: Exception | None = None
 
@@ -292,6 +294,7 @@ class Capture:
             shadow=self._shadow,
             on_span=self._on_span,
             on_answer=self._on_answer,
+            on_sealed=lambda: self.on_sealed(),
         )
         self._late.give(self._requests)
         if self._resuming is not None:

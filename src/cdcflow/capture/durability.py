@@ -30,8 +30,15 @@ class Durability:
     """Syncs and seals a log in the background or in the loop, and holds the latest durable checkpoint."""
 
     def __init__(
-        self, log: Log, wake: Callable[[], None], threads: Threads | None = None, clock: Clock = time.monotonic
+        self,
+        log: Log,
+        wake: Callable[[], None],
+        threads: Threads | None = None,
+        clock: Clock = time.monotonic,
+        on_sealed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_sealed` is called by the sealing thread when there is more to merge; it must not wait."""
+        self._on_sealed = on_sealed
         threads = threads or Threads()
         self._log = log
         self._wake = wake
@@ -89,6 +96,7 @@ class Durability:
 
     def _seal(self) -> None:
         try:
-            self._log.seal_pending()
+            if self._log.seal_pending():
+                self._on_sealed()
         finally:
             self._wake()

@@ -1,7 +1,7 @@
 """The merge process of `cdcflow run`: it merges again and again, apart from the capture, with a lower priority.
 
-    cdcflow run ── stdin: its settings in one line; the end of the stream: the daemon has ended ──▶ this process
-                ◀─ stdout: what this process does, one JSON object per line ──────────────────────
+    cdcflow run ── stdin: its settings in one line, then a line for each new segment ──▶ this process
+                ◀─ stdout: what this process does, one JSON object per line ─────────
 
 Settings and what they contain never appear in arguments or in the environment. What libraries print goes to stderr, so
 that stdout holds nothing but these objects:
@@ -12,7 +12,8 @@ that stdout holds nothing but these objects:
     {"merged": {…}}                       a merge succeeded
     {"failure": {…}}                      a merge failed or was postponed: kind, reason, remedy
 
-It ends at a commit: when it must stop, no merge of a further table begins.
+A merge begins when there is a new segment, and `merge.every` has passed since the previous one began. It ends at a
+commit: when this process must stop, no merge of a further table begins. The end of stdin is the end of the daemon.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ if TYPE_CHECKING:  # the priority is lowered before anything heavy is imported
     from cdcflow.tables.job.reports import MergeProgress, MergeReport
 
 BEAT_EVERY_S = 2.0
+IDLE_MAX_S = 30.0
+"""A merge without news is due after this time: for tables that were excluded, and for maintenance."""
 NO_LOG_EVERY_S = 0.5
 """How often it checks for the log of a daemon that has only begun."""
 REPEAT_AFTER_S = 600.0
@@ -77,14 +80,15 @@ def main() -> None:
     threading.Thread(target=_beat, args=(reports,), name="beat", daemon=True).start()
     daemon = os.fdopen(0, "rb", buffering=0, closefd=False)
     text = daemon.readline()
-    threading.Thread(target=_follow_daemon, args=(daemon,), name="follow-daemon", daemon=True).start()
+    news = threading.Event()
+    threading.Thread(target=_follow_daemon, args=(daemon, news), name="follow-daemon", daemon=True).start()
     reports.send(state="starting")
     from cdcflow.config import Config
     from cdcflow.daemon.signals import stopping
 
     with stopping() as stop:
         _report_events(reports)
-        sys.exit(MergeLoop(Config.model_validate(json.loads(text)), reports, stop).run())
+        sys.exit(MergeLoop(Config.model_validate(json.loads(text)), reports, stop, news).run())
 
 
 def lower_priority() -> None:
@@ -102,13 +106,19 @@ def lower_priority() -> None:
 
 
 class MergeLoop:
-    """Merges at the interval in the settings, until `stop`."""
+    """Merges at most at the interval in the settings, until `stop`. `news`: set when the log has a new segment."""
 
-    def __init__(self, settings: Config, reports: Reports, stop: threading.Event) -> None:
+    def __init__(self, settings: Config, reports: Reports, stop: threading.Event, news: threading.Event) -> None:
+        from cdcflow.config import FileLog
+
         self._settings = settings
         self._reports = reports
         self._stop = stop
+        self._news = news
         self._every_s = settings.merge.every or 0.0
+        # A merge that reads a topic or a store alone sees segments at other times than the daemon seals them.
+        idle_s = IDLE_MAX_S if isinstance(settings.log, FileLog) and settings.log.objects is None else 0.0
+        self._idle_s = max(self._every_s, idle_s)
         self._merge: Merge | None = None
 
     def run(self) -> int:
@@ -119,11 +129,13 @@ class MergeLoop:
 
         while not self._stop.is_set():
             began = time.monotonic()
-            pause_s = self._every_s
+            pause_s = at_most_s = self._every_s
             try:
                 with naming_paths():
-                    if not self._merge_once():
-                        pause_s = NO_LOG_EVERY_S
+                    if self._merge_once():
+                        at_most_s = self._idle_s
+                    else:
+                        pause_s = at_most_s = NO_LOG_EVERY_S
             except Stopped:
                 break
             except (SinkUnavailable, SourceUnavailable) as error:
@@ -131,7 +143,7 @@ class MergeLoop:
             except Exception as error:  # noqa: BLE001  the daemon reports it, and starts another process
                 self._report_failure(error)
                 return exit_code(error)
-            self._wait(pause_s - (time.monotonic() - began))
+            self._wait(began + pause_s, began + at_most_s)
         return 0
 
     def _merge_once(self) -> bool:
@@ -145,6 +157,7 @@ class MergeLoop:
                 return False
             check_writable(warehouse_places(self._settings))
             self._merge = prepare_merge(self._settings, self._say, self._watch)
+        self._news.clear()
         self._reports.send(state="merging")
         report = self._merge()
         self._reports.send(state="idle", merged=_plain(report))
@@ -164,10 +177,14 @@ class MergeLoop:
             raise Stopped
         self._reports.send(state="merging", table=progress.table)
 
-    def _wait(self, seconds: float) -> None:
-        from cdcflow.daemon.signals import wait_for
+    def _wait(self, since: float, until: float) -> None:
+        """Wait for news, from `since` until `until` (monotonic)."""
+        from cdcflow.daemon.signals import SLICE_S, wait_for
 
-        wait_for(self._stop, seconds)
+        wait_for(self._stop, since - time.monotonic())
+        while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
+            if self._news.wait(min(left, SLICE_S)):
+                return
 
 
 def failure_fields(error: Exception) -> dict[str, object]:
@@ -221,10 +238,10 @@ def _end_with_parent() -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _follow_daemon(stream: RawIOBase) -> None:
-    """End this process, with Spark if it runs, when the daemon has ended, however that happened."""
+def _follow_daemon(stream: RawIOBase, news: threading.Event) -> None:
+    """Pass on news, and end this process, with Spark if it runs, when the daemon has ended, however that happened."""
     while stream.readline():
-        pass
+        news.set()
     os.killpg(0, signal.SIGKILL)
 
 

@@ -10,6 +10,7 @@ one finishes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -28,6 +29,7 @@ from cdcflow.daemon.running_components import Running
 from cdcflow.errors import SinkUnavailable
 from cdcflow.log.maintenance import state_files
 
+COMMAND = (sys.executable, "-m", "cdcflow.daemon.merge_child")
 STOP_WITHIN_S = 8.0
 """How long a merge may take to reach a commit when the daemon ends, which itself has ten seconds."""
 REPLACE_WITHIN_S = 60.0
@@ -73,6 +75,11 @@ class MergeComponent:
         if self._latest is not None:
             self._latest.stop_soon(STOP_WITHIN_S)
 
+    def notify(self) -> None:
+        """The log has a new segment. Any thread may call it; it does not wait."""
+        if (latest := self._latest) is not None:
+            latest.notify()
+
     def status(self) -> dict[str, Any] | None:
         """What the merge process does; None if this daemon does not merge."""
         return None if self._latest is None or self._latest.is_ending else self._latest.status()
@@ -96,7 +103,8 @@ class _End:
 class _Watched:
     """What is known of one merge process. Times are monotonic.
 
-    `heard_at`: when it last sent anything; `moved_at`: anything but a beat. `end`: None while it may continue.
+    `heard_at`: when it last sent anything; `moved_at`: anything but a beat. `is_notified`: it will merge what has
+    been sealed so far. `end`: None while it may continue.
     """
 
     process: ChildProcess
@@ -105,6 +113,7 @@ class _Watched:
     heard_at: float = field(default_factory=time.monotonic)
     moved_at: float = field(default_factory=time.monotonic)
     listed_at: float = field(default_factory=time.monotonic)
+    is_notified: bool = False
     failure: Mapping[str, Any] | None = None
     end: _End | None = None
 
@@ -132,6 +141,7 @@ class MergeSupervisor:
         self._state: dict[str, Any] = {"state": "starting", "since": _now()}
         self._failing: dict[str, Any] | None = None
         self._has_merged = False
+        self._has_news = False
         self._thread = threading.Thread(target=self._run, name="merge", daemon=True)
 
     # ── for the daemon ──────────────────────────────────────────────────────────────────────────────────────────
@@ -146,7 +156,9 @@ class MergeSupervisor:
 
     def end(self, *, wait: bool) -> None:
         self.stop_soon(STOP_WITHIN_S if wait else REPLACE_WITHIN_S)
-        if wait:
+        if self._thread.ident is None:
+            self._waker.close()  # it was only prepared
+        elif wait:
             self.join()
 
     def stop_soon(self, within_s: float) -> None:
@@ -155,10 +167,13 @@ class MergeSupervisor:
         self._end_by = by if self._end_by is None else min(by, self._end_by)
         self._waker.wake()
 
+    def notify(self) -> None:
+        self._has_news = True
+        self._waker.wake()
+
     def join(self) -> None:
         """Wait until the last merge process has ended."""
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
 
     def status(self) -> dict[str, Any]:
         """`state`: starting, waiting (for a log), merging, idle or restarting. `failing`: None since a merge last
@@ -175,6 +190,10 @@ class MergeSupervisor:
     # ── the thread ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
+        with contextlib.closing(self._waker):
+            self._run_processes()
+
+    def _run_processes(self) -> None:
         if self._before is not None:
             self._before.join()
             self._before = None
@@ -194,7 +213,7 @@ class MergeSupervisor:
 
     def _run_process(self) -> _End:
         """Start a merge process, and watch it until it has ended. Return why it did."""
-        with ChildProcess([sys.executable, "-m", "cdcflow.daemon.merge_child"]) as process:
+        with ChildProcess(COMMAND) as process:
             process.send(self._config.model_dump_json().encode())
             life = _Watched(process, (process.pid,))
             self._state = {"state": "starting", "since": _now(), "pid": process.pid}
@@ -202,6 +221,9 @@ class MergeSupervisor:
             while (lines := self._next(process)) is not None:
                 for line in lines:
                     self._take(life, json.loads(line))
+                if self._has_news and not life.is_notified:
+                    self._has_news, life.is_notified = False, True
+                    process.send(b"news")
                 if self._end_by is not None and not is_asked:
                     process.terminate()
                     is_asked = True
@@ -230,6 +252,7 @@ class MergeSupervisor:
         if (merged := line.get("merged")) is not None:
             self._note_merge(merged)
         if (state := line.get("state")) is not None:
+            life.is_notified = life.is_notified and state != "merging"
             since = self._state["since"] if self._state["state"] == state else _now()
             known = {name: value for name, value in self._state.items() if name not in ("table", "step")}
             more = {name: line[name] for name in ("table", "step") if name in line}

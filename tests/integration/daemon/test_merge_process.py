@@ -110,7 +110,7 @@ def test_one_process_merges_what_it_captures_and_ends_with_its_merges(shop: Shop
     assert shop.events("tables are merged")
 
 
-@pytest.mark.parametrize("cause", ["killed", "silent"])
+@pytest.mark.parametrize("cause", ["killed", pytest.param("silent", marks=pytest.mark.long)])
 def test_capture_continues_while_its_merge_process_is_killed_or_stopped(shop: Shop, cause: str) -> None:
     """The kernel kills the largest process; a swapping machine stops it for minutes. The next one continues."""
     if cause == "silent":

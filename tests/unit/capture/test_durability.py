@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.support.polling import wait_until
 
 from cdcflow.capture.durability import QUICK_S, SEALING_NICE, Durability
 from cdcflow.errors import SinkUnavailable
@@ -123,6 +124,21 @@ def test_requested_sealing_that_is_not_done_is_counted(disk: Disk, durable: Dura
     held.set()
     while durable.unsealed_journals:
         begun.wait(0.01)
+
+
+def test_new_segments_are_reported_and_only_they(disk: Disk) -> None:
+    """A merge that waits for them begins at once, and none begins for nothing."""
+    found: list[list[str]] = [[], ["segment"]]
+    sealed = threading.Event()
+    log: Any = disk
+    log.seal_pending = lambda: found.pop(0)
+    durable = Durability(log, lambda: None, clock=disk.monotonic, on_sealed=sealed.set)
+    durable.ask_seal()
+    wait_until(lambda: len(found) == 1 and durable.unsealed_journals == 0, "a seal of nothing")
+    assert not sealed.is_set()
+    durable.ask_seal()
+    wait_until(sealed.is_set, "the news")
+    durable.stop()
 
 
 def test_sealing_yields_to_the_loop(disk: Disk, durable: Durability) -> None:

@@ -108,8 +108,8 @@ class Log(Protocol):
         ...
 
     def seal_pending(self) -> object:
-        """Turn what was rolled into immutable segments. Slow; may run in another thread, concurrently with the other
-        methods."""
+        """Turn what was rolled into immutable segments; the result is true if there are new ones. Slow; may run in
+        another thread, concurrently with the other methods."""
         ...
 
     def close(self) -> None:

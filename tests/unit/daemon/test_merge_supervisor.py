@@ -1,0 +1,212 @@
+"""What the daemon does with its merge process, shown with small programs in its place."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.polling import wait_until
+
+from cdcflow.config import Config
+from cdcflow.daemon import merge_component
+from cdcflow.daemon.merge_child import MergeLoop, Reports
+from cdcflow.daemon.merge_component import MergeComponent
+from cdcflow.log.maintenance import state_files
+
+LIBRARY = """
+import json, os, sys, time
+os.set_blocking(0, True)
+settings = json.loads(sys.stdin.readline())
+def send(**fields):
+    print(json.dumps(fields), flush=True)
+"""
+NEWS = """
+send(state="idle")
+for line in sys.stdin:
+    send(state="merging")
+    send(state="idle", merged={"cut": 7}, event=f"got {line.strip()}", fields={})
+"""
+EATS = """
+send(state="merging", table="shop.orders")
+held = []
+while True:
+    held.append(bytearray(b"x") * (8 << 20))
+    time.sleep(0.01)
+"""
+SILENT = """
+send(state="idle")
+time.sleep(600)
+"""
+STUCK = """
+send(state="merging", table="shop.orders")
+while True:
+    send(beat=True)
+    time.sleep(0.05)
+"""
+FAILS = """
+send(state="merging")
+send(failure={"kind": "ConfigurationError", "reason": "no room in the lake", "remedy": "make room"})
+sys.exit(78)
+"""
+GARBLED = """
+print("not an object", flush=True)
+time.sleep(600)
+"""
+UNWILLING = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+send(state="merging")
+while True:
+    send(beat=True)
+    time.sleep(0.05)
+"""
+
+
+class Daemon:
+    """The merge component of a daemon, with a program in place of the merge process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.events: list[tuple[str, Mapping[str, object]]] = []
+        self.component = MergeComponent(lambda event, fields: self.events.append((event, fields)))
+        self._running: Any = None
+
+    def config(self, **merge: object) -> Config:
+        source = {"kind": "postgres", "url": "postgresql://nobody@127.0.0.1:1/none"}
+        settings = {"every": "10ms", "warehouse": str(self.folder / "lake"), **merge}
+        return Config.model_validate({"source": source, "log": {"path": str(self.folder)}, "merge": settings})
+
+    def start(self, **merge: object) -> None:
+        self._running = self.component.prepare(self.config(**merge))
+        self._running.begin()
+
+    def end(self) -> None:
+        if self._running is not None:
+            self._running.end(wait=True)
+
+    def wait_until(self, wished: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
+        def status() -> dict[str, Any] | None:
+            found = self.component.status()
+            return found if found is not None and wished(found) else None
+
+        return wait_until(status, what, more=self.component.status)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    monkeypatch.setattr(merge_component, "POLL_EVERY_S", 0.02)
+    monkeypatch.setattr(merge_component, "STOP_WITHIN_S", 0.5)
+    made = Daemon(tmp_path)
+    yield made
+    made.end()
+
+
+def run_instead(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setattr(merge_component, "COMMAND", (sys.executable, "-c", LIBRARY + program))
+
+
+def test_merge_process_gets_a_line_for_each_new_segment(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll would add half of its interval to the age of every row."""
+    run_instead(monkeypatch, NEWS)
+    daemon.start()
+    daemon.wait_until(lambda s: s["state"] == "idle", "an idle process")
+    daemon.component.notify()
+    wait_until(lambda: ("got news", {}) in daemon.events, "the news")
+    wait_until(lambda: ("tables are merged", {"cut": 7, "every": 0.01}) in daemon.events, "the first merge")
+    daemon.component.notify()
+    wait_until(lambda: daemon.events.count(("got news", {})) == 2, "the second news")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports memory this way")
+def test_process_that_eats_memory_is_ended(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is on what it has, and each try gets the same one."""
+    run_instead(monkeypatch, EATS)
+    daemon.start(memory_max="128MiB")
+    found = daemon.wait_until(lambda s: s["ends"]["memory"] >= 1, "its end")
+    assert found["failing"]["cause"] == "memory"
+    assert "may have 134 MB" in found["failing"]["reason"]
+    assert state_files.of_merge(daemon.folder) is not None
+    daemon.wait_until(lambda s: s["ends"]["memory"] >= 2, "the end of the next one")
+
+
+def test_silent_process_is_ended(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was stopped, or waits for memory: nothing it could report by itself."""
+    run_instead(monkeypatch, SILENT)
+    daemon.start(progress_timeout="300ms")
+    assert daemon.wait_until(lambda s: s["ends"]["silent"], "its end")["failing"]["cause"] == "silent"
+
+
+def test_stuck_merge_is_ended_and_the_next_try_gets_twice_the_time(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that takes longer than the limit would otherwise never be merged."""
+    run_instead(monkeypatch, STUCK)
+    daemon.start(progress_timeout="300ms")
+    found = daemon.wait_until(lambda s: s["ends"]["stuck"], "its end")
+    assert "(shop.orders)" in found["failing"]["reason"]
+    assert found["progress_timeout_seconds"] == 0.6
+
+
+def test_failing_process_is_replaced_after_growing_pauses(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reason that stays is one event, and the pauses keep a broken warehouse from using the processor."""
+    run_instead(monkeypatch, FAILS)
+    daemon.start()
+    found = daemon.wait_until(lambda s: s["ends"]["failed"] >= 2, "two failures")
+    assert (found["failing"]["reason"], found["failing"]["remedy"]) == ("no room in the lake", "make room")
+    pauses = [fields["next_in_seconds"] for event, fields in daemon.events if event == "merge process ended"]
+    assert pauses[:2] == [1, 2]
+    assert sum(event == "merge failed" for event, _ in daemon.events) == 1
+
+
+def test_process_that_sends_anything_else_is_replaced(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in what it sends must not end the thread that would start the next one."""
+    run_instead(monkeypatch, GARBLED)
+    daemon.start()
+    assert "JSONDecodeError" in daemon.wait_until(lambda s: s["ends"]["killed"], "its end")["failing"]["reason"]
+
+
+def test_merge_that_does_not_reach_a_commit_in_time_is_abandoned(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon itself has ten seconds to stop; the next merge finishes what this one began."""
+    run_instead(monkeypatch, UNWILLING)
+    daemon.start()
+    daemon.wait_until(lambda s: s["state"] == "merging", "a merge")
+    daemon.end()
+    assert daemon.component.status() is None
+    assert not any(thread.name == "merge" for thread in threading.enumerate())
+
+
+def _has(merges: list[int], count: int) -> bool:
+    return len(merges) >= count
+
+
+def test_merge_begins_when_there_is_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without news a merge is due after half a minute; with news once the interval has passed."""
+    monkeypatch.setattr("cdcflow.daemon.merge_child.IDLE_MAX_S", 3600.0)
+    monkeypatch.setattr("cdcflow.daemon.merge_process.has_log", lambda _: True)
+    merges: list[int] = []
+
+    class Report:
+        cut, seconds, tables = 1, 0.0, ()
+
+    def merge() -> Report:
+        merges.append(1)
+        return Report()
+
+    monkeypatch.setattr("cdcflow.daemon.merge_process.prepare_merge", lambda *_: merge)
+    stop, news = threading.Event(), threading.Event()
+    with (tmp_path / "reports").open("wb") as file:
+        loop = MergeLoop(Daemon(tmp_path).config(), Reports(file), stop, news)
+        running = threading.Thread(target=loop.run)
+        running.start()
+        for count in (1, 2, 3):
+            wait_until(partial(_has, merges, count), f"merge {count}")
+            news.set()
+        stop.set()
+        running.join()
