@@ -39,6 +39,8 @@ STEPS = 12
 """The number of `Screen.step` calls in a successful demo, for the bar."""
 PATIENCE_S = 120.0
 """How long the demo waits for any one thing before it fails."""
+MERGE_PATIENCE_S = 300.0
+"""The same for merges: by Spark, and with a lower priority than everything else."""
 FAILING_S = 20.0
 MERGE_EVERY_S = 2
 
@@ -202,7 +204,9 @@ class DemoRun:
         """The tables of the published cut, once the daemon has merged all that is sealed now."""
         self._screen.step(name)
         sealed, began = self._log.sealed_offset(), time.monotonic()
-        status = self._wait(lambda s: _merged_offset(s) >= sealed, "the tables to be merged")
+        status = self._wait(
+            lambda s: _merged_offset(s) >= sealed, "the tables to be merged", patience_s=MERGE_PATIENCE_S
+        )
         merged = {name: value for name, value in status["merge"].items() if name != "process"}
         self._screen.finish_step(f"{name}: cut {merged['cut']} after {time.monotonic() - began:.1f} s")
         self.outcome.merges.append(merged)
@@ -231,9 +235,15 @@ class DemoRun:
 
     # ── watching ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _wait(self, until: Callable[[Mapping[str, Any]], bool], what: str, look_s: float = 0.2) -> Mapping[str, Any]:
+    def _wait(
+        self,
+        until: Callable[[Mapping[str, Any]], bool],
+        what: str,
+        look_s: float = 0.2,
+        patience_s: float = PATIENCE_S,
+    ) -> Mapping[str, Any]:
         """Show the progress until the daemon's status fulfils `until`, and return it."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             self._children.check()
             status = self._look()
@@ -241,7 +251,7 @@ class DemoRun:
                 return status
             _check_merges(status or {})
             time.sleep(look_s)
-        raise Unexpected(f"waited {PATIENCE_S:.0f} s for {what}")
+        raise Unexpected(f"waited {patience_s:.0f} s for {what}")
 
     def _look(self) -> Mapping[str, Any] | None:
         status: Mapping[str, Any] | None = None
