@@ -22,9 +22,13 @@ from typing import Any
 import pytest
 from tests.cluster.conftest import Lake
 from tests.servers.objects import ObjectServer
-from tests.support.merge import commit_driver
+from tests.support.merge import commit_driver, local_driver
 from tests.support.merge import driver as merge_driver
 from tests.support.polling import wait_until
+
+from cdcflow.errors import SinkUnavailable
+from cdcflow.spark.engine import SparkEngine
+from cdcflow.tables.local.engine import LocalEngine
 
 pytestmark = pytest.mark.long
 
@@ -118,6 +122,39 @@ def test_two_drivers_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path
     said = [m for one in both for m in one.merges()]
     print(f"{len(said)} merges, {sum('put off' in m for m in said)} put off")
     assert len(lake.check(spark, random.Random(SEED))) > 3
+
+
+@pytest.mark.parametrize("lake", ["delta"], indirect=True)
+def test_a_driver_of_each_engine_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    """Spark, and a process without it that is stopped now and then: each continues on what the other has committed."""
+    chance = random.Random(SEED)
+    print(f"seed {SEED}")
+    lake.segment(1)
+    with driver(lake, tmp_path / "a", until=10**9) as a, driver(lake, tmp_path / "b", local_driver, until=10**9) as b:
+        for number in range(2, SEGMENTS + 1):
+            seen = len(a.merges())
+            if number % 3 == 0:
+                time.sleep(chance.random() * 0.3)
+                b.signal(signal.SIGSTOP)
+            wait(lambda seen=seen: len(a.merges()) > seen, "a merge by Spark", a)  # type: ignore[misc]
+            b.signal(signal.SIGCONT)
+            lake.segment(number)
+        last = lake.log.cut
+        wait(lambda: all(any(m.get("cut") == last for m in one.merges()) for one in (a, b)), "the last cut", a, b)
+    said = {name: sum("cut" in m for m in one.merges()) for name, one in (("Spark", a), ("local", b))}
+    print(f"merges: {said}")
+    assert len(lake.check(spark, random.Random(SEED))) > 3
+    assert min(said.values()) > 1
+
+
+@pytest.mark.parametrize("lake", ["delta"], indirect=True)
+def test_each_engine_respects_the_lease_of_the_other(spark: Any, lake: Lake) -> None:
+    by_spark, local = SparkEngine(spark, lake.place, "delta"), LocalEngine(lake.place, "delta")
+    for first, second in ((by_spark, local), (local, by_spark)):
+        with first.lease(), pytest.raises(SinkUnavailable, match="another merge works there"), second.lease():
+            pass
+        with second.lease():
+            pass
 
 
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)

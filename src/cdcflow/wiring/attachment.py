@@ -17,7 +17,7 @@ from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.table import Table, TableId, word
 from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_reader, sealed_layout
-from cdcflow.wiring.warehouses import policies, warehouse
+from cdcflow.wiring.warehouses import is_merged_here, policies, warehouse
 
 if TYPE_CHECKING:
     from cdcflow.tables.local.attached_tables import AttachReport
@@ -41,9 +41,10 @@ def attach_table(config: Config, name: str, path: str, as_of: str | None, order:
 
     _check_mode(config, name)
     place = warehouse(config)
-    if not place.is_local or config.merge.catalog is not None:
+    if not is_merged_here(config, place):
         raise ConfigurationError(
-            f"attaching {name}: only tables in a folder of this machine are written without Spark",
+            f"attaching {name}: only tables in a folder of this machine, and Delta tables in a bucket, are written"
+            " without Spark",
             remedy=f"run `cdcflow backfill {word(name)}` to read all of it",
             runbook="attach",
         )

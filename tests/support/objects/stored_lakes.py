@@ -76,7 +76,7 @@ class Changing:
     ends: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.log = HandLog(self.root)
+        self.log = HandLog(self.root, has_transactions=True)
         for table in self.tables:
             self.log.state(table)
 
