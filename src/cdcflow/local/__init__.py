@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cdcflow.log.query.log import CurrentRows
     from cdcflow.model.table import Table
     from cdcflow.tables.cut import Cut
+    from cdcflow.tables.folders import WarehouseFolder
     from cdcflow.tables.job.job import OnEdit
     from cdcflow.tables.job.live import Live
     from cdcflow.tables.job.moments import AsOf
@@ -137,8 +139,15 @@ def table_with_base(
     """
     from cdcflow.tables.local.attached_tables import Attaching
     from cdcflow.tables.local.bases import open_base
+    from cdcflow.tables.local.warehouse_folder import open_folder
+    from cdcflow.tables.paths import Warehouse
 
-    return Attaching(engine, warehouse, layout, shape, open_base(path, as_of), wide=wide, known=known)
+    def reach(url: str) -> WarehouseFolder:
+        place = Warehouse.of(url)
+        store = None if warehouse.store is None else replace(warehouse.store, bucket=str(place.bucket))
+        return open_folder(replace(place, store=store))
+
+    return Attaching(engine, warehouse, layout, shape, open_base(path, as_of, reach), wide=wide, known=known)
 
 
 def _check_installed(attempted: str, table_format: str) -> None:

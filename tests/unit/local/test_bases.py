@@ -142,7 +142,7 @@ def test_unusable_base_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "text" / "rows.csv").write_text("1,a")
     (tmp_path / "iceberg" / "metadata").mkdir(parents=True)
     for place, as_of, said in [
-        ("s3://bucket/rows", None, "only files of this machine are read"),
+        ("s3://bucket/rows", None, "only files of this machine and of buckets"),
         (str(tmp_path / "nothing"), None, "there is nothing of that name"),
         (str(tmp_path / "rows.parquet"), "3", "only a Delta table has versions"),
         (str(tmp_path / "empty"), None, "it has no Parquet file"),

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from deltalake import DeltaTable as ForeignTable
 from deltalake.exceptions import DeltaError, DeltaProtocolError
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.tables.folders import WarehouseFolder
+from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import FEATURES
 from cdcflow.tables.local.session import DuckSession
@@ -54,14 +57,22 @@ def _in_marked_files(said: str, table: DeltaTable) -> Base:
     )
 
 
-def open_base(place: str, as_of: str | None) -> Base:
-    """Return the rows at a path. `as_of`: a version of a Delta table, or a time.
+Reach = Callable[[str], WarehouseFolder]
+"""Opens the folder in a bucket that a URL names."""
+
+
+def open_base(place: str, as_of: str | None, reach: Reach | None = None) -> Base:
+    """Return the rows at a path, or at the URL of a folder in a bucket. `as_of`: a version of a Delta table, or a time.
 
     Raises:
         ConfigurationError: there is nothing that can be read here, or not as of that version or time.
     """
+    if place.startswith(("s3://", "s3a://")) and reach is not None:
+        return _base_in_a_store(place, reach, as_of)
     if "://" in place:
-        raise _refusal(place, "only files of this machine are read", "copy it to this machine, or mount it")
+        raise _refusal(
+            place, "only files of this machine and of buckets (s3://) are read", "copy it to this machine, or mount it"
+        )
     path = Path(place)
     if not path.exists():
         raise _refusal(place, "there is nothing of that name", "correct the path")
@@ -72,6 +83,58 @@ def open_base(place: str, as_of: str | None) -> Base:
     if (path / "metadata").is_dir():
         raise _refusal(place, "Iceberg tables are not read", "write its rows as Parquet or as a Delta table")
     return _parquet(path)
+
+
+def _base_in_a_store(place: str, reach: Reach, as_of: str | None) -> Base:
+    folder = reach(place)
+    if folder.folder("_delta_log").exists():
+        return _stored_delta(place, DeltaTable(folder, None), as_of)
+    if as_of is not None:
+        raise _refusal(place, "only a Delta table has versions, and this is not one", "leave --as-of out")
+    if folder.folder("metadata").exists():
+        raise _refusal(place, "Iceberg tables are not read", "write its rows as Parquet or as a Delta table")
+    if place.endswith(".parquet"):
+        above, _, name = place.rpartition("/")
+        return _stored_parquet(place, reach(above), [name])
+    names = [entry.name for entry in folder.entries() if entry.bytes and entry.name.rpartition("/")[2][0] not in "_."]
+    return _stored_parquet(place, folder, names)
+
+
+def _stored_delta(place: str, table: DeltaTable, as_of: str | None) -> Base:
+    snapshot = table.snapshot()
+    if snapshot is None:
+        raise _refusal(place, "the Delta table has no version", "correct the URL")
+    wanted = snapshot.version if as_of is None else _moment(place, as_of)
+    version = wanted if isinstance(wanted, int) else table.version_at(wanted.timestamp() * 1000)
+    if version is None:
+        raise _refusal(
+            place, f"the Delta table has no version{_as_of(as_of)}", "see which versions its history still has"
+        )
+    return _base_with_vectors(place, f"version {version} of the Delta table at {place}", table, version)
+
+
+def _stored_parquet(place: str, folder: WarehouseFolder, names: Sequence[str]) -> Base:
+    wanted = "name a Parquet file, or a folder of them"
+    if not names:
+        raise _refusal(place, "it has no Parquet file", wanted)
+    if any("=" in name for name in names):
+        raise _refusal(place, "the names of its folders are values", "write it again without, or as a Delta table")
+    try:
+        files = [_open_stored(folder, name) for name in names]
+    except (pa.ArrowException, FileNotFoundError) as error:
+        raise _refusal(place, "it has files that are not Parquet", wanted) from error
+    shapes = [file.schema_arrow for file in files]
+    _check_alike(place, shapes)
+
+    def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for name in names:
+            yield from _open_stored(folder, name).iter_batches(columns=list(columns))
+
+    return Base(f"the Parquet files at {place}", shapes[0], batches, _moments(files[0].metadata.schema))
+
+
+def _open_stored(folder: WarehouseFolder, name: str) -> pq.ParquetFile:
+    return pq.ParquetFile(folder.open(name).source, coerce_int96_timestamp_unit="us")
 
 
 def _refusal(place: str, why: str, remedy: str) -> ConfigurationError:
@@ -90,6 +153,17 @@ def _parquet(path: Path) -> Base:
         ) from error
     if not fragments:
         raise _refusal(place, "it has no Parquet file", "name a Parquet file, or a folder of them")
+    _check_alike(place, shapes)
+    return _in_files(f"the Parquet files at {place}", files, _moments(fragments[0].metadata.schema))
+
+
+def _moments(schema: pq.ParquetSchema) -> frozenset[str]:
+    """Return the columns of points in time in Spark's old type, which has no time zone."""
+    columns = [schema.column(number) for number in range(len(schema))]
+    return frozenset(column.path for column in columns if column.physical_type == _INT96)
+
+
+def _check_alike(place: str, shapes: Sequence[pa.Schema]) -> None:
     others = {
         name for shape in shapes for name in {*shape.names, *shapes[0].names} if not _alike(shape, shapes[0], name)
     }
@@ -99,13 +173,6 @@ def _parquet(path: Path) -> Base:
             f"its files do not have the same columns: {', '.join(sorted(others))}",
             "write it again with one schema, or as a Delta table",
         )
-    moments = {
-        column.path
-        for fragment in fragments[:1]
-        for column in map(fragment.metadata.schema.column, range(fragment.metadata.num_columns))
-        if column.physical_type == _INT96
-    }
-    return _in_files(f"the Parquet files at {place}", files, frozenset(moments))
 
 
 def _alike(shape: pa.Schema, other: pa.Schema, name: str) -> bool:
@@ -128,7 +195,7 @@ def _delta(path: Path, as_of: str | None) -> Base:
     try:
         return _in_files(said, table.to_pyarrow_dataset(parquet_read_options=_READ))
     except DeltaProtocolError:
-        return _base_with_vectors(place, said, path, version)
+        return _base_with_vectors(place, said, DeltaTable(path.resolve(), None), version)
 
 
 def _as_of(as_of: str | None) -> str:
@@ -151,18 +218,21 @@ def _moment(place: str, as_of: str) -> int | datetime:
     return found
 
 
-def _base_with_vectors(place: str, said: str, path: Path, version: int) -> Base:
-    table = DeltaTable(path.resolve(), None)
+def _base_with_vectors(place: str, said: str, table: DeltaTable, version: int) -> Base:
     remedy = "write its rows as Parquet, and attach that"
     try:
         table.as_of(version)
         if strange := sorted(table.features - FEATURES):
             raise _refusal(place, f"only Spark knows its features ({', '.join(strange)})", remedy)
         if table.is_partitioned:
-            raise _refusal(place, "it is partitioned and has rows that are marked as deleted", remedy)
+            raise _refusal(place, "it is partitioned, and in a bucket or with rows that are marked as deleted", remedy)
         return _in_marked_files(said, table)
     except HandOver as reason:
         raise _refusal(place, str(reason), remedy) from reason
+    except VersionGone as error:
+        raise _refusal(
+            place, f"the Delta table has no version {version}", "see which versions its history still has"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

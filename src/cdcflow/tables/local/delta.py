@@ -129,6 +129,12 @@ class DeltaTable(FileTable[File]):
     def commit_of(self, version: int) -> str:
         return self._log.commit_id_of(version)
 
+    def version_at(self, at_ms: float) -> int | None:
+        """Return the version that was the latest at a time, in milliseconds since 1970; `None` if that is unknown."""
+        found = self._log.at_time_ms(at_ms)
+        began = _info(self._log.actions(found) or []).get("timestamp")
+        return found if began is not None and began <= at_ms else None
+
     def drop_torn(self, published: int | None = None) -> None:
         self._log.drop_torn(published)
 
