@@ -45,6 +45,11 @@ def rest_jars() -> list[Path]:
     return sorted(target.glob("*.jar"))
 
 
+def _write_hadoop(folder: Path, settings: Mapping[str, str] | None) -> None:
+    listed = (f"<property><name>{k}</name><value>{v}</value></property>" for k, v in (settings or {}).items())
+    (folder / "core-site.xml").write_text(f"<configuration>{''.join(listed)}</configuration>")
+
+
 class HiveMetastore(Server):
     """A standalone metastore, its tables in Derby. It reaches S3-compatible stores as `hadoop` settings say."""
 
@@ -52,8 +57,7 @@ class HiveMetastore(Server):
         """`locks` False: those who ask for a lock get an error, as of a database that is set up by half."""
         super().__init__()
         self._locks = locks
-        listed = (f"<property><name>{k}</name><value>{v}</value></property>" for k, v in (hadoop or {}).items())
-        (self.folder / "core-site.xml").write_text(f"<configuration>{''.join(listed)}</configuration>")
+        _write_hadoop(self.folder, hadoop)
 
     @property
     def uri(self) -> str:
@@ -76,11 +80,14 @@ class HiveMetastore(Server):
 
 
 class RestCatalog(Server):
-    """Iceberg's REST catalog, its tables in SQLite. Files of tables are stored below `warehouse`."""
+    """Iceberg's REST catalog, its tables in SQLite. Files of tables are stored below `warehouse`, which may be in an
+    S3-compatible store that it reaches as `hadoop` settings describe."""
 
-    def __init__(self, warehouse: str) -> None:
+    def __init__(self, warehouse: str, hadoop: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self._warehouse = warehouse
+        self._jars = [] if hadoop is None else s3_jars()
+        _write_hadoop(self.folder, hadoop)
 
     @property
     def uri(self) -> str:
@@ -88,7 +95,8 @@ class RestCatalog(Server):
 
     def command(self) -> Sequence[str]:
         sqlite = [jar for jar in iceberg_jars() if "sqlite" in Path(jar).name]
-        classpath = [f"{ivy.pyspark_jars()}/*", *map(str, rest_jars()), *sqlite]
+        # Those of S3 first: Iceberg's tests have their own class of S3A.
+        classpath = [str(self.folder), *self._jars, f"{ivy.pyspark_jars()}/*", *map(str, rest_jars()), *sqlite]
         program = Path(__file__).parent / "java" / "RestCatalog.java"
         database = str(self.folder / "catalog.db")
         return [*_JAVA, "-cp", ":".join(classpath), str(program), str(self.port), database, self._warehouse]

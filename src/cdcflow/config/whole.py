@@ -133,11 +133,12 @@ class Merge(Settings):
     @model_validator(mode="after")
     def _local_is_here(self) -> Self:
         is_bucket = isinstance(self.warehouse, str) and self.warehouse.startswith(("s3://", "s3a://"))
-        if self.engine == "local" and (self.catalog is not None or (isinstance(self.warehouse, str) and not is_bucket)):
+        if self.engine == "local" and isinstance(self.warehouse, str) and not is_bucket:
             raise ValueError(
-                "engine: local writes into a folder or a bucket (s3a://bucket/path), without a catalog;"
-                " set merge.engine to auto"
+                "engine: local writes into a folder or a bucket (s3a://bucket/path); set merge.engine to auto"
             )
+        if self.engine == "local" and self.format == "delta" and self.catalog is not None:
+            raise ValueError("engine: local gives Delta tables no names in a metastore; set merge.engine to auto")
         return self
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ missing package is reported on the first call that needs it.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -43,6 +43,7 @@ __all__ = [
     "is_installed",
     "local_engine",
     "merge",
+    "only_for_spark",
     "published_cut",
     "read_cut",
     "reaches",
@@ -59,9 +60,27 @@ limit is `tables.SCANNED_TIMES` as high."""
 
 
 def reaches(warehouse: Warehouse) -> bool:
-    """Return whether tables in this warehouse are merged and read without Spark: in a folder, or, those of Delta, in a
-    bucket."""
-    return warehouse.catalog is None and warehouse.metastore is None and (warehouse.is_local or bool(warehouse.bucket))
+    """Return whether tables in this warehouse are merged and read without Spark."""
+    return only_for_spark(warehouse) is None
+
+
+def only_for_spark(warehouse: Warehouse) -> str | None:
+    """Return why only Spark works in a warehouse; `None` if the engine of this package does, too."""
+    if not warehouse.is_local and warehouse.bucket is None:
+        return "the warehouse is neither in a folder nor in an S3-compatible store"
+    if warehouse.metastore is not None:
+        return "its tables have names in a Hive metastore"
+    if warehouse.catalog is None:
+        return None
+    from cdcflow.tables.local.iceberg_settings import OnlyForSpark, catalog_settings
+
+    try:
+        package = catalog_settings(warehouse.catalog, warehouse.location_of(())).package
+    except OnlyForSpark as reason:
+        return str(reason)
+    if package is None or importlib.util.find_spec(package) is not None:
+        return None
+    return f"its catalog needs the package {package} (pip install 'cdcflow[catalogs]')"
 
 
 def is_installed(table_format: str, warehouse: Warehouse | None = None) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 class StoreAddress:
     """How a bucket of an S3-compatible store is reached. Without keys a client uses its own way of finding credentials.
 
-    `endpoint`: a URL; None: AWS's endpoint for the region.
+    `endpoint`: a URL; None: AWS's endpoint for the region. `session_token`: belongs to temporary keys.
     """
 
     bucket: str
@@ -17,3 +17,4 @@ class StoreAddress:
     region: str = "us-east-1"
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)

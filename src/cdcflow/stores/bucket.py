@@ -270,5 +270,7 @@ def _open_store(url: str, address: StoreAddress, within: timedelta) -> S3Store:
         config["endpoint"] = address.endpoint
     if address.access_key is not None and address.secret_key is not None:
         config["access_key_id"], config["secret_access_key"] = address.access_key, address.secret_key
+        if address.session_token is not None:
+            config["session_token"] = address.session_token
     prefix = urlsplit(url).path.strip("/") or None
     return S3Store(address.bucket, prefix=prefix, config=config, client_options=client, retry_config=retry)

@@ -112,6 +112,20 @@ class BucketFolder(WarehouseFolder):
     def read(self, name: str) -> bytes:
         return _repeat(lambda: self._bucket.get(self._prefix + name))
 
+    def read_kept(self, name: str) -> bytes:
+        """Return the content of a small file that is never changed; it stays in memory."""
+        key, memory = self._prefix + name, self._connection.memory
+        found = memory.get(key)
+        if found is None:
+            found = self.read(name)
+            if len(found) <= WHOLE_BYTES:
+                memory.add(key, found)
+        return found
+
+    def size_of(self, name: str) -> int:
+        """Return a file's bytes."""
+        return _repeat(lambda: self._bucket.describe(self._prefix + name)).bytes
+
     def read_each(self, names: Sequence[str]) -> list[bytes | None]:
         if len(names) < 2:
             return [self._read_existing(name) for name in names]

@@ -45,6 +45,12 @@ def engines(config: Config, spark: Any = None) -> Engines:
         return SparkEngine(spark or session_for(config), place, chosen)
 
     if settings.engine == "local":
+        if (why := local.only_for_spark(place)) is not None:
+            raise ConfigurationError(
+                f"merging without Spark into {place}: {why}",
+                remedy="set merge.engine to auto or spark",
+                runbook="merge-session",
+            )
         return Engines(local.local_engine(place, chosen), remedy=local.NEEDS_SPARK)
     if settings.engine == "auto" and is_merged_here(config, place) and local.is_installed(chosen, place):
         if spark is None and (missing := missing_for_spark()) is not None:

@@ -17,7 +17,7 @@ from cdcflow import local
 from cdcflow.errors import HistoryLost
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local.deltalog import DeltaLog
-from cdcflow.tables.local.iceberg import catalog
+from cdcflow.tables.local.iceberg_catalogs import embedded_catalog as catalog
 
 ORDERS = make_table("orders", id="int64", v="int32")
 NAME = "public.orders"

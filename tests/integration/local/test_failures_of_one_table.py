@@ -192,7 +192,7 @@ def remove(warehouse: Path, format_name: str, table: str, key: int) -> None:
 
         Foreign(warehouse.joinpath(*table.split("."))).delete(f"id = {key}")
     else:
-        from cdcflow.tables.local.iceberg import catalog
+        from cdcflow.tables.local.iceberg_catalogs import embedded_catalog as catalog
 
         with closing(catalog(warehouse)) as found, warnings.catch_warnings(action="ignore"):
             found.load_table(table).delete(f"id == {key}")

@@ -25,7 +25,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.table import TableId
 from cdcflow.tables.job import live
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.local.iceberg import catalog
+from cdcflow.tables.local.iceberg_catalogs import embedded_catalog as catalog
 from cdcflow.tables.segments import sealed_range
 
 SEED = int(os.environ.get("CDCFLOW_CUTS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)

@@ -23,7 +23,7 @@ from cdcflow.tables.formats import iceberg
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.engine import LocalEngine
-from cdcflow.tables.local.iceberg import catalog
+from cdcflow.tables.local.iceberg_catalogs import embedded_catalog as catalog
 from cdcflow.tables.merge.policy import Policies, TablePolicy
 from cdcflow.tables.paths import table_path
 

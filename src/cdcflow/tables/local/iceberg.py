@@ -15,21 +15,19 @@ from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
+    CommitStateUnknownException,
     NoSuchTableError,
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.pyarrow import (
     ArrowScan,
     _dataframe_to_data_files,
@@ -58,47 +56,27 @@ from sqlalchemy.exc import SQLAlchemyError
 from cdcflow.tables.formats import iceberg
 from cdcflow.tables.formats.iceberg import CATALOG, ROW_GROUPS, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.tables.formats.iceberg_catalog import step_back
-from cdcflow.tables.job.failures import FileUnreadable, reading
+from cdcflow.tables.job.failures import reading
 from cdcflow.tables.job.live import VersionGone
-from cdcflow.tables.local import position_deletes
+from cdcflow.tables.local import position_deletes, unneeded_files
 from cdcflow.tables.local.file_rewrites import Touched
+from cdcflow.tables.local.iceberg_catalogs import LOCKED, TableCatalog
+from cdcflow.tables.local.iceberg_commits import RETRIES
+from cdcflow.tables.local.iceberg_files import TableIO, open_random
 from cdcflow.tables.local.position_deletes import OverwrittenFiles
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile
-from cdcflow.tables.local.synced import SyncedIO
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.target import FormatColumn
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import COMMITTED, HandOver, Kept, TableSnapshot
 
-BUSY_S = 60
-_LOCKED = "database is locked"
 _BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType)
 """Key types that manifests order as SQL does."""
 
+_CONFLICTS = (CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
 _DELETES = "it has deletes that only Spark reads"
-
-
-def catalog(warehouse: Path) -> SqlCatalog:
-    """Return the warehouse's catalog; it is created if it does not exist."""
-    uri = f"sqlite:///{quote(str(warehouse.resolve() / CATALOG))}?timeout={BUSY_S}"
-    settings = {"uri": uri, "warehouse": str(warehouse.resolve()), PY_IO_IMPL: f"{SyncedIO.__module__}.SyncedIO"}
-    return SqlCatalog(iceberg.catalog_name(Warehouse(warehouse)), **settings)
-
-
-@contextlib.contextmanager
-def asking(warehouse: Path) -> Iterator[None]:
-    """Wrap a query to the catalog, so that an error names its file.
-
-    Raises:
-        FileUnreadable: the catalog is damaged.
-    """
-    try:
-        yield
-    except SQLAlchemyError as error:
-        if _LOCKED in str(error):
-            raise
-        raise FileUnreadable(warehouse.resolve() / CATALOG) from error
 
 
 class _Change(Transaction):
@@ -120,20 +98,19 @@ class IcebergTables:
     """Implements `cdcflow.tables.local.tables.LocalTables`."""
 
     def __init__(self, warehouse: Warehouse | Path, bytes_max: int | None) -> None:
-        self._warehouse = Warehouse.of(warehouse).folder
+        self._warehouse = Warehouse.of(warehouse)
         self._bytes_max = bytes_max
-        self._pinned: dict[Path, tuple[int, int]] = {}
+        self._pinned: dict[str, tuple[int, int]] = {}
 
     @cached_property
-    def _catalog(self) -> SqlCatalog:
-        with asking(self._warehouse):
-            return catalog(self._warehouse)
+    def _catalog(self) -> TableCatalog:
+        return TableCatalog(self._warehouse)
 
     def table(self, path: Sequence[str]) -> IcebergTable:
         return IcebergTable(self._catalog, self._warehouse, path, self._bytes_max, self._pinned)
 
     def is_conflict(self, error: BaseException) -> bool:
-        return isinstance(error, CommitFailedException | TableAlreadyExistsError) or _LOCKED in str(error)
+        return isinstance(error, _CONFLICTS) or LOCKED in str(error)
 
     def close(self) -> None:
         if "_catalog" in self.__dict__:
@@ -147,18 +124,19 @@ class IcebergTable(FileTable[FileScanTask]):
 
     def __init__(
         self,
-        catalog: SqlCatalog,
-        warehouse: Path,
+        catalog: TableCatalog,
+        warehouse: Warehouse,
         path: Sequence[str],
         bytes_max: int | None,
-        pinned: dict[Path, tuple[int, int]],
+        pinned: dict[str, tuple[int, int]],
     ) -> None:
         """`pinned`: by location, the version and cut that were tagged last."""
         self._identifier = iceberg.identifier(path)
         super().__init__(".".join(self._identifier), bytes_max)
         self._catalog = catalog
-        self._warehouse = warehouse.resolve()
-        self._location = self._warehouse.joinpath(*path)
+        self._warehouse = warehouse
+        self._path = tuple(path)
+        self._location = warehouse.location_of(path)
         self._pinned = pinned
         self._loaded: Table | None = None
         self._deletes = position_deletes.Deletes()
@@ -180,13 +158,21 @@ class IcebergTable(FileTable[FileScanTask]):
 
     def _newest(self) -> Table | None:
         """Return the current table; `None` if it does not exist."""
-        if not self._location.exists():  # an operator may have moved its folder away
-            return None
-        try:
-            with asking(self._warehouse), reading(self._location / "metadata", NoSuchTableError, SQLAlchemyError):
-                return self._catalog.load_table(self._identifier)
-        except NoSuchTableError:
-            return None
+        if self._catalog.is_embedded and not Path(self._location).exists():
+            return None  # an operator may have moved its folder away
+        with reading(f"{self._location}/metadata", SQLAlchemyError):
+            found = self._catalog.load(self._identifier)
+        if found is not None and found.name() != self._identifier and not self._is_here(found.location()):
+            raise CannotFollow(
+                f"table {self.name} cannot be merged: the catalog does not distinguish its name from that of the table"
+                f" at {found.location()}",
+                remedy="rename one of the two at the source, or exclude it from the capture",
+            )
+        return found
+
+    def _is_here(self, location: str) -> bool:
+        """Return whether a location is the table's own."""
+        return location.rstrip("/").rpartition("://")[2] == self._location.rpartition("://")[2]
 
     def _read_snapshot(self, table: Table) -> TableSnapshot:
         newest = table.current_snapshot()
@@ -208,7 +194,11 @@ class IcebergTable(FileTable[FileScanTask]):
 
     def drop_torn(self, published: int | None = None) -> None:
         """If the catalog names metadata that never reached the disk, go back to the metadata that it named before."""
-        step_back(self._warehouse / CATALOG, iceberg.catalog_name(Warehouse(self._warehouse)), self._identifier)
+        if not self._catalog.is_embedded:
+            return  # it names only files that are whole
+        file, name = self._warehouse.folder.resolve() / CATALOG, iceberg.catalog_name(self._warehouse)
+        with self._catalog.calling(f"repairing {self.name}"):
+            step_back(file, name, self._identifier)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
         newest = self._table.current_snapshot()
@@ -250,18 +240,10 @@ class IcebergTable(FileTable[FileScanTask]):
         metadata: Mapping[str, Any],
         rules: Format | None = None,
     ) -> None:
-        try:
-            self._catalog.create_namespace_if_not_exists(self._identifier[:1])
-        except SQLAlchemyError:
-            if not self._catalog.namespace_exists(self._identifier[:1]):  # otherwise another table's thread was faster
-                raise
-        with contextlib.suppress(NoSuchTableError):
-            self._catalog.drop_table(self._identifier)
-        self._loaded = self._catalog.create_table(
-            self._identifier,
-            columns,
-            location=str(self._location),
-            properties={**(rules or RULES).properties, **properties},
+        if self._catalog.is_embedded:
+            self._catalog.remove_entry(self._identifier)  # its folder was moved away
+        self._loaded = self._catalog.create(
+            self._identifier, columns, self._location, {**(rules or RULES).properties, **properties}
         )
 
     def describe(self, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
@@ -315,8 +297,9 @@ class IcebergTable(FileTable[FileScanTask]):
                 ExpireSnapshots(change).by_ids(old).commit()
 
     def let_go(self, kept: Kept) -> str:
-        """Remove tags and snapshots. Files stay: PyIceberg removes none."""
+        """Remove tags, snapshots, the files that only these have, and abandoned ones (see `unneeded_files`)."""
         table, needed = self._table, kept.of(str(self._table.metadata.table_uuid))
+        before = table.metadata
         versions = {s.snapshot_id: _version(s) for s in table.snapshots()}
         tags = {name: versions.get(ref.snapshot_id, 0) for name, ref in table.refs().items()}
         gone = iceberg.expired_tags(tags, needed, kept.oldest)
@@ -330,17 +313,31 @@ class IcebergTable(FileTable[FileScanTask]):
         current = table.current_snapshot()
         newest = None if current is None else current.snapshot_id
         old = iceberg.expired_snapshots(known, newest, left, needed, kept.since or 0.0)
-        if not gone and not old and not abandoned:
-            return ""
-        with self._changing() as change:
-            with ManageSnapshots(change) as manage:
-                for tag in gone:
-                    manage.remove_tag(tag)
-                for branch in abandoned:
-                    manage.remove_branch(branch)
-            if old:
-                ExpireSnapshots(change).by_ids(old).commit()
-        return f"{len(gone)} tags and {len(old)} snapshots removed"
+        if gone or old or abandoned:
+            with self._changing() as change:
+                with ManageSnapshots(change) as manage:
+                    for tag in gone:
+                        manage.remove_tag(tag)
+                    for branch in abandoned:
+                        manage.remove_branch(branch)
+                if old:
+                    ExpireSnapshots(change).by_ids(old).commit()
+        files = self._delete_unneeded(before, kept)
+        done = [f"{len(gone)} tags and {len(old)} snapshots removed"] if gone or old or abandoned else []
+        return ", ".join([*done, *([f"{files} files deleted"] if files else [])])
+
+    def _delete_unneeded(self, before: TableMetadata, kept: Kept) -> int:
+        """Delete files that no snapshot needs any longer. Return how many. `before`: the metadata before the expiry."""
+        now, io = self._table.metadata, self._table.io
+        if not isinstance(io, TableIO) or not unneeded_files.may_remove(now):
+            return 0
+        since = time.time() - unneeded_files.ABANDONED_S
+        if len(self._path) == 1 and kept.since is not None:  # one of cdcflow's own tables, whose commits take no time
+            since = kept.since
+        found = unneeded_files.files_of_expired(before, now, io)
+        found += set(unneeded_files.abandoned_files(now, self._table.metadata_location, io, since)) - set(found)
+        io.delete_all(found)
+        return len(found)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -361,8 +358,7 @@ class IcebergTable(FileTable[FileScanTask]):
         return _transactions(self._table, self._table.current_snapshot()).get(app, version - 1) >= version
 
     def _changing(self) -> _Change:
-        # A failed commit was computed from an outdated state; retrying it unchanged would be wrong.
-        self._table.metadata.properties["commit.retry.num-retries"] = "0"
+        self._table.metadata.properties[RETRIES] = "0"
         return _Change(self._table)
 
     def _tag(self, change: Transaction, snapshot: int, cut: int) -> None:
@@ -425,7 +421,7 @@ class IcebergTable(FileTable[FileScanTask]):
         """Return these columns of all rows of some files, as PyIceberg reads them."""
         schema = self._table.schema().select(*columns)
         scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
-        with reading(files[0].file.file_path if len(files) == 1 else self._location / "data"):
+        with reading(files[0].file.file_path if len(files) == 1 else f"{self._location}/data"):
             return scan.to_table(files).cast(_arrow(schema))
 
     def bounds(self, files: Sequence[FileScanTask], column: str) -> Sequence[Ends | None]:
@@ -438,7 +434,8 @@ class IcebergTable(FileTable[FileScanTask]):
         if file.file.file_format != FileFormat.PARQUET:
             raise HandOver("it has files of another format than Parquet")
         with reading(file.file.file_path):
-            opened = pq.ParquetFile(self._table.io.new_input(file.file.file_path).open())
+            access = open_random(self._table.io, file.file)
+            opened = pq.ParquetFile(access.source)
         names = {(f.metadata or {}).get(b"PARQUET:field_id"): f.name for f in opened.schema_arrow}
         if None in names:
             raise HandOver("it has files without column ids")
@@ -447,7 +444,7 @@ class IcebergTable(FileTable[FileScanTask]):
         # No file has a column with this name.
         held = pa.schema([f.with_name(names.get(id_, f"\0{id_!r}")) for f, id_ in zip(schema, ids, strict=True)])
         deleted = partial(self._deletes.of, self._table, file)
-        return ScannedFile(opened, schema, held, deleted, file.file.file_path)
+        return ScannedFile(opened, schema, held, deleted, file.file.file_path, access.fetch)
 
     def replace(
         self,

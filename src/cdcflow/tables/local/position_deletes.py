@@ -34,6 +34,7 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Record
 
 from cdcflow.tables.job.failures import reading
+from cdcflow.tables.local.iceberg_files import open_random
 from cdcflow.tables.local.scan import NONE, Numbers
 
 _PATH, _NUMBER = "file_path", "pos"
@@ -71,8 +72,8 @@ class Deletes:
 
 def _numbers(table: Table, delete: DataFile) -> pa.ChunkedArray:
     """Return all rows of a delete file that refers to one data file."""
-    with reading(delete.file_path), table.io.new_input(delete.file_path).open() as opened:
-        return pq.ParquetFile(opened).read([_NUMBER]).column(0)
+    with reading(delete.file_path), pq.ParquetFile(open_random(table.io, delete).source) as opened:
+        return opened.read([_NUMBER]).column(0)
 
 
 def own(task: FileScanTask) -> list[DataFile]:

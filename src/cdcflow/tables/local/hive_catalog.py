@@ -1,0 +1,47 @@
+"""A Hive metastore as an Iceberg catalog: PyIceberg's client, with time limits, and with the first of several addresses
+that answers. Needs the package thrift."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyiceberg.catalog.hive import HiveCatalog, _HiveClient
+
+CONNECT_WITHIN_S, ANSWER_WITHIN_S = 10.0, 60.0
+_PORT = 9083
+
+
+class _Client(_HiveClient):
+    """A client that waits for a limited time."""
+
+    def _init_thrift_transport(self) -> Any:  # Any: thrift has no types
+        transport = super()._init_thrift_transport()
+        transport._TBufferedTransport__trans.setTimeout(ANSWER_WITHIN_S * 1000)
+        return transport
+
+
+class _Hive(HiveCatalog):
+    """One thread may use it: a call opens and closes the connection of the catalog."""
+
+    @staticmethod
+    def _create_hive_client(properties: dict[str, str]) -> _HiveClient:
+        return _Client(_reachable(properties["uri"].split(",")), properties.get("ugi"))
+
+
+def hive_catalog(name: str, properties: Mapping[str, Any]) -> HiveCatalog:
+    """Return a catalog in a metastore."""
+    return _Hive(name, **properties)
+
+
+def _reachable(uris: list[str]) -> str:
+    """Return the first address of a metastore that takes connections; the first one if none does."""
+    for uri in uris:
+        url = urlsplit(uri)
+        with suppress(OSError):
+            socket.create_connection((url.hostname or "", url.port or _PORT), CONNECT_WITHIN_S).close()
+            return uri
+    return uris[0]

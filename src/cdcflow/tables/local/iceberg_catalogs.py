@@ -1,0 +1,331 @@
+"""Iceberg catalogs, as PyIceberg opens them: SQLite in the warehouse's folder, or what `merge.catalog` names.
+
+    IcebergTable ──▶ TableCatalog ──▶ SqlCatalog     SQLite, PostgreSQL
+                          │       ├─▶ RestCatalog    with `Tokens`
+                          │       ├─▶ HiveCatalog    a client for each thread
+                          │       └─▶ GlueCatalog
+                          └── load, create ──▶ LoadedTable
+
+Names are Spark's: a table has the same catalog, namespace and name for both engines.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import Endpoints, RestCatalog, TableResponse
+from pyiceberg.catalog.rest.auth import AuthManagerAdapter
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    NoSuchIcebergTableError,
+    NoSuchPropertyException,
+    NoSuchTableError,
+    UnauthorizedError,
+)
+from pyiceberg.io import PY_IO_IMPL, FileIO
+from pyiceberg.table import Table
+from pyiceberg.typedef import EMPTY_DICT
+from requests import Session
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
+
+from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.tables.formats import iceberg
+from cdcflow.tables.formats.iceberg import CATALOG
+from cdcflow.tables.job.failures import FileUnreadable
+from cdcflow.tables.local.catalog_errors import as_own
+from cdcflow.tables.local.iceberg_commits import LoadedTable
+from cdcflow.tables.local.iceberg_files import BUCKETS, TableBuckets, TableIO
+from cdcflow.tables.local.iceberg_settings import CatalogSettings, OnlyForSpark, SqlAddress, catalog_settings
+from cdcflow.tables.local.iceberg_tokens import TIMEOUT_S, Tokens
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.port import HandOver
+
+BUSY_S = 60
+LOCKED = "database is locked"
+
+_EXPIRED = (401, 419)
+_PLAIN = re.compile(r"\w+", re.ASCII)
+
+Identifier = tuple[str, str]
+Properties = Mapping[str, Any]
+
+
+class TableCatalog:
+    """A warehouse's catalog. May be used from several threads; `close` it.
+
+    Every call may raise SinkUnavailable (it does not answer) or ConfigurationError (it refuses).
+    """
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        """Raises HandOver: only Spark can open it."""
+        self._warehouse = warehouse
+        self._settings = settings_of(warehouse)
+        self._shared: Catalog | None = None
+        self._local = threading.local()
+        self._opened: list[Catalog] = []
+        self._lock = threading.Lock()
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is a file in the warehouse's folder."""
+        return self._settings is None
+
+    @property
+    def ignores_case(self) -> bool:
+        """Whether it has only names of lower-case letters, digits and `_`."""
+        return self._settings is not None and self._settings.type in ("hive", "glue")
+
+    def load(self, identifier: Identifier) -> LoadedTable | None:
+        """Return the current table; `None` if it does not exist.
+
+        Raises:
+            CannotFollow: a table of another kind has the name.
+        """
+        with self.calling(f"reading {'.'.join(identifier)}"):
+            try:
+                return LoadedTable.of(self._catalog.load_table(identifier))
+            except (NoSuchIcebergTableError, NoSuchPropertyException) as error:
+                raise CannotFollow(
+                    f"table {'.'.join(identifier)} cannot be merged: its name in the catalog belongs to a table that is"
+                    " not an Iceberg table",
+                    remedy="remove or rename that table, then run `cdcflow merge`",
+                ) from error
+            except NoSuchTableError:
+                return None
+
+    def create(self, identifier: Identifier, columns: pa.Schema, location: str, properties: Properties) -> LoadedTable:
+        """Create a table, and its namespace unless it exists.
+
+        Raises:
+            TableAlreadyExistsError: another process has created it.
+            CannotFollow: the catalog cannot hold such a name.
+        """
+        self._check_name(identifier)
+        with self.calling(f"creating {'.'.join(identifier)}"):
+            self._create_namespace(identifier[:1])
+            return LoadedTable.of(
+                self._catalog.create_table(identifier, columns, location=location, properties=dict(properties))
+            )
+
+    def remove_entry(self, identifier: Identifier) -> None:
+        """Remove a table's name, if it exists; its files stay."""
+        with self.calling(f"removing {'.'.join(identifier)}"), suppress(NoSuchTableError):
+            self._catalog.drop_table(identifier)
+
+    def close(self) -> None:
+        for catalog in self._opened:
+            catalog.close()
+
+    @contextmanager
+    def calling(self, attempted: str) -> Iterator[None]:
+        """Convert the errors of the catalog to cdcflow's.
+
+        Raises:
+            FileUnreadable: the catalog is a damaged file.
+        """
+        try:
+            yield
+        except (SQLAlchemyError, sqlite3.DatabaseError) as error:
+            if self._settings is None and LOCKED not in str(error):
+                raise FileUnreadable(self._warehouse.location_of((CATALOG,))) from error
+            self._raise_own(error, attempted)
+            raise
+        except Exception as error:
+            self._raise_own(error, attempted)
+            raise
+
+    def _raise_own(self, error: Exception, attempted: str) -> None:
+        if self._settings is not None:
+            own = as_own(error, name_of(self._settings), attempted, self._settings.secrets)
+            if own is not None:
+                raise own from error
+
+    @property
+    def _catalog(self) -> Catalog:
+        """The catalog; for Hive, whose client is not safe, this thread's."""
+        if self._settings is None or self._settings.type != "hive":
+            with self._lock:
+                self._shared = self._shared or self._open()
+                return self._shared
+        found: Catalog | None = getattr(self._local, "catalog", None)
+        if found is None:
+            with self._lock:
+                found = self._local.catalog = self._open()
+        return found
+
+    def _open(self) -> Catalog:
+        found = _open(self._warehouse, self._settings)
+        self._opened.append(found)
+        return found
+
+    def _create_namespace(self, namespace: tuple[str, ...]) -> None:
+        catalog, properties = self._catalog, {}
+        if self._settings is not None and self._settings.type == "hive":
+            properties["location"] = self._warehouse.location_of((f"{namespace[0]}.db",))  # as Iceberg's own client
+        try:
+            catalog.create_namespace_if_not_exists(namespace, properties)
+        except SQLAlchemyError:
+            if not catalog.namespace_exists(namespace):  # otherwise another table's thread was faster
+                raise
+
+    def _check_name(self, identifier: Identifier) -> None:
+        if self.ignores_case and not all(map(_PLAIN.fullmatch, identifier)):
+            raise CannotFollow(
+                f"table {'.'.join(identifier)} cannot be merged: a {self._type} catalog has no names with other"
+                " characters than letters, digits and _",
+                remedy="rename the table at the source, exclude it from the capture, or use another kind of catalog",
+            )
+
+    @property
+    def _type(self) -> str:
+        return "" if self._settings is None else self._settings.type
+
+
+def settings_of(warehouse: Warehouse) -> CatalogSettings | None:
+    """Return the settings of a warehouse's catalog; `None` for a file in its folder.
+
+    Raises:
+        HandOver: only Spark can open it.
+    """
+    if warehouse.catalog is None:
+        return None
+    try:
+        return catalog_settings(warehouse.catalog, warehouse.location_of(()))
+    except OnlyForSpark as reason:
+        raise HandOver(str(reason)) from reason
+
+
+def name_of(settings: CatalogSettings) -> str:
+    """Return the name and address of a catalog in messages, without user and password."""
+    if settings.sql is not None:
+        return f"the catalog in {settings.sql.driver.partition('+')[0]} at {settings.sql.host or settings.sql.database}"
+    url = urlsplit(settings.properties.get("uri", ""))
+    place = f" at {url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if url.netloc else ""
+    return f"the {settings.type} catalog{place}"
+
+
+def embedded_catalog(warehouse: Warehouse | Path) -> SqlCatalog:
+    """Return the catalog in a warehouse's folder; it is created if it does not exist."""
+    place = Warehouse.of(warehouse)
+    folder = place.folder.resolve()
+    uri = f"sqlite:///{quote(str(folder / CATALOG))}?timeout={BUSY_S}"
+    return SqlCatalog(iceberg.catalog_name(place), uri=uri, warehouse=str(folder), **_files(None))
+
+
+def _files(buckets: TableBuckets | None) -> dict[str, Any]:
+    return {PY_IO_IMPL: f"{TableIO.__module__}.{TableIO.__name__}", BUCKETS: buckets}
+
+
+def _open(warehouse: Warehouse, settings: CatalogSettings | None) -> Catalog:
+    if settings is None:
+        return embedded_catalog(warehouse)
+    _check_package(settings)
+    buckets = TableBuckets(warehouse.store, settings.properties)
+    name, properties = iceberg.catalog_name(warehouse), {**settings.properties, **_files(buckets)}
+    match settings.type:
+        case "rest":
+            return _Rest(name, None if settings.oauth is None else Tokens(settings.oauth), buckets, properties)
+        case "jdbc":
+            return _sql(name, settings.sql, properties)
+        case "hive":
+            from cdcflow.tables.local.hive_catalog import hive_catalog
+
+            return hive_catalog(name, properties)
+        case "glue":
+            from pyiceberg.catalog.glue import GlueCatalog
+
+            return GlueCatalog(name, **properties)
+
+
+def _check_package(settings: CatalogSettings) -> None:
+    package = settings.package
+    if package is not None and find_spec(package) is None:
+        raise ConfigurationError(
+            f"merging without Spark: {name_of(settings)} needs the package {package}",
+            remedy="run `pip install 'cdcflow[catalogs]'`",
+            runbook="package-missing",
+        )
+
+
+class _Rest(RestCatalog):
+    """A REST catalog with time limits. Secrets are not among its properties, which files and tables get."""
+
+    def __init__(self, name: str, tokens: Tokens | None, buckets: TableBuckets, properties: Properties) -> None:
+        self._tokens = tokens
+        self._buckets = buckets
+        super().__init__(name, **{**properties, "auth": {"type": "noop"}})
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        return TableIO({BUCKETS: self._buckets})  # whatever the server's answer or a table's properties name
+
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
+        found = super()._response_to_table(identifier_tuple, table_response)
+        if isinstance(found.io, TableIO):
+            given = _keys_in(self, table_response)
+            found.io.owner = self._buckets.keys_of(
+                identifier_tuple, given, lambda: self._request_keys(identifier_tuple)
+            )
+        return found
+
+    def _request_keys(self, identifier: tuple[str, ...]) -> Mapping[str, str]:
+        """Return other keys for a table's files."""
+        url = self.url(Endpoints.load_table, prefixed=True, **self._split_identifier_for_path(identifier))
+        answer = self._session.get(url)
+        if answer.status_code in _EXPIRED and self._tokens is not None and self._tokens.renew():
+            answer = self._session.get(url)
+        answer.raise_for_status()
+        return _keys_in(self, TableResponse.model_validate_json(answer.text))
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        if self._tokens is not None:
+            self._auth_manager = self._tokens
+            session.auth = AuthManagerAdapter(self._tokens)
+        session.request = partial(session.request, timeout=TIMEOUT_S)  # type: ignore[method-assign]
+        return session
+
+    def _fetch_config(self) -> None:
+        try:
+            super()._fetch_config()
+        except (UnauthorizedError, AuthorizationExpiredError):  # PyIceberg renews the token for other requests only
+            if self._tokens is None or not self._tokens.renew():
+                raise
+            super()._fetch_config()
+
+    def _refresh_token(self) -> None:
+        if self._tokens is not None:
+            self._tokens.renew()
+
+
+def _keys_in(catalog: RestCatalog, answer: TableResponse) -> Mapping[str, str]:
+    """Return the keys for a table's files in a catalog's description of the table."""
+    found = catalog._resolve_storage_credentials(answer.storage_credentials, answer.metadata_location)
+    return {**answer.config, **found}
+
+
+def _sql(name: str, address: SqlAddress | None, properties: Properties) -> SqlCatalog:
+    if address is None:
+        raise InvariantViolated("a catalog in a database has no address")
+    url = URL.create(
+        address.driver, address.user, address.password, address.host, address.port, address.database, address.query
+    )
+    # As an object: as text it would have the password, and PyIceberg passes properties to files.
+    given: dict[str, Any] = {**properties, "uri": url, "pool_pre_ping": "true"}
+    try:
+        return SqlCatalog(name, **given)
+    except SQLAlchemyError:
+        return SqlCatalog(name, **given)  # another process may have created its tables at the same time

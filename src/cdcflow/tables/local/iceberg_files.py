@@ -1,0 +1,258 @@
+"""Files of Iceberg tables for PyIceberg: in folders of this machine (`synced`), and in buckets.
+
+    PyIceberg ──▶ TableIO.new_input, new_output, delete
+                     ├── a path, file:///…          SyncedIO
+                     └── s3://…, s3a://…, s3n://…   TableBuckets ──▶ BucketFolder ──▶ stores.Bucket
+
+The schemes of S3 name the same object. Names of Iceberg's files are never used twice, so a write needs no condition,
+and what was read once stays true. The keys are those that the catalog gave with the table; otherwise those in
+`merge.catalog`, those of `merge.objects`, or the environment's.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.manifest import DataFile
+from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from cdcflow.model.stores import StoreAddress
+from cdcflow.tables.folders import DiskFolder, RandomAccess, WarehouseFolder
+from cdcflow.tables.local.synced import SyncedIO
+from cdcflow.tables.port import HandOver
+
+if TYPE_CHECKING:
+    from cdcflow.tables.bucket_folders import BucketFolder
+
+BUCKETS = "cdcflow.buckets"
+"""The property of a catalog that has its `TableBuckets`."""
+
+EXPIRES = "s3.session-token-expires-at-ms"
+RENEWED_BEFORE_S = 60.0
+"""Keys that expire within this time are replaced before they are used."""
+
+_S3 = {"s3", "s3a", "s3n"}
+_ACCESS, _SECRET, _TOKEN = "s3.access-key-id", "s3.secret-access-key", "s3.session-token"
+_REGIONS = ("s3.region", "client.region")
+
+Identifier = tuple[str, ...]
+
+
+class VendedKeys:
+    """The keys that a catalog gives for one table. May be used from several threads."""
+
+    def __init__(self, given: Mapping[str, str], load: Callable[[], Mapping[str, str]]) -> None:
+        """`load` requests others."""
+        self._load = load
+        self._lock = threading.Lock()
+        self.given = given
+
+    @property
+    def is_due(self) -> bool:
+        expires = self.given.get(EXPIRES)
+        return expires is not None and int(expires) / 1000 < time.time() + RENEWED_BEFORE_S
+
+    def offer(self, given: Mapping[str, str]) -> None:
+        """Take keys that came with the table: used when the current ones are due."""
+        with self._lock:
+            if self.is_due or _ACCESS not in self.given:
+                self.given = given
+
+    def renew(self) -> bool:
+        """Request other keys. Return whether there are some."""
+        with self._lock:
+            before = self.given
+            self.given = self._load()
+            return any(self.given.get(name) != before.get(name) for name in (_ACCESS, _SECRET, _TOKEN))
+
+
+class TableBuckets:
+    """The buckets of a catalog's tables, each opened once. May be used from several threads."""
+
+    def __init__(self, address: StoreAddress | None, properties: Mapping[str, str]) -> None:
+        """`address`: how the warehouse's bucket is reached; `properties`: the catalog's."""
+        self._address = address
+        self._properties = properties
+        self._folders: dict[tuple[Identifier, str], BucketFolder] = {}
+        self._keys: dict[Identifier, VendedKeys] = {}
+        self._lock = threading.Lock()
+
+    def keys_of(
+        self, identifier: Identifier, given: Mapping[str, str], load: Callable[[], Mapping[str, str]]
+    ) -> Identifier:
+        """Record the keys that came with a table, if there are some. Return for whom buckets are opened."""
+        if _ACCESS not in given:
+            return ()
+        with self._lock:
+            found = self._keys.setdefault(identifier, VendedKeys(given, load))
+        found.offer(given)
+        return identifier
+
+    def folder(self, bucket: str, owner: Identifier = ()) -> BucketFolder:
+        """Return a bucket. `owner`: the table whose keys are used."""
+        from cdcflow.tables.bucket_folders import BucketFolder
+        from cdcflow.tables.local.renewed_bucket import RenewedBucket
+
+        with self._lock:
+            found = self._folders.get((owner, bucket))
+            if found is None:
+                keys = self._keys.get(owner)
+                opened = RenewedBucket.with_keys(f"s3://{bucket}", lambda name: self._address_of(name, keys), keys)
+                found = self._folders[owner, bucket] = BucketFolder(opened, f"s3a://{bucket}")
+        return found
+
+    def _address_of(self, bucket: str, keys: VendedKeys | None) -> StoreAddress:
+        found = replace(self._address, bucket=bucket) if self._address is not None else StoreAddress(bucket)
+        return _with_properties(_with_properties(found, self._properties), {} if keys is None else keys.given)
+
+
+def _with_properties(address: StoreAddress, properties: Mapping[str, str]) -> StoreAddress:
+    """Return an address with what these properties, as Iceberg names them, contain of it."""
+    more: dict[str, str] = {}
+    if _ACCESS in properties and _SECRET in properties:
+        token = properties.get(_TOKEN)
+        address = replace(address, access_key=properties[_ACCESS], secret_key=properties[_SECRET], session_token=token)
+    if (endpoint := properties.get("s3.endpoint")) is not None:
+        more["endpoint"] = endpoint
+    if (region := next((properties[name] for name in _REGIONS if name in properties), None)) is not None:
+        more["region"] = region
+    return replace(address, **more) if more else address
+
+
+def in_bucket(location: str) -> tuple[str, str] | None:
+    """Return the bucket and key of a location; `None` for a file of this machine.
+
+    Raises:
+        HandOver: only Spark reaches it.
+    """
+    url = urlsplit(location.partition("?")[0]) if "://" in location else None
+    if url is None or url.scheme == "file":
+        return None
+    if url.scheme not in _S3:
+        raise HandOver(f"its files are in {url.scheme}://{url.netloc}, which only Spark reaches")
+    return url.netloc, location.split("://", 1)[1].partition("/")[2]
+
+
+class TableIO(SyncedIO):
+    """The file IO of a table's catalog. `owner`: the table whose keys are used, () for the warehouse's keys."""
+
+    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__(properties)
+        self.owner: Identifier = ()
+
+    def new_input(self, location: str) -> Any:  # Any, here and below: its base promises pyarrow's files
+        found = in_bucket(location)
+        return super().new_input(location) if found is None else BucketFile(self.bucket(found[0]), location, found[1])
+
+    def new_output(self, location: str) -> Any:
+        found = in_bucket(location)
+        return super().new_output(location) if found is None else BucketFile(self.bucket(found[0]), location, found[1])
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        self.delete_all([location if isinstance(location, str) else location.location])
+
+    def delete_all(self, locations: Sequence[str]) -> None:
+        """Delete files; missing ones count as deleted."""
+        keys: dict[str, list[str]] = {}
+        for location in locations:
+            found = in_bucket(location)
+            if found is None:
+                folder, _, name = self.parse_location(location)[2].rpartition("/")
+                DiskFolder(Path(folder)).delete([name])
+            else:
+                keys.setdefault(found[0], []).append(found[1])
+        for bucket, listed in keys.items():
+            self.bucket(bucket).delete(listed)
+
+    def open_random(self, location: str, size: int) -> RandomAccess:
+        """Open a file for reading parts of it. `size`: its bytes."""
+        found = in_bucket(location)
+        if found is None:
+            return RandomAccess(super().new_input(location).open())
+        return self.bucket(found[0]).open(found[1], size)
+
+    def folder(self, location: str) -> WarehouseFolder:
+        """Return the folder at a location."""
+        found = in_bucket(location)
+        if found is None:
+            return DiskFolder(Path(self.parse_location(location)[2]))
+        return self.bucket(found[0]).folder(found[1].rstrip("/"))
+
+    def bucket(self, name: str) -> BucketFolder:
+        buckets: TableBuckets = self.properties[BUCKETS]
+        return buckets.folder(name, self.owner)
+
+
+def open_random(io_: FileIO, file: DataFile) -> RandomAccess:
+    """Open a data file or delete file for reading parts of it."""
+    if isinstance(io_, TableIO):
+        return io_.open_random(file.file_path, int(file.file_size_in_bytes))
+    return RandomAccess(io_.new_input(file.file_path).open())
+
+
+class BucketFile(InputFile, OutputFile):
+    """An object of a bucket."""
+
+    def __init__(self, folder: BucketFolder, location: str, key: str) -> None:
+        super().__init__(location=location)
+        self._folder = folder
+        self._key = key
+        self._bytes: int | None = None
+
+    def __len__(self) -> int:
+        if self._bytes is None:
+            self._bytes = self._folder.size_of(self._key)
+        return self._bytes
+
+    def exists(self) -> bool:
+        try:
+            len(self)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open(self, seekable: bool = True) -> Any:
+        if self._key.endswith((".avro", ".json")):
+            return pa.BufferReader(self._folder.read_kept(self._key))
+        return self._folder.open(self._key, self._bytes).source
+
+    def to_input_file(self) -> BucketFile:
+        return self
+
+    def create(self, overwrite: bool = False) -> Any:
+        return _Writer(self._folder, self._key, self._set_size)
+
+    def _set_size(self, size: int) -> None:
+        self._bytes = size
+
+
+class _Writer(io.BytesIO):
+    """Writes an object that exists, whole, once this is closed; after an error it never exists."""
+
+    def __init__(self, folder: BucketFolder, key: str, on_written: Callable[[int], None]) -> None:
+        super().__init__()
+        self._folder = folder
+        self._key = key
+        self._on_written = on_written
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        content = self.getvalue()
+        super().close()
+        self._on_written(self._folder.write(self._key, lambda file: file.write(content)))
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            super().close()
