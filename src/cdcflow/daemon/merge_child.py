@@ -167,6 +167,8 @@ class MergeLoop:
         from cdcflow.log.maintenance import state_files
 
         self._reports.send(failure=failure_fields(error))
+        if self._stop.is_set():
+            return  # what it needed may have ended before it
         state_files.write_merge_failure(self._settings.log.folder, error)  # also of one that never began
 
     def _say(self, step: str) -> None:

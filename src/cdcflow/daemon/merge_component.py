@@ -246,7 +246,7 @@ class MergeSupervisor:
         life.moved_at = life.heard_at
         if "event" in line:
             self._tell(str(line["event"]), line.get("fields") or {})
-        if (failure := line.get("failure")) is not None:
+        if (failure := line.get("failure")) is not None and not self.is_ending:
             life.failure = failure
             self._note_failure("failed", failure.get("kind"), failure.get("reason"), failure.get("remedy"))
         if (merged := line.get("merged")) is not None:
