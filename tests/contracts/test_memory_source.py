@@ -10,7 +10,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.sources.memory import MemorySource
-from cdcflow.sources.memory.database import RewritesKnownBy
+from cdcflow.sources.memory_database import RewritesKnownBy
 from cdcflow.testing.sources import LOG_ID, SourceContract
 from cdcflow.testing.sources.chunks import keys
 

@@ -20,7 +20,8 @@ from cdcflow.sources.engine import chunks
 from cdcflow.sources.memory import MemoryDatabase, MemorySource, Transaction
 from cdcflow.sources.memory import stream as memory_stream
 from cdcflow.sources.memory.chunks import MemoryChunks, OpenTable
-from cdcflow.sources.memory.database import (
+from cdcflow.sources.memory.stream import MemoryStream
+from cdcflow.sources.memory_database import (
     MemoryCommit,
     MemoryMark,
     MemorySnapshot,
@@ -29,7 +30,6 @@ from cdcflow.sources.memory.database import (
     Statement,
     position_of,
 )
-from cdcflow.sources.memory.stream import MemoryStream
 from cdcflow.testing.sources import SourceContract, reading, scenarios
 
 Plant = Callable[[pytest.MonkeyPatch], None]

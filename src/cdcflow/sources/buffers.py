@@ -121,6 +121,13 @@ class Cells:
         offsets = self.start[:, None] + np.arange(width)
         return np.take(self.buffer.bytes, offsets)
 
+    def big_endian(self, width: int, begin: int = 0) -> Int64s:
+        """The number in `width` bytes of each value, the most significant first, starting at byte number `begin`."""
+        value = np.zeros(len(self), np.int64)
+        for byte in range(begin, begin + width):
+            value = value << 8 | self.buffer.bytes[self.start + byte]
+        return value
+
     def binary(self) -> pa.Array:
         """The values as an Arrow binary array.
 

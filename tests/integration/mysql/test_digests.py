@@ -21,7 +21,7 @@ from tests.support.values.digests import buckets_of, here, with_other_key
 
 from cdcflow.capture.ports.comparison import NoText
 from cdcflow.model.digest import Buckets, Hash
-from cdcflow.sources.mysql import digests
+from cdcflow.sources.mysql.digests import MySQLDigests
 from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.types.columns import Policy
 
@@ -79,7 +79,7 @@ class Digests:
 
     def there(self, buckets: Buckets) -> dict[int, tuple[int, int]]:
         with self.lab.connection.cursor() as cursor:
-            cursor.execute(digests.sums(self.described, buckets, "t"))
+            cursor.execute(MySQLDigests(self.described, buckets).sums("t"))
             return {row[0]: (row[1], int(row[2])) for row in cursor.fetchall()}
 
     def here(self, buckets: Buckets) -> dict[int, tuple[int, int]]:
@@ -121,7 +121,7 @@ def test_columns_that_are_never_null(mysql_database: MySQLDatabase) -> None:
     described = lab.described(Policy())[1]
     buckets = buckets_of(described.table, "a", "b", "c", hash_="sha256")
     with lab.connection.cursor() as cursor:
-        cursor.execute(digests.sums(described, buckets, "n"))
+        cursor.execute(MySQLDigests(described, buckets).sums("n"))
         found = {row[0]: (row[1], int(row[2])) for row in cursor.fetchall()}
     assert found == here(described.table, rows, buckets)
     lab.close()
@@ -153,7 +153,7 @@ def test_every_byte_of_latin1(mysql_database: MySQLDatabase) -> None:
     rows, described = lab.both(), lab.described(Policy())[1]
     buckets = buckets_of(described.table, "c0", hash_="sha256")
     with lab.connection.cursor() as cursor:
-        cursor.execute(digests.sums(described, buckets, "t"))
+        cursor.execute(MySQLDigests(described, buckets).sums("t"))
         found = {row[0]: (row[1], int(row[2])) for row in cursor.fetchall()}
     assert len(found) == 256
     assert found == here(described.table, rows, buckets)

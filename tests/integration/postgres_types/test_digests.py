@@ -9,8 +9,8 @@ from tests.support.values.digests import buckets_of, by_bucket, here, with_other
 
 from cdcflow.capture.ports.comparison import NoText
 from cdcflow.model.digest import Buckets
-from cdcflow.sources.postgres import digests
 from cdcflow.sources.postgres.copy import decode_copy
+from cdcflow.sources.postgres.digests import SUMS, PostgresDigests
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 
 pytestmark = pytest.mark.postgres
@@ -24,9 +24,9 @@ NONE = {
 
 
 def there(lab: Lab, described: DescribedTable, buckets: Buckets, *, is_utf8: bool = True) -> dict[int, tuple[int, int]]:
-    query = digests.sums(described, buckets, described.table.id.name, "true", is_utf8=is_utf8)
+    query = PostgresDigests(described, buckets, is_utf8=is_utf8).sums(f"{described.table.id.name} AS t")
     with lab.connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT binary)".encode()) as copy:
-        return by_bucket(decode_copy([bytes(piece) for piece in copy], digests.SUMS))
+        return by_bucket(decode_copy([bytes(piece) for piece in copy], SUMS))
 
 
 def test_server_digests_every_type_as_duckdb_does(lab: Lab) -> None:
@@ -136,7 +136,7 @@ def test_rows_of_some_buckets_only(lab: Lab) -> None:
         buckets = Buckets((("id", "int"), ("v", "string")), key, 16)
         rows = 0
         for number, (count, _) in there(lab, described, buckets).items():
-            condition = digests.among(described, buckets.among([number]), is_utf8=True)
+            condition = PostgresDigests(described, buckets.among([number]), is_utf8=True).among()
             assert lab.execute(f"SELECT count(*) FROM t WHERE {condition}") == [(count,)]
             rows += count
         assert rows == 101

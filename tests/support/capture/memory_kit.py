@@ -11,7 +11,7 @@ from unittest import mock
 
 from cdcflow.model.table import TableId
 from cdcflow.sources.memory import MemoryDatabase, MemorySource, Transaction
-from cdcflow.sources.memory.database import INTEGER, TEXT, RewritesKnownBy, Row
+from cdcflow.sources.memory_database import INTEGER, TEXT, RewritesKnownBy, Row
 from cdcflow.testing.sources import Act
 
 COLUMNS = {"id": INTEGER, "name": TEXT}

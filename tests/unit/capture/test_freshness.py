@@ -22,7 +22,7 @@ from cdcflow.model.change import SpooledTransaction
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
-from cdcflow.sources.memory.database import INTEGER
+from cdcflow.sources.memory_database import INTEGER
 
 BOTH = Progress({**DONE.tables, ITEMS.id: TableProgress("done", 1, Offset(1), incarnation=2)})
 

@@ -18,7 +18,7 @@ from cdcflow.model.change import Run
 from cdcflow.model.position import Checkpoint, Offset
 from cdcflow.model.table import UNCHANGED
 from cdcflow.sinks.memory import Memory, MemoryLog
-from cdcflow.sources.memory.database import MemoryChange
+from cdcflow.sources.memory_database import MemoryChange
 from cdcflow.testing.sinks import ORDERS, Writer
 from cdcflow.testing.sources import refuse_spool
 

@@ -45,8 +45,8 @@ from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sinks.memory import Memory, MemoryLog, MemorySpool
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
-from cdcflow.sources.memory.database import INTEGER, TEXT
 from cdcflow.sources.memory.stream import MemoryStream
+from cdcflow.sources.memory_database import INTEGER, TEXT
 
 ITEMS, OTHERS = TableId("public", "items"), TableId("public", "others")
 COLUMNS = {"id": INTEGER, "name": TEXT, "price": ColumnType("double precision", pa.float64())}

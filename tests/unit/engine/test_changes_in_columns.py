@@ -20,14 +20,11 @@ from cdcflow.sources.engine.changes import (
     after_truncate,
     counted_rows,
     merge_batches,
-    ops,
     row_indices,
-    same_values,
     split_at_marks,
-    split_key_changes,
     truncation,
-    unchanged_names,
 )
+from cdcflow.sources.engine.row_images import ops, same_values, split_key_changes, unchanged_names
 
 INT, TEXT = ColumnType("bigint", pa.int64()), ColumnType("text", pa.string())
 ORDERS = Table(

@@ -7,7 +7,7 @@ import pytest
 
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.model.change import Uint64s
-from cdcflow.sources.memory.database import MemorySnapshot
+from cdcflow.sources.memory_database import MemorySnapshot
 from cdcflow.sources.mysql.fences import CoordinateVisibility
 from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.postgres.xid_snapshot import IDS_ABOVE_XMAX, XidSnapshot

@@ -179,7 +179,7 @@ def test_table_ids_mean_nothing_in_the_next_file() -> None:
     log.rows("i", U, image(U, (3, "c")), mapped=False) if U in log.table_ids else log.table_ids.setdefault(U, 101)
     log.rows("i", U, image(U, (3, "c")), mapped=False)
     log.commit()
-    refused(log, InvariantViolated, "no table map before it explains")
+    refused(log, InvariantViolated, "which the server has not described before them")
 
 
 def test_same_table_id_with_another_shape() -> None:

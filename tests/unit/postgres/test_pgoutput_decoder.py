@@ -305,12 +305,12 @@ def test_many_rows_of_one_key_change_number_as_they_must(compiled: Compiled | No
     [
         ([b"Z"], InvariantViolated, "unknown type 'Z'"),
         ([b"b" + bytes(40)], InvariantViolated, "unknown type 'b'"),
-        ([begin(1, 8), insert(9, [b"1"]), commit(16)], InvariantViolated, "relation 9"),
+        ([begin(1, 8), insert(9, [b"1"]), commit(16)], InvariantViolated, "table number 9"),
         ([insert(1, [b"1", None, None])], InvariantViolated, "not described"),
         ([relation(KEYED), insert(1, [b"1", None, None])], InvariantViolated, "outside of a transaction"),
         ([begin(1, 8), begin(2, 9), commit(16)], InvariantViolated, "alternate"),
         ([commit(16)], InvariantViolated, "alternate"),
-        ([begin(1, 8), truncate([9]), commit(16)], InvariantViolated, "relation 9"),
+        ([begin(1, 8), truncate([9]), commit(16)], InvariantViolated, "table number 9"),
         ([stream_stop()], InvariantViolated, "Stream Stop"),
         ([stream_commit(5, 16)], InvariantViolated, "was not streamed"),
         ([stream_start(5, first=False)], InvariantViolated, "Stream Start"),
@@ -356,7 +356,7 @@ def test_the_shape_of_a_rolled_back_transaction_is_in_force_nowhere(compiled: Co
     after = [begin(9, 8), insert(1, [b"1", None, None]), commit(16)]
     if aborted == 6:
         after = [stream_start(5, first=False), insert(1, [b"1", None, None], 5), stream_stop()]
-    with pytest.raises(InvariantViolated, match="relation 1, which the server has not described"):
+    with pytest.raises(InvariantViolated, match="table number 1, which the server has not described"):
         decoder.decode([xlog(m) for m in (*block, stream_abort(5, aborted), *after)])
 
 

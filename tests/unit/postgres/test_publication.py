@@ -62,6 +62,8 @@ class Server:
     def execute(self, sql: str | bytes, parameters: Sequence[Any] = ()) -> Any:
         if "pg_depend" in str(sql):
             return SimpleNamespace(fetchall=lambda: self.members)
+        if "pg_snapshot" in str(sql):
+            return SimpleNamespace(fetchone=lambda: (str(self.snapshots.pop(0)),))
         if isinstance(sql, bytes):
             self.told.append(sql.decode())
             if self.refuses:
@@ -77,8 +79,6 @@ class Server:
             return iter(self.schemas)
         if "pg_publication_tables" in sql:
             return iter(self.covered)
-        if "pg_snapshot" in sql:
-            return SimpleNamespace(fetchone=lambda: (str(self.snapshots.pop(0)),))
         if "pg_stat_activity" in sql or "pg_prepared_xacts" in sql:
             return SimpleNamespace(fetchone=lambda: None)
         assert "pg_publication p WHERE" in sql

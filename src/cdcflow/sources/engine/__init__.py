@@ -1,10 +1,10 @@
 """What all SQL sources share, so that each rule is written once for all dialects.
 
     dialect   its wire, its decoder, its catalog's SQL, its fence, its codecs
-    engine    connections, selection, chunks, ranges of keys, digests, changes, spooled rows
+    engine    starts, connections, selection, chunks, ranges of keys, digests, changes, spooled rows
 
-This package keeps connections, decides which tables are selected and which are refused, defines the kinds of chunks and
-their parts, combines batches of one table, and counts the rows of a transaction that does not fit into memory. It
+This package decides which tables are captured and which are refused, keeps connections, defines the kinds of chunks and
+their parts, turns row images into changes, and counts the rows of a transaction that does not fit into memory. It
 contains no client library, no bytes of a protocol, and only SQL that means the same to every server; the rest belongs
 to the dialects. The order of log and chunks is decided in `cdcflow.capture.interleave`.
 """

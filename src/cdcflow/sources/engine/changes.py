@@ -1,16 +1,15 @@
-"""Changes of one table shape in columns: combining parts, truncates and deletes, the columns that the log adds. Pure.
+"""Changes in columns, by table shape: their numbers in a run, runs split at marks, truncates and deletes. Pure.
 
 Both a source's decoder and its chunks create such changes, and they must be alike in every dialect.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,7 +17,46 @@ from cdcflow.capture.interleave.messages import Committed, MarkSeen
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.model.change import DELETE, TRUNCATE, ChangeBatch, Int64s, Kind, Run
 from cdcflow.model.table import OP, UNCHANGED, Table
-from cdcflow.sources.buffers import Bools, Cells
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedRows:
+    """Changes of one table shape in order. `message`: the number of the message that each row is from, ascending; a
+    message may have several."""
+
+    table: Table
+    message: Int64s
+    rows: pa.RecordBatch
+
+
+Truncate = tuple[int, Table]
+"""The number of a message that empties a table, and the table's shape; a message may empty several."""
+
+
+def number_rows(
+    found: Sequence[ShapedRows], truncates: Sequence[Truncate], messages: int
+) -> tuple[list[ChangeBatch], Int64s]:
+    """One batch per table shape with the indices of its rows in the run, and how many rows precede each of the
+    `messages` (with a last entry for all)."""
+    emptying = np.array([message for message, _ in truncates], np.int64)
+    rows_before = counted_rows([*(one.message for one in found), emptying], messages)
+    indexed = [(one.table, row_indices(one.message, rows_before), one.rows) for one in found]
+    return batches_by_shape(indexed, truncates, rows_before), rows_before
+
+
+def batches_by_shape(
+    indexed: Iterable[tuple[Table, Int64s, pa.RecordBatch]], truncates: Sequence[Truncate], rows_before: Int64s
+) -> list[ChangeBatch]:
+    """One batch per table shape, of rows with their indices in the run, and of truncates."""
+    by_shape: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
+    for table, index, rows in indexed:
+        by_shape.setdefault(table, []).append((index, rows))
+    emptied: Counter[int] = Counter()
+    for message, table in truncates:
+        index = rows_before[message : message + 1] + emptied[message]
+        by_shape.setdefault(table, []).append((index, truncation(table)))
+        emptied[message] += 1
+    return [merge_batches(table, parts) for table, parts in by_shape.items()]
 
 
 def merge_batches(table: Table, parts: Sequence[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
@@ -122,65 +160,3 @@ def _comparable(keys: pa.Table) -> pa.Table:
         keys = keys.flatten()
     types = [f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in keys.schema]
     return pa.table([column.cast(t) for column, t in zip(keys.columns, types, strict=True)], keys.column_names)
-
-
-def ops(letters: Int64s | npt.NDArray[np.uint8]) -> pa.Array:
-    """The column `_op` for these letters (given as codes)."""
-    offsets = np.arange(len(letters) + 1, dtype=np.int32)
-    codes = np.ascontiguousarray(letters.astype(np.uint8, copy=False))
-    return pa.Array.from_buffers(pa.string(), len(letters), [None, pa.py_buffer(offsets), pa.py_buffer(codes)])
-
-
-def unchanged_names(table: Table, omitted: Bools, arrow: pa.DataType) -> pa.Array:
-    """The column `_unchanged`: for each row the names of the columns that were not sent; NULL if all were sent.
-
-    `omitted` has one row per column of the table, and one entry per change.
-    """
-    names = pa.array([c.name for c in table.columns], pa.string())
-    count = omitted.sum(axis=0)
-    offsets = np.zeros(omitted.shape[1] + 1, np.int32)
-    np.cumsum(count, out=offsets[1:])
-    values = names.take(pa.array(np.nonzero(omitted.T)[1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=arrow, mask=pa.array(count == 0))
-
-
-@dataclass(frozen=True, slots=True)
-class SplitRows:
-    """Rows of a source's log as changes. A row that changes its key becomes two changes: a delete of the old key and,
-    directly after it, an insert (hard case P09).
-
-    `last` is the number of row i's last change. Change j takes its values from image `value[j]` and its old row from
-    image `before[j]` (-1 if it has none); `op` contains the codes of the letters.
-    """
-
-    last: Int64s
-    value: Int64s
-    op: npt.NDArray[Any]
-    before: Int64s
-
-
-def split_key_changes(
-    changed: Bools, carries_old: Bools, new_image: Int64s, op: npt.NDArray[Any], delete: int, insert: int
-) -> SplitRows:
-    """`changed`: which rows change their key; `carries_old`: which changes also carry their old row. Row i's old image
-    has the number i, its new one `new_image[i]`; `op` is its letter if the key does not change."""
-    total = len(changed) + int(changed.sum())
-    last = np.cumsum(1 + changed) - 1
-    value, letters, before = np.empty(total, np.int64), np.empty(total, op.dtype), np.full(total, -1, np.int64)
-    value[last], letters[last] = new_image, op
-    first = last[changed] - 1
-    value[first], letters[first], letters[first + 1] = np.flatnonzero(changed), delete, insert
-    with_old = np.flatnonzero(changed | carries_old)
-    before[last[with_old]] = with_old
-    return SplitRows(last, value, letters, before)
-
-
-def same_values(one: Cells, other: Cells) -> Bools:
-    """Which values of two columns of the same rows have the same bytes; NULL equals NULL."""
-    there, size = one.present, one.size
-    same: Bools = (there == other.present) & (~there | (size == other.size))
-    look = np.flatnonzero(same & there & (one.start != other.start) & (size > 0))
-    if len(look):
-        a, b = (Cells(part.buffer, part.start[look], part.size[look]).binary() for part in (one, other))
-        same[look] = pc.equal(a, b).to_numpy(zero_copy_only=False)
-    return same

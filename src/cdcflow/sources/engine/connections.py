@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import ClassVar, Generic, TypeVar
 
-from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
+from cdcflow.errors import CdcflowError, SourceUnavailable
 
 C = TypeVar("C")
 E = TypeVar("E", bound=Exception)
@@ -34,7 +34,7 @@ class Connector(ABC, Generic[C]):
     """The base class of the errors that the client library raises."""
 
     def __init__(self, address: object) -> None:
-        self._address = address
+        self.address = address
         self._open: set[C] = set()
         self._lock = threading.Lock()
         self.closed = False
@@ -88,7 +88,7 @@ class Connector(ABC, Generic[C]):
 
     def check_open(self) -> None:
         if self.closed:
-            raise SourceUnavailable(f"connecting to {self._address}: this source is closed")
+            raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
 
     def _register(self, connection: C) -> C:
         """Register a new connection, so that `close` cancels it. If `close` was called before, drop it and raise."""
@@ -97,7 +97,7 @@ class Connector(ABC, Generic[C]):
                 self._open = {c for c in self._open if not self.is_broken(c)} | {connection}
                 return connection
         self._drop(connection)
-        raise SourceUnavailable(f"connecting to {self._address}: this source is closed")
+        raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
 
     def mapping_errors(self, attempted: str) -> AbstractContextManager[None]:
         """Turn the library's errors inside the block into cdcflow's; `attempted` names the action and its object."""
@@ -113,14 +113,6 @@ def mapping_library_errors(
         yield
     except library as error:
         raise map_error(error, attempted) from None
-
-
-def password_in_url() -> ConfigurationError:
-    return ConfigurationError(
-        "source.url holds a password, which would end up in logs and process lists",
-        remedy="take it out and set source.password: ${env:NAME} or ${file:path}",
-        runbook="settings",
-    )
 
 
 class Pool(Generic[C]):

@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s, Uint64s
-from cdcflow.sources.buffers import Bools, bitmap
+from cdcflow.sources.buffers import Bools, Bytes, bitmap
 
 DAY_US = 86_400_000_000
 _LOW = np.uint64(0xFFFFFFFF)
+_ZERO = ord("0")
 
 Limbs = npt.NDArray[np.uint64]
 """Numbers of any size: a row for each 32 bits, the lowest first, and a column for each number."""
+
+
+def decimals_of_groups(
+    groups: Iterable[tuple[Int64s | Uint64s, int]],
+    negative: Bools,
+    arrow: pa.Decimal128Type | pa.Decimal256Type,
+    valid: Bools | None,
+) -> pa.Array:
+    """Decimals from groups of digits, the most significant first, each with the power of ten that its digits are below:
+    in one number of 64 bits if that is enough, otherwise in limbs."""
+    if arrow.precision <= 18:
+        total = np.zeros(len(negative), np.int64)
+        for digits, factor in groups:
+            total = total * factor + digits.astype(np.int64)
+        return decimal128_of(np.where(negative, -total, total), arrow, valid)
+    limbs = no_limbs(arrow, len(negative))
+    for digits, factor in groups:
+        append_digits(limbs, factor, digits.astype(np.uint64))
+    return decimals_of(limbs, negative, arrow, valid)
+
+
+def decimal128_of(values: Int64s, arrow: pa.Decimal128Type, valid: Bools | None) -> pa.Array:
+    """Whole numbers as decimals, without a change of the digits."""
+    wide = np.empty((len(values), 2), np.int64)
+    wide[:, 0] = values
+    wide[:, 1] = values >> 63
+    return pa.Array.from_buffers(arrow, len(values), [bitmap(valid), pa.py_buffer(wide)])
+
+
+def decimal_ends(arrow: pa.Decimal128Type | pa.Decimal256Type) -> tuple[pa.Scalar, pa.Scalar]:
+    """The greatest and the least value of a type."""
+    digits = "9" * arrow.precision
+    number = digits if not arrow.scale else f"{digits[: -arrow.scale]}.{digits[-arrow.scale :]}"
+    ends = pa.array([number, "-" + number]).cast(arrow)
+    return ends[0], ends[1]
 
 
 def no_limbs(arrow: pa.Decimal128Type | pa.Decimal256Type, count: int) -> Limbs:
@@ -55,3 +93,21 @@ def days_since_1970(year: Int64s, month: Int64s, day: Int64s) -> Int64s:
 
 def time_us(hour: Int64s, minute: Int64s, second: Int64s, us: Int64s) -> Int64s:
     return np.asarray(((hour * 60 + minute) * 60 + second) * 1_000_000 + us)
+
+
+def write_digits(parts: Sequence[tuple[Int64s, int] | str]) -> Bytes:
+    """Numbers with the given numbers of digits, and the letters between them, one row per value."""
+    columns: list[Bytes] = []
+    count = next(len(part[0]) for part in parts if not isinstance(part, str))
+    for part in parts:
+        if isinstance(part, str):
+            columns.append(np.full(count, ord(part), np.uint8))
+        else:
+            number, width = part
+            columns += [(number // 10**digit % 10 + _ZERO).astype(np.uint8) for digit in range(width - 1, -1, -1)]
+    return np.stack(columns, axis=1)
+
+
+def clock_parts(hour: Int64s, minute: Int64s, second: Int64s) -> list[tuple[Int64s, int] | str]:
+    """HH:MM:SS for `write_digits`."""
+    return [(hour, 2), ":", (minute, 2), ":", (second, 2)]

@@ -42,6 +42,19 @@ class RowDigests(ABC):
     def whole(self, name: str) -> str:
         """A column of whole numbers, for arithmetic with bits."""
 
+    @abstractmethod
+    def totals(self) -> str:
+        """The columns of `sums`, of rows with a bucket `b` and a digest `d`: bucket, number of rows, sum of digests."""
+
+    def sums(self, rows: str) -> str:
+        """A query that adds up a table's rows by bucket. `rows`: the SQL after FROM. Raises NoText as `digest` does."""
+        each = f"SELECT {self.bucket} AS b, {self.digest} AS d FROM {rows}"  # noqa: S608  a dialect quotes names
+        return f"SELECT {self.totals()} FROM ({each}) AS each_row GROUP BY b"  # noqa: S608
+
+    def among(self) -> str:
+        """A condition: a row is in one of the buckets."""
+        return f"({self.bucket}) IN ({', '.join(map(str, self._buckets.only or (-1,)))})"
+
     @property
     def digest(self) -> str:
         """The digest of a row.

@@ -108,7 +108,7 @@ class Selected(Generic[E]):
 
     def __post_init__(self) -> None:
         if twins := _of_one_name(t.id for t in self.tables):
-            both = {table: (*self.refused.get(table, ()), *found) for table, found in twins.items()}
+            both = {t: tuple(dict.fromkeys((*self.refused.get(t, ()), *found))) for t, found in twins.items()}
             object.__setattr__(self, "refused", {**self.refused, **both})
 
     @property
@@ -131,6 +131,17 @@ class Selected(Generic[E]):
         if not good and not kept:
             return self
         return Selected(tuple(t for t in rest if not refused.get(t.id) or t.id in kept), kept, self.ignored)
+
+    def refusing(self, describe: Callable[[E], object]) -> Selected[E]:
+        """The same, also refusing the tables that `describe` raises ConfigurationError for: the settings for values do
+        not fit them, and one such table must not stop the others."""
+        refused = dict(self.refused)
+        for table in self.good:
+            try:
+                describe(table)
+            except ConfigurationError as error:
+                refused[table.id] = (refusal_of(error),)
+        return Selected(self.tables, refused, self.ignored)
 
     def without(self, tables: Collection[TableId]) -> Selected[E]:
         """The same without these tables."""
@@ -166,6 +177,22 @@ class Selected(Generic[E]):
             )
         if not self.tables and not may_be_empty:
             raise ConfigurationError("source.tables matches no table", remedy=if_none, runbook="table-not-found")
+
+
+def refusal_of(error: ConfigurationError) -> Refusal:
+    """Why a table cannot be captured, from the error that a use of it raised."""
+    return str(error).splitlines()[0], error.remedy or "leave it out of source.tables"
+
+
+def ignored_object(selection: Selection, table: TableId, why: str, remedy: str) -> str:
+    """Why an object that the settings select is not captured, for an object that is not a table to capture.
+
+    Raises:
+        ConfigurationError: a pattern names this very object.
+    """
+    if selection.names(table):
+        raise ConfigurationError(f"source.tables: {table} {why}", remedy=remedy, runbook="table-not-capturable")
+    return f"{table} {why}"
 
 
 def advice(remedy: str) -> str:

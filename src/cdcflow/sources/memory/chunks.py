@@ -35,7 +35,7 @@ from cdcflow.sources.engine.chunks import (
     without_key,
 )
 from cdcflow.sources.engine.connections import Connector
-from cdcflow.sources.memory.database import MemoryDatabase, MemoryTable, Row, position_of
+from cdcflow.sources.memory_database import MemoryDatabase, MemoryTable, Row, position_of
 
 FIRST_ROWS = 1000
 PART_ROWS_MIN = 50

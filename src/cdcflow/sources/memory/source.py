@@ -8,37 +8,31 @@ Otherwise it raises `HistoryLost`; if an operator accepts that, `prepare` create
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from cdcflow.capture.interleave.messages import RowsCompared, RowVersion
 from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
-from cdcflow.capture.ports.source import (
-    Prepared,
-    Preview,
-    SourceHistory,
-    SourceStatus,
-    TablePreview,
-    TransactionsBack,
-)
+from cdcflow.capture.ports.source import SourceHistory, SourceStatus, TransactionsBack
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import KEYS_BYTES_MAX, Chunks
-from cdcflow.sources.engine.connections import Pool
-from cdcflow.sources.engine.findings import of_error
-from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.memory.chunks import MemoryChunks, MemoryConnector, row_version
-from cdcflow.sources.memory.database import MemoryCommit, MemoryDatabase, MemoryTable, Statement, position_of
+from cdcflow.sources.engine.connections import Pool, Session
+from cdcflow.sources.engine.findings import ok, problem, warning
+from cdcflow.sources.engine.policies import ByShape
+from cdcflow.sources.engine.selection import Selected, Selection
+from cdcflow.sources.engine.source import Begun, Sizes, SqlSource, Start, position_to_begin
+from cdcflow.sources.memory.chunks import MemoryChunks, MemoryConnection, MemoryConnector, row_version
 from cdcflow.sources.memory.stored_state import MemoryState
 from cdcflow.sources.memory.stream import MemoryStream
+from cdcflow.sources.memory_database import MemoryCommit, MemoryDatabase, MemoryTable, Statement, position_of
 
 SPOOL_ROWS = 1000
 
 
-class MemorySource:
+class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
     """Implements `cdcflow.ports.Source`. `tables` are patterns, as in the settings of other sources. `spool_rows`: a
     transaction with more rows is spooled. `wait_s`: how long `prepare` waits until logged transactions are visible."""
 
@@ -53,60 +47,107 @@ class MemorySource:
         whole_bytes_max: int = 1 << 30,
         keys_bytes_max: int = KEYS_BYTES_MAX,
     ) -> None:
+        connector = MemoryConnector(database)
+        super().__init__(connector, Session(connector, lambda: connector.connect("catalog")))
         self._database = database
-        self._selection = Selection.parse(tables)
+        self._patterns = Selection.parse(tables)
         self._spool_rows = spool_rows
         self._parts_at_once = parts_at_once
         self._wait_s = wait_s
         self._whole_bytes_max, self._keys_bytes_max = whole_bytes_max, keys_bytes_max
         self._slot = "cdcflow"
-        self._captured: frozenset[TableId] | None = None
         self._connectors: list[MemoryConnector] = []
+
+    # ── engine.source ───────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _selection(self) -> Selection:
+        return self._patterns
+
+    def _read_state(self, stored: Mapping[str, str]) -> MemoryState | None:
+        return MemoryState.read(stored)
+
+    def _captured_by(self, state: MemoryState | None) -> frozenset[TableId]:
+        return frozenset(state.captured) if state else frozenset()
+
+    def _begin(self, connection: MemoryConnection, start: Start[MemoryState]) -> Begun[MemoryState, MemoryTable]:
+        self._slot, before, checkpoint = _slot_of(start.log_id), start.before, start.checkpoint
+        with self._database.changed:
+            history = SourceHistory.CONTINUES
+            if checkpoint.position is None or before is None:
+                position = self._first()
+            else:
+                self._check_log(before, start.log_id)
+                at, accepted = int(checkpoint.position), start.is_loss_accepted
+
+                def again() -> int:
+                    self._check_whole(at, start.transactions_back)
+                    return at
+
+                position = position_to_begin(again, self._first, is_loss_accepted=accepted)
+                history = SourceHistory.LOST if accepted else history
+            selected = self._select(before)
+        captured = tuple(t.id for t in selected.good)
+        state = MemoryState(slot=self._slot, captured=captured, others=before.others if before else {})
+        return Begun(position_of(position), state, selected, history)
+
+    def _check_log(self, before: MemoryState | None, log_id: str) -> None:
+        if before is not None and before.slot != _slot_of(log_id):
+            raise ConfigurationError(
+                f"this log was begun with slot {before.slot}, but the settings name {_slot_of(log_id)}",
+                remedy="use the log that this position belongs to",
+                runbook="other-log",
+            )
+
+    def _select(self, before: MemoryState | None) -> Selected[MemoryTable]:
+        with self._database.changed:
+            found = [t for _, t in sorted(self._database.tables.items()) if self._selection.selects(t.id)]
+        return Selected(tuple(found), {}, ())
+
+    def _check(self, selected: Selected[MemoryTable], captured: frozenset[TableId]) -> None:
+        """There may be no table yet."""
+        selected.check(may_be_empty=True)
+
+    def _describe(self, selected: Selected[MemoryTable]) -> ByShape:
+        with self._database.changed:
+            return {t.shape: {} for t in selected.good}
+
+    def _sizes(self, connection: MemoryConnection, tables: Sequence[Table]) -> Sizes:
+        with self._database.changed:
+            return {t.id: (len(self._database.tables[t.id].rows), None) for t in tables}
+
+    def _open_stream(self, position: Position, state: MemoryState, open_spool: OpenSpool) -> Stream:
+        return MemoryStream(
+            self._database,
+            slot=state.slot,
+            position=int(position),
+            captured=state.captured,
+            open_spool=open_spool,
+            spool_rows=self._spool_rows,
+        )
+
+    def _check_continues(
+        self, before: MemoryState, position: Position, newest: Callable[[], Checkpoint], log_id: str
+    ) -> str:
+        with self._database.changed:
+            self._slot = before.slot
+            self._check_whole(int(position), None)
+        return f"slot {before.slot} has everything since {position}"
+
+    def _read_status(self, connection: MemoryConnection, acknowledged: Position | None, log_id: str) -> SourceStatus:
+        with self._database.changed:
+            end = self._database.end
+            kept = min(self._database.slots.values(), default=end)
+        lag = None if acknowledged is None else end - int(acknowledged)
+        return SourceStatus(lag, end - kept, {"end": position_of(end)})
+
+    # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 
     def identity(self) -> SourceIdentity:
         return SourceIdentity("memory", "1", self._database.name)
 
-    def prepare(
-        self,
-        checkpoint: Checkpoint,
-        log_id: str,
-        transactions_back: TransactionsBack | None = None,
-        *,
-        accept_history_loss: bool = False,
-    ) -> Prepared:
-        self._slot, before = f"cdcflow_{log_id[:8]}", MemoryState.read(checkpoint.source)
-        history = SourceHistory.CONTINUES
-        with self._database.changed:
-            if checkpoint.position is None or before is None:
-                position = self._first()
-            else:
-                _check_slot(before, self._slot)
-                position = self._again(int(checkpoint.position), transactions_back, accepted=accept_history_loss)
-                history = SourceHistory.LOST if accept_history_loss else history
-            self._captured = frozenset(t.id for t in self._selected_tables())
-        state = MemoryState(
-            slot=self._slot, captured=tuple(sorted(self._captured)), others=before.others if before else {}
-        )
-        return Prepared(replace(checkpoint, position=position_of(position), source=state.write()), history)
-
-    def tables(self) -> Sequence[Table]:
-        with self._database.changed:
-            return [t.shape for t in self._selected_tables() if self._captured is None or t.id in self._captured]
-
-    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
-        return ()
-
-    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
-        if (before := MemoryState.read(checkpoint.source)) is not None:
-            _check_slot(before, f"cdcflow_{log_id[:8]}")
-        with self._database.changed:
-            return Preview(
-                tuple(TablePreview(t.id, t.shape.incarnation, rows=len(t.rows)) for t in self._selected_tables()),
-            )
-
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
-        with self._database.changed:
-            there = {t.id: t.shape.incarnation for t in self._selected_tables()}
+        there = {t.id: t.incarnation for t in self._describe(self._select(None))}
         return {t: "it is another table now" for t, incarnation in captured.items() if there.get(t) != incarnation}
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
@@ -121,19 +162,6 @@ class MemorySource:
                     found.append(RowVersion(table, then, now, changed=then is not None))
         return RowsCompared(tuple(found))
 
-    def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
-        state = MemoryState.read(checkpoint.source)
-        if checkpoint.position is None or state is None or self._captured is None:
-            raise ValueError("a stream begins at a position; `prepare` gives the first one")
-        return MemoryStream(
-            self._database,
-            slot=state.slot,
-            position=int(checkpoint.position),
-            captured=self._captured,
-            open_spool=open_spool,
-            spool_rows=self._spool_rows,
-        )
-
     def chunks(self) -> ChunkSource:
         connector = MemoryConnector(self._database)
         self._connectors.append(connector)
@@ -147,47 +175,29 @@ class MemorySource:
         )
 
     def doctor(self) -> Sequence[Finding]:
-        with self._database.changed:
-            found = [self._finding(table) for table in self._selected_tables()]
-        return found or [Finding("error", "tables", "no table is selected", "mend source.tables")]
-
-    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
-        try:
-            before = MemoryState.read(newest().source)
-        except ConfigurationError as error:
-            return (of_error("position", error),)
-        if before is None or before.slot in self._database.slots:
-            return ()
-        return (Finding("error", "position", f"slot {before.slot} is gone", "run with accept_history_loss"),)
+        found = [self._finding(table) for table in self._select(None).tables]
+        return found or [problem("tables", "no table is selected", "correct source.tables")]
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
-        ours = f"cdcflow_{log_id[:8]}"
         return [
-            Finding("warning", slot, "holds history for a log that may be gone", f"drop slot {slot}")
+            warning(slot, "holds history for a log that may be gone", f"drop slot {slot}")
             for slot in sorted(self._database.slots)
-            if slot != ours
+            if slot != _slot_of(log_id)
         ]
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
-        before = MemoryState.read(checkpoint.source)
-        slot = before.slot if before else f"cdcflow_{log_id[:8]}"
+        before = self._read_state(checkpoint.source)
+        slot = before.slot if before else _slot_of(log_id)
         with self._database.changed:
             was_there = self._database.slots.pop(slot, None) is not None
         return [Dropped(f"slot {slot}", "removed" if was_there else "absent")]
 
-    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
-        with self._database.changed:
-            end = self._database.end
-            kept = min(self._database.slots.values(), default=end)
-        return SourceStatus(
-            None if acknowledged is None else end - int(acknowledged), end - kept, {"end": position_of(end)}
-        )
-
     def close(self) -> None:
+        super().close()
         for connector in self._connectors:
             connector.close()
 
-    # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── positions ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _first(self) -> int:
         """A position at the log's end. An invisible transaction before it would be in no chunk and in no stream."""
@@ -196,16 +206,8 @@ class MemorySource:
         self._database.slots[self._slot] = self._database.end
         return self._database.end
 
-    def _again(self, position: int, transactions_back: TransactionsBack | None, *, accepted: bool) -> int:
-        """The position at which the change log ended, or a new one if an operator accepted the loss of history."""
-        try:
-            self._check_whole(position, transactions_back)
-        except HistoryLost:
-            if not accepted:
-                raise
-        return self._first() if accepted else position
-
     def _check_whole(self, position: int, transactions_back: TransactionsBack | None) -> None:
+        """Check that the database has all history after the position at which the change log ended."""
         database = self._database
         if self._slot not in database.slots:
             raise _history_lost(f"slot {self._slot} is gone")
@@ -228,23 +230,15 @@ class MemorySource:
                     f"at {at} the database's log differs from the change log: the database was restored from a copy"
                 )
 
-    def _selected_tables(self) -> list[MemoryTable]:
-        return [t for _, t in sorted(self._database.tables.items()) if self._selection.selects(t.id)]
-
     def _finding(self, table: MemoryTable) -> Finding:
-        if table.id in self._database.unreadable:
-            remedy = f"run GRANT SELECT ON {table.id} TO the user of the capture"
-            return Finding("error", str(table.id), "SELECT is not granted", remedy)
-        return Finding("ok", str(table.id), "can be captured")
+        if table.id not in self._database.unreadable:
+            return ok(str(table.id), "can be captured")
+        grant = f"run GRANT SELECT ON {table.id} TO the user of the capture"
+        return problem(str(table.id), "SELECT is not granted", grant)
 
 
-def _check_slot(before: MemoryState, slot: str) -> None:
-    if before.slot != slot:
-        raise ConfigurationError(
-            f"this log was begun with slot {before.slot}, but the settings name {slot}",
-            remedy="use the log that this position belongs to",
-            runbook="other-log",
-        )
+def _slot_of(log_id: str) -> str:
+    return f"cdcflow_{log_id[:8]}"
 
 
 def _history_lost(why: str) -> HistoryLost:

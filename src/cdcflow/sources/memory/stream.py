@@ -22,7 +22,7 @@ from cdcflow.model.position import Position
 from cdcflow.model.table import BEFORE, OP, Table, TableId
 from cdcflow.sources.engine.descriptors import WakeDescriptor
 from cdcflow.sources.engine.spooled import SpooledRows
-from cdcflow.sources.memory.database import (
+from cdcflow.sources.memory_database import (
     MemoryChange,
     MemoryCommit,
     MemoryDatabase,

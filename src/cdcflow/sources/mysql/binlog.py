@@ -33,7 +33,7 @@ from cdcflow.model.change import Int64s, KeySet, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
-from cdcflow.sources.engine.changes import split_at_marks
+from cdcflow.sources.engine.changes import Truncate, number_rows, split_at_marks
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expand
 from cdcflow.sources.mysql.ddl import Statements
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
@@ -42,7 +42,7 @@ from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
 from cdcflow.sources.mysql.position import BinlogPosition, Coordinate, StreamProgress, began_text
-from cdcflow.sources.mysql.row_events import HEARTBEAT, EventChanges, Marks, RowEvents, number_rows
+from cdcflow.sources.mysql.row_events import HEARTBEAT, Marks, RowEvents
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
 from cdcflow.sources.mysql.tables import Tables
 from cdcflow.sources.mysql.transactions import (
@@ -246,7 +246,7 @@ class BinlogDecoder:
         found = self._rows.decode(events, use)
         if found.incomplete:
             self._incomplete.append(keys_by_table((i.table, i.keys) for i in found.incomplete))
-        batches, rows_before = number_rows([*found.changes, *truncates], len(events))
+        batches, rows_before = number_rows(found.changes, truncates, len(events))
         row_ends = rows_before[groups.ender + 1]
         full = np.flatnonzero(np.diff(row_ends, prepend=0) > 0)
         marks = self._marks(events, groups, coordinates, found.tokens)
@@ -320,7 +320,7 @@ class BinlogDecoder:
         """Decode one piece of a transaction into its spool."""
         self._rows.begin()
         segment = np.zeros(len(events), np.uint64)
-        truncates: list[EventChanges] = []
+        truncates: list[Truncate] = []
         begin = 0
         for at, statement in said:
             self._rows.learn(events, begin, at)
@@ -338,7 +338,7 @@ class BinlogDecoder:
         if now.delivered and self._xa is None:
             return
         found = self._rows.decode(events, np.ones(len(events), np.bool_))
-        batches, rows_before = number_rows([*found.changes, *truncates], len(events))
+        batches, rows_before = number_rows(found.changes, truncates, len(events))
         now.large.tokens += [] if now.delivered else [t for _, t in found.tokens if not t.startswith(HEARTBEAT)]
         now.large.incomplete += [(i, segment[i.event]) for i in found.incomplete]
         now.large.write(self._open_spool, batches, np.repeat(segment, np.diff(rows_before)))

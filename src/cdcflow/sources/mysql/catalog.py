@@ -25,7 +25,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
-from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
+from cdcflow.sources.engine.selection import Refusal, Selection, ignored_object, name_refusals, not_there
 from cdcflow.sources.mysql.connection import Connection, Connector, query, query_row
 from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, history_table_error, parts
 from cdcflow.sources.mysql.lives import Lives
@@ -143,13 +143,8 @@ def select(
             )
             continue
         if kind == "VIEW":
-            if wanted.selection.names(table):
-                raise ConfigurationError(
-                    f"source.tables: {table} is a view: it has no changes itself",
-                    remedy="name the tables it reads",
-                    runbook="table-not-capturable",
-                )
-            ignored.append(f"{table} is a view")
+            why = "is a view: it has no changes itself"
+            ignored.append(ignored_object(wanted.selection, table, why, "name the tables it reads"))
             continue
         found[table] = engine or "", kind == "SYSTEM VERSIONED", int(rows or 0)
     tables, refused = _load_tables(connection, found, collations)
@@ -419,17 +414,7 @@ class Catalog(Session[Connection]):
         collations = self._collation_ids(connection)
         with _block_ddl(connection, doubted) as held:
             found, unknown = select(connection, self.wanted, collations, only=only)
-            return self._with_settings(found), unknown, held
-
-    def _with_settings(self, found: Selected) -> Selected:
-        """Adds refusals of tables that the settings for values do not fit: one such table must not stop the others."""
-        refused = dict(found.refused)
-        for table in found.good:
-            try:
-                self.describe_entry(table)
-            except ConfigurationError as error:
-                refused[table.id] = ((str(error).splitlines()[0], error.remedy or ""),)
-        return replace(found, refused=refused)
+            return found.refusing(self.describe_entry), unknown, held
 
     def describe_entry(self, table: CatalogTable) -> DescribedTable:
         return self._intern(describe(table.id, table.columns, table.key, Identity.KEY, self._policy_of(table.id)))

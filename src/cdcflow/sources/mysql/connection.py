@@ -27,7 +27,7 @@ from pymysql.constants import CLIENT, COMMAND
 
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
-from cdcflow.sources.engine import connections
+from cdcflow.sources.engine import connections, errors
 from cdcflow.sources.mysql.errors import connect_error, map_error
 from cdcflow.sources.mysql.sql import quote_name
 
@@ -116,7 +116,7 @@ class Address:
                 runbook="settings",
             )
         if parts.password is not None:
-            raise connections.password_in_url()
+            raise errors.password_in_url()
         options = parse_qs(parts.query)
         if unknown := sorted(options.keys() - {"socket"}):
             raise ConfigurationError(
@@ -146,14 +146,14 @@ class Connector(connections.Connector[Connection]):
     """Opens connections to one server. Thread-safe."""
 
     error = pymysql.Error
+    address: Address
 
     def __init__(self, settings: MySQL, secret: Secret) -> None:
         self.settings = settings
         self.flavor = settings.kind
-        self.address = Address.parse(settings.url)
         self.secret = secret
         self.account = ""
-        super().__init__(self.address)
+        super().__init__(Address.parse(settings.url))
 
     def connect(self, purpose: str, *, read_timeout_s: float = READ_TIMEOUT_S) -> Connection:
         """A connection in autocommit mode with its session set up; the server lists it with this `purpose`.
@@ -260,12 +260,8 @@ class Connector(connections.Connector[Connection]):
         version = version_of(text)
         if version < VERSION_MIN[flavor]:
             least = ".".join(map(str, VERSION_MIN[flavor]))
-            raise ConfigurationError(
-                f"the server at {self.address} is {NAMES[flavor]} {'.'.join(map(str, version))}; "
-                f"cdcflow needs {least} or newer",
-                remedy="upgrade the server",
-                runbook="server-version",
-            )
+            found = f"{NAMES[flavor]} {'.'.join(map(str, version))}"
+            raise errors.server_too_old(self.address, found, least)
         if connection.client_flag & CLIENT.LOCAL_FILES:
             raise ConfigurationError(
                 "pymysql would send files of this machine to the server; cdcflow never does",

@@ -16,11 +16,12 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
+from cdcflow.sources.engine.changes import Truncate
 from cdcflow.sources.mysql.alters import Altered, widens
 from cdcflow.sources.mysql.errors import READ_ANEW, history_table_error
 from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.readings import tables_in, with_names
-from cdcflow.sources.mysql.row_events import EventChanges, RowEvents, truncation
+from cdcflow.sources.mysql.row_events import RowEvents
 from cdcflow.sources.mysql.statements import (
     Created,
     Emptied,
@@ -60,7 +61,7 @@ class Statements:
         self._tables.begin(upto)
         self._rows.forget_shapes(None)
 
-    def take(self, statement: Statement, at: int, *, delivered: bool) -> list[EventChanges]:
+    def take(self, statement: Statement, at: int, *, delivered: bool) -> list[Truncate]:
         """The truncates that a statement at event number `at` causes. `delivered`: it was applied before this restart,
         so only the shapes are forgotten.
 
@@ -70,7 +71,7 @@ class Statements:
         """
         return self._changes_by_statement(with_names(statement, self._tables.catalog_name), at, delivered)
 
-    def _changes_by_statement(self, statement: Statement, at: int, delivered: bool) -> list[EventChanges]:
+    def _changes_by_statement(self, statement: Statement, at: int, delivered: bool) -> list[Truncate]:
         """The same, with the names that the catalog has."""
         match statement:
             case RowChange(tables, what) if not delivered:
@@ -106,7 +107,7 @@ class Statements:
                 self._rows.forget_shapes(table)
         return []
 
-    def _unsure(self, statement: Unsure, at: int, delivered: bool) -> list[EventChanges]:
+    def _unsure(self, statement: Unsure, at: int, delivered: bool) -> list[Truncate]:
         """A statement whose character set is uncertain: apply it in the assumed one, and treat each captured table
         that it would name in another as possibly affected. If no name could be read, treat all so."""
         out = self._changes_by_statement(statement.statement, at, delivered)
@@ -125,7 +126,7 @@ class Statements:
             return list(self._tables.captured_in(statement.schema))
         return [t for t in tables_in(statement) if self._tables.is_captured(t)]
 
-    def _changes_if_meant(self, table: TableId, statement: Statement, at: int, delivered: bool) -> list[EventChanges]:
+    def _changes_if_meant(self, table: TableId, statement: Statement, at: int, delivered: bool) -> list[Truncate]:
         """This captured table may be the one that the statement meant. A table that no longer exists is emptied here:
         whichever statement removed it, a later one cannot bring these rows back."""
         self._rows.forget_shapes(table)
@@ -172,13 +173,13 @@ class Statements:
         found, self._filled = self._filled, {}
         return [RowsFilled(table, position, swapped=swapped) for table, swapped in found.items()]
 
-    def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[EventChanges]]:
+    def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Truncate]]:
         """Process table maps and statements in order: which row events count, and the truncates of emptied tables."""
         self._rows.begin()
         use = np.ones(len(events), np.bool_)
         for number in np.flatnonzero(delivered).tolist():
             use[groups.opener[number] : groups.ender[number] + 1] = False
-        truncates: list[EventChanges] = []
+        truncates: list[Truncate] = []
         saved: dict[str, int] = {}
         begin = inside = 0
         for at, statement in groups.statements:
@@ -232,24 +233,24 @@ class Statements:
         """Whether a change of the table that the log does not contain would be missing."""
         return self._tables.is_captured(table) and not self._tables.is_new(table)
 
-    def _empty_tables(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[EventChanges]:
-        out: list[EventChanges] = []
+    def _empty_tables(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[Truncate]:
+        out: list[Truncate] = []
         for table in tables:
             self._copies.discard(table)
             if not delivered and self._tables.is_captured(table):
                 described = self._tables.last_shape(table)
-                out += [truncation(described, at)] if described is not None else []
+                out += [(at, described.table)] if described is not None else []
             self._rows.forget_shapes(table)
         return out
 
-    def _replace_rows(self, table: TableId, at: int, delivered: bool) -> list[EventChanges]:
+    def _replace_rows(self, table: TableId, at: int, delivered: bool) -> list[Truncate]:
         """All rows of a table are now different rows."""
         self._fill(table, delivered)
         return self._empty_tables((table,), at, delivered)
 
-    def _parts_changed(self, statement: PartsChanged, at: int, delivered: bool) -> list[EventChanges]:
+    def _parts_changed(self, statement: PartsChanged, at: int, delivered: bool) -> list[Truncate]:
         table, other = statement.table, statement.other
-        out: list[EventChanges] = []
+        out: list[Truncate] = []
         match statement.what:
             case "DISCARD TABLESPACE":
                 return self._empty_tables((table,), at, delivered)
@@ -265,9 +266,7 @@ class Statements:
             self._rows.forget_shapes(one)
         return out
 
-    def _rename_tables(
-        self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool
-    ) -> list[EventChanges]:
+    def _rename_tables(self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool) -> list[Truncate]:
         """If a name disappears, the captured table is emptied. If another table takes the name, the captured table is
         emptied and read again.
 
@@ -279,7 +278,7 @@ class Statements:
         for old, new in pairs:
             now[new] = now.pop(old, old)
         became = {old: new for new, old in now.items()}
-        out: list[EventChanges] = []
+        out: list[Truncate] = []
         for new, old in now.items():
             if _is_shadow(old, new):
                 if old not in self._copies:

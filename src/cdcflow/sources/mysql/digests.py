@@ -18,7 +18,6 @@ A date that does not exist in the calendar is NULL if `zero_dates` is null; othe
 copy has. The digest of a row whose text is larger than `max_allowed_packet` is NULL, and is missing in the sum.
 """
 
-# ruff: noqa: S608 - names go through `quote_name`
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -44,25 +43,7 @@ SUMS: DescribedTable = describe(
     Identity.NOTHING,
     Policy(),
 )
-"""The result columns of `sums`."""
-
-
-def sums(described: DescribedTable, buckets: Buckets, rows: str) -> str:
-    """A query that adds up a table's rows by bucket. `rows`: the SQL after FROM.
-
-    Raises:
-        NoText: some columns have no portable text.
-    """
-    found = MySQLDigests(described, buckets)
-    each = f"SELECT ({found.bucket}) AS b, {found.digest} AS d FROM {rows}"
-    # The sum is NULL if all values are: if all rows were too large.
-    total = "CAST(IFNULL(SUM(d), 0) AS DECIMAL(38,0))"
-    return f"SELECT CAST(b AS SIGNED), COUNT(*), {total} FROM ({each}) AS each_row GROUP BY b"
-
-
-def among(described: DescribedTable, buckets: Buckets) -> str:
-    """A condition: a row is in one of the buckets."""
-    return f"(({MySQLDigests(described, buckets).bucket})) IN ({', '.join(map(str, buckets.only or (-1,)))})"
+"""The result columns of `MySQLDigests.sums`."""
 
 
 class MySQLDigests(RowDigests):
@@ -91,3 +72,7 @@ class MySQLDigests(RowDigests):
 
     def whole(self, name: str) -> str:
         return quote_name(name)
+
+    def totals(self) -> str:
+        # The sum is NULL if all values are: if all rows were too large.
+        return "CAST(b AS SIGNED), COUNT(*), CAST(IFNULL(SUM(d), 0) AS DECIMAL(38,0))"

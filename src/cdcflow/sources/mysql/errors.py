@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, RightMissing, SourceUnavailable
 from cdcflow.model.table import TableId
+from cdcflow.sources.engine import errors
 
 if TYPE_CHECKING:
     import pymysql
@@ -25,14 +26,7 @@ READ_ANEW = "run `cdcflow run --accept-history-loss`, which takes a new position
 
 
 def history_lost(message: str, *, runbook: str = "binlog-purged") -> HistoryLost:
-    return HistoryLost(
-        message,
-        remedy="run `cdcflow run --accept-history-loss`: it takes a new position in the binary log and reads all "
-        "tables again, which also finds the rows that were deleted in the meantime; or run it with `--keep-rows`, and "
-        "then "
-        "`cdcflow repair`, to read only the rows that differ",
-        runbook=runbook,
-    )
+    return errors.history_lost(message, "takes a new position in the binary log", runbook=runbook)
 
 
 def history_table_error(table: TableId) -> ConfigurationError:
@@ -110,31 +104,18 @@ def map_error(error: pymysql.Error, attempted: str, account: str = "") -> Cdcflo
     return ConfigurationError(message, runbook="source-refuses")
 
 
-LOGIN_REMEDY = "set source.password: ${env:NAME} or ${file:path}"
-
-
 def connect_error(error: Exception, user: str, address: str, *, has_password: bool) -> CdcflowError:
     """Why connecting failed. `has_password`: the settings name one."""
     number, said = parts(error)
     attempted = f"connecting to {address}"
-    if number == ACCESS_DENIED and not has_password:
-        return SourceUnavailable(
-            f"{attempted}: {user} is refused without a password, and source.password is not set",
-            remedy=LOGIN_REMEDY,
-            runbook="login-refused",
-        )
     if number == ACCESS_DENIED:
-        return SourceUnavailable(
-            f"{attempted}: the password of {user} is refused",
-            remedy="correct what source.password refers to; cdcflow reads it again at every try",
-            runbook="login-refused",
-        )
+        return errors.password_refused(attempted, user, has_password=has_password, was_sent=False)
     if number in (1698, 1699, 1820, 1862, 3118, 3955):
         return ConfigurationError(
             f"{attempted}: {user} may not log in: {said}",
             remedy="do what the server's message requests"
             if has_password
-            else f"{LOGIN_REMEDY}, of a user that logs in with one",
+            else f"{errors.SET_PASSWORD}, of a user that logs in with one",
             runbook="login-refused",
         )
     if _is_about_tls(error, said):

@@ -32,7 +32,7 @@ _NAP_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BeginPosition:
     """Where a stream begins. `by_gtid`: file and byte are another server's, and only the GTIDs count here."""
 
     position: BinlogPosition
@@ -66,7 +66,7 @@ class Preparation:
 
     # ── the first position ─────────────────────────────────────────────────────────────────────────────────────
 
-    def first(self) -> Begun:
+    def first(self) -> BeginPosition:
         """The current end of the log, with everything before it visible.
 
         Raises:
@@ -80,11 +80,11 @@ class Preparation:
             gtids = binlog_status.gtids_at(self._connection, found.file, found.pos)
             if gtids is None:
                 found, gtids = self._quiet_end()
-            return Begun(BinlogPosition(found.file, found.pos, MariadbGtids.parse(gtids).text()))
+            return BeginPosition(BinlogPosition(found.file, found.pos, MariadbGtids.parse(gtids).text()))
         end = binlog_status.end(self._connection)
         if not self.has_gtids:
             self._marking.beat(self._connection)
-            return Begun(BinlogPosition(end.file, end.pos))
+            return BeginPosition(BinlogPosition(end.file, end.pos))
         # A transaction that is logged before this end and not yet executed is owned by a session now.
         committing = _owned_gtids(binlog_status.owned_gtids(self._connection))
         self._until(
@@ -92,7 +92,7 @@ class Preparation:
             lambda: not committing & _owned_gtids(binlog_status.owned_gtids(self._connection)),
         )
         before = MysqlGtids.parse(binlog_status.executed_before(self._connection, end))
-        return Begun(BinlogPosition(end.file, end.pos, before.text()))
+        return BeginPosition(BinlogPosition(end.file, end.pos, before.text()))
 
     def visible_end(self) -> Coordinate | None:
         """A place near the current end of the log, such that every later snapshot sees all transactions before it. None
@@ -120,7 +120,7 @@ class Preparation:
 
     # ── the position of an earlier run ─────────────────────────────────────────────────────────────────────────
 
-    def again(self, before: Before) -> Begun:
+    def again(self, before: Before) -> BeginPosition:
         """The position of an earlier run, checked.
 
         Raises:
@@ -138,9 +138,9 @@ class Preparation:
         self._check_next(before.position)
         if not self.has_gtids:
             self._marking.beat(self._connection)
-        return Begun(before.position)
+        return BeginPosition(before.position)
 
-    def _again_mysql(self, before: Before) -> Begun:
+    def _again_mysql(self, before: Before) -> BeginPosition:
         ours = MysqlGtids.parse(before.position.gtids)
         is_same = before.server == self.server and not before.by_gtid
         executed = MysqlGtids.parse(binlog_status.executed_gtids(self._connection))
@@ -150,7 +150,7 @@ class Preparation:
         if is_same and not (before.has_all_gtids and self._is_purged(before.position.start)):
             self._check_files(before.position.start)
             self._check_next(before.position.start)
-            return Begun(before.position)
+            return BeginPosition(before.position)
         if not before.has_all_gtids:
             raise self._another(
                 f"server_uuid {before.server}", f"{self.server}, and the change log does not have all of its GTIDs"
@@ -164,7 +164,7 @@ class Preparation:
                 f"{purged.text()[:300]}, and the change log has {ours.text()[:300]}",
                 runbook="binlog-purged",
             )
-        return Begun(before.position, by_gtid=True)
+        return BeginPosition(before.position, by_gtid=True)
 
     def _executed_gtids(self) -> MysqlGtids:
         return MysqlGtids.parse(binlog_status.executed_gtids(self._connection))
@@ -192,7 +192,7 @@ class Preparation:
             runbook="restored-source",
         )
 
-    def _again_mariadb(self, before: Before) -> Begun:
+    def _again_mariadb(self, before: Before) -> BeginPosition:
         position, ours = before.position, MariadbGtids.parse(before.position.gtids)
         there = None
         if not before.by_gtid and position.file in dict(binlog_status.files(self._connection)):
@@ -203,7 +203,7 @@ class Preparation:
             self._until(
                 "what the change log has becomes visible", lambda: self._snapshot_coordinate() >= position.coordinate
             )
-            return Begun(position)
+            return BeginPosition(position)
         known = _state(binlog_status.state(self._connection))
         lacking = [
             f"{domain}-{server}-{number}"
@@ -219,7 +219,7 @@ class Preparation:
             self._until(
                 "what the change log has becomes visible", lambda: self._snapshot_coordinate() >= position.coordinate
             )
-            return Begun(position)
+            return BeginPosition(position)
         if lacking or not ours.domains():
             if before.server != self.server and not known.keys() & {(d, s) for d, (s, _) in ours.domains().items()}:
                 raise self._another(f"server_id {before.server}", f"{self.server}, with none of its transactions")
@@ -231,7 +231,7 @@ class Preparation:
                 runbook="restored-source",
             )
         self._until("what the change log has becomes visible", lambda: self._seen_gtids().covers(ours))
-        return Begun(position, by_gtid=True)
+        return BeginPosition(position, by_gtid=True)
 
     def _quiet_end(self) -> tuple[binlog_status.BinlogEnd, str]:
         """MariaDB: the end of the log at a time when nothing was added to it, once everything before it is visible."""

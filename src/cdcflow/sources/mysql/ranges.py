@@ -8,10 +8,10 @@ from cdcflow.model.digest import Buckets
 from cdcflow.sources.engine.chunks import Snapshot
 from cdcflow.sources.engine.key_chunks import KeyedTable
 from cdcflow.sources.engine.table_key import Literals, TableKey
-from cdcflow.sources.mysql import digests
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.decoders import decode
+from cdcflow.sources.mysql.digests import SUMS, MySQLDigests
 from cdcflow.sources.mysql.fetch import Fetched, fetch
 from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.keys import table_key
@@ -49,13 +49,13 @@ class Ordered(KeyedTable[Connection, Fetched]):
         return decode(self.described, fetched.data, Extents(fetched.start, fetched.end))
 
     def decode_sums(self, fetched: Fetched) -> pa.RecordBatch:
-        return decode(digests.SUMS, fetched.data, Extents(fetched.start, fetched.end))
+        return decode(SUMS, fetched.data, Extents(fetched.start, fetched.end))
 
     def sums_of(self, rows: str, buckets: Buckets) -> str:
-        return digests.sums(self.described, buckets, rows)
+        return MySQLDigests(self.described, buckets).sums(rows)
 
     def among_buckets(self, buckets: Buckets) -> str:
-        return digests.among(self.described, buckets)
+        return MySQLDigests(self.described, buckets).among()
 
     def first_key(self, fetched: Fetched) -> Literals:
         return self.key.literals(cells_of(fetched.data, int(fetched.start[0]), int(fetched.end[0])))

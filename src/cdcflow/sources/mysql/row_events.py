@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.model.change import ChangeBatch, Int64s
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.change import Int64s
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.buffers import Bools
-from cdcflow.sources.engine.changes import counted_rows, merge_batches, row_indices
-from cdcflow.sources.engine.changes import truncation as emptied
+from cdcflow.sources.engine.changes import ShapedRows
+from cdcflow.sources.engine.numbered_tables import NumberedTables
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled, changes
 from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.event_samples import EventGroup, EventSamples
@@ -74,15 +74,6 @@ class Mapped:
 
 
 @dataclass(frozen=True, slots=True)
-class EventChanges:
-    """Changes of one table shape; `event` (as long as `rows`, ascending) is the number of the event of each row."""
-
-    described: DescribedTable
-    event: Int64s
-    rows: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
 class Incomplete:
     """The keys of rows that lack some of their columns; `event` (as long as `keys`) is the event of each."""
 
@@ -93,10 +84,10 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class EventContents:
-    """The content of row events: changes by shape, the rows that must be read by key, and the tokens of this slot's
-    marks by event."""
+    """The content of row events: changes by shape (their messages are events), the rows that must be read by key, and
+    the tokens of this slot's marks by event."""
 
-    changes: list[EventChanges] = field(default_factory=list)
+    changes: list[ShapedRows] = field(default_factory=list)
     incomplete: list[Incomplete] = field(default_factory=list)
     tokens: list[tuple[int, str]] = field(default_factory=list)
 
@@ -117,28 +108,25 @@ class RowEvents:
         self._file = ""
         self._tables = tables
         self._marks = marks
-        self._maps: dict[int, Mapped] = {}
+        self._maps: NumberedTables[Mapped] = NumberedTables({})
         self._known: dict[bytes, Mapped] = {}
-        self._arrived: dict[int, list[tuple[int, Mapped]]] = {}
 
     def begin_file(self, file: str) -> None:
         """A new file, or a new connection: table ids start over."""
         self._file = file
-        self._maps.clear()
+        self._maps.known.clear()
 
     def forget_shapes(self, table: TableId | None) -> None:
         """Some table definition changed: determine again what the next table maps mean."""
         self._tables.invalidate(table)
-        for table_id, known in self._maps.items():
-            self._arrived.setdefault(table_id, [(-1, known)])
-        self._maps.clear()
+        self._maps.forget()
         self._known.clear()
 
     # ── table maps ──────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
         """A new part of the log: its events are numbered from 0."""
-        self._arrived = {}
+        self._maps = NumberedTables(self._maps.known)
 
     def learn(self, events: Events, first: int, last: int) -> None:
         """Process the table maps among the events `first` to `last` (exclusive), in order."""
@@ -154,13 +142,12 @@ class RowEvents:
             self._learn(events, table_id, mine)
 
     def _learn(self, events: Events, table_id: int, at: Int64s) -> None:
-        known = self._maps.get(table_id)
+        known = self._maps.known.get(table_id)
         for number in at[_differing(events, at, known)].tolist():
             raw = events.event_at(number)[HEADER:]
             if known is None or known.raw != raw:
-                before = [(-1, known)] if known is not None else []
-                known = self._maps[table_id] = self._mapped_table(events.event_at(number))
-                self._arrived.setdefault(table_id, before).append((number, known))
+                known = self._mapped_table(events.event_at(number))
+                self._maps.define(table_id, number, known)
 
     def _mapped_table(self, event: bytes) -> Mapped:
         raw = event[HEADER:]
@@ -178,13 +165,6 @@ class RowEvents:
                 known = Mapped(raw, table)
             self._known[shape] = known
         return Mapped(raw, known.table, known.described, known.found)
-
-    def _in_force(self, table_id: int) -> list[tuple[int, Mapped]]:
-        """The meanings of an id, each with the number of the event of this part that established it."""
-        found = self._arrived.get(table_id)
-        if found is None and (known := self._maps.get(table_id)) is not None:
-            found = [(-1, known)]
-        return found or []
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -211,19 +191,9 @@ class RowEvents:
         ids = events.buffer.le48(events.start[at] + HEADER)
         out: list[tuple[Mapped, Int64s]] = []
         for table_id in _distinct(ids):
-            mine = at[ids == table_id]
-            shapes = self._in_force(table_id)
-            bounds = np.searchsorted(mine, [first for first, _ in shapes]).tolist()
-            if table_id == _NO_TABLE and not shapes:
+            if table_id == _NO_TABLE and not self._maps.meanings(table_id):
                 continue
-            if not shapes or bounds[0] > 0:
-                raise InvariantViolated(
-                    f"a row event of table id {table_id}, which no table map before it explains",
-                    runbook="stream-not-understood",
-                )
-            for (_, mapped), a, b in zip(shapes, bounds, [*bounds[1:], len(mine)], strict=True):
-                if b > a:
-                    out.append((mapped, mine[a:b]))
+            out += self._maps.split(table_id, at[ids == table_id])
         return out
 
     def _decode(
@@ -265,7 +235,7 @@ class RowEvents:
         raw, compiled = events.buffer.raw, self._compiled
         decoded = changes(described, raw, extents, row_kind, before, after, partial, compiled=compiled)
         event, rows = np.repeat(at, decoded.counts), decoded.rows
-        out.changes.append(EventChanges(described, event, rows))
+        out.changes.append(ShapedRows(described.table, event, rows))
         if decoded.incomplete is not None and decoded.incomplete.any():
             keys = rows.select(list(described.table.key_columns)).filter(pa.array(decoded.incomplete))
             out.incomplete.append(Incomplete(described.table.id, event[decoded.incomplete], keys))
@@ -288,28 +258,6 @@ class RowEvents:
 def kind_of(event: bytes) -> RowKind:
     """What a row event does."""
     return _KINDS[EventType(event[4])]
-
-
-def truncation(described: DescribedTable, at: int) -> EventChanges:
-    """The row that records the truncate of a table, at event number `at`."""
-    return EventChanges(described, np.array([at], np.int64), emptied(described.table))
-
-
-def number_rows(found: list[EventChanges], events: int) -> tuple[list[ChangeBatch], Int64s]:
-    """One batch per table shape with the indices of its rows, and the number of rows before each event (with a last
-    entry for all)."""
-    rows_before = counted_rows((one.event for one in found), events)
-    by_shape: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
-    nth: dict[int, int] = {}
-    for one in found:
-        # All rows of an event are of one table, unless a statement emptied several.
-        index = row_indices(one.event, rows_before)
-        if len(index) == 1:
-            at = int(one.event[0])
-            index = index + nth.get(at, 0)
-            nth[at] = nth.get(at, 0) + 1
-        by_shape.setdefault(one.described.table, []).append((index, one.rows))
-    return [merge_batches(table, parts) for table, parts in by_shape.items()], rows_before
 
 
 def _images(kind: int) -> int:

@@ -21,9 +21,16 @@ import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
-from cdcflow.model.table import BEFORE, UNCHANGED, Identity
+from cdcflow.model.table import Identity
 from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, with_padding
-from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
+from cdcflow.sources.engine.row_images import (
+    Codes,
+    change_batch,
+    changed_keys,
+    old_rows,
+    same_values,
+    split_key_changes,
+)
 from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.images import Extents, cells, parts_of_documents, present, walk_images
 from cdcflow.sources.mysql.tables import DescribedTable
@@ -191,49 +198,30 @@ def _omitted_columns(image: Image, rows: int) -> Bools:
 
 
 def _key_changed(described: DescribedTable, before: Image, new: Image, rows: int) -> Bools:
-    """Whether the key's bytes differ. In a table without a key every update counts as a key change."""
-    table = described.table
-    if not table.key:
-        return np.ones(rows, np.bool_)
-    changed = np.zeros(rows, np.bool_)
-    for number, column in enumerate(table.columns):
-        a, b = before[number], new[number]
-        if column.name not in table.key or a is None or b is None or a is b:
-            continue
-        changed |= ~same_values(a, b)
-    return changed
+    def differs(column: int) -> Bools | None:
+        a, b = before[column], new[column]
+        return None if a is None or b is None or a is b else ~same_values(a, b)
+
+    return changed_keys(described.table, rows, differs)
 
 
 def _batch(
-    described: DescribedTable,
-    image: Image,
-    op: np.ndarray[tuple[int], np.dtype[np.uint8]],
-    omitted: Bools,
-    before: tuple[Image, Int64s] | None,
+    described: DescribedTable, image: Image, op: Codes, omitted: Bools, before: tuple[Image, Int64s] | None
 ) -> pa.RecordBatch:
-    schema = described.table.change_schema
     arrays = [
         pa.nulls(len(op), codec.arrow) if part is None else codec.image(part, codec.where)
         for part, codec in zip(image, described.codecs, strict=True)
     ]
-    unchanged = schema.field(UNCHANGED).type
-    names = unchanged_names(described.table, omitted, unchanged) if omitted.any() else pa.nulls(len(op), unchanged)
-    olds = pa.nulls(len(op), schema.field(BEFORE).type) if before is None else _before(described, *before)
-    return pa.RecordBatch.from_arrays([*arrays, ops(op), names, olds], schema=schema)
+    return change_batch(described.table, arrays, op, omitted, None if before is None else _before(described, *before))
 
 
 def _before(described: DescribedTable, before: Image, old: Int64s) -> pa.Array:
     """The old rows: number `old` of the before images, NULL where that is -1."""
-    there = old >= 0
-    at = np.maximum(old, 0)
-    arrow = described.table.before_type
-    children = []
-    for part, codec, column in zip(before, described.codecs, described.table.columns, strict=True):
-        if arrow.get_field_index(column.name) < 0:
-            continue
+
+    def column(number: int, at: Int64s, there: Bools) -> pa.Array:
+        part, codec = before[number], described.codecs[number]
         if part is None:
-            children.append(pa.nulls(len(old), codec.arrow))
-            continue
-        valid = part.present[at] & there
-        children.append(codec.image(Cells(part.buffer, part.start[at], part.size[at], valid), codec.where))
-    return pa.StructArray.from_arrays(children, fields=list(arrow), mask=pa.array(~there))
+            return pa.nulls(len(old), codec.arrow)
+        return codec.image(Cells(part.buffer, part.start[at], part.size[at], part.present[at] & there), codec.where)
+
+    return old_rows(described.table, old, column)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,27 +18,17 @@ from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.part_readers import PartReader, Readers
-from cdcflow.capture.ports.source import (
-    EventComparison,
-    Prepared,
-    Preview,
-    Sample,
-    SourceHistory,
-    SourceStatus,
-    TablePreview,
-    TransactionsBack,
-)
+from cdcflow.capture.ports.source import EventComparison, Sample, SourceHistory, SourceStatus
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import MySQL
-from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
-from cdcflow.sources.engine.findings import of_error, ok
-from cdcflow.sources.engine.policies import ColumnPolicy
+from cdcflow.sources.engine.policies import ByShape, ColumnPolicy, Policies
 from cdcflow.sources.engine.selection import Selection, table_id
+from cdcflow.sources.engine.source import Begun, Sizes, SqlSource, Start, position_to_begin
 from cdcflow.sources.mysql import binlog_status, doctor, overlap, samples, second_opinion
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
@@ -53,7 +43,7 @@ from cdcflow.sources.mysql.lives import Lives, ended_tables, new_tables
 from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.opinion_exclusions import can_read
 from cdcflow.sources.mysql.position import BinlogPosition
-from cdcflow.sources.mysql.preparation import WAIT_S, Before, Begun, Preparation
+from cdcflow.sources.mysql.preparation import WAIT_S, Before, BeginPosition, Preparation
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
 from cdcflow.sources.mysql.stored_state import MySQLState
@@ -71,39 +61,235 @@ LOOK_WAIT_S = 2.0
 """How long `continues` waits for logged transactions to become visible."""
 
 
-class MySQLSource:
+class MySQLSource(SqlSource[Connection, MySQLState, CatalogTable]):
     """Implements `cdcflow.ports.Source`. Connects only when a method needs it.
 
     `secret` returns the password, read again for every connection; None: the server requires none. `wait_s` is how long
     `prepare` waits for logged transactions to become visible. `readers` read its chunks.
     """
 
+    _connector: Connector
+
     def __init__(
         self, settings: MySQL, secret: Secret, *, wait_s: float = WAIT_S, readers: Readers | None = None
     ) -> None:
+        connector, marks_table = Connector(settings, secret), table_id(settings.marks_table)
+        wanted = CaptureSelection(Selection.parse(settings.tables), marks_table, settings.tables_without_key == "whole")
+        policy = Policy(settings.zero_dates, settings.bad_text, dict(settings.columns))
+        self._catalog = Catalog(connector, wanted, policy)
+        super().__init__(connector, self._catalog)
         self._settings = settings
         self._readers = readers
         self._flavor = settings.kind
-        self._connector = Connector(settings, secret)
-        marks_table = table_id(settings.marks_table)
-        wanted = CaptureSelection(Selection.parse(settings.tables), marks_table, settings.tables_without_key == "whole")
-        policy = Policy(settings.zero_dates, settings.bad_text, dict(settings.columns))
-        self._catalog = Catalog(self._connector, wanted, policy)
         self._marks_table = marks_table
         self._wait_s = wait_s
         self._conflicts = ServerIdConflicts()
         self._log_id = ""
-        self._state: MySQLState | None = None
-        self._captured: tuple[CatalogTable, ...] = ()
-        self._selected: Selected | None = None
+        self._entries: tuple[CatalogTable, ...] = ()
         self._lives = Lives()
         self._shape_of: Callable[[TableId], Table | None] = lambda table: None
-        self._left_out: tuple[TableId, ...] = ()
         self._delivered = DeliveredGtids()
         self._expectations = Expectations()
         self._has_gtids = True
         self._samples = EventSamples(can_read)
         self._is_opinion_missing = False
+
+    # ── engine.source ───────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _selection(self) -> Selection:
+        return self._catalog.wanted.selection
+
+    def _read_state(self, stored: Mapping[str, str]) -> MySQLState | None:
+        return MySQLState.read(stored)
+
+    def _captured_by(self, state: MySQLState | None) -> frozenset[TableId]:
+        return frozenset(state.captured) if state else frozenset()
+
+    def _policies_of(self, state: MySQLState) -> Policies | None:
+        return state.policies
+
+    def _with_policies(self, state: MySQLState, kept: Policies) -> MySQLState:
+        return replace(state, policies=kept)
+
+    def _begin(self, connection: Connection, start: Start[MySQLState]) -> Begun[MySQLState, CatalogTable]:
+        self._log_id, before = start.log_id, start.before
+        slot, is_lost = slot_of(start.log_id), start.is_loss_accepted and start.before is not None
+        doctor.check(connection, self._settings)
+        self._expectations = Expectations()
+        marking = self._marking(slot)
+        marking.ensure(connection)
+        selected, known = self._select(before), self._captured_by(before)
+        if before is not None:
+            selected, self._left_out = selected.for_restart(known, self._selection)
+        self._check(selected, known)
+        address = str(self._connector.address)
+        preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
+        begun, state = self._prepare_position(preparation, start, slot)
+        self._lives = Lives()
+        if before is not None and not is_lost:
+            self._lives = self._found_lives(connection, preparation, before, begun, selected)
+        self._delivered = DeliveredGtids()
+        self._has_gtids = preparation.has_gtids
+        if self._readers is not None and self._flavor == "mysql" and not self._has_gtids:
+            raise ConfigurationError(
+                f"reading with executors from {self._connector.address}: its transactions have no GTIDs, and what an"
+                " executor's snapshot sees cannot be determined without them",
+                remedy="set gtid_mode=ON at the server, or run the same command without --on",
+                runbook="settings",
+            )
+        self._entries = selected.good
+        captured = tuple(sorted({*(t.id for t in selected.good), *self._lives.gone_tables}))
+        self._check(selected, frozenset(captured))
+        history = SourceHistory.LOST if is_lost else SourceHistory.CONTINUES
+        return Begun(begun.position.text, replace(state, captured=captured, lives=self._lives), selected, history)
+
+    def _check_log(self, before: MySQLState | None, log_id: str) -> None:
+        if before is not None:
+            _check_slot(before, slot_of(log_id))
+
+    def _select(self, before: MySQLState | None) -> Selected:
+        return self._catalog.selected_tables(self._captured_by(before))
+
+    def _check(self, selected: Selected, captured: frozenset[TableId]) -> None:
+        self._catalog.check(selected, had_some=any(self._catalog.wanted.selects(t) for t in captured))
+
+    def _describe(self, selected: Selected) -> ByShape:
+        found: dict[Table, Mapping[int, ColumnPolicy]] = {}
+        for described in map(self._catalog.describe_entry, selected.good):
+            columns = zip(described.table.columns, described.columns, described.codecs, strict=True)
+            kept = {column.number: kept_as(server, codec) for column, server, codec in columns}
+            found[described.table] = {number: one for number, one in kept.items() if one is not None}
+        return found
+
+    def _sizes(self, connection: Connection, tables: Sequence[Table]) -> Sizes:
+        return sizes(connection)
+
+    def _open_stream(self, position: Position, state: MySQLState, open_spool: OpenSpool) -> Stream:
+        by_gtid, begin = state.foreign == position, BinlogPosition.parse(position)
+        tables = CapturedTables(self._catalog, self._entries, self._lives, self._shape_of)
+        decoder = BinlogDecoder(
+            flavor=self._flavor,
+            position=begin,
+            tables=tables,
+            marks=Marks(state.slot, tables.marks if self._settings.fence == "marks" else None),
+            open_spool=open_spool,
+            spool_bytes_max=self._settings.spool_bytes_max,
+            by_gtid=by_gtid,
+            on_gtids=self._delivered.add if self._flavor == "mysql" else None,
+            samples=self._samples,
+        )
+        dump = self._dump(begin, by_gtid=by_gtid)
+        stream = BinlogStream(self._connector, dump, decoder, conflicts=self._conflicts, split=split)
+        self._expectations.attach(stream)
+        return stream
+
+    def _compare(self, selected: Selected, tables: Sequence[Table]) -> Comparison:
+        self._has_gtids = self._catalog.ask(
+            f"querying the GTIDs of {self._connector.address}", lambda c: binlog_status.has_gtids(c, self._flavor)
+        )
+        return MySQLComparison(self._flavor, self._catalog, tables, self.chunks(), self.close)
+
+    def _check_continues(
+        self, before: MySQLState, position: Position, newest: Callable[[], Checkpoint], log_id: str
+    ) -> str:
+        stored = _before(position, before)
+        where = f"{stored.position.start.file} at byte {stored.position.start.pos}"
+
+        def question(connection: Connection) -> None:
+            # Nothing is written: these marks have no stream to report them.
+            marking = ReadOnlyMarks(self._flavor, Expectations())
+            address = str(self._connector.address)
+            preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
+            preparation.again(stored)
+
+        self._catalog.ask(f"checking {where} at {self._connector.address}", question)
+        return f"the binary log has everything since {where}"
+
+    def _read_status(self, connection: Connection, acknowledged: Position | None, log_id: str) -> SourceStatus:
+        found = status_of(connection, self._flavor, acknowledged)
+        opinion = {"second_opinion": second_opinion.NOT_INSTALLED} if self._is_opinion_missing else {}
+        return replace(found, details={**found.details, **self._unlogged_tables(connection), **opinion})
+
+    def _unlogged_tables(self, connection: Connection) -> dict[str, str]:
+        """Captured tables that may differ from the source: foreign keys change them without being logged."""
+        wanted = self._catalog.wanted
+        found = doctor.unlogged_tables(
+            connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t)
+        )
+        return {"cascades_not_logged": ", ".join(map(str, found))} if found else {}
+
+    def _marking(self, slot: str) -> Marking:
+        if self._settings.fence == "read-only":
+            return ReadOnlyMarks(self._flavor, self._expectations)
+        return WrittenMarks(self._marks_table, slot)
+
+    def _dump(self, position: BinlogPosition, *, by_gtid: bool) -> Dump:
+        return Dump(
+            flavor=self._flavor,
+            position=position,
+            by_gtid=by_gtid,
+            server_id=self._settings.server_id or server_id_of(self._log_id),
+            replica=replica_of(self._log_id),
+            heartbeat_s=self._settings.heartbeat,
+        )
+
+    def _found_lives(
+        self,
+        connection: Connection,
+        preparation: Preparation,
+        before: MySQLState,
+        begun: BeginPosition,
+        selected: Selected,
+    ) -> Lives:
+        """Which tables are gone, or new, for a stream that begins there; the catalog was read before."""
+        wanted, present = self._catalog.wanted, frozenset(t.id for t in selected.good)
+        captured = frozenset(t for t in before.captured if wanted.selects(t)) - selected.refused.keys()
+        known, begin = before.lives, begun.position
+        is_other = before.server != preparation.server or begun.by_gtid
+        place = None if is_other else begin.coordinate
+        ends = ended_tables(
+            known,
+            captured,
+            present,
+            position=place,
+            end=binlog_status.end(connection).coordinate,
+            is_kept=wanted.selection.names,
+        )
+        is_new = bool(present - captured or known.tables_ended_by(place) & present)
+        visible = preparation.visible_end() if is_new and place is not None and begin.xa is None else None
+        return Lives(ends, new_tables(known, captured, present, position=place, visible=visible))
+
+    def _prepare_position(
+        self, preparation: Preparation, start: Start[MySQLState], slot: str
+    ) -> tuple[BeginPosition, MySQLState]:
+        """Where the stream begins, and what to store of it."""
+        checkpoint, before = start.checkpoint, start.before
+        new = MySQLState(
+            server=preparation.server,
+            has_all_gtids=preparation.has_gtids,
+            slot=slot,
+            compared_from=checkpoint.next_transaction,
+            others=before.others if before else {},
+        )
+        if checkpoint.position is None or before is None:
+            return preparation.first(), new
+        _check_slot(before, slot)
+        stored = _before(checkpoint.position, before)
+
+        def again() -> tuple[BeginPosition, MySQLState]:
+            begun = preparation.again(stored)
+            if start.transactions_back is not None and not begun.by_gtid and before.compared_from is not None:
+                dump = self._dump(begun.position, by_gtid=False)
+                overlap.check_file(self._connector, dump)
+                overlap.check_same(self._connector, dump, before.compared_from, start.transactions_back)
+            state = replace(new, has_all_gtids=before.has_all_gtids)
+            if begun.by_gtid:
+                return begun, replace(state, foreign=begun.position.text)
+            # The transactions already in the change log are from this server's log, too.
+            return begun, state if before.compared_from is None else replace(state, compared_from=before.compared_from)
+
+        return position_to_begin(again, lambda: (preparation.first(), new), is_loss_accepted=start.is_loss_accepted)
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 
@@ -115,97 +301,6 @@ class MySQLSource:
 
     def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
         self._shape_of = shape_of
-
-    def prepare(
-        self,
-        checkpoint: Checkpoint,
-        log_id: str,
-        transactions_back: TransactionsBack | None = None,
-        *,
-        accept_history_loss: bool = False,
-    ) -> Prepared:
-        self._log_id = log_id
-        slot, before = slot_of(log_id), MySQLState.read(checkpoint.source)
-        is_lost = accept_history_loss and before is not None
-        connection = self._connector.connect("prepare")
-        try:
-            with self._connector.mapping_errors(f"preparing {self._connector.address}"):
-                doctor.check(connection, self._settings)
-                self._expectations = Expectations()
-                marking = self._marking(slot)
-                marking.ensure(connection)
-                selected = self._select(before)
-                address = str(self._connector.address)
-                preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
-                begun, state = self._prepare_position(
-                    preparation, checkpoint, before, slot, transactions_back, is_loss_accepted=accept_history_loss
-                )
-                self._lives = Lives()
-                if before is not None and not is_lost:
-                    self._lives = self._found_lives(connection, preparation, before, begun, selected)
-        finally:
-            self._connector.discard(connection)
-        self._delivered = DeliveredGtids()
-        self._has_gtids = preparation.has_gtids
-        if self._readers is not None and self._flavor == "mysql" and not self._has_gtids:
-            raise ConfigurationError(
-                f"reading with executors from {self._connector.address}: its transactions have no GTIDs, and what an"
-                " executor's snapshot sees cannot be determined without them",
-                remedy="set gtid_mode=ON at the server, or run the same command without --on",
-                runbook="settings",
-            )
-        self._captured, self._selected = selected.good, selected
-        kept = self._policies_by_table(selected)
-        captured = tuple(sorted({*(t.id for t in selected.good), *self._lives.gone_tables}))
-        self._state = replace(state, policies=policies.by_table(kept), captured=captured, lives=self._lives)
-        prepared = replace(checkpoint, position=begun.position.text, source=self._state.write())
-        history = SourceHistory.LOST if is_lost else SourceHistory.CONTINUES
-        reread = policies.tables_to_reread(before.policies if before else None, kept)
-        return Prepared(prepared, history, reread)
-
-    def tables(self) -> Sequence[Table]:
-        # First those that the stream captures. A table that was created since `prepare` is not among them: the stream
-        # would never deliver its changes.
-        taken, self._selected = self._selected, None
-        selected = taken or self._catalog.selected_tables()
-        if taken is None and self._state is not None:
-            everything, selected = selected, selected.only(t.id for t in self._captured)
-            self._left_out = everything.left_out_of(selected)
-        self._catalog.check(selected, had_some=self._has_had_tables)
-        return [self._catalog.describe_entry(t).table for t in selected.good]
-
-    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
-        if checkpoint is None:
-            return self._left_out
-        known = _captured_tables(MySQLState.read(checkpoint.source))
-        return self._catalog.selected_tables(known).for_restart(known, self._catalog.wanted.selection)[1]
-
-    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
-        before = MySQLState.read(checkpoint.source)
-        known = _captured_tables(before)
-        selected, left_out = self._catalog.selected_tables(known), tuple[TableId, ...]()
-        if before is not None:
-            _check_slot(before, slot_of(log_id))
-            selected, left_out = selected.for_restart(known, self._catalog.wanted.selection)
-        self._catalog.check(selected, had_some=self._still_selects(known))
-        kept = self._policies_by_table(selected)
-        then = before.policies if before else None
-        why, other = policies.reread(then, kept), policies.otherwise(then, kept)
-        found = self._catalog.ask("reading the statistics of tables", sizes)
-        unknown = (None, None)
-        return Preview(
-            tuple(
-                TablePreview(
-                    t.id,
-                    t.incarnation,
-                    *found.get((t.id.schema, t.id.name), unknown),
-                    why.get(t.id, ""),
-                    other.get(t.id, ""),
-                )
-                for t in kept
-            ),
-            left_out,
-        )
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         return RowsCompared(())  # the binary log contains the statements themselves
@@ -227,40 +322,6 @@ class MySQLSource:
     def compare_event(self) -> EventComparison | None:
         kept = self._samples.take()
         return None if kept is None else second_opinion.compare(kept, self._flavor)
-
-    def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
-        state = MySQLState.read(checkpoint.source)
-        if checkpoint.position is None or state is None:
-            raise ValueError("a stream begins at a position; `prepare` gives the first one")
-        position = BinlogPosition.parse(checkpoint.position)
-        by_gtid = state.foreign == checkpoint.position
-        is_mysql = self._flavor == "mysql"
-        tables = CapturedTables(self._catalog, self._captured, self._lives, self._shape_of)
-        decoder = BinlogDecoder(
-            flavor=self._flavor,
-            position=position,
-            tables=tables,
-            marks=Marks(state.slot, tables.marks if self._settings.fence == "marks" else None),
-            open_spool=open_spool,
-            spool_bytes_max=self._settings.spool_bytes_max,
-            by_gtid=by_gtid,
-            on_gtids=self._delivered.add if is_mysql else None,
-            samples=self._samples,
-        )
-        dump = self._dump(position, by_gtid=by_gtid)
-        stream = BinlogStream(self._connector, dump, decoder, conflicts=self._conflicts, split=split)
-        self._expectations.attach(stream)
-        return stream
-
-    def _dump(self, position: BinlogPosition, *, by_gtid: bool) -> Dump:
-        return Dump(
-            flavor=self._flavor,
-            position=position,
-            by_gtid=by_gtid,
-            server_id=self._settings.server_id or server_id_of(self._log_id),
-            replica=replica_of(self._log_id),
-            heartbeat_s=self._settings.heartbeat,
-        )
 
     def chunks(self) -> Chunks[Connection, Any, Any]:  # Any: the dialect's own parts
         return self._chunks(self._delivered)
@@ -289,42 +350,8 @@ class MySQLSource:
             readers=self._readers,
         )
 
-    def comparison(self, checkpoint: Checkpoint) -> Comparison:
-        self._state = MySQLState.read(checkpoint.source)
-        selected = self._catalog.selected_tables(_captured_tables(self._state))
-        self._has_gtids = self._catalog.ask(
-            f"querying the GTIDs of {self._connector.address}", lambda c: binlog_status.has_gtids(c, self._flavor)
-        )
-        tables = sorted((self._catalog.describe_entry(t).table for t in selected.good), key=lambda t: t.id)
-        return MySQLComparison(self._flavor, self._catalog, tables, self.chunks(), self.close)
-
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)
-
-    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
-        checkpoint = newest()
-        try:
-            before = MySQLState.read(checkpoint.source)
-        except ConfigurationError as error:
-            return (of_error("position", error),)
-        if checkpoint.position is None or before is None:
-            return ()  # nothing was created at the server for this log
-        stored = _before(checkpoint.position, before)
-        position = stored.position.start
-        where = f"{position.file} at byte {position.pos}"
-
-        def question(connection: Connection) -> None:
-            # Nothing is written: these marks have no stream to report them.
-            marking = ReadOnlyMarks(self._flavor, Expectations())
-            address = str(self._connector.address)
-            preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
-            preparation.again(stored)
-
-        try:
-            self._catalog.ask(f"checking {where} at {self._connector.address}", question)
-        except (HistoryLost, ConfigurationError) as error:
-            return (of_error("position", error),)
-        return (ok("position", f"the binary log has everything since {where}"),)
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         """Nothing: the server does not keep its log for particular readers."""
@@ -344,127 +371,6 @@ class MySQLSource:
             f"querying the version of {self._connector.address}", lambda c: doctor.facts(c, self._flavor)
         )
 
-    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
-        def question(connection: Connection) -> SourceStatus:
-            found = status_of(connection, self._flavor, acknowledged)
-            return replace(found, details={**found.details, **self._unlogged_tables(connection)})
-
-        found = self._catalog.ask(f"querying the status of {self._connector.address}", question)
-        left_out = {"left_out": ", ".join(map(str, self._left_out))} if self._left_out else {}
-        opinion = {"second_opinion": second_opinion.NOT_INSTALLED} if self._is_opinion_missing else {}
-        return replace(found, details={**found.details, **left_out, **opinion})
-
-    def _unlogged_tables(self, connection: Connection) -> dict[str, str]:
-        """Captured tables that may differ from the source: foreign keys change them without being logged."""
-        wanted = self._catalog.wanted
-        found = doctor.unlogged_tables(
-            connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t)
-        )
-        return {"cascades_not_logged": ", ".join(map(str, found))} if found else {}
-
-    def close(self) -> None:
-        self._connector.close()
-        self._catalog.close()
-
-    # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────
-
-    def _marking(self, slot: str) -> Marking:
-        if self._settings.fence == "read-only":
-            return ReadOnlyMarks(self._flavor, self._expectations)
-        return WrittenMarks(self._marks_table, slot)
-
-    def _policies_by_table(self, selected: Selected) -> dict[Table, Mapping[int, ColumnPolicy]]:
-        """How the values of the captured tables are kept, for columns that a setting concerns."""
-        found: dict[Table, Mapping[int, ColumnPolicy]] = {}
-        for described in map(self._catalog.describe_entry, selected.good):
-            columns = zip(described.table.columns, described.columns, described.codecs, strict=True)
-            kept = {column.number: kept_as(server, codec) for column, server, codec in columns}
-            found[described.table] = {number: one for number, one in kept.items() if one is not None}
-        return found
-
-    def _select(self, before: MySQLState | None) -> Selected:
-        known = _captured_tables(before)
-        selected = self._catalog.selected_tables(known)
-        if before is not None:
-            selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
-        self._catalog.check(selected, had_some=self._still_selects(known))
-        return selected
-
-    def _still_selects(self, known: Iterable[TableId]) -> bool:
-        """The settings still select some of these tables, which were captured."""
-        return any(self._catalog.wanted.selects(t) for t in known)
-
-    @property
-    def _has_had_tables(self) -> bool:
-        """There were tables to capture; if none are left, they are gone."""
-        return bool(self._captured or self._lives.gone_tables)
-
-    def _found_lives(
-        self,
-        connection: Connection,
-        preparation: Preparation,
-        before: MySQLState,
-        begun: Begun,
-        selected: Selected,
-    ) -> Lives:
-        """Which tables are gone, or new, for a stream that begins there; the catalog was read before."""
-        wanted, present = self._catalog.wanted, frozenset(t.id for t in selected.good)
-        captured = frozenset(t for t in before.captured if wanted.selects(t)) - selected.refused.keys()
-        known, begin = before.lives, begun.position
-        is_other = before.server != preparation.server or begun.by_gtid
-        place = None if is_other else begin.coordinate
-        ends = ended_tables(
-            known,
-            captured,
-            present,
-            position=place,
-            end=binlog_status.end(connection).coordinate,
-            is_kept=wanted.selection.names,
-        )
-        is_new = bool(present - captured or known.tables_ended_by(place) & present)
-        visible = preparation.visible_end() if is_new and place is not None and begin.xa is None else None
-        return Lives(ends, new_tables(known, captured, present, position=place, visible=visible))
-
-    def _prepare_position(
-        self,
-        preparation: Preparation,
-        checkpoint: Checkpoint,
-        before: MySQLState | None,
-        slot: str,
-        transactions_back: TransactionsBack | None,
-        *,
-        is_loss_accepted: bool,
-    ) -> tuple[Begun, MySQLState]:
-        """Where the stream begins, and what to store of it."""
-        others = before.others if before else {}
-        new = MySQLState(
-            server=preparation.server,
-            has_all_gtids=preparation.has_gtids,
-            slot=slot,
-            compared_from=checkpoint.next_transaction,
-            others=others,
-        )
-        if checkpoint.position is None or before is None:
-            return preparation.first(), new
-        _check_slot(before, slot)
-        try:
-            begun = preparation.again(_before(checkpoint.position, before))
-            if transactions_back is not None and not begun.by_gtid and before.compared_from is not None:
-                dump = self._dump(begun.position, by_gtid=False)
-                overlap.check_file(self._connector, dump)
-                overlap.check_same(self._connector, dump, before.compared_from, transactions_back)
-        except HistoryLost:
-            if not is_loss_accepted:
-                raise
-        if is_loss_accepted:
-            # Also if the old position still exists: the cause that stopped the stream may be right after it.
-            return preparation.first(), new
-        again = replace(new, has_all_gtids=before.has_all_gtids)
-        if begun.by_gtid:
-            return begun, replace(again, foreign=begun.position.text)
-        # The transactions already in the change log are from this server's log, too.
-        return begun, again if before.compared_from is None else replace(again, compared_from=before.compared_from)
-
 
 def _check_slot(before: MySQLState, slot: str) -> None:
     if before.slot != slot:
@@ -473,11 +379,6 @@ def _check_slot(before: MySQLState, slot: str) -> None:
             remedy="use the log that this position belongs to",
             runbook="other-log",
         )
-
-
-def _captured_tables(before: MySQLState | None) -> frozenset[TableId]:
-    """The tables that were captured before."""
-    return frozenset(before.captured) if before else frozenset()
 
 
 def _before(position: Position, state: MySQLState) -> Before:
@@ -542,10 +443,11 @@ def _retention(found: Mapping[str, object]) -> dict[str, str]:
     return kept | ({"kept_bytes_max": size} if size != "0" else {})
 
 
-def sizes(connection: Connection) -> dict[tuple[str, str], tuple[int | None, int | None]]:
-    """Rows and bytes by schema and name; None if the server does not know. InnoDB estimates rows from a sample, and a
+def sizes(connection: Connection) -> Sizes:
+    """Rows and bytes of every table. InnoDB estimates rows from a sample, and a
     server may report statistics that are a day old."""
-    return {(schema, name): (_number(rows), _number(size)) for schema, name, rows, size in query(connection, _SIZES)}
+    rows = query(connection, _SIZES)
+    return {TableId(schema, name): (_number(count), _number(size)) for schema, name, count, size in rows}
 
 
 def _number(value: object) -> int | None:

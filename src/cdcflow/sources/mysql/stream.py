@@ -20,14 +20,13 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Sequence
 from typing import Final
 
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.model.position import Position, Token
 from cdcflow.sources.buffers import PAD
-from cdcflow.sources.engine.decode_ahead import DecodeAhead
+from cdcflow.sources.engine.stream import BulkStream
 from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
@@ -47,7 +46,7 @@ SETTLED_S: Final = 60.0
 _PADDING = bytes(PAD)
 
 
-class BinlogStream:
+class BinlogStream(BulkStream):
     """Implements `cdcflow.ports.Stream`. `decoder` must be new, and created for the dump's position. `conflicts` is the
     source's, and outlives the stream."""
 
@@ -68,8 +67,6 @@ class BinlogStream:
         self._packets = Packets(decoder, flavor=dump.flavor, pos=dump.start[1], split=split)
         self._buffer = bytearray(BYTES_MAX)
         self._size = 0
-        self._more = self._is_busy = self._closed = False
-        self._failure: CdcflowError | None = None
         self._connection = connector.connect("stream")
         try:
             begin(self._connection, dump)
@@ -78,23 +75,15 @@ class BinlogStream:
         except BaseException:
             connector.discard(self._connection)
             raise
-        self._ahead = DecodeAhead(self._turn, self._goes_on)
+        super().__init__()
         self._began_at = self._heard_at = time.monotonic()
         self._silent_s = 0.0
 
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
 
-    def fileno(self) -> int:
-        return self._ahead.fileno() if self._ahead.active else self._socket.fileno()
-
     @property
     def ready(self) -> bool:
-        if self._ahead.active:
-            return self._ahead.ready
-        return self._more or self._failure is not None or self._decoder.progress.due
-
-    def poll(self) -> Sequence[StreamEvent]:
-        return self._ahead.poll() or ()
+        return super().ready or (not self._ahead.active and self._decoder.progress.due)
 
     def acknowledge(self, position: Position) -> None:
         self.acknowledged = position
@@ -109,25 +98,18 @@ class BinlogStream:
         any thread."""
         self._decoder.progress.expect_time(commit_ts, coordinate)
 
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._ahead.close()
-            self._decoder.close()
-            self._connector.discard(self._connection)
+    def _end(self) -> None:
+        self._decoder.close()
+        self._connector.discard(self._connection)
 
     # ── a turn ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _goes_on(self) -> bool:
-        """More data is arriving, in bulk."""
-        return self._is_busy and self._failure is None
+    def _socket_number(self) -> int:
+        return self._socket.fileno()
 
-    def _turn(self) -> Sequence[StreamEvent]:
-        """Receive and decode the available data. By the loop's thread, or by the one that runs ahead; never both."""
-        if self._failure is not None:
-            raise self._failure
+    def _receive(self) -> list[StreamEvent]:
         events = self._decoder.progress.passed_marks()
-        self._receive()
+        self._receive_bytes()
         try:
             events += self._decode()
         except CdcflowError as failure:
@@ -135,15 +117,13 @@ class BinlogStream:
             self._failure = failure
         if self._failure is None:
             self._check_heard()
-        if self._failure is not None and not events:
-            raise self._failure
         return events
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _receive(self) -> None:
+    def _receive_bytes(self) -> None:
         """Receive what has arrived, up to the bound, and more while it keeps arriving."""
-        linger = LINGER_S if self._is_busy else 0.0
+        linger = LINGER_S if self._is_backlog else 0.0
         received = 0
         self._more = False
         room = memoryview(self._roomy())
@@ -170,7 +150,7 @@ class BinlogStream:
                 received += got
         finally:
             room.release()
-        self._is_busy = received >= BUSY_BYTES_MIN
+        self._is_backlog = received >= BUSY_BYTES_MIN
         # Measured here, where no more had arrived: decoding may take longer than the server may be silent.
         now = time.monotonic()
         if received:

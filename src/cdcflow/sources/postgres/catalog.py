@@ -18,7 +18,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
-from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
+from cdcflow.sources.engine.selection import Refusal, Selection, ignored_object, name_refusals, refusal_of
 from cdcflow.sources.postgres.columns import Attribute, as_attributes, as_logged, key_in
 from cdcflow.sources.postgres.connection import Connection, Connector, one_snapshot, quote_name
 from cdcflow.sources.postgres.lives import Lives
@@ -324,8 +324,7 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
         found.append((f"{rel.id} is UNLOGGED: its changes are not logged", f"ALTER TABLE {rel.sql} SET LOGGED"))
     found += _identity_refusals(table)
     if not table.published_columns(version):
-        bare = without_columns(rel.id)
-        found.append((str(bare).split("\n")[0], bare.remedy or ""))
+        found.append(refusal_of(without_columns(rel.id)))
     for leaf in table.leaves:
         if leaf.kind == "f":
             found.append(
@@ -432,11 +431,7 @@ def _select_tables(
         if not selection.selects(table):
             continue
         if why := _not_a_table(kind, is_partition, persistence, named=selection.names(table)):
-            if selection.names(table):
-                raise ConfigurationError(
-                    f"source.tables: {table} {why[0]}", remedy=why[1], runbook="table-not-capturable"
-                )
-            ignored.append(f"{table} {why[0]}")
+            ignored.append(ignored_object(selection, table, *why))
             continue
         rels.append(Relid(oid, table, kind, persistence, identity, method))
     if unknown := selection.unknown([*seen, *captured]):
@@ -447,25 +442,11 @@ def _select_tables(
         )
     tables = tuple(sorted(load(connection, rels).values(), key=lambda t: t.rel.id))
     refused = {t.rel.id: tuple(found) for t in tables if (found := refusals(t, version))}
-    refused |= _refused_by_policy(connection, [t for t in tables if t.rel.id not in refused], policy)
-    return Selected(tables, refused, tuple(ignored))
-
-
-def _refused_by_policy(
-    connection: Connection, tables: Sequence[CatalogTable], policy: Policy
-) -> dict[TableId, tuple[Refusal, ...]]:
-    """The tables that the settings for values cannot be kept for."""
+    selected = Selected(tables, refused, tuple(ignored))
     if policy.special_values not in ("null", "clamp") and not policy.columns:
-        return {}
-    version = connection.info.server_version
-    types = load_types(connection, [a.type_oid for t in tables for a in t.published_columns(version)])
-    refused: dict[TableId, tuple[Refusal, ...]] = {}
-    for table in tables:
-        try:
-            describe_entry(table, types, policy, version)
-        except ConfigurationError as error:
-            refused[table.rel.id] = ((str(error).split("\n")[0], error.remedy or "leave it out of source.tables"),)
-    return refused
+        return selected
+    types = load_types(connection, [a.type_oid for t in selected.good for a in t.published_columns(version)])
+    return selected.refusing(lambda table: describe_entry(table, types, policy, version))
 
 
 def _not_a_table(kind: str, is_partition: bool, persistence: str, *, named: bool) -> tuple[str, str] | None:

@@ -47,12 +47,12 @@ from cdcflow.sources.engine.chunks import (
 )
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import advice
-from cdcflow.sources.postgres import digests
 from cdcflow.sources.postgres import keys as key_texts
 from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
-from cdcflow.sources.postgres.connection import Connection, has_no_encoding, literal, map_error, quote_name
+from cdcflow.sources.postgres.connection import Connection, has_no_encoding, literal, map_error, query_row, quote_name
 from cdcflow.sources.postgres.copy import count_rows, decode_copy
 from cdcflow.sources.postgres.copy_reader import CopyReader
+from cdcflow.sources.postgres.digests import SUMS, PostgresDigests
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pages import (
     Leaf,
@@ -191,9 +191,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         self._emit(connection, HEARTBEAT, "off")
 
     def visibility(self, connection: Connection) -> XidSnapshot:
-        row = connection.execute("SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
-        assert row is not None  # noqa: S101  a function's result
-        return XidSnapshot.parse(row[0])
+        return XidSnapshot.parse(query_row(connection, "SELECT pg_catalog.pg_current_snapshot()::text")[0])
 
     def hash(self, connection: Connection) -> Hash:
         return "md5"
@@ -309,9 +307,8 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         self, connection: Connection, table: TableId, root: int, leaves: Sequence[Leaf]
     ) -> tuple[Snapshot, DescribedTable]:
         oids = [leaf.rel.oid for leaf in leaves]
-        row = connection.execute(_LOOK, {"leaves": oids, "root": root}).fetchone()
-        assert row is not None  # noqa: S101  one row by construction
-        snapshot, position, clock, files, *shape = row
+        found = query_row(connection, _LOOK, {"leaves": oids, "root": root})
+        snapshot, position, clock, files, *shape = found
         if {tuple(f) for f in files or ()} != {(leaf.rel.oid, leaf.filenode) for leaf in leaves}:
             raise Rewritten
         described = self._shape(connection, table, root, json.dumps(shape))
@@ -354,19 +351,19 @@ class OpenTable:
         return self.shares
 
     def sums(self, part: Share, buckets: Buckets) -> PagesRead:
-        found, is_utf8 = [], self._is_utf8
+        found, digests = [], self._digests(buckets)
         for piece in part.parts:
-            query = digests.sums(self.described, buckets, piece.source, piece.condition, is_utf8=is_utf8)
+            query = digests.sums(f"{piece.source} AS t WHERE {piece.condition}")
             rows, _ = _run_copy(self.connection, f"COPY ({query}) TO STDOUT (FORMAT binary)", _ALL_BYTES)
-            found.append(decode_copy(rows, digests.SUMS))
+            found.append(decode_copy(rows, SUMS))
         return PagesRead(self.snapshot, self.shape, tuple(found), reached=PageCursor(part.end))
 
     def read_among(self, part: Share, buckets: Buckets) -> Callable[[], PagesRead]:
-        return self._read(part, " AND " + digests.among(self.described, buckets, is_utf8=self._is_utf8))
+        return self._read(part, " AND " + self._digests(buckets).among())
 
-    @property
-    def _is_utf8(self) -> bool:
-        return self.connection.info.parameter_status("server_encoding") == "UTF8"
+    def _digests(self, buckets: Buckets) -> PostgresDigests:
+        is_utf8 = self.connection.info.parameter_status("server_encoding") == "UTF8"
+        return PostgresDigests(self.described, buckets, is_utf8=is_utf8)
 
     def read(self, part: Share) -> Callable[[], PagesRead]:
         return self._read(part)

@@ -10,8 +10,8 @@ from cdcflow.model.table import Table
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.comparison import ByChunks
 from cdcflow.sources.postgres.catalog import Catalog
-from cdcflow.sources.postgres.connection import Connection
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.connection import Connection, query_row
+from cdcflow.sources.postgres.lsn import Lsn, lsn_of, position_of
 
 
 class PostgresComparison(ByChunks[Connection]):
@@ -24,13 +24,12 @@ class PostgresComparison(ByChunks[Connection]):
         self._catalog = catalog
 
     def end(self) -> Position:
-        return position_of(lsn_of(self._catalog.ask("reading the end of the write-ahead log", _end)))
+        return position_of(self._catalog.ask("reading the end of the write-ahead log", log_end))
 
     def covers(self, position: Position, end: Position) -> bool:
         return lsn_of(position) >= lsn_of(end)
 
 
-def _end(connection: Connection) -> str:
-    row = connection.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text").fetchone()
-    assert row is not None  # noqa: S101  one row by construction
-    return str(row[0])
+def log_end(connection: Connection) -> Lsn:
+    """A position in the server's log after everything that is committed now."""
+    return lsn_of(query_row(connection, "SELECT pg_catalog.pg_current_wal_insert_lsn()::text")[0])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ import psycopg
 from psycopg import conninfo, pq
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, RightMissing, SourceUnavailable
-from cdcflow.sources.engine import connections
+from cdcflow.sources.engine import connections, errors
 from cdcflow.sources.postgres.poolers import pooler_of
 from cdcflow.sources.postgres.sqlstates import is_tried_again
 
@@ -91,7 +91,7 @@ class Address:
                 runbook="settings",
             ) from None
         if "password" in options:
-            raise connections.password_in_url()
+            raise errors.password_in_url()
         if "dbname" not in options:
             raise ConfigurationError(
                 "source.url names no database", remedy="write postgresql://user@host:port/database", runbook="settings"
@@ -131,11 +131,11 @@ class Connector(connections.Connector[Connection]):
     """Opens connections to one database. Thread-safe."""
 
     error = psycopg.Error
+    address: Address
 
     def __init__(self, url: str, secret: Secret) -> None:
-        self.address = Address.parse(url)
+        super().__init__(Address.parse(url))
         self.secret = secret
-        super().__init__(self.address)
 
     def connect(self, purpose: str, **settings: str) -> Connection:
         """A connection for SQL in autocommit mode; `purpose` shows in the server's `application_name`.
@@ -202,11 +202,7 @@ class Connector(connections.Connector[Connection]):
         if connection.info.server_version < VERSION_MIN:
             version = connection.info.server_version // 10000
             connection.close()
-            raise ConfigurationError(
-                f"the server at {self.address} is PostgreSQL {version}; cdcflow needs 14 or newer",
-                remedy="upgrade the server",
-                runbook="server-version",
-            )
+            raise errors.server_too_old(self.address, f"PostgreSQL {version}", "14")
         return self._register(connection)
 
 
@@ -248,21 +244,13 @@ def _connect_error(error: psycopg.Error, address: Address, *, has_password: bool
             "write source.url as mysql://user@host:3306/",
             runbook="settings",
         )
-    if ("password authentication failed" in text or "no password supplied" in text) and not has_password:
-        user = address.options.get("user", "the user")
-        found = (
-            f"{user} is refused without a password" if "no password" in text else f"the password of {user} is refused"
-        )
-        return SourceUnavailable(
-            f"{attempted}: {found}, and source.password is not set",
-            remedy="set source.password: ${env:NAME} or ${file:path} (without it ~/.pgpass and PGPASSWORD are used)",
-            runbook="login-refused",
-        )
     if "password authentication failed" in text or "no password supplied" in text:
-        return SourceUnavailable(
-            f"{attempted}: the password of {address.options.get('user', 'the user')} is refused",
-            remedy="correct what source.password refers to; cdcflow reads it again at every try",
-            runbook="login-refused",
+        return errors.password_refused(
+            attempted,
+            address.options.get("user", "the user"),
+            has_password=has_password,
+            was_sent="no password" not in text,
+            note=" (without it ~/.pgpass and PGPASSWORD are used)",
         )
     if "Peer authentication failed" in text or "Ident authentication failed" in text:
         return SourceUnavailable(
@@ -382,6 +370,15 @@ def mapping_errors(attempted: str) -> AbstractContextManager[None]:
     return connections.mapping_library_errors(psycopg.Error, map_error, attempted)
 
 
+def query_row(
+    connection: Connection, query: str, parameters: Sequence[object] | Mapping[str, object] = ()
+) -> tuple[Any, ...]:
+    """The only row of a result. Raises psycopg's errors unchanged."""
+    row = connection.execute(query.encode(), parameters or None).fetchone()
+    assert row is not None  # noqa: S101  such queries have one row by construction
+    return row
+
+
 @contextlib.contextmanager
 def one_snapshot(connection: Connection) -> Iterator[None]:
     """Run all catalog queries inside in one snapshot. Otherwise a column that was dropped, or a table that was created,
@@ -406,14 +403,7 @@ def has_no_encoding(connection: Connection) -> bool:
 
 
 def history_lost(message: str, *, runbook: str = "slot-lost") -> HistoryLost:
-    """Return the error for log that the server no longer has. No other remedy loses nothing silently."""
-    return HistoryLost(
-        message,
-        remedy="run `cdcflow run --accept-history-loss`: it creates a new slot and reads all tables again, "
-        "which also finds the rows that were deleted in the meantime; or run it with `--keep-rows`, and then "
-        "`cdcflow repair`, to read only the rows that differ",
-        runbook=runbook,
-    )
+    return errors.history_lost(message, "creates a new slot", runbook=runbook)
 
 
 def quote_name(*names: str) -> str:

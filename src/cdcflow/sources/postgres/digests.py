@@ -17,7 +17,6 @@ The table of each type (`types`) names the text of its values:
 differs.
 """
 
-# ruff: noqa: S608 - names go through `quote_name`
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -44,24 +43,7 @@ SUMS: DescribedTable = describe_table(
     Identity.NOTHING,
     Policy(),
 )
-"""What `sums` selects."""
-
-
-def sums(described: DescribedTable, buckets: Buckets, source: str, condition: str, *, is_utf8: bool) -> str:
-    """A query: a table's rows added up by bucket. `source` is a table in a FROM, with a condition on it as `t`.
-
-    Raises:
-        NoText: some columns have none.
-    """
-    rows = PostgresDigests(described, buckets, is_utf8=is_utf8)
-    each = f"SELECT {rows.bucket} AS b, {rows.digest} AS d FROM {source} AS t WHERE {condition}"
-    return f"SELECT b::bigint, count(*), sum(d)::numeric(38,0) FROM ({each}) AS each GROUP BY b"
-
-
-def among(described: DescribedTable, buckets: Buckets, *, is_utf8: bool) -> str:
-    """A condition: a row is in some of the buckets."""
-    listed = ",".join(map(str, buckets.only or ()))
-    return f"({PostgresDigests(described, buckets, is_utf8=is_utf8).bucket}) = ANY ('{{{listed}}}'::bigint[])"
+"""What `PostgresDigests.sums` selects."""
 
 
 class PostgresDigests(RowDigests):
@@ -92,6 +74,9 @@ class PostgresDigests(RowDigests):
 
     def whole(self, name: str) -> str:
         return f"{quote_name(name)}::bigint"
+
+    def totals(self) -> str:
+        return "b::bigint, count(*), sum(d)::numeric(38,0)"
 
 
 def _text(column: Column, codec: Codec, is_utf8: bool) -> tuple[str | None, str]:

@@ -23,7 +23,7 @@ from cdcflow.sources.engine.findings import (
 from cdcflow.sources.engine.selection import Selection, advice
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
-from cdcflow.sources.postgres.connection import Connection, Connector, quote_name
+from cdcflow.sources.postgres.connection import Connection, Connector, query_row, quote_name
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.identity import decodes, identify
 from cdcflow.sources.postgres.platforms import Platform, platform_of
@@ -87,7 +87,7 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
 
     def everything(connection: Connection) -> Iterator[Finding]:
         platform = platform_of(connection)
-        role = _Role(*_row(connection, _ROLE, (platform.grant,)))
+        role = _Role(*query_row(connection, _ROLE, (platform.grant,)))
         yield decoders()
         yield from _link(connection, connector)
         yield from _server(connection, settings, platform)
@@ -131,12 +131,6 @@ def decoders(compiled: Compiled | None = COMPILED) -> Finding:
     return findings_of.decoders(are_compiled=compiled is not None, times="about six")
 
 
-def _row(connection: Connection, query: str, parameters: Sequence[object] = ()) -> tuple[Any, ...]:
-    row = connection.execute(query.encode(), parameters or None).fetchone()
-    assert row is not None  # noqa: S101  one row by construction
-    return row
-
-
 def _link(connection: Connection, connector: Connector) -> Iterator[Finding]:
     if connector.address.is_local:
         yield ok("connection", f"{connector.address}, on this machine")
@@ -157,7 +151,7 @@ def _link(connection: Connection, connector: Connector) -> Iterator[Finding]:
 
 
 def _server(connection: Connection, settings: Postgres, platform: Platform) -> Iterator[Finding]:
-    level, is_standby, slots_max, slots, senders_max, senders, keep, idle, timeout, version, effective = _row(
+    level, is_standby, slots_max, slots, senders_max, senders, keep, idle, timeout, version, effective = query_row(
         connection, _SERVER
     )
     major, minor = divmod(connection.info.server_version, 10000)
@@ -292,7 +286,7 @@ def _locked_findings(connection: Connection, settings: Postgres, selected: Selec
 
 def _old_transaction(connection: Connection) -> Iterator[Finding]:
     """What keeps new tables from being captured: see `publication.wait_for_older`."""
-    (seconds,) = _row(connection, _OLDEST)
+    (seconds,) = query_row(connection, _OLDEST)
     if seconds is not None and seconds >= OLD_TRANSACTION_S:
         yield warning(
             "transactions",

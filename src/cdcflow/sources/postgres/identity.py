@@ -19,6 +19,7 @@ from cdcflow.sources.postgres.connection import (
     history_lost,
     literal,
     mapping_errors,
+    query_row,
 )
 from cdcflow.sources.postgres.lsn import Lsn, lsn_of
 from cdcflow.sources.postgres.platforms import platform_of
@@ -41,11 +42,10 @@ def identify(connector: Connector) -> IdentifiedSystem:
     try:
         with mapping_errors(f"identifying {connector.address}"):
             try:
-                row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+                row = query_row(connection, "IDENTIFY_SYSTEM")
             except psycopg.errors.SyntaxError:
                 # Supavisor drops the parameter `replication` silently, and gives an ordinary session.
                 raise behind_pooler(connector.address, "it does not speak the replication protocol") from None
-            assert row is not None  # noqa: S101  the command's only row
             return IdentifiedSystem(row[0], int(row[1]), lsn_of(row[2]), row[3])
     finally:
         connector.discard(connection)
@@ -62,20 +62,20 @@ def decodes(level: str, effective: str | None) -> bool:
 
 def check_server(connection: Connection) -> None:
     """That a capture can run at this server at all. Raises ConfigurationError when it cannot."""
-    row = connection.execute(
+    level, is_standby, effective = query_row(
+        connection,
         "SELECT current_setting('wal_level'), pg_catalog.pg_is_in_recovery(),"
-        " current_setting('effective_wal_level', true)"
-    ).fetchone()
-    assert row is not None  # noqa: S101  one row by construction
-    if row[1]:
+        " current_setting('effective_wal_level', true)",
+    )
+    if is_standby:
         raise ConfigurationError(
             "the server is a standby: a backfill writes marks, which only a primary accepts",
             remedy="point source.url at the primary",
             runbook="read-only-source",
         )
-    if not decodes(row[0], row[2]):
+    if not decodes(level, effective):
         raise ConfigurationError(
-            f"the server has wal_level = {row[0]}, which does not log what a stream of changes needs",
+            f"the server has wal_level = {level}, which does not log what a stream of changes needs",
             remedy=platform_of(connection).logical_remedy().text,
             runbook="server-settings",
         )

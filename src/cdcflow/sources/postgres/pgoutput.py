@@ -35,14 +35,15 @@ from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import InvariantViolated, SourceUnavailable
 from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Token
-from cdcflow.model.table import Identity, Table, TableId
+from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.buffers import Buffer, protocol_error
-from cdcflow.sources.engine.changes import counted_rows, merge_batches, row_indices, split_at_marks, truncation
+from cdcflow.sources.engine.changes import ShapedRows, Truncate, batches_by_shape, number_rows, split_at_marks
+from cdcflow.sources.engine.numbered_tables import NumberedTables
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, Layout, layout_of
 from cdcflow.sources.postgres.lsn import EPOCH_US, Lsn, position_of, positions
 from cdcflow.sources.postgres.rewrites import Changed
 from cdcflow.sources.postgres.spooled import PendingTransaction, RelationShape, Shapes, SpooledMark
-from cdcflow.sources.postgres.tuples import TupleChanges, changes_of
+from cdcflow.sources.postgres.tuples import changes_of
 from cdcflow.sources.postgres.types import DescribedTable, Policy, describe_table
 from cdcflow.sources.postgres.wire import (
     Frames,
@@ -85,15 +86,11 @@ Describe = Callable[[Relation], DescribedTable | None]
 
 @dataclass(slots=True)
 class _Contents:
-    """What some frames hold: changes of each table in order, and the rare things.
+    """What some frames hold: changes of each table in order, the shapes of relations, and the rare things."""
 
-    `relations` are those that are described here: the shapes of each with the numbers of their messages, -1 for the
-    one before.
-    """
-
-    changes: list[TupleChanges] = field(default_factory=list)
-    truncates: list[tuple[int, DescribedTable]] = field(default_factory=list)
-    relations: dict[int, list[tuple[int, RelationShape]]] = field(default_factory=dict)
+    shapes: NumberedTables[RelationShape]
+    changes: list[ShapedRows] = field(default_factory=list)
+    truncates: list[Truncate] = field(default_factory=list)
     marks: list[SpooledMark] = field(default_factory=list)
     origins: dict[int, str] = field(default_factory=dict)
     beats: list[int] = field(default_factory=list)
@@ -331,7 +328,7 @@ class PgoutputDecoder:
         if self._left_out:
             frames = self._without_left_out(frames, header)
         if self._bare:
-            frames = self._without_bare(frames, shapes, header, out)
+            frames = self._without_bare(frames, header, out)
         if self._compiled is not None and not plain:
             found = self._compiled.changes(
                 frames.buffer.raw,
@@ -341,8 +338,8 @@ class PgoutputDecoder:
                 first,
                 header,
                 shapes,
-                {oid: shape if at < 0 else None for oid, ((at, shape), *_) in out.relations.items()},
-                sorted((at, oid, shape) for oid, known in out.relations.items() for at, shape in known if at >= 0),
+                {oid: shape if at < 0 else None for oid, ((at, shape), *_) in out.shapes.since.items()},
+                sorted((at, oid, shape) for oid, known in out.shapes.since.items() for at, shape in known if at >= 0),
                 [(at, 1) for at, _ in out.truncates],
                 _CELLS_AT_ONCE,
             )
@@ -350,17 +347,14 @@ class PgoutputDecoder:
                 parts, rows_before = found
                 if len(parts) > 1:
                     parts.sort(key=_order)
-                return (
-                    out,
-                    _batches([(layout.described, i, rows) for _, _, layout, i, rows in parts], out, rows_before),
-                    rows_before,
-                )
-        self._plain_rows(frames, first, shapes, header, out)
-        return out, *_number_rows(out, len(frames))
+                indexed = [(layout.described.table, index, rows) for _, _, layout, index, rows in parts]
+                return out, batches_by_shape(indexed, out.truncates, rows_before), rows_before
+        self._plain_rows(frames, first, header, out)
+        return out, *number_rows(out.changes, out.truncates, len(frames))
 
     def _singles(self, frames: Frames, first: int, shapes: Shapes, header: int) -> _Contents:
         """What is read one by one."""
-        out = _Contents()
+        out = _Contents(NumberedTables(shapes))
         if not frames.seen & _SINGLE_SEEN:
             return out
         for at in np.flatnonzero(_SINGLE[frames.kind]).tolist():
@@ -377,16 +371,14 @@ class PgoutputDecoder:
                     continue
                 if not shape.relation.columns:
                     self._bare.add(relation.oid)
-                before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
-                out.relations.setdefault(relation.oid, before).append((at, shape))
-                shapes[relation.oid] = shape
+                out.shapes.define(relation.oid, at, shape)
             elif kind == _TRUNCATE:
                 for oid in truncated_of(body[1 + header :]):
                     if oid in self._left_out:
                         continue
-                    described = _in_force(_shapes_since(out, shapes, oid), oid, at).described
-                    if at >= first and described.table.columns:
-                        out.truncates.append((at, described))
+                    table = out.shapes.meaning_at(oid, at).described.table
+                    if at >= first and table.columns:
+                        out.truncates.append((at, table))
             elif kind == _ORIGIN:
                 out.origins[at] = string_at(body[1:], 8)[0].decode(errors="replace")
             else:
@@ -401,7 +393,7 @@ class PgoutputDecoder:
         kind[rows[np.isin(oids, list(self._left_out))]] = _TYPE
         return replace(frames, kind=kind)
 
-    def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Contents) -> Frames:
+    def _without_bare(self, frames: Frames, header: int, out: _Contents) -> Frames:
         """The same without the rows of tables without columns, which a log cannot store. `describe` refuses such a
         table if it is captured; others arrive while the settings or the publication change. A table under a name that
         is not captured is treated as one of them."""
@@ -409,12 +401,10 @@ class PgoutputDecoder:
         rows = np.flatnonzero(_ROWS[kind])
         oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
         for oid in self._bare:
-            mine = rows[oids == oid]
-            known = _shapes_since(out, shapes, oid)
-            bounds = np.searchsorted(mine, [at for at, _ in known]).tolist()
-            for (_, shape), a, b in zip(known, bounds, [*bounds[1:], len(mine)], strict=True):
-                if not shape.relation.columns:
-                    kind[mine[a:b]] = _TYPE
+            if len(mine := rows[oids == oid]):
+                for shape, part in out.shapes.split(oid, mine):
+                    if not shape.relation.columns:
+                        kind[part] = _TYPE
         return replace(frames, kind=kind)
 
     def _compare(self, oid: int) -> None:
@@ -431,7 +421,7 @@ class PgoutputDecoder:
         layout = layout_of(self._compiled, described, in_identity) if self._compiled is not None else None
         return RelationShape(relation, described, layout)
 
-    def _plain_rows(self, frames: Frames, first: int, shapes: Shapes, header: int, out: _Contents) -> None:
+    def _plain_rows(self, frames: Frames, first: int, header: int, out: _Contents) -> None:
         rows = np.flatnonzero(_ROWS[frames.kind])
         rows = rows[np.searchsorted(rows, first) :]
         if not len(rows):
@@ -440,18 +430,10 @@ class PgoutputDecoder:
             raise protocol_error("a row message ends before its relation")
         oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
         for oid in np.unique(oids).tolist() if (oids != oids[0]).any() else [int(oids[0])]:
-            mine = rows[oids == oid]
-            known = _shapes_since(out, shapes, oid)
-            bounds = np.searchsorted(mine, [at for at, _ in known]).tolist()
-            if not known or bounds[0] > 0:
-                raise InvariantViolated(
-                    f"pgoutput row of relation {oid}, which the server has not described",
-                    runbook="stream-not-understood",
-                )
-            for (_, shape), a, b in zip(known, bounds, [*bounds[1:], len(mine)], strict=True):
+            for shape, mine in out.shapes.split(oid, rows[oids == oid]):
                 step = max(_CELLS_AT_ONCE // max(len(shape.relation.columns), 1), 1)
-                for begin in range(a, b, step):
-                    part = mine[begin : min(begin + step, b)]
+                for begin in range(0, len(mine), step):
+                    part = mine[begin : begin + step]
                     out.changes.append(changes_of(frames, part, header + 4, shape.described, shape.in_identity))
 
     def _describe_relation(self, relation: Relation) -> DescribedTable:
@@ -591,47 +573,8 @@ def _messages(rows: _Contents) -> Int64s:
     return np.concatenate([*found, np.array(rare, np.int64)])
 
 
-def _number_rows(rows: _Contents, messages: int) -> tuple[list[ChangeBatch], Int64s]:
-    """One batch a table shape with the indices of its rows, and how many rows come before each message (one more)."""
-    truncates = np.array([at for at, _ in rows.truncates], np.int64)
-    rows_before = counted_rows([*(changes.message for changes in rows.changes), truncates], messages)
-    parts = [(c.described, row_indices(c.message, rows_before), c.rows) for c in rows.changes]
-    return _batches(parts, rows, rows_before), rows_before
-
-
-def _batches(
-    parts: list[tuple[DescribedTable, Int64s, pa.RecordBatch]], rows: _Contents, rows_before: Int64s
-) -> list[ChangeBatch]:
-    """One batch a table shape, of rows with their indices, and of truncates."""
-    if len(parts) == 1 and not rows.truncates:
-        ((described, index, batch),) = parts
-        return [ChangeBatch(described.table, index, batch)]
-    found: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
-    for described, index, batch in parts:
-        found.setdefault(described.table, []).append((index, batch))
-    for number, (at, described) in enumerate(rows.truncates):
-        nth = sum(other == at for other, _ in rows.truncates[:number])  # a message may name several tables
-        found.setdefault(described.table, []).append((rows_before[at : at + 1] + nth, truncation(described.table)))
-    return [merge_batches(table, same) for table, same in found.items()]
-
-
 def _order(part: tuple[int, int, Layout, Int64s, pa.RecordBatch]) -> tuple[int, int]:
     return part[:2]
-
-
-def _shapes_since(rows: _Contents, shapes: Shapes, oid: int) -> list[tuple[int, RelationShape]]:
-    """The shapes of a relation and the message since which each applies, if some messages may have described it
-    again."""
-    return rows.relations.get(oid) or ([(-1, shapes[oid])] if oid in shapes else [])
-
-
-def _in_force(shapes: list[tuple[int, RelationShape]], oid: int, at: int) -> RelationShape:
-    known = [shape for since, shape in shapes if since < at]
-    if not known:
-        raise InvariantViolated(
-            f"pgoutput truncate of relation {oid}, which the server has not described", runbook="stream-not-understood"
-        )
-    return known[-1]
 
 
 def _transactions(frames: Frames) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int64s, bool]:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 
 from cdcflow.capture.ports.source import SourceHistory, TransactionsBack
-from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
+from cdcflow.sources.engine.source import position_to_begin
 from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Selected
-from cdcflow.sources.postgres.connection import Connection, Connector
+from cdcflow.sources.postgres.connection import Connection, Connector, query_row
 from cdcflow.sources.postgres.identity import IdentifiedSystem
 from cdcflow.sources.postgres.known_tables import captured_now, captured_since, state_of_selected
 from cdcflow.sources.postgres.lsn import Lsn, lsn_of
@@ -77,12 +79,8 @@ class Preparation:
             return self._first_time()
         if replaced:
             return self._at_new_position()
-        try:
-            prepared = self._again(self.position, self.before, transactions_back)
-        except HistoryLost:
-            if not loss_accepted:
-                raise
-        return self._at_new_position() if loss_accepted else prepared
+        again = partial(self._again, self.position, self.before, transactions_back)
+        return position_to_begin(again, self._at_new_position, is_loss_accepted=loss_accepted)
 
     def _first_time(self) -> PositionAtServer:
         # The publication first: changes from before it cannot be decoded (P60).
@@ -175,18 +173,18 @@ class Preparation:
                 runbook="slot-unusable",
             )
         publication.wait_for_older(self.connection, self.older_wait_s, f"adopting slot {found.name}")
-        row = self.connection.execute(
+        (reached,) = query_row(
+            self.connection,
             "SELECT (pg_catalog.pg_replication_slot_advance(%s, pg_catalog.pg_current_wal_flush_lsn())).end_lsn::text",
             (found.name,),
-        ).fetchone()
-        assert row is not None  # noqa: S101  a function's result
+        )
         _log.warning(
             "slot taken over",
             slot=found.name,
             passed=f"what it held since {found.confirmed}",
             remedy="if another log was captured through it, that log has ended: its daemon must not be started again",
         )
-        return max(lsn_of(row[0]), found.confirmed)
+        return max(lsn_of(reached), found.confirmed)
 
     def _state(self, position: Lsn, found: publication.Publication, began: Lsn | None = None) -> PostgresState:
         """What to store of this system. `began`: where the change log began in the server's log (None: here)."""

@@ -20,7 +20,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, LiteralString
+from typing import Literal
 
 import psycopg
 
@@ -28,7 +28,7 @@ from cdcflow.capture.ports.findings import Dropped
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import CatalogTable
-from cdcflow.sources.postgres.connection import Connection, history_lost, map_error, quote_name
+from cdcflow.sources.postgres.connection import Connection, history_lost, map_error, query_row, quote_name
 
 _PUBLICATION = """
 SELECT oid::bigint, xmin::text::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
@@ -372,10 +372,8 @@ def oldest_transaction(connection: Connection) -> int:
     return _number(connection, "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text")
 
 
-def _number(connection: Connection, query: LiteralString) -> int:
-    row = connection.execute(query).fetchone()
-    assert row is not None  # noqa: S101  a function's result
-    return int(row[0])
+def _number(connection: Connection, query: str) -> int:
+    return int(query_row(connection, query)[0])
 
 
 def wait_for_older(connection: Connection, timeout_s: float, what: str) -> None:

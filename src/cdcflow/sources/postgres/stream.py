@@ -21,7 +21,7 @@ import contextlib
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import psycopg
@@ -32,8 +32,8 @@ from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.model.position import Position
 from cdcflow.sources.buffers import PAD
-from cdcflow.sources.engine.decode_ahead import DecodeAhead
 from cdcflow.sources.engine.descriptors import READABLE, WRITABLE, wait_until
+from cdcflow.sources.engine.stream import BulkStream
 from cdcflow.sources.postgres.connection import (
     Connector,
     has_no_encoding,
@@ -96,7 +96,7 @@ class NeedsText(Exception):
     """A column appeared whose binary format has no decoder; the stream must be reopened with values as text."""
 
 
-class PostgresStream:
+class PostgresStream(BulkStream):
     """Implements `cdcflow.ports.Stream`. `position` is where to begin; `binary` requests binary values.
 
     `acknowledged` is the position that is durable already (None: `position`). `check_slot` is called once this
@@ -128,38 +128,22 @@ class PostgresStream:
         self._delivered = position
         self._acknowledged = position if acknowledged is None else acknowledged
         self._binary = binary
-        self._failure: CdcflowError | None = None
-        self._more = self._answer_due = self._is_busy = self._is_large = False
+        self._answer_due = self._is_busy = False
         self._between = True
         self._lock = threading.Lock()  # libpq's connection is one thread's at a time
         self._closed = threading.Event()
         self._start()
-        self._ahead = DecodeAhead(self._turn, self._goes_on)
+        super().__init__()
         self._keepalive = threading.Thread(target=self._keep_talking, name="cdcflow-status", daemon=True)
         self._keepalive.start()
 
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
 
-    def fileno(self) -> int:
-        return self._ahead.fileno() if self._ahead.active else self._pg.socket
-
-    @property
-    def ready(self) -> bool:
-        if self._ahead.active:
-            return self._ahead.ready
-        return self._more or self._failure is not None
-
-    def poll(self) -> Sequence[StreamEvent]:
-        return self._ahead.poll() or ()
-
     def acknowledge(self, position: Position) -> None:
         self._acknowledged = max(self._acknowledged, lsn_of(position))
 
-    def close(self) -> None:
-        if self._closed.is_set():
-            return
+    def _end(self) -> None:
         self._closed.set()
-        self._ahead.close()
         with self._lock, contextlib.suppress(psycopg.Error, OSError, SourceUnavailable):
             # The last word, so that the server need not send again what is durable already.
             self._say()
@@ -169,15 +153,11 @@ class PostgresStream:
 
     # ── a turn ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _goes_on(self) -> bool:
-        """Much is coming."""
-        return self._is_large and self._failure is None
+    def _socket_number(self) -> int:
+        return self._pg.socket
 
-    def _turn(self) -> Sequence[StreamEvent]:
-        """Receive and decode what has arrived, and send a status if due. Called by the loop's or `DecodeAhead`'s
-        thread."""
-        if self._failure is not None:
-            raise self._failure
+    def _receive(self) -> list[StreamEvent]:
+        """Receive and decode what has arrived, and send a status if due."""
         with self._lock:
             messages, end = self._drain()
         try:
@@ -191,8 +171,6 @@ class PostgresStream:
             self._delivered = end
             events.append(Advanced(position_of(end)))
         self._converse()
-        if self._failure is not None and not events:
-            raise self._failure
         return events
 
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
@@ -210,7 +188,7 @@ class PostgresStream:
             return join_messages([]), START
         messages = taken.messages
         self._is_busy = len(messages) >= BUSY_MESSAGES_MIN
-        self._is_large = len(messages.data) >= LARGE_BYTES_MIN
+        self._is_backlog = len(messages.data) >= LARGE_BYTES_MIN
         for before, message in taken.aside:
             heard = self._hear(message)
             if before == len(messages):

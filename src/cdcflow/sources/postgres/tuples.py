@@ -22,9 +22,10 @@ import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.model.table import BEFORE, UNCHANGED, Identity
+from cdcflow.model.table import Identity
 from cdcflow.sources.buffers import Bools, Buffer, Bytes, Cells, protocol_error
-from cdcflow.sources.engine.changes import ops, same_values, split_key_changes, unchanged_names
+from cdcflow.sources.engine.changes import ShapedRows
+from cdcflow.sources.engine.row_images import change_batch, changed_keys, old_rows, same_values, split_key_changes
 from cdcflow.sources.postgres.types import DescribedTable, decode
 from cdcflow.sources.postgres.wire import Frames
 
@@ -65,16 +66,6 @@ class Tuples:
         return Cells(self.buffer, start, size, None if valid.all() else valid), as_binary
 
 
-@dataclass(frozen=True, slots=True)
-class TupleChanges:
-    """Changes of one table shape in order: `message` says from which message (its number in the frames) each row
-    comes; a message may give two."""
-
-    described: DescribedTable
-    message: Int64s
-    rows: pa.RecordBatch
-
-
 def tuples_at(buffer: Buffer, at: Int64s, end: Int64s, columns: int) -> tuple[Tuples, Int64s]:
     """The tuples that begin at `at`, and where each ends; none reaches beyond `end`.
 
@@ -108,7 +99,7 @@ def tuples_at(buffer: Buffer, at: Int64s, end: Int64s, columns: int) -> tuple[Tu
 
 def changes_of(
     frames: Frames, rows: Int64s, header: int, described: DescribedTable, in_identity: tuple[bool, ...]
-) -> TupleChanges:
+) -> ShapedRows:
     """The row messages at `rows`, all of one table shape, as changes.
 
     `header` is the number of bytes between a message's type and its tuples' marker. `in_identity`: which columns an old
@@ -126,7 +117,7 @@ def changes_of(
         raise protocol_error("a row message with a tuple that it cannot have")
     if new.all():
         _at_end(at, end)
-        return TupleChanges(described, rows, _batch(described, tuples, None, None, np.where(inserted, _C, _U)))
+        return ShapedRows(described.table, rows, _batch(described, tuples, None, None, np.where(inserted, _C, _U)))
     return _with_old_rows(frames, rows, described, in_identity, tuples, at, marker)
 
 
@@ -138,7 +129,7 @@ def _with_old_rows(
     tuples: Tuples,
     at: Int64s,
     marker: Bytes,
-) -> TupleChanges:
+) -> ShapedRows:
     """The same where some messages carry an old row or key, which precedes the new one."""
     end, kind, count = frames.end[rows], frames.kind[rows], len(rows)
     old, deleted, keyed = marker != _NEW, kind == _DELETE, marker == _KEY
@@ -170,12 +161,7 @@ def _with_old_rows(
     whole = old & ~deleted & ~keyed & (described.table.identity is Identity.FULL)
     split = split_key_changes(changed, whole, new_of, op, _D, _C)
     message = np.repeat(rows, 1 + changed)
-    return TupleChanges(described, message, _batch(described, tuples, split.value, split.before, split.op))
-
-
-def _log_columns(described: DescribedTable, op: Int64s) -> list[pa.Array]:
-    schema, count = described.table.change_schema, len(op)
-    return [ops(op), pa.nulls(count, schema.field(UNCHANGED).type), pa.nulls(count, schema.field(BEFORE).type)]
+    return ShapedRows(described.table, message, _batch(described, tuples, split.value, split.before, split.op))
 
 
 def _at_end(at: Int64s, end: Int64s) -> None:
@@ -206,41 +192,31 @@ def _fill(tuples: Tuples, old: Int64s, new: Int64s) -> None:
 
 
 def _key_changed(described: DescribedTable, tuples: Tuples, old: Int64s, new: Int64s) -> Bools:
-    """Whether the key's bytes differ. In a table without a key no row has an identity: True for all of them."""
-    table = described.table
-    if not table.key or not len(old):
-        return np.ones(len(old), np.bool_)
-    changed = np.zeros(len(old), np.bool_)
-    for column in (i for i, c in enumerate(table.columns) if c.name in table.key):
+    def differs(column: int) -> Bools:
         start, size, kind = tuples.start[column], tuples.size[column], tuples.kind[column]
         a, b = (Cells(tuples.buffer, start[t], size[t], np.isin(kind[t], _VALUES)) for t in (old, new))
-        changed |= ~(same_values(a, b) & (kind[old] == kind[new]))
-    return changed
+        changed: Bools = ~(same_values(a, b) & (kind[old] == kind[new]))
+        return changed
+
+    return changed_keys(described.table, len(old), differs)
 
 
 def _batch(
     described: DescribedTable, tuples: Tuples, value: Int64s | None, before: Int64s | None, op: Int64s
 ) -> pa.RecordBatch:
     """Changes as columns: row i has the values of tuple `value[i]` and the old row `before[i]` (-1 if it has none)."""
-    columns = []
-    for number, codec in enumerate(described.codecs):
-        cells, as_binary = tuples.cells(number, value)
-        columns.append(decode(codec, cells, as_binary=as_binary))
-    letters, unchanged, no_before = _log_columns(described, op)
+
+    def column(number: int, tuple_numbers: Int64s | None, present: Bools | None = None) -> pa.Array:
+        cells, as_binary = tuples.cells(number, tuple_numbers, present)
+        return decode(described.codecs[number], cells, as_binary=as_binary)
+
+    columns = [column(number, value) for number in range(len(described.codecs))]
     omitted = tuples.kind == _UNCHANGED
-    if omitted.any():
-        unchanged = unchanged_names(described.table, omitted if value is None else omitted[:, value], unchanged.type)
-    olds = no_before if before is None or (before < 0).all() else _before(described, tuples, before)
-    return pa.RecordBatch.from_arrays([*columns, letters, unchanged, olds], schema=described.table.change_schema)
-
-
-def _before(described: DescribedTable, tuples: Tuples, before: Int64s) -> pa.Array:
-    present = before >= 0
-    arrow = described.table.before_type
-    children = []
-    for number, column in enumerate(described.table.columns):
-        if arrow.get_field_index(column.name) < 0:
-            continue
-        cells, as_binary = tuples.cells(number, np.maximum(before, 0), present)
-        children.append(decode(described.codecs[number], cells, as_binary=as_binary))
-    return pa.StructArray.from_arrays(children, fields=list(arrow), mask=pa.array(~present))
+    has_old = before is not None and (before >= 0).any()
+    return change_batch(
+        described.table,
+        columns,
+        op,
+        omitted if value is None else omitted[:, value],
+        old_rows(described.table, before, column) if before is not None and has_old else None,
+    )

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from cdcflow.model.change import Uint64s
 from cdcflow.sources.buffers import Cells
-from cdcflow.sources.engine.numbers import append_digits, decimals_of, no_limbs
+from cdcflow.sources.engine.numbers import decimals_of_groups
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
@@ -92,14 +92,7 @@ def bits(width: int, cells: Cells, where: Where) -> pa.Array:
     """BIT(n): its bytes, the most significant first; the same on both paths."""
     if (cells.size[cells.present] != width).any():
         raise unreadable(where, f"{width} bytes of bits")
-    return pa.array(_big_endian(width, cells), pa.uint64(), mask=cells.mask)
-
-
-def _big_endian(width: int, cells: Cells) -> Uint64s:
-    values = np.zeros(len(cells), np.uint64)
-    for byte in range(width):
-        values = values << np.uint64(8) | cells.buffer.bytes[cells.start + byte].astype(np.uint64)
-    return values
+    return pa.array(cells.big_endian(width).view(np.uint64), pa.uint64(), mask=cells.mask)
 
 
 def number_text(arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
@@ -145,7 +138,7 @@ def decimal_image(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, wh
     negative = raw[:, 0] < 0x80
     raw[negative] ^= 0xFF
     raw[:, 0] ^= 0x80
-    limbs = no_limbs(arrow, len(cells))
+    groups: list[tuple[Uint64s, int]] = []
     at = 0
     for size, digits in parts:
         group = np.zeros(len(cells), np.uint64)
@@ -153,9 +146,9 @@ def decimal_image(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, wh
             group = group << np.uint64(8) | raw[:, byte].astype(np.uint64)
         if (group[cells.present] >= 10**digits).any():
             raise unreadable(where, "a decimal")
-        append_digits(limbs, 10**digits, group)
+        groups.append((group, 10**digits))
         at += size
-    return decimals_of(limbs, negative, arrow, cells.valid)
+    return decimals_of_groups(groups, negative, arrow, cells.valid)
 
 
 def decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: Where) -> pa.Array:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
+from cdcflow.sources.engine.errors import policy_of_key
 from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.mysql.types import json, labels, numbers, special, temporal, text
 from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, CatalogColumn, Policy, ServerColumn, not_captured
@@ -129,13 +130,8 @@ def check_key(column: ServerColumn, where: Where, policy: Policy) -> None:
         found, instead = "replace", "stop"
     else:
         return
-    said = f"source.columns says {found} for it" if where.column in policy.columns else f"source.{setting} is {found}"
-    raise ConfigurationError(
-        f"{where} is part of the table's key, and {said}: rows whose keys differ in such values only would become one "
-        "row",
-        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: {instead}}}",
-        runbook="value-not-representable",
-    )
+    is_own = where.column in policy.columns
+    raise policy_of_key(where, where.column, setting, found, is_own=is_own, instead=(instead,))
 
 
 def select_expression(column: ServerColumn) -> str:

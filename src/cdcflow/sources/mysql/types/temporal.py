@@ -30,7 +30,7 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.buffers import Bools, Bytes, Cells, fixed_text
-from cdcflow.sources.engine.numbers import DAY_US, days_since_1970, time_us
+from cdcflow.sources.engine.numbers import DAY_US, clock_parts, days_since_1970, time_us, write_digits
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode, not_captured
@@ -126,7 +126,7 @@ def timestamp_as_text(digits: int, cells: Cells, where: Where) -> pa.Array:
 
 def time(digits: int, cells: Cells, where: Where) -> pa.Array:
     width = fraction_width(digits)
-    packed = _big_endian(3 + width, cells) - (0x800000 << 8 * width)
+    packed = cells.big_endian(3 + width) - (0x800000 << 8 * width)
     size = np.abs(packed)
     seconds, us = size >> 8 * width, _fraction_us(size & ((1 << 8 * width) - 1), width)
     hour, minute, second = seconds >> 12, seconds >> 6 & 63, seconds & 63
@@ -168,7 +168,7 @@ def _date_image(cells: Cells) -> Moments:
 
 
 def _datetime_image(digits: int, cells: Cells) -> Moments:
-    packed = _big_endian(5, cells) - (1 << 39)
+    packed = cells.big_endian(5) - (1 << 39)
     year_month = packed >> 22
     return Moments(
         year_month // 13, year_month % 13, packed >> 17 & 31, packed >> 12 & 31, packed >> 6 & 63, packed & 63,
@@ -177,26 +177,16 @@ def _datetime_image(digits: int, cells: Cells) -> Moments:
 
 
 def _seconds_us(digits: int, cells: Cells) -> Int64s:
-    return _big_endian(4, cells) * 1_000_000 + _fraction(digits, 4, cells)
+    return cells.big_endian(4) * 1_000_000 + _fraction(digits, 4, cells)
 
 
 def _fraction(digits: int, at: int, cells: Cells) -> Int64s:
     width = fraction_width(digits)
-    value = np.zeros(len(cells), np.int64)
-    for byte in range(at, at + width):
-        value = value << 8 | cells.buffer.bytes[cells.start + byte]
-    return _fraction_us(value, width)
+    return _fraction_us(cells.big_endian(width, at), width)
 
 
 def _fraction_us(value: Int64s, width: int) -> Int64s:
     return np.asarray(value * 10 ** (6 - 2 * width))
-
-
-def _big_endian(width: int, cells: Cells) -> Int64s:
-    value = np.zeros(len(cells), np.int64)
-    for byte in range(width):
-        value = value << 8 | cells.buffer.bytes[cells.start + byte]
-    return value
 
 
 def _dates(moments: Moments, cells: Cells, where: Where) -> pa.Array:
@@ -277,30 +267,17 @@ def _civil(days: Int64s) -> tuple[Int64s, Int64s, Int64s]:
 
 
 def _date_letters(moments: Moments) -> Bytes:
-    return _write_digits([(moments.year, 4), "-", (moments.month, 2), "-", (moments.day, 2)])
+    return write_digits(_date_parts(moments))
+
+
+def _date_parts(moments: Moments) -> list[tuple[Int64s, int] | str]:
+    return [(moments.year, 4), "-", (moments.month, 2), "-", (moments.day, 2)]
 
 
 def _letters(moments: Moments, digits: int) -> Bytes:
-    parts: list[tuple[Int64s, int] | str] = [
-        (moments.year, 4), "-", (moments.month, 2), "-", (moments.day, 2), " ",
-        (moments.hour, 2), ":", (moments.minute, 2), ":", (moments.second, 2),
-    ]  # fmt: skip
-    if digits:
-        parts += [".", (moments.us // 10 ** (6 - digits), digits)]
-    return _write_digits(parts)
-
-
-def _write_digits(parts: list[tuple[Int64s, int] | str]) -> Bytes:
-    """Numbers with the given numbers of digits, and the letters between them, one row per value."""
-    columns: list[Bytes] = []
-    count = next(len(part[0]) for part in parts if not isinstance(part, str))
-    for part in parts:
-        if isinstance(part, str):
-            columns.append(np.full(count, ord(part), np.uint8))
-        else:
-            number, width = part
-            columns += [(number // 10**digit % 10 + _ZERO).astype(np.uint8) for digit in range(width - 1, -1, -1)]
-    return np.stack(columns, axis=1)
+    clock = clock_parts(moments.hour, moments.minute, moments.second)
+    parts = [*_date_parts(moments), " ", *clock]
+    return write_digits([*parts, ".", (moments.us // 10 ** (6 - digits), digits)] if digits else parts)
 
 
 def out_of_calendar(where: Where) -> ConfigurationError:

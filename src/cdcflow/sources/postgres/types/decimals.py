@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bools, Cells, binary_array, bitmap, new_bytes, pieces, protocol_error
-from cdcflow.sources.engine.numbers import append_digits, decimals_of, no_limbs
+from cdcflow.sources.buffers import Cells, binary_array, new_bytes, pieces, protocol_error
+from cdcflow.sources.engine.numbers import decimal128_of, decimal_ends, decimals_of_groups
 from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.texts import TEXT, text
 from cdcflow.sources.postgres.types.values import (
@@ -88,7 +88,7 @@ def decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, whe
         too_long = [Unholdable(cells.present, f"a number that is not a {arrow}", None)]
     if not odd and not too_long:
         return plain
-    greatest, least = _ends(arrow)
+    greatest, least = decimal_ends(arrow)
     found = [
         *too_long,
         Unholdable(nan, "NaN", greatest),
@@ -133,10 +133,10 @@ def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: W
         raise unreadable(where, f"a numeric that {arrow} holds")
     negative = sign == 0x4000
     valid = cells.valid if not (present & special).any() else present & ~special
-    plain = _accumulate(steps, negative, arrow, valid, len(cells))
+    plain = decimals_of_groups(steps, negative, arrow, valid)
     if valid is cells.valid:
         return plain
-    greatest, least = _ends(arrow)
+    greatest, least = decimal_ends(arrow)
     found = [
         Unholdable(present & (sign == 0xC000), "NaN", greatest),
         Unholdable(present & (sign == 0xD000), "infinity", greatest),
@@ -199,40 +199,7 @@ def money_text(cells: Cells, where: Where) -> pa.Array:
 
 def money(cells: Cells, where: Where) -> pa.Array:
     check_size(cells, 8, where)
-    return _decimal128(cells.buffer.int64(cells.start), MONEY, cells.valid)
-
-
-def _accumulate(
-    steps: list[tuple[Int64s, int]],
-    negative: Bools,
-    arrow: pa.Decimal128Type | pa.Decimal256Type,
-    valid: Bools | None,
-    count: int,
-) -> pa.Array:
-    """Horner over groups of digits, in one 64-bit number if that is enough, otherwise in limbs of 32 bits."""
-    if arrow.precision <= 18:
-        total = np.zeros(count, np.int64)
-        for digits, factor in steps:
-            total = total * factor + digits
-        return _decimal128(np.where(negative, -total, total), arrow, valid)
-    limbs = no_limbs(arrow, count)
-    for digits, factor in steps:
-        append_digits(limbs, factor, digits.astype(np.uint64))
-    return decimals_of(limbs, negative, arrow, valid)
-
-
-def _decimal128(values: Int64s, arrow: pa.Decimal128Type, valid: Bools | None) -> pa.Array:
-    wide = np.empty((len(values), 2), np.int64)
-    wide[:, 0] = values
-    wide[:, 1] = values >> 63
-    return pa.Array.from_buffers(arrow, len(values), [bitmap(valid), pa.py_buffer(wide)])
-
-
-def _ends(arrow: pa.Decimal128Type | pa.Decimal256Type) -> tuple[pa.Scalar, pa.Scalar]:
-    digits = "9" * arrow.precision
-    number = digits if not arrow.scale else f"{digits[: -arrow.scale]}.{digits[-arrow.scale :]}"
-    ends = pa.array([number, "-" + number]).cast(arrow)
-    return ends[0], ends[1]
+    return decimal128_of(cells.buffer.int64(cells.start), MONEY, cells.valid)
 
 
 _NUMERIC_TEXT = PostgresType(pa.string(), TEXT, ValueDecoder(numeric, "binary.numeric"), digest=row_texts.with_length)

@@ -18,6 +18,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.errors import policy_of_key
 from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.postgres.types import bits, decimals, numbers, temporal, texts
@@ -122,7 +123,14 @@ def describe_table(
     types = [_type_of(a, table, policy) for a in attributes]
     for attribute, (kind, where) in zip(attributes, types, strict=True):
         if attribute.in_key and kind.lossy and where.special in ("null", "clamp"):
-            raise _one_key(where, policy)
+            raise policy_of_key(
+                where,
+                where.column,
+                "special_values",
+                where.special,
+                is_own=where.column in policy.columns,
+                instead=("text", "stop"),
+            )
     typed = [(a, kind) for a, (kind, _) in zip(attributes, types, strict=True)]
     return DescribedTable(
         table=Table(
@@ -211,18 +219,6 @@ def _type_of(attribute: AttributeInfo, table: TableId, policy: Policy) -> tuple[
     if attribute.element_oid and oid not in NOT_LISTS:
         return _list(attribute, special, numeric), where
     return _scalar(oid, attribute.base_modifier, attribute.kind, special, numeric), where
-
-
-def _one_key(where: Where, policy: Policy) -> ConfigurationError:
-    """The error for a policy that cannot apply to a key: it would store the same value for two different ones."""
-    own = where.column in policy.columns
-    setting = f"source.columns says {where.special} for it" if own else f"source.special_values is {where.special}"
-    return ConfigurationError(
-        f"{where} is part of the table's key, and {setting}: rows whose keys differ in such values only would become "
-        "one row",
-        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}}, or to {{{where.column}: stop}}",
-        runbook="value-not-representable",
-    )
 
 
 def _is_unconstrained(attribute: AttributeInfo) -> bool:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bools, Bytes, Cells, binary_array
-from cdcflow.sources.engine.numbers import DAY_US, days_since_1970, time_us
+from cdcflow.sources.buffers import Bools, Cells, binary_array
+from cdcflow.sources.engine.numbers import DAY_US, clock_parts, days_since_1970, time_us, write_digits
 from cdcflow.sources.postgres.lsn import EPOCH_DAYS, EPOCH_US
 from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.texts import TEXT, text
@@ -107,19 +107,18 @@ def time(zoned: bool, cells: Cells, where: Where) -> pa.Array:
     check_size(cells, 12 if zoned else 8, where)
     micros = np.where(cells.present, cells.buffer.int64(cells.start), 0)
     seconds, fraction = micros // 1_000_000, micros % 1_000_000
-    out = np.empty((len(cells), 24), np.uint8)
-    kept = np.zeros((len(cells), 24), np.bool_)
-    _clock(out, 0, seconds)
+    parts = [*_clock(seconds), ".", (fraction, 6)]
+    if zoned:
+        west = np.where(cells.present, cells.buffer.int32(cells.start + 8), 0)
+        parts += ["+", *_clock(np.abs(west))]
+    out = write_digits(parts)
+    kept = np.zeros(out.shape, np.bool_)
     kept[:, :8] = True
-    out[:, 8] = ord(".")
-    out[:, 9:15] = _digits(fraction, 6)
     # Trailing zeros of the fraction are not printed: a digit stays while it or one after it is not 0.
     kept[:, 9:15] = np.maximum.accumulate((out[:, 9:15] != _ZERO)[:, ::-1], axis=1)[:, ::-1]
     kept[:, 8] = kept[:, 9]
     if zoned:
-        west = np.where(cells.present, cells.buffer.int32(cells.start + 8), 0)
-        out[:, 15] = np.where(west > 0, ord("-"), ord("+"))
-        _clock(out, 16, np.abs(west))
+        out[west > 0, 15] = ord("-")
         kept[:, 15:18] = True
         kept[:, 18:21] = (west % 3600 != 0)[:, None]
         kept[:, 21:24] = (west % 60 != 0)[:, None]
@@ -257,16 +256,8 @@ def _microseconds(parts: dict[str, Int64s]) -> tuple[Int64s, Bools]:
     return np.where(beyond, 0, days) * DAY_US + time, beyond
 
 
-def _clock(out: Bytes, at: int, seconds: Int64s) -> None:
-    """HH:MM:SS, starting at column `at`."""
-    for column, part in ((at, seconds // 3600), (at + 3, seconds // 60 % 60), (at + 6, seconds % 60)):
-        out[:, column : column + 2] = _digits(part, 2)
-    out[:, [at + 2, at + 5]] = ord(":")
-
-
-def _digits(values: Int64s, width: int) -> Bytes:
-    powers = 10 ** np.arange(width - 1, -1, -1)
-    return (values[:, None] // powers % 10 + _ZERO).astype(np.uint8)
+def _clock(seconds: Int64s) -> list[tuple[Int64s, int] | str]:
+    return clock_parts(seconds // 3600, seconds // 60 % 60, seconds % 60)
 
 
 def _timestamp(arrow: pa.DataType, *, zoned: bool) -> PostgresType:

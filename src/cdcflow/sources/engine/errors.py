@@ -1,0 +1,72 @@
+"""Errors that all dialects raise in the same words: about logins, old servers, lost history, policies of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+
+SET_PASSWORD = "set source.password: ${env:NAME} or ${file:path}"  # noqa: S105  a remedy
+
+
+def password_in_url() -> ConfigurationError:
+    return ConfigurationError(
+        "source.url holds a password, which would end up in logs and process lists",
+        remedy="take it out and set source.password: ${env:NAME} or ${file:path}",
+        runbook="settings",
+    )
+
+
+def password_refused(
+    attempted: str, user: str, *, has_password: bool, was_sent: bool, note: str = ""
+) -> SourceUnavailable:
+    """The server refuses the password, which may be being rotated. `has_password`: the settings name one; `was_sent`:
+    one was sent, wherever it is from; `note`: more about the settings."""
+    if has_password:
+        return SourceUnavailable(
+            f"{attempted}: the password of {user} is refused",
+            remedy="correct what source.password refers to; cdcflow reads it again at every try",
+            runbook="login-refused",
+        )
+    found = f"the password of {user} is refused" if was_sent else f"{user} is refused without a password"
+    return SourceUnavailable(
+        f"{attempted}: {found}, and source.password is not set",
+        remedy=f"{SET_PASSWORD}{note}",
+        runbook="login-refused",
+    )
+
+
+def server_too_old(address: object, found: str, least: str) -> ConfigurationError:
+    """`found`: the server's name and version; `least`: the first version that cdcflow reads."""
+    return ConfigurationError(
+        f"the server at {address} is {found}; cdcflow needs {least} or newer",
+        remedy="upgrade the server",
+        runbook="server-version",
+    )
+
+
+def history_lost(message: str, new_position: str, *, runbook: str) -> HistoryLost:
+    """The server no longer has its log since the change log's end. `new_position`: what cdcflow does if an operator
+    accepts that. No other remedy loses nothing silently."""
+    return HistoryLost(
+        message,
+        remedy=f"run `cdcflow run --accept-history-loss`: it {new_position} and reads all tables again, which also "
+        "finds the rows that were deleted in the meantime; or run it with `--keep-rows`, and then `cdcflow repair`, to "
+        "read only the rows that differ",
+        runbook=runbook,
+    )
+
+
+def policy_of_key(
+    where: object, column: str, setting: str, value: str, *, is_own: bool, instead: Sequence[str]
+) -> ConfigurationError:
+    """A policy cannot apply to a column of a key: it would store the same value for two different ones. `where`: the
+    column with its type; `is_own`: source.columns has the value for this column; `instead`: possible values."""
+    said = f"source.columns says {value} for it" if is_own else f"source.{setting} is {value}"
+    settings = ", or to ".join(f"{{{column}: {other}}}" for other in instead)
+    return ConfigurationError(
+        f"{where} is part of the table's key, and {said}: rows whose keys differ in such values only would become one "
+        "row",
+        remedy=f"in cdcflow.yaml set source.columns to {settings}",
+        runbook="value-not-representable",
+    )

@@ -1,0 +1,280 @@
+"""What the sources of all servers do alike: which tables they capture, what a start would do, and what they report.
+
+    prepare   stored state ──▶ a position, found or checked by the dialect ──▶ state to store, tables to read again
+    tables    as prepared; later as the catalog has them, without those that cannot be captured yet
+    preview   what `prepare` would capture, with the same errors; nothing is changed
+
+A dialect reads its catalog and its state, finds positions, and opens the stream and the chunks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+from cdcflow.capture.ports.comparison import Comparison
+from cdcflow.capture.ports.findings import Finding
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.source import (
+    Prepared,
+    Preview,
+    SourceHistory,
+    SourceStatus,
+    TablePreview,
+    TransactionsBack,
+)
+from cdcflow.capture.ports.stream import Stream
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.model.position import Checkpoint, Position
+from cdcflow.model.table import Table, TableId
+from cdcflow.sources.engine import policies
+from cdcflow.sources.engine.connections import Connector, Session
+from cdcflow.sources.engine.findings import of_error, ok
+from cdcflow.sources.engine.policies import ByShape, Policies
+from cdcflow.sources.engine.selection import SelectableTable, Selected, Selection
+
+
+class SourceState(Protocol):
+    """What a dialect stores in the checkpoint's `source`."""
+
+    def write(self) -> dict[str, str]: ...
+
+
+C = TypeVar("C")
+S = TypeVar("S", bound=SourceState)
+E = TypeVar("E", bound=SelectableTable)
+T = TypeVar("T")
+
+Sizes = Mapping[TableId, tuple[int | None, int | None]]
+"""Rows and bytes of tables, as the server estimates them; None if it has no estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Generic[S]):
+    """The arguments of `cdcflow.ports.Source.prepare`. `before`: what the last start stored."""
+
+    checkpoint: Checkpoint
+    log_id: str
+    before: S | None
+    transactions_back: TransactionsBack | None
+    is_loss_accepted: bool
+
+
+@dataclass(frozen=True)  # without slots: see `selection.Selected`
+class Begun(Generic[S, E]):
+    """Where a stream begins, what to store of it, and which tables it captures."""
+
+    position: Position
+    state: S
+    selected: Selected[E]
+    history: SourceHistory = SourceHistory.CONTINUES
+
+
+class SqlSource(ABC, Generic[C, S, E]):
+    """Implements the parts of `cdcflow.ports.Source` that do not depend on the server. `session` is for small queries.
+    Both connect when a method needs it, not before, and are closed with the source."""
+
+    def __init__(self, connector: Connector[C], session: Session[C]) -> None:
+        self._connector = connector
+        self._session = session
+        self._state: S | None = None
+        self._captured: frozenset[TableId] | None = None
+        self._prepared_tables: Sequence[Table] | None = None
+        self._left_out: tuple[TableId, ...] = ()
+
+    # ── what a dialect defines ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    @abstractmethod
+    def _selection(self) -> Selection:
+        """What the settings select."""
+
+    @abstractmethod
+    def _read_state(self, stored: Mapping[str, str]) -> S | None:
+        """What an earlier start stored; None at the first start."""
+
+    @abstractmethod
+    def _captured_by(self, state: S | None) -> frozenset[TableId]:
+        """The tables that an earlier start captured."""
+
+    @abstractmethod
+    def _begin(self, connection: C, start: Start[S]) -> Begun[S, E]:
+        """Find a position, or check an earlier one, through a separate connection. See `Source.prepare`."""
+
+    @abstractmethod
+    def _check_log(self, before: S | None, log_id: str) -> None:
+        """Raises ConfigurationError if the server, or the settings, are another log's than the one that stored
+        `before`."""
+
+    @abstractmethod
+    def _select(self, before: S | None) -> Selected[E]:
+        """The tables that the settings select now. `before`: what an earlier start stored of the log."""
+
+    @abstractmethod
+    def _check(self, selected: Selected[E], captured: frozenset[TableId]) -> None:
+        """Raises ConfigurationError if these tables cannot be captured, or if the settings select no table. The latter
+        is no error if tables that were `captured` are gone."""
+
+    @abstractmethod
+    def _describe(self, selected: Selected[E]) -> ByShape:
+        """The shapes of these tables, sorted by name, with how the values of their columns are kept."""
+
+    @abstractmethod
+    def _sizes(self, connection: C, tables: Sequence[Table]) -> Sizes:
+        """The sizes of tables in the server's statistics."""
+
+    @abstractmethod
+    def _open_stream(self, position: Position, state: S, open_spool: OpenSpool) -> Stream:
+        """Everything in the log after this position."""
+
+    @abstractmethod
+    def _check_continues(self, before: S, position: Position, newest: Callable[[], Checkpoint], log_id: str) -> str:
+        """Check that the server has everything since a position, or since that of the `newest` checkpoint. Returns the
+        text of a finding for it.
+
+        Raises:
+            HistoryLost, ConfigurationError: it does not.
+        """
+
+    @abstractmethod
+    def _read_status(self, connection: C, acknowledged: Position | None, log_id: str) -> SourceStatus: ...
+
+    def _connect(self, purpose: str) -> C:
+        """A connection for the statements of a start."""
+        return self._connector.connect(purpose)
+
+    def _waiting(self, new: Sequence[E]) -> Collection[TableId]:
+        """Which of these tables, which came up since `prepare`, cannot be captured yet."""
+        return ()
+
+    def _compare(self, selected: Selected[E], tables: Sequence[Table]) -> Comparison:
+        """See `Comparison`. The state is the one of the log that is compared."""
+        raise NotImplementedError
+
+    def _policies_of(self, state: S) -> Policies | None:
+        """How values were kept when a state was stored, or None if it lacks that."""
+        return None
+
+    def _with_policies(self, state: S, kept: Policies) -> S:
+        """The state with how values are kept."""
+        return state
+
+    # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
+
+    def prepare(
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        accept_history_loss: bool = False,
+    ) -> Prepared:
+        before = self._read_state(checkpoint.source)
+        start = Start(checkpoint, log_id, before, transactions_back, accept_history_loss)
+        connection = self._connect("prepare")
+        try:
+            with self._connector.mapping_errors(f"preparing {self._connector.address}"):
+                begun = self._begin(connection, start)
+        finally:
+            self._connector.discard(connection)
+        self._captured = frozenset(t.id for t in begun.selected.good)
+        kept = self._describe(begun.selected)
+        # The caller requests the tables next: what was just read of a thousand of them is not read again.
+        self._prepared_tables = list(kept)
+        self._state = self._with_policies(begun.state, policies.by_table(kept))
+        prepared = replace(checkpoint, position=begun.position, source=self._state.write())
+        reread = policies.tables_to_reread(self._policies_before(before), kept)
+        return Prepared(prepared, begun.history, reread)
+
+    def tables(self) -> Sequence[Table]:
+        found, self._prepared_tables = self._prepared_tables, None
+        return list(self._describe(self._select_again())) if found is None else found
+
+    def _select_again(self) -> Selected[E]:
+        """What is captured of the tables that are selected now. One that was created since `prepare` is not: the stream
+        would never deliver its changes."""
+        selected = self._select(None)
+        if (captured := self._captured) is not None:
+            everything, selected = selected, selected.only(captured)
+            waiting = self._waiting([t for t in selected.good if t.id not in captured])
+            self._left_out = tuple(sorted({*everything.left_out_of(selected), *waiting}))
+            selected = selected.without(waiting)
+        self._check(selected, self._captured_by(self._state))
+        return selected
+
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        if checkpoint is None:
+            return self._left_out
+        before = self._read_state(checkpoint.source)
+        return self._select(before).for_restart(self._captured_by(before), self._selection)[1]
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        before, left_out = self._read_state(checkpoint.source), tuple[TableId, ...]()
+        self._check_log(before, log_id)
+        selected, known = self._select(before), self._captured_by(before)
+        if before is not None:
+            selected, left_out = selected.for_restart(known, self._selection)
+        self._check(selected, known)
+        kept, then = self._describe(selected), self._policies_before(before)
+        why, other = policies.reread(then, kept), policies.otherwise(then, kept)
+        found = self._session.ask("reading the statistics of tables", lambda c: self._sizes(c, list(kept)))
+        tables = tuple(
+            TablePreview(
+                t.id,
+                t.incarnation,
+                *found.get(t.id, (None, None)),
+                reread=why.get(t.id, ""),
+                retried=other.get(t.id, ""),
+            )
+            for t in kept
+        )
+        return Preview(tables, left_out)
+
+    def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
+        state = self._read_state(checkpoint.source)
+        if checkpoint.position is None or state is None:
+            raise ValueError("a stream begins at a position; `prepare` gives the first one")
+        return self._open_stream(checkpoint.position, state, open_spool)
+
+    def comparison(self, checkpoint: Checkpoint) -> Comparison:
+        self._state = self._read_state(checkpoint.source)
+        selected = self._select(self._state)
+        return self._compare(selected, list(self._describe(selected)))
+
+    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
+        checkpoint = newest()
+        try:
+            before = self._read_state(checkpoint.source)
+            if before is None or checkpoint.position is None:
+                return ()  # nothing was created at the server for this log
+            found = self._check_continues(before, checkpoint.position, newest, log_id)
+        except (HistoryLost, ConfigurationError) as error:
+            return (of_error("position", error),)
+        return (ok("position", found),)
+
+    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
+        found = self._session.ask(
+            f"querying the status of {self._connector.address}", lambda c: self._read_status(c, acknowledged, log_id)
+        )
+        left_out = {"left_out": ", ".join(map(str, self._left_out))} if self._left_out else {}
+        return replace(found, details={**found.details, **left_out})
+
+    def close(self) -> None:
+        self._connector.close()
+        self._session.close()
+
+    def _policies_before(self, before: S | None) -> Policies | None:
+        return None if before is None else self._policies_of(before)
+
+
+def position_to_begin(again: Callable[[], T], first: Callable[[], T], *, is_loss_accepted: bool) -> T:
+    """The earlier position, checked by `again`; or a new one by `first` if an operator accepted the loss of history.
+    Then also if the old position is still valid: the cause that stopped the stream may be right after it."""
+    try:
+        found = again()
+    except HistoryLost:
+        if not is_loss_accepted:
+            raise
+    return first() if is_loss_accepted else found
