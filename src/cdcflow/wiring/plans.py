@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.plan import Plan, Rates, Refusal, plan
 from cdcflow.capture.ports.source import Preview
 from cdcflow.config import Config, FileLog
 from cdcflow.config.changes import changes, settings_as_text
-from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import UPLOADS, Layout
 from cdcflow.log.maintenance.retention import is_here
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_id, newest_checkpoint
+from cdcflow.wiring.warehouses import is_merged_here, warehouse
 
 
 def plan_capture(config: Config, in_use: Mapping[str, str] | None = None, rates: Rates | None = None) -> Plan:
@@ -90,14 +90,19 @@ def _refusal(error: ConfigurationError) -> Refusal:
 
 
 def merged_tables(config: Config, tables: Iterable[TableId]) -> frozenset[TableId] | None:
-    """Those of these tables that have a current-state table, or None if the warehouse is not a folder, so that only
-    Spark can find out."""
+    """Those of these tables that have a current-state table, or None if that is unknown: the warehouse is in a place
+    that only Spark reaches, or its store does not answer."""
+    from cdcflow.tables.local.warehouse_folder import open_folder
     from cdcflow.tables.paths import table_path
 
-    settings = config.merge
-    if not isinstance(settings.warehouse, Path) or settings.catalog is not None:
+    place = warehouse(config)
+    if not is_merged_here(config, place):
         return None
-    return frozenset(t for t in tables if settings.warehouse.joinpath(*table_path(t)).is_dir())
+    try:
+        folder = open_folder(place)
+        return frozenset(t for t in tables if folder.folder(*table_path(t)).exists())
+    except (ConfigurationError, SinkUnavailable):
+        return None
 
 
 def log_growth(config: Config, *, over_s: float = 1.0) -> float | None:

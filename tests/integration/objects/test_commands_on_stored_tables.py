@@ -18,8 +18,10 @@ from typer.testing import CliRunner
 from cdcflow import local, wiring
 from cdcflow.cli.app import app
 from cdcflow.config import load
+from cdcflow.model.table import TableId
 from cdcflow.stores.bucket import Bucket
 from cdcflow.tables.paths import Warehouse
+from cdcflow.wiring import plans
 
 _buckets = count(1)
 
@@ -71,6 +73,10 @@ def test_tables_in_a_bucket_need_no_spark(
     assert [one["cut"] for one in json.loads(said(config, "cuts", "--json"))] == [3]
     assert f"delta.`s3a://{bucket}/ware/public/keyed` VERSION AS OF" in said(config, "cuts", "--sql")
     assert "which cut 3 shows" in said(config, "explain", "public.keyed")
+    unknown = TableId("public", "unknown")
+    assert plans.merged_tables(load(config), [t.id for t in changing.tables] + [unknown]) == {
+        t.id for t in changing.tables
+    }
     said(config, "upkeep")
     said(config, "rebuild", "--into", f"s3a://{bucket}/again")
     again = Warehouse(f"s3a://{bucket}/again", place.store)
