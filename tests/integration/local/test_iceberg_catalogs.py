@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,38 @@ def test_catalog_that_stays_away_ends_the_merge_and_loses_nothing(
     assert sorted_rows(behind_gate, ORDERS, "id") == [(1,)]
 
 
+def test_merge_dies_at_every_request_to_the_catalog_and_the_next_one_finishes_it(
+    hand_log: HandLog, behind_gate: Warehouse, gate: HttpGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The n-th request is not forwarded, or its answer is lost, and no later one is forwarded: for all n of a merge."""
+    monkeypatch.setattr(iceberg_commits, "ASK_WITHIN_S", 0.1)
+    hand_log.state(ORDERS)
+    expected, number, deaths = {}, 0, 0
+    while True:
+        number += 1
+        for way in (CUT, LOST):
+            expected[number] = f"{number} {way}"
+            hand_log.segment([(ORDERS, "c" if way == CUT else "u", {"id": number, "item": expected[number]})])
+            seen: list[Request] = []
+
+            def rule(request: Request, seen: list[Request] = seen, last: int = number, way: Any = way) -> Any:
+                seen.append(request)
+                return None if len(seen) < last else way if len(seen) == last else CUT
+
+            gate.rule = rule
+            try:
+                merge(hand_log, behind_gate)
+            except SinkUnavailable:
+                deaths += 1
+            gate.rule = lambda request: None
+            merge(hand_log, behind_gate)
+            assert sorted_rows(behind_gate, ORDERS, "id", "item") == sorted(expected.items()), (number, way)
+            assert len(rows_of(behind_gate, ORDERS.id)) == len(expected)
+        if len(seen) < number:
+            break
+    assert deaths > 10
+
+
 def versions(lake: Warehouse) -> dict[str, int]:
     """The sequence numbers of the tables that were merged."""
     with closing(LocalEngine(lake, "iceberg")) as engine:
@@ -345,3 +378,34 @@ def _no_lease(*given: Any) -> Any:
     from contextlib import nullcontext
 
     return nullcontext()
+
+
+@pytest.mark.parametrize("type_", ["sql", pytest.param("rest", marks=pytest.mark.long)])
+def test_racing_merges_lose_and_double_nothing(
+    type_: str, hand_log: HandLog, tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes merge each new segment at the same time, without the lease, for which one would wait."""
+    monkeypatch.setattr("cdcflow.tables.local.engine.folder_lease", _no_lease)
+    table = make_table("events", schema="shop", key=(), id="int64")
+    hand_log.state(table)
+    ids: list[int] = []
+    with catalog_of(type_, root := tmp_path / "lake", postgres) as catalog:
+        lake = Warehouse(root, catalog=catalog)
+        conflicts = 0
+
+        def one(_: int) -> int:
+            try:
+                merge(hand_log, lake)
+            except SinkUnavailable:
+                return 1
+            return 0
+
+        with ThreadPoolExecutor(2) as threads:
+            for n in range(10):
+                ids.append(n)
+                hand_log.segment([(table, "c", {"id": n})])
+                conflicts += sum(threads.map(one, range(2)))
+        merge(hand_log, lake)
+        assert sorted(row["id"] for row in rows_of(lake, table.id)) == ids
+        assert sorted_rows(lake, table, "id") == [(n,) for n in ids]
+    assert conflicts, "the merges never raced"

@@ -25,17 +25,17 @@ DAY_S = 86_400.0
 
 @pytest.fixture
 def cuts(hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, list[tuple[int, int]]]:
-    """Five cuts of a table whose rows were inserted, marked, marked again and rewritten."""
+    """Five cuts of a table: two files, then rows marked in both by one commit, and in the first one by later commits.
+    So manifests are replaced by others that still name some of their files."""
     monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     hand_log.state(ORDERS)
-    found = {}
-    rows = dict.fromkeys(range(100), 0)
-    hand_log.segment([(ORDERS, "c", {"id": n, "v": v}) for n, v in rows.items()])
-    for cut in range(1, 6):
-        if cut > 1:
-            changed = dict.fromkeys(range(cut, 100, 20), cut)
-            rows |= changed
-            hand_log.segment([(ORDERS, "u", {"id": n, "v": v}) for n, v in changed.items()])
+    found: dict[int, list[tuple[int, int]]] = {}
+    rows: dict[int, int] = {}
+    for cut, ids in enumerate(
+        [range(100), range(100, 200), range(0, 200, 20), range(1, 100, 20), range(2, 100, 20)], 1
+    ):
+        hand_log.segment([(ORDERS, "u" if n in rows else "c", {"id": n, "v": cut}) for n in ids])
+        rows |= dict.fromkeys(ids, cut)
         local.merge(hand_log.root, warehouse, table_format="iceberg")
         found[cut] = sorted(rows.items())
     return found

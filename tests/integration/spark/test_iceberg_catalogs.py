@@ -17,6 +17,7 @@ from tests.servers.catalogs import HiveMetastore, RestCatalog
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 
+from cdcflow import local
 from cdcflow.errors import SinkUnavailable
 from cdcflow.spark import engine, job, read_cut
 from cdcflow.spark.formats import table_format
@@ -84,6 +85,33 @@ def test_another_session_resumes_where_the_first_ended(spark: Any, hand_log: Han
         found = RestClient("x", uri=(lake.catalog or {})["uri"]).load_table("shop.orders")
         tag = found.refs()["cdcflow_cut_1"].snapshot_id
         assert sorted((r["id"], r["item"]) for r in found.scan(snapshot_id=tag).to_arrow().to_pylist()) == then
+
+
+@pytest.mark.spread(1)
+def test_each_engine_resumes_where_the_other_ended(spark: Any, hand_log: HandLog, lake: Warehouse) -> None:
+    """The same names, positions, tags and marks of rows, by both clients of one catalog; no edit is reported."""
+    hand_log.state(ORDERS)
+    expected: dict[int, str] = {}
+    for number, engine_name in enumerate(("spark", "local", "local", "spark", "local")):
+        before = dict(expected)
+        expected |= {n: f"{n} by {engine_name} {number}" for n in range(number, 40, 3)}
+        steps = [(ORDERS, "u" if n in before else "c", {"id": n, "item": v}) for n, v in expected.items()]
+        gone = 3 * number
+        if gone in before:
+            steps.append((ORDERS, "d", {"id": gone}))
+            del expected[gone]
+        hand_log.segment(steps)
+        if engine_name == "spark":
+            report = job.merge(spark, hand_log.root, lake)
+        else:
+            report = local.merge(hand_log.root, lake, table_format="iceberg")
+        assert report.published
+        assert [(table.engine, table.edits) for table in report.tables] == [(engine_name, ())]
+        assert rows(spark.newSession(), lake) == sorted(expected.items())
+        here = local.read_cut(lake)["shop.orders"].select(["id", "item"]).to_pylist()
+        assert sorted((row["id"], row["item"]) for row in here) == sorted(expected.items())
+    first = local.read_cut(lake, 1)["shop.orders"].select(["id", "item"]).to_pylist()
+    assert sorted((row["id"], row["item"]) for row in first) == rows(spark.newSession(), lake, 1)
 
 
 @pytest.mark.long

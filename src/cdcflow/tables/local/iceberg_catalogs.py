@@ -324,8 +324,11 @@ def _sql(name: str, address: SqlAddress | None, properties: Properties) -> SqlCa
         address.driver, address.user, address.password, address.host, address.port, address.database, address.query
     )
     # As an object: as text it would have the password, and PyIceberg passes properties to files.
-    given: dict[str, Any] = {**properties, "uri": url, "pool_pre_ping": "true"}
-    try:
-        return SqlCatalog(name, **given)
-    except SQLAlchemyError:
-        return SqlCatalog(name, **given)  # another process may have created its tables at the same time
+    given: dict[str, Any] = {"init_catalog_tables": "true", **properties, "uri": url, "pool_pre_ping": "true"}
+    found = SqlCatalog(name, **{**given, "init_catalog_tables": "false"})
+    if given["init_catalog_tables"] == "true":
+        try:
+            found.create_tables()
+        except SQLAlchemyError:
+            found.create_tables()  # another process may have created them at the same time
+    return found
