@@ -12,7 +12,8 @@ from tests.unit.config.test_settings_docs import names
 
 from cdcflow.config import Config, load
 
-LATER = {"merge.fast_delta"}  # settings that the earlier version did not have
+LATER = {"merge.fast_delta", "merge.memory_max", "merge.progress_timeout"}
+"""Settings that the earlier version did not have."""
 
 
 @pytest.fixture
