@@ -258,7 +258,7 @@ class World:
         self._order_what_is_left(process)
         if self._gaps is not None:
             self._compare(self._gaps, 1.0)
-        if self._rounds % 50 == 0:  # after a mark, such as a heartbeat, there may be no cut: commit something uncaptured
+        if self._rounds % 50 == 0:  # after a mark alone there is no cut: commit something uncaptured
             self.database.commit(self.database.begin())
         for _ in range(3):
             self._task()

@@ -20,7 +20,7 @@ from cdcflow import local
 FORMATS = ("delta", "iceberg")
 
 
-@pytest.fixture(params=["local"])
+@pytest.fixture(params=["local", "spark"])
 def stored(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stored]:
     """A log and its warehouses, of one engine, where they were written: Iceberg stores whole paths."""
     folder = FIXED / str(request.param)
