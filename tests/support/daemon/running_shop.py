@@ -63,7 +63,8 @@ class DaemonFolder:
         return dict(answer)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in self.output.read_text().splitlines()]
+        whole, _, _ = self.output.read_text().rpartition("\n")  # the daemon may be writing the last line
+        found = [json.loads(line) for line in whole.splitlines()]
         return [event for event in found if event["event"] == name]
 
     def end(self) -> None:
