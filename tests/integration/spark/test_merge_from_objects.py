@@ -139,7 +139,7 @@ def test_file_that_is_missing_locally_and_in_the_bucket_is_named(log: ObjectLog,
         segments.present(place, files, tmp_path)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["alone", "layout"])
 def test_live_view_reads_a_small_tail_from_copies(
     spark: SparkSession, log: ObjectLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
