@@ -11,7 +11,7 @@ from tests.servers.postgres import PostgresServer
 from tests.support.daemon.running_backfill import Backfilled, Execute, Sizes, each_setting_applies
 from tests.support.daemon.running_shop import DaemonFolder
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.long]
 
 
 def test_each_setting_of_a_backfill_applies_while_the_daemon_runs(

@@ -11,7 +11,7 @@ from tests.servers.mysql import MySQLDatabase
 from tests.support.daemon.running_backfill import Backfilled, Execute, Sizes, each_setting_applies
 from tests.support.daemon.running_shop import DaemonFolder
 
-pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
+pytestmark = [pytest.mark.mysql, pytest.mark.long]
 
 SIZES = Sizes(slow=1000, capped=120, few=1000, many=2000)
 """No chunk is shortened below 1,000 rows because of the time that it takes (`engine.key_chunks`)."""
