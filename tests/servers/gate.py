@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Literal
 from urllib.parse import parse_qs
+
+from tests.servers.http_threads import ThreadedServer
 
 LOST: Literal["lost"] = "lost"
 CUT: Literal["cut"] = "cut"
@@ -48,7 +49,7 @@ class Answer:
 Rule = Callable[[Request], Answer | Literal["lost", "cut"] | None]
 
 
-class HttpGate:
+class HttpGate(ThreadedServer):
     """A context manager. `rule` and `change` (of an answer of the server) may be set at any time; `requests` are those
     so far."""
 
@@ -57,23 +58,7 @@ class HttpGate:
         self.requests: list[Request] = []
         self.rule: Rule = lambda request: None
         self.change: Callable[[Request, Answer], Answer] = lambda request, answer: answer
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-
-    @property
-    def uri(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+        super().__init__(_handler(self))
 
     def decide(self, request: Request) -> Answer | Literal["lost", "cut"] | None:
         return self.rule(request)

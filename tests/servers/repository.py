@@ -6,10 +6,11 @@ import http.server
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+
+from tests.servers.http_threads import ThreadedServer
 
 
-class Repository:
+class Repository(ThreadedServer):
     """Serves a folder on loopback. A context manager.
 
     `refuses` is what an n-th request gets instead of its answer, once for each path: an HTTP status, or 0 for a
@@ -21,18 +22,8 @@ class Repository:
         self.refused: list[str] = []
         self._folder, self._every, self._status = folder, every, refuses
         self._lock = threading.Lock()
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+        super().__init__(self._handler())
+        self.url = f"{self.uri}/"
 
     def _refuses(self, request: str) -> bool:
         with self._lock:

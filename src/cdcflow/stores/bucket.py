@@ -217,7 +217,11 @@ class Bucket:
             return False
         return True
 
+    def _prepare_request(self) -> None:
+        """Called before each request: a subclass clears `_stores` if the keys are no longer the current ones."""
+
     def _store(self, within: timedelta) -> S3Store:
+        self._prepare_request()
         found = self._stores.get(within)
         if found is None:
             found = self._stores[within] = _open_store(self.name, self.address, within)

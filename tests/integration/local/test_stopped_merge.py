@@ -45,7 +45,7 @@ def config(tmp_path: Path) -> Config:
     for table in made:
         log.state(table)
     log.segment([(table, "r", {"id": 1}) for table in made])
-    source = {"kind": "postgres", "url": "postgresql://nobody@127.0.0.1:1/none"}
+    source = {"kind": "postgres", "url": "postgresql://reader@127.0.0.1:1/none"}
     merge = {"engine": "local", "warehouse": str(tmp_path / "lake"), "every": "1s"}
     return Config.model_validate({"source": source, "log": {"path": str(tmp_path / "log")}, "merge": merge})
 

@@ -17,6 +17,7 @@ from cdcflow.tables.job.maintenance import UpkeepPolicy, UpkeepReport, upkeep
 from cdcflow.tables.local import file_rewrites, unneeded_files
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.iceberg_catalogs import embedded_catalog
+from cdcflow.tables.local.iceberg_files import TableIO
 
 ORDERS = make_table("orders", id="int64", v="int32")
 LATER_S = 10.0
@@ -118,6 +119,20 @@ def test_files_that_no_commit_named_are_deleted_when_they_are_old(
     maintained(warehouse)
     assert {name for name, path in planted.items() if path.exists()} == {"young.parquet", "old.txt"}
     assert rows(warehouse, 5) == cuts[5]
+
+
+def test_needed_files_under_other_names_are_not_taken_for_abandoned(
+    warehouse: Path, cuts: dict[int, list[tuple[int, int]]], tmp_path: Path
+) -> None:
+    """Two paths may lead to a folder. Then no file has the name that a snapshot has for it, and all are needed."""
+    link = tmp_path / "link"
+    link.symlink_to(warehouse / "public/orders")
+    with closing(embedded_catalog(warehouse)) as catalog:
+        found = catalog.load_table("public.orders")
+        assert isinstance(found.io, TableIO)
+        moved = found.metadata.model_copy(update={"location": f"file://{link}"})
+        later = time.time() + LATER_S
+        assert not unneeded_files.abandoned_files(moved, found.metadata_location, found.io, later)
 
 
 def test_table_of_cuts_does_not_grow_with_each_publication(

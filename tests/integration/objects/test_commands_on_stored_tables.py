@@ -55,7 +55,7 @@ def test_tables_in_a_bucket_need_no_spark(
     access = {k: stored[k] for k in ("endpoint", "access_key", "secret_key")}
     config = tmp_path / "cdcflow.yaml"
     settings = {
-        "source": {"kind": "postgres", "url": "postgresql://nobody@127.0.0.1:1/shop"},
+        "source": {"kind": "postgres", "url": "postgresql://reader@127.0.0.1:1/shop"},
         "log": {"objects": {**stored, "cache": str(tmp_path / "cache")}},
         "merge": {"engine": engine, "warehouse": f"s3://{bucket}/ware", "objects": access, "keep": "7d"},
     }

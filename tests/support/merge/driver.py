@@ -25,7 +25,7 @@ from cdcflow.tables.paths import Warehouse
 
 def main(text: str) -> None:
     told = json.loads(text)
-    engine.lease = lambda *_: nullcontext()  # type: ignore[assignment,attr-defined]  # as if each thought the other dead
+    engine.lease = lambda *_: nullcontext()  # type: ignore[attr-defined]  # as if each thought the other dead
     iceberg_branch.ROWS_MIN = told.get("branch_rows", iceberg_branch.ROWS_MIN)
     scratch = Path(told["scratch"])
     objects = Objects.model_validate(told["log"])

@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 from urllib.parse import unquote, urlsplit
+
+from tests.servers.http_threads import ThreadedServer
 
 Fault = Literal["cut", "lost", "busy", "slow"]
 """`cut`: the connection ends before the store gets the request; `lost`: the store does it, and the answer is lost;
@@ -33,7 +35,7 @@ class StoreRequest:
         return self.method == "GET" and "list-type" in self.name
 
 
-class StoreProxy:
+class StoreProxy(ThreadedServer):
     """Forwards the requests to a store on a port. A context manager. `fault` decides about each."""
 
     def __init__(self, port: int) -> None:
@@ -41,19 +43,8 @@ class StoreProxy:
         self.fault: Callable[[StoreRequest], Fault | None] = lambda _: None
         self._target = port
         self._lock = threading.Lock()
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(5)
+        super().__init__(self._handler())
+        self.endpoint = self.uri
 
     def forget(self) -> None:
         """Count from 1 again, without faults."""

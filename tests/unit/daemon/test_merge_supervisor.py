@@ -77,7 +77,7 @@ class Daemon:
         self._running: Any = None
 
     def config(self, **merge: object) -> Config:
-        source = {"kind": "postgres", "url": "postgresql://nobody@127.0.0.1:1/none"}
+        source = {"kind": "postgres", "url": "postgresql://reader@127.0.0.1:1/none"}
         settings = {"every": "10ms", "warehouse": str(self.folder / "lake"), **merge}
         return Config.model_validate({"source": source, "log": {"path": str(self.folder)}, "merge": settings})
 

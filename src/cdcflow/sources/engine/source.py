@@ -149,10 +149,6 @@ class SqlSource(ABC, Generic[C, S, E]):
         """Which of these tables, which came up since `prepare`, cannot be captured yet."""
         return ()
 
-    def _compare(self, selected: Selected[E], tables: Sequence[Table]) -> Comparison:
-        """See `Comparison`. The state is the one of the log that is compared."""
-        raise NotImplementedError
-
     def _policies_of(self, state: S) -> Policies | None:
         """How values were kept when a state was stored, or None if it lacks that."""
         return None
@@ -238,11 +234,6 @@ class SqlSource(ABC, Generic[C, S, E]):
             raise ValueError("a stream begins at a position; `prepare` gives the first one")
         return self._open_stream(checkpoint.position, state, open_spool)
 
-    def comparison(self, checkpoint: Checkpoint) -> Comparison:
-        self._state = self._read_state(checkpoint.source)
-        selected = self._select(self._state)
-        return self._compare(selected, list(self._describe(selected)))
-
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
         checkpoint = newest()
         try:
@@ -267,6 +258,19 @@ class SqlSource(ABC, Generic[C, S, E]):
 
     def _policies_before(self, before: S | None) -> Policies | None:
         return None if before is None else self._policies_of(before)
+
+
+class ComparableSource(SqlSource[C, S, E]):
+    """A source whose tables `cdcflow verify` can compare."""
+
+    @abstractmethod
+    def _compare(self, selected: Selected[E], tables: Sequence[Table]) -> Comparison:
+        """See `Comparison`. The state is the one of the log that is compared."""
+
+    def comparison(self, checkpoint: Checkpoint) -> Comparison:
+        self._state = self._read_state(checkpoint.source)
+        selected = self._select(self._state)
+        return self._compare(selected, list(self._describe(selected)))
 
 
 def position_to_begin(again: Callable[[], T], first: Callable[[], T], *, is_loss_accepted: bool) -> T:

@@ -28,7 +28,7 @@ from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.policies import ByShape, ColumnPolicy, Policies
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.engine.source import Begun, Sizes, SqlSource, Start, position_to_begin
+from cdcflow.sources.engine.source import Begun, ComparableSource, Sizes, Start, position_to_begin
 from cdcflow.sources.mysql import binlog_status, doctor, overlap, samples, second_opinion
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
@@ -61,7 +61,7 @@ LOOK_WAIT_S = 2.0
 """How long `continues` waits for logged transactions to become visible."""
 
 
-class MySQLSource(SqlSource[Connection, MySQLState, CatalogTable]):
+class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
     """Implements `cdcflow.ports.Source`. Connects only when a method needs it.
 
     `secret` returns the password, read again for every connection; None: the server requires none. `wait_s` is how long

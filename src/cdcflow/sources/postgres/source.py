@@ -26,7 +26,7 @@ from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.policies import ByShape, Policies
 from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.engine.source import Begun, Sizes, SqlSource, Start
+from cdcflow.sources.engine.source import Begun, ComparableSource, Sizes, Start
 from cdcflow.sources.postgres import publication, samples, slot
 from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected
 from cdcflow.sources.postgres.catch_up import Windows
@@ -62,7 +62,7 @@ OLDER_WAIT_S = 60.0
 WINDOWS = Windows()
 
 
-class PostgresSource(SqlSource[Connection, PostgresState, CatalogTable]):
+class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
     """Implements `cdcflow.ports.Source`. It connects with the first query, not before.
 
     `secret` returns the password, and is called for every connection; None: the server needs none. `windows` decides

@@ -3,10 +3,8 @@ lease."""
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -16,12 +14,12 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.stores import StoreAddress
 from cdcflow.spark.jars import log_store
 from cdcflow.spark.runtime.failures import first_line
-from cdcflow.tables.paths import LEASE, Warehouse
+from cdcflow.tables.job.store_lease import store_lease
+from cdcflow.tables.paths import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RENEWED_EVERY_S, LEASED_FOR_S = 15.0, 60.0
 
 _log = structlog.get_logger()
 
@@ -149,96 +147,56 @@ def _path(spark: SparkSession, place: str) -> tuple[Any, Any]:
     return path, path.getFileSystem(_hadoop(spark))
 
 
-@contextmanager
-def lease(spark: SparkSession, warehouse: Warehouse) -> Iterator[None]:
-    """Hold a lease so that one merge at a time works in a warehouse of several machines, as far as a store can
-    guarantee it. The lease only saves work: the format's own commit keeps the tables correct. The lease of a killed
-    merge blocks others for a minute.
-
-    Raises:
-        SinkUnavailable: another merge holds it.
-    """
-    there = _Lease(spark, warehouse)
-    there.take()
-    stop = threading.Event()
-    renewing = threading.Thread(target=there.renew_until, args=(stop,), name="cdcflow lease", daemon=True)
-    renewing.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        renewing.join()
-        there.release()
+def lease(spark: SparkSession, warehouse: Warehouse) -> AbstractContextManager[None]:
+    """See `cdcflow.tables.job.store_lease`: the same object, through Hadoop's file systems."""
+    return store_lease(_HadoopFolder(spark, warehouse))
 
 
-class _Lease:
-    """A file that names the merge that holds the lease; its modification time is the last renewal, by the store's
-    clock."""
+class _HadoopFolder:
+    """Implements `LeaseFolder` on a warehouse."""
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse) -> None:
-        jvm: Any = spark._jvm
+        self._spark = spark
         self._warehouse = warehouse
-        self._path = jvm.org.apache.hadoop.fs.Path(warehouse.location_of((LEASE,)))
-        self._asked = jvm.org.apache.hadoop.fs.Path(warehouse.location_of((f"{LEASE}.{uuid.uuid4()}",)))
-        self._holder = uuid.uuid4().hex.encode()
-        try:
-            self._files = self._path.getFileSystem(_hadoop(spark))
-        except Exception as error:
-            raise _away(f"reading {warehouse}", error) from error
+        self.location = str(warehouse)
 
-    def take(self) -> None:
-        try:
-            held_ms = self._held_ms()
-            if held_ms is not None and held_ms < LEASED_FOR_S * 1000:
-                raise SinkUnavailable(
-                    f"merging into {self._warehouse}: another merge works there, or did {held_ms / 1000:.0f} s ago",
-                    remedy=f"try again when it is done; the lease of a merge that was killed expires after "
-                    f"{LEASED_FOR_S:.0f} s",
-                    runbook="busy",
-                )
-            self._write(self._path)
-        except SinkUnavailable:
-            raise
-        except Exception as error:
-            raise _away(f"merging into {self._warehouse}", error) from error
+    def create(self, name: str, content: bytes) -> None:
+        # Hadoop's check is no condition of the write: see `store_lease` for what the lease is worth.
+        if read_object(self._spark, self._place_of(name)) is not None:
+            raise FileExistsError(17, "another process has created it", self._place_of(name))
+        self.replace(name, content)
 
-    def renew_until(self, stop: threading.Event) -> None:
-        while not stop.wait(RENEWED_EVERY_S):
-            try:
-                if self._is_ours():
-                    self._write(self._path)
-            except Exception as error:  # noqa: BLE001  whatever the error is, the merge is just as correct
-                _log.warning("the lease on the warehouse was not renewed", reason=first_line(error))
+    def replace(self, name: str, content: bytes) -> None:
+        write_object(self._spark, self._place_of(name), content.decode())
 
-    def release(self) -> None:
-        try:
-            if self._is_ours():
-                self._files.delete(self._path, False)
-        except Exception as error:  # noqa: BLE001  as above
-            _log.warning("the lease on the warehouse was not given back", reason=first_line(error))
+    def read_each(self, names: Sequence[str]) -> list[bytes | None]:
+        found = [read_object(self._spark, self._place_of(name)) for name in names]
+        return [None if text is None else text.encode() for text in found]
 
-    def _held_ms(self) -> float | None:
-        """Return the time since the lease was last renewed, in milliseconds; `None` if no merge holds it."""
-        if not self._files.exists(self._path):
-            return None
-        self._write(self._asked)
-        now = self._files.getFileStatus(self._asked).getModificationTime()
-        self._files.delete(self._asked, False)
-        return float(now - self._files.getFileStatus(self._path).getModificationTime())
+    def modified_at(self, name: str) -> float:
+        place = self._place_of(name)
+        with _asking(f"reading {place}"):
+            path, files = _path(self._spark, place)
+            if files.exists(path):
+                return float(files.getFileStatus(path).getModificationTime()) / 1000
+        raise FileNotFoundError(2, "no such object", place)
 
-    def _is_ours(self) -> bool:
-        if not self._files.exists(self._path):
-            return False
-        stream = self._files.open(self._path)
-        try:
-            return bytes(stream.readAllBytes()) == self._holder
-        finally:
-            stream.close()
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            with _asking(f"removing {self._place_of(name)}"):
+                path, files = _path(self._spark, self._place_of(name))
+                files.delete(path, False)
 
-    def _write(self, path: Any) -> None:
-        stream = self._files.create(path, True)
-        stream.write(self._holder)
-        stream.close()
+    def _place_of(self, name: str) -> str:
+        return self._warehouse.location_of((name,))
+
+
+@contextmanager
+def _asking(attempted: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise _away(attempted, error) from error
 
 
 def _hadoop(spark: SparkSession) -> Any:  # Any: py4j gives whatever the other side has

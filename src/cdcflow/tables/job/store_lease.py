@@ -1,4 +1,4 @@
-"""The lease of a merge in an object store, as Spark's merge takes it too (`cdcflow.spark.runtime.stores`).
+"""The lease of a merge in an object store, for each engine.
 
 An object names the merge that holds the lease, and when it was written is the last renewal, by the store's clock. A
 store has no lock that ends with its process, so the lease only saves work: the commits of the tables decide. The lease
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import structlog
 
 from cdcflow.errors import CdcflowError, SinkUnavailable
-from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.paths import LEASE
 
 RENEWED_EVERY_S, LEASED_FOR_S = 15.0, 60.0
@@ -23,8 +23,24 @@ RENEWED_EVERY_S, LEASED_FOR_S = 15.0, 60.0
 _log = structlog.get_logger()
 
 
+class LeaseFolder(Protocol):
+    """What the lease needs of a warehouse: see the methods of `cdcflow.tables.folders.WarehouseFolder`."""
+
+    location: str
+
+    def create(self, name: str, content: bytes) -> None: ...
+
+    def replace(self, name: str, content: bytes) -> None: ...
+
+    def read_each(self, names: Sequence[str]) -> list[bytes | None]: ...
+
+    def modified_at(self, name: str) -> float: ...
+
+    def delete(self, names: Sequence[str]) -> None: ...
+
+
 @contextmanager
-def store_lease(warehouse: WarehouseFolder, attempted: str = "merging into") -> Iterator[None]:
+def store_lease(warehouse: LeaseFolder, attempted: str = "merging into") -> Iterator[None]:
     """Hold the lease that lets one merge, or one maintenance step, at a time work in a warehouse.
 
     Raises:
@@ -44,7 +60,7 @@ def store_lease(warehouse: WarehouseFolder, attempted: str = "merging into") -> 
 
 
 class _StoredLease:
-    def __init__(self, warehouse: WarehouseFolder, attempted: str) -> None:
+    def __init__(self, warehouse: LeaseFolder, attempted: str) -> None:
         self._warehouse = warehouse
         self._attempted = attempted
         self._holder = uuid.uuid4().hex.encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from cdcflow.errors import ConfigurationError
@@ -41,9 +41,14 @@ class RenewedBucket(Bucket):
     def upload(self, name: str, content: bytes) -> None:
         self._request(lambda: super(RenewedBucket, self).upload(name, content))
 
-    def _request(self, request: Callable[[], _Answer]) -> _Answer:
+    def delete(self, names: Sequence[str]) -> None:
+        self._request(lambda: super(RenewedBucket, self).delete(names))
+
+    def _prepare_request(self) -> None:
         if self._keys is not None and self._keys.is_due and self._keys.renew():
             self._stores.clear()
+
+    def _request(self, request: Callable[[], _Answer]) -> _Answer:
         try:
             return request()
         except ConfigurationError:

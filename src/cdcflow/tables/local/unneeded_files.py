@@ -47,20 +47,20 @@ def files_of_expired(before: TableMetadata, after: TableMetadata, io: TableIO) -
 
 def abandoned_files(metadata: TableMetadata, location: str, io: TableIO, before: float) -> list[str]:
     """Return files in the table's folders that were written before a time, in seconds since 1970, and that no snapshot
-    names. `location`: of the current metadata."""
-    old = [place for place, written in _entries(metadata, io) if written < before and place.endswith(_SUFFIXES)]
+    names; none, if a manifest or a row's file that snapshots name is not in these folders. `location`: of the current
+    metadata."""
+    there = dict(_entries(metadata, io))
+    old = [place for place, written in there.items() if written < before and place.endswith(_SUFFIXES)]
     if not old:
         return []
     manifests = _manifests(metadata.snapshots, io)
-    named = {
-        location,
-        *(entry.metadata_file for entry in metadata.metadata_log),
-        *(snapshot.manifest_list for snapshot in metadata.snapshots),
-        *manifests,
-        *_files(manifests.values(), io, live=False),
-        *_statistics(metadata),
-    }
-    known = set(map(_plain, named))
+    files = set(_files(manifests.values(), io, live=False))
+    needed = {*manifests, *_files(manifests.values(), io, live=True)}
+    if not set(map(_plain, needed)) <= set(map(_plain, there)):
+        return []  # a writer names places in another way, and by names alone needed files would seem abandoned
+    lists = {snapshot.manifest_list for snapshot in metadata.snapshots}
+    logged = {entry.metadata_file for entry in metadata.metadata_log}
+    known = set(map(_plain, {location, *logged, *lists, *manifests, *files, *_statistics(metadata)}))
     return [place for place in old if _plain(place) not in known]
 
 
