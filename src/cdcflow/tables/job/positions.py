@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -230,6 +231,12 @@ class Positions:
         ]
         source = json.loads(before.properties.get(statement.IDENTITY_PROPERTY, "null"))
         if strangers or source != self.source(table):
+            if _differ_in_case(source, self.source(table)):
+                raise CannotFollow(
+                    f"table {table} cannot be merged: the catalog does not distinguish its name from that of table"
+                    f" {source['schema']}.{source['name']}",
+                    remedy="rename one of the two at the source, or exclude it from the capture",
+                )
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not "
                 f"merged from table {table} of this log",
@@ -350,3 +357,12 @@ def overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
         remedy="nothing is lost; merge again",
         runbook="busy",
     )
+
+
+def _differ_in_case(source: Any, ours: dict[str, str]) -> bool:
+    """Return whether a table was merged from a table of this log whose name differs in the case of letters only."""
+    if not isinstance(source, dict) or source == ours:
+        return False
+    return {name: str(value).casefold() for name, value in source.items()} == {
+        name: value.casefold() for name, value in ours.items()
+    }

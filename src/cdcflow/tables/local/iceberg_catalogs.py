@@ -178,8 +178,9 @@ class TableCatalog:
             properties["location"] = self._warehouse.location_of((f"{namespace[0]}.db",))  # as Iceberg's own client
         try:
             catalog.create_namespace_if_not_exists(namespace, properties)
-        except SQLAlchemyError:
-            if not catalog.namespace_exists(namespace):  # otherwise another table's thread was faster
+        except Exception:
+            # Another table's thread may have been faster, for which servers have different errors.
+            if not catalog.namespace_exists(namespace):
                 raise
 
     def _check_name(self, identifier: Identifier) -> None:
