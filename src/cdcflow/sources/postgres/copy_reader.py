@@ -127,17 +127,11 @@ class CopyReader:
         messages: list[bytes] = []
         aside: list[tuple[int, bytes]] = []
         size = 0
-        more = ended = False
-        get = self._pg.get_copy_data
+        more = ended = has_read = has_new = False
         while not (more or ended):
-            self._pg.consume_input()
-            came = False
-            while True:
-                length, view = get(1)
-                if length <= 0:
-                    ended = length < 0
-                    break
-                came = True
+            length, view = self._pg.get_copy_data(1)
+            if length > 0:
+                has_read, has_new = False, True
                 data = view.tobytes()  # bytes, which the garbage collector need not scan: half the time
                 if self._kind == "stream" and data[0] != _W:
                     aside.append((len(messages), data))
@@ -147,14 +141,19 @@ class CopyReader:
                 if data:
                     messages.append(data)
                     size += len(data)
-                if size > bytes_max or len(messages) >= messages_max:
-                    more = True
-                    break
-            if not came:
-                break
-            if linger_s > 0 and not (more or ended):
+                more = size > bytes_max or len(messages) >= messages_max
+            elif length < 0:
+                ended = True
+            elif not has_read:
+                # Only once all that libpq has was taken: it moves its whole buffer at each read.
+                self._pg.consume_input()
+                has_read = True
+            elif has_new and linger_s > 0:
                 time.sleep(_NAP_S)
                 linger_s -= _NAP_S
+                has_read = has_new = False
+            else:
+                break
         return CopyBatch(join_messages(messages), aside, more, ended)
 
     def _row_message(self, data: bytes) -> bytes:

@@ -161,7 +161,7 @@ class _HadoopFolder:
         self.location = str(warehouse)
 
     def create(self, name: str, content: bytes) -> None:
-        # Hadoop's check is no condition of the write: see `store_lease` for what the lease is worth.
+        # Hadoop checks first, then writes; another process may come between (`store_lease`: what the lease is worth).
         if read_object(self._spark, self._place_of(name)) is not None:
             raise FileExistsError(17, "another process has created it", self._place_of(name))
         self.replace(name, content)

@@ -145,30 +145,32 @@ cdef class Drain:
         return data, lengths
 
     cdef int _take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max) noexcept nogil:
-        """Read until nothing more has arrived (0), a bound (1), the end (-1), a failure (-2), no memory (-3), or a
-        message that is not XLogData (2)."""
+        """Take until nothing more has arrived (0), a bound (1), the end (-1), a failure (-2), no memory (-3), or a
+        message that is not XLogData (2).
+
+        The socket is read only once all that libpq has was taken. Otherwise its buffer would grow without limit, and
+        libpq moves the whole buffer at each read."""
         cdef char *message
         cdef int length, kept
-        cdef bint came
+        cdef bint has_read = False
         while True:
-            if not self._consume(self._connection):
-                return -2
-            came = False
-            while True:
-                length = self._get(self._connection, &message, 1)
-                if length <= 0:
-                    break
-                came = True
-                kept = self._keep(message, length)
-                self._free(message)
-                if kept != 0:
-                    return kept
-                if self._size > bytes_max or self._count >= messages_max:
-                    return 1
+            length = self._get(self._connection, &message, 1)
             if length < 0:
                 return length
-            if not came:
-                return 0
+            if length == 0:
+                if has_read:
+                    return 0
+                if not self._consume(self._connection):
+                    return -2
+                has_read = True
+                continue
+            has_read = False
+            kept = self._keep(message, length)
+            self._free(message)
+            if kept != 0:
+                return kept
+            if self._size > bytes_max or self._count >= messages_max:
+                return 1
 
     cdef int _keep(self, char *message, int length) noexcept nogil:
         cdef char *at
