@@ -87,12 +87,13 @@ demo-servers: $(if $(filter local,$(ENGINE)),,$(INSTALLED))
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 .PHONY: servers
-servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, brokers, object store, registry, Debezium, Docker's parsers
+servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, brokers, object store, registry, readers, Debezium, Docker's parsers
 	@$(BIN)/python -m tests.servers.mysql
 	$(BIN)/python -m tests.servers.kafka
 	$(BIN)/python -m tests.servers.objects
 	$(BIN)/python -m tests.servers.registry
 	$(BIN)/python -m tests.servers.catalogs
+	$(BIN)/python -m tests.servers.readers
 	$(BIN)/python -m tests.support.publish.debezium
 	$(BIN)/python -m tests.support.docker.compose_files
 
