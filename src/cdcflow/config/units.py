@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from cdcflow.errors import ConfigurationError
 
@@ -16,7 +16,9 @@ def with_unit(units: dict[str, float] | dict[str, int], example: str) -> BeforeV
     """Accepts a text with one of these units in addition to a plain number."""
 
     def parse(value: object) -> object:
-        if isinstance(value, bool) or not isinstance(value, str):
+        if isinstance(value, bool):  # `on` and `yes` are booleans in YAML, and pydantic takes them for 1
+            raise ValueError(f"must be a number with a unit, such as {example}")
+        if not isinstance(value, str):
             return value
         text = value.strip().lower()
         for unit in sorted(units, key=len, reverse=True):
@@ -30,9 +32,17 @@ def with_unit(units: dict[str, float] | dict[str, int], example: str) -> BeforeV
     return BeforeValidator(parse)
 
 
+def _at_most(seconds: float) -> float:
+    """Refuse what clocks and waits of the system cannot hold, and infinity, which JSON cannot."""
+    if not seconds <= SECONDS_MAX:
+        raise ValueError(f"must be at most {SECONDS_MAX / TIMES['d']:.0f}d")
+    return seconds
+
+
+SECONDS_MAX = 36_500 * TIMES["d"]
 Bytes = Annotated[int, with_unit(BYTES, "64MiB"), Field(gt=0)]
-Seconds = Annotated[float, with_unit(TIMES, "10s"), Field(gt=0)]
-SecondsOrNone = Annotated[float, with_unit(TIMES, "10m"), Field(ge=0)]
+Seconds = Annotated[float, with_unit(TIMES, "10s"), Field(gt=0), AfterValidator(_at_most)]
+SecondsOrNone = Annotated[float, with_unit(TIMES, "10m"), Field(ge=0), AfterValidator(_at_most)]
 
 
 def byte_count(text: str) -> int:

@@ -95,7 +95,7 @@ class Merge(Settings):
     replaced. Default: half of the machine's, or of its container's."""
     progress_timeout: Seconds = 1800.0
     """The merge process of `cdcflow run` is ended if a merge makes no progress for this long, for example at one table;
-    the next try gets twice the time."""
+    the next try gets twice the time. Less than `15s` counts as that."""
     spark: dict[str, str] = Field(default_factory=dict)
     """Spark's own settings, which win over those of cdcflow: `{spark.master: "spark://host:7077"}` runs the merge on a
     cluster ([merge.md](merge.md#on-a-cluster)); `spark.jars` are added to those of cdcflow."""

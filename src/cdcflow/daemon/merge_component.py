@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import sys
 import threading
@@ -39,6 +40,9 @@ LIST_EVERY_S = 5.0
 """How often the processes that belong to a merge are listed; their memory is read more often."""
 SILENT_MAX_S = 60.0
 """A merge process sends a beat every two seconds; one that does not for this long is ended."""
+PATIENCE_MIN_S = 15.0
+"""A shorter `merge.progress_timeout` counts as this: a healthy process takes seconds to start, and its beats may be
+late."""
 PAUSE_MAX_S = 300.0
 STEADY_S = 60.0
 """A merge process that ran for this long was no failure from the start: the pauses begin again at a second."""
@@ -133,7 +137,7 @@ class MergeSupervisor:
         self._tell = tell
         self._replace = replace
         self._bytes_max = config.merge.memory_max or machine_bytes() // 2
-        self._patience_s = config.merge.progress_timeout
+        self._patience_s = self._shortest_s = max(PATIENCE_MIN_S, config.merge.progress_timeout)
         self._before: MergeSupervisor | None = None
         self._waker = Waker()
         self._end_by: float | None = None
@@ -250,6 +254,7 @@ class MergeSupervisor:
             life.failure = failure
             self._note_failure("failed", failure.get("kind"), failure.get("reason"), failure.get("remedy"))
         if (merged := line.get("merged")) is not None:
+            life.failure = None
             self._note_merge(merged)
         if (state := line.get("state")) is not None:
             life.is_notified = life.is_notified and state != "merging"
@@ -259,7 +264,7 @@ class MergeSupervisor:
             self._state = {**known, "state": state, "since": since, **more}
 
     def _note_merge(self, merged: Mapping[str, Any]) -> None:
-        self._patience_s = self._config.merge.progress_timeout
+        self._patience_s = self._shortest_s
         if merged.get("cut") and not self._has_merged:
             self._has_merged = True
             self._tell("tables are merged", {**merged, "every": self._config.merge.every})
@@ -271,7 +276,7 @@ class MergeSupervisor:
         known = self._failing or {}
         since = known.get("since", _now())
         self._failing = {"cause": cause, "kind": kind, "reason": reason, "remedy": remedy, "since": since}
-        if (known.get("kind"), known.get("reason")) != (kind, reason):
+        if (known.get("kind"), _gist(known.get("reason"))) != (kind, _gist(reason)):
             self._tell("merge failed", {"kind": kind, "reason": reason, "remedy": remedy})
 
     def _check(self, life: _Watched) -> None:
@@ -305,6 +310,7 @@ class MergeSupervisor:
             self._waker.wait(None, left)
 
 
+_NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f.,:-]*")
 _MEMORY = "raise merge.memory_max if the machine has more memory, or merge on another machine: run --no-merge here"
 _STUCK = "check what it waits for, such as a store or a cluster; the next try gets twice the time"
 
@@ -318,6 +324,11 @@ def _end_of(life: _Watched, code: int) -> _End:
     number = -code or signal.SIGTERM
     why = "; the kernel does this when memory runs out" if number == signal.SIGKILL else ""
     return _End("killed", f"signal {signal.Signals(number).name}{why}", None)
+
+
+def _gist(reason: str | None) -> str | None:
+    """A reason without its numbers: names of files with random parts, ages, counts. They differ each time."""
+    return None if reason is None else _NUMBER.sub("#", reason)
 
 
 def _megabytes(count: int) -> str:

@@ -245,7 +245,7 @@ class Bucket:
             raise self._refusal(attempt, error) from None
 
     def _refusal(self, attempt: str, error: Exception) -> CdcflowError:
-        found = refusals.refused_or_away(attempt, error)
+        found = refusals.refused_or_away(attempt, error, self.address.endpoint)
         if isinstance(found, ConfigurationError):
             self._stores.clear()  # so that a changed secret is read again
         if found.remedy is None or not self._names:

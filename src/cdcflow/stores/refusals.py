@@ -45,8 +45,8 @@ def is_beyond_end(error: Exception) -> bool:
     return "416" in text or "InvalidRange" in text or "Range started at" in text
 
 
-def refused_or_away(attempt: str, error: Exception) -> CdcflowError:
-    """The library's error as cdcflow's: `attempt` names the request and the object."""
+def refused_or_away(attempt: str, error: Exception, endpoint: str | None = None) -> CdcflowError:
+    """The library's error as cdcflow's: `attempt` names the request and the object, `endpoint` the store's address."""
     text = str(error)
     status, found = _STATUS.search(text), _CODE.search(text)
     code = found[1] if found is not None else next((known for known in _REMEDIES if known in text), None)
@@ -82,7 +82,14 @@ def refused_or_away(attempt: str, error: Exception) -> CdcflowError:
             remedy="change log.objects.access_key, log.objects.url or log.objects.endpoint",
             runbook="store-refuses",
         )
-    return SinkUnavailable(f"{attempt}: {said}", runbook="store-unreachable")
+    if status is not None:
+        return SinkUnavailable(f"{attempt}: {said}", runbook="store-unreachable")
+    where = "the store" if endpoint is None else endpoint
+    return SinkUnavailable(
+        f"{attempt}: {where} does not answer ({said})",
+        remedy=f"check that this machine reaches {where}, and that log.objects.endpoint is right",
+        runbook="store-unreachable",
+    )
 
 
 __all__ = ["BaseError", "is_missing", "refused_or_away"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
@@ -442,3 +443,22 @@ def test_token_in_a_file_is_found_next_to_the_settings(tmp_path: Path) -> None:
     """A relative path means the same wherever the command is started from."""
     text = WHOLE.replace('listen: "[::1]:8079"', "tokens: [{name: a, token: '${file:token}'}]")
     assert load(written(tmp_path, text)).service.tokens[0].token == f"${{file:{tmp_path}/token}}"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ("every: .inf", "merge.every must be at most 36500d"),
+        ("every: 1e300s", "merge.every must be at most 36500d"),
+        ("every: true", "merge.every must be a number with a unit, such as 10s"),
+        ("memory_max: yes", "merge.memory_max must be a number with a unit, such as 64MiB"),
+        ("memory_max: .inf", "merge.memory_max must be a finite number"),
+    ],
+)
+def test_amount_that_is_no_amount_is_refused(tmp_path: Path, wrong: str, expected: str) -> None:
+    """Infinity reaches another process as nothing at all, and `yes` would be one second or one byte."""
+    file = tmp_path / "cdcflow.yaml"
+    source = "source: {kind: postgres, url: postgresql://reader@127.0.0.1:1/none}"
+    file.write_text(f"{source}\nlog: {{path: log}}\nmerge: {{{wrong}}}\n")
+    with pytest.raises(ConfigurationError, match=re.escape(expected)):
+        load(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,21 @@ send(state="merging")
 send(failure={"kind": "ConfigurationError", "reason": "no room in the lake", "remedy": "make room"})
 sys.exit(78)
 """
+BUSY = """
+import uuid
+for number in range(20):
+    send(failure={"kind": "SinkUnavailable", "remedy": None,
+                  "reason": f"writing s3a://lake/x/_probe_{uuid.uuid4()}: another merge did {number} s ago"})
+send(failure={"kind": "SinkUnavailable", "reason": "no answer", "remedy": None})
+while True:
+    send(beat=True)
+    time.sleep(0.05)
+"""
+FAILS_LATER = """
+send(failure={"kind": "SinkUnavailable", "reason": "another merge works", "remedy": None})
+send(merged={"cut": 7})
+sys.exit(1)
+"""
 GARBLED = """
 print("not an object", flush=True)
 time.sleep(600)
@@ -101,6 +117,7 @@ class Daemon:
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     monkeypatch.setattr(merge_component, "POLL_EVERY_S", 0.02)
     monkeypatch.setattr(merge_component, "STOP_WITHIN_S", 0.5)
+    monkeypatch.setattr(merge_component, "PATIENCE_MIN_S", 0.1)
     made = Daemon(tmp_path)
     yield made
     made.end()
@@ -161,6 +178,32 @@ def test_failing_process_is_replaced_after_growing_pauses(daemon: Daemon, monkey
     pauses = [fields["next_in_seconds"] for event, fields in daemon.events if event == "merge process ended"]
     assert pauses[:2] == [1, 2]
     assert sum(event == "merge failed" for event, _ in daemon.events) == 1
+
+
+def test_short_time_for_progress_ends_no_healthy_process(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be ended before its second beat, again and again, and nothing would ever be merged."""
+    monkeypatch.setattr(merge_component, "PATIENCE_MIN_S", 15.0)
+    run_instead(monkeypatch, STUCK.replace("0.05", "0.2"))
+    daemon.start(progress_timeout="50ms")
+    daemon.wait_until(lambda s: s["state"] == "merging", "a merge")
+    time.sleep(1)
+    assert not any(daemon.wait_until(lambda s: s, "a status")["ends"].values())
+
+
+def test_reason_that_differs_by_its_numbers_is_one_event(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random names and ages are in many reasons: a warehouse that is busy would fill the daemon's output."""
+    run_instead(monkeypatch, BUSY)
+    daemon.start()
+    daemon.wait_until(lambda s: (s["failing"] or {}).get("reason") == "no answer", "the last failure")
+    assert [event for event, _ in daemon.events].count("merge failed") == 2
+
+
+def test_failure_that_is_over_is_no_reason_for_a_later_end(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_instead(monkeypatch, FAILS_LATER)
+    daemon.start()
+    failing = daemon.wait_until(lambda s: any(s["ends"].values()), "its end")["failing"]
+    assert failing["cause"] == "killed"
+    assert "exit code 1" in failing["reason"]
 
 
 def test_process_that_sends_anything_else_is_replaced(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

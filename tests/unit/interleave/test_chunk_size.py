@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -201,3 +204,52 @@ def test_chunk_is_a_range_unless_its_kind_specifies_otherwise() -> None:
     """A source reads what the kind specifies."""
     chunk = Chunk(ORDERS.id, 1, 1, "all", None, size=1, low=Token("1/1/low"))
     assert (chunk.kind, chunk.keys, chunk.single_connection) == ("range", None, False)
+
+
+def read_while_busy(
+    reading: Reading, seconds_of: Callable[[Chunk], float], opening_s: float, windows: int
+) -> list[int]:
+    """Read while each window has a transaction that waits for it; return the sizes of the chunks."""
+    sizes = []
+    for _ in range(windows):
+        chunk = reading.next_chunk()
+        sizes.append(chunk.size)
+        reading.units += chunk.size
+        rows = pa.record_batch([pa.array(np.arange(chunk.size))], schema=ORDERS.row_schema)
+        run: Run = reads(ORDERS, [rows], Position("0"), 0)
+        snapshot = XidSnapshot(1, 1, frozenset())
+        read = ChunkRead(chunk, run, ORDERS, (snapshot,), str(reading.units), reading.units, seconds=seconds_of(chunk))
+        read = replace(read, opening_seconds=opening_s)
+        reading.choice.adapt_size(read, holding=True, live=True)
+        reading.choice.count_in(read, 0, held=True, live=True)
+    return sizes
+
+
+def test_chunks_of_a_distant_source_have_more_than_a_row_although_it_is_written_to() -> None:
+    """One round trip takes longer than a chunk should: smaller chunks are no quicker, and would take days."""
+    round_trip_s, unit_s = 0.025, 0.0001
+    seconds_of = lambda chunk: round_trip_s + chunk.size * unit_s  # noqa: E731
+    sizes = read_while_busy(Reading(), seconds_of, 3 * round_trip_s, 40)
+    assert min(sizes[-20:]) > 100
+    assert max(map(unit_s.__mul__, sizes)) <= 3 * round_trip_s, "rows take no longer than opening the table"
+
+
+def test_chunks_grow_again_on_a_machine_that_lets_half_of_the_reads_wait() -> None:
+    """Shrinking more after a slow read than growing after a fast one ends at one row, whatever is set."""
+    clock = np.random.default_rng(7)
+    unit_s, wait_s = 0.0001, 0.04
+    seconds_of = lambda chunk: chunk.size * unit_s + wait_s * (clock.random() < 0.5)  # noqa: E731
+    sizes = read_while_busy(Reading(), seconds_of, 0.001, 400)
+    assert np.median(sizes[100:]) > 30, "of the 100 that 10 ms are enough for"
+    assert max(sizes) <= 200
+
+
+def test_chunk_does_not_grow_after_a_slow_one() -> None:
+    """Rows that are dense again after empty pages: the fast ones before must not make chunks longer and longer."""
+    reading = Reading()
+    sizes = read_while_busy(reading, lambda chunk: chunk.size * 1e-6, 0.001, 8)
+    grown = reading.next_chunk().size
+    assert grown > 16 * sizes[0]
+    dense = read_while_busy(reading, lambda chunk: chunk.size * 0.001, 0.001, 6)
+    assert max(dense) == grown
+    assert dense[-1] == 10

@@ -129,3 +129,14 @@ def test_error_of_a_machine_without_keys_names_the_settings_for_them() -> None:
     found = refusals.refused_or_away("reading x", GenericError(text))
     assert isinstance(found, SinkUnavailable)
     assert "log.objects.access_key" in (found.remedy or "")
+
+
+def test_store_that_does_not_answer_is_named_with_its_address() -> None:
+    """The URL of a bucket does not show where it is; a wrong endpoint is the most common mistake."""
+    found = refusals.refused_or_away(
+        "writing x", GenericError("a - HTTP error: error sending request"), "http://lake:9"
+    )
+    assert "http://lake:9 does not answer (HTTP error: error sending request)" in str(found)
+    assert found.remedy == "check that this machine reaches http://lake:9, and that log.objects.endpoint is right"
+    slow = refusals.refused_or_away("writing x", GenericError(answer("503 Slow Down", "SlowDown")), "http://lake:9")
+    assert "does not answer" not in str(slow)

@@ -16,7 +16,7 @@ from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned, PlanTable
 from cdcflow.capture.interleave.progress import TableProgress
 from cdcflow.capture.interleave.reconcile import with_shape, without_base
-from cdcflow.capture.interleave.work import QUIET_WINDOWS_MIN, no_ids
+from cdcflow.capture.interleave.work import QUIET_WINDOWS_MIN, Pace, no_ids
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Offset, Token
@@ -174,6 +174,11 @@ class ChunkChoice:
         """Aim at the time target; at most double the size, and stay under the allowed number of rows.
 
         `holding`: live transactions already wait for this window. `live`: some arrived since it was opened.
+
+        A smaller chunk is not always a quicker one: each has its round trips to the source, and a busy machine may let
+        any read wait. If the size followed every measurement, it would end at one unit and stay there, and a backfill
+        that takes minutes would take days. So the rows of a chunk may take as long as opening the table does, which
+        transactions wait for in any case; and the fastest of the latest chunks counts, but none grows after a slow one.
         """
         known, work = self._backlog.progress.tables[read.chunk.table], self._backlog.work[read.chunk.table]
         work.quiet = 0 if holding else work.quiet + 1
@@ -185,7 +190,11 @@ class ChunkChoice:
             target, least = min(target, self._backlog.limits.chunk_time_live_s), 0.0
         if work.quiet < QUIET_WINDOWS_MIN:
             target, least = min(target, self._backlog.limits.chunk_time_busy_s), 0.0
-        size = read.chunk.size * min(2.0, max(least, target / max(read.seconds, 1e-6)))
+        work.paces.append(Pace(read.seconds / read.chunk.size, read.opening_seconds))
+        target = max(target, min(pace.opening_s for pace in work.paces))
+        expected_s = read.chunk.size * min(pace.unit_s for pace in work.paces)
+        most = 2.0 if read.seconds <= target else 1.0
+        size = read.chunk.size * min(most, max(least, target / max(expected_s, 1e-6)))
         units = read.units_done - known.units_done
         if units > 0 and read.run.rows:
             size = min(size, self._rows_max(known) * units / read.run.rows)

@@ -216,13 +216,14 @@ class ChunkRead:
     """A chunk was read. `run` holds its rows (kind READ, one transaction), in shape `shape`.
 
     `reached` is the cursor that the next chunk reads after; `exhausted`: the plan's bound was reached; `units_done`
-    counts the plan's units up to `reached`. `seconds` is how long the reading took. Several visibilities: several
-    connections read parts of the chunk, or a snapshot is bounded from both sides (MySQL). What one of them does not see
-    may be missing, and a position in the window must be right for all of them. A chunk of kind "whole" has one, and it
-    may cover only the chunk's own table (MySQL locks that one to take it). `rewritten`: the table is no longer what the
-    plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned and read from the start.
-    `keys_left`: of a chunk of kind "keys", those that were not looked up, because the rows of the others are already
-    large enough. `deleted`: how many deletes the run begins with (see `Chunk.repairs`).
+    counts the plan's units up to `reached`. `seconds` is how long the reading took, `opening_seconds` what preceded it:
+    the transaction, the table's shape and the snapshot, which take as long for one row as for many. Several
+    visibilities: several connections read parts of the chunk, or a snapshot is bounded from both sides (MySQL). What
+    one of them does not see may be missing, and a position in the window must be right for all of them. A chunk of kind
+    "whole" has one, and it may cover only the chunk's own table (MySQL locks that one to take it). `rewritten`: the
+    table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned
+    and read from the start. `keys_left`: of a chunk of kind "keys", those that were not looked up, because the rows of
+    the others are already large enough. `deleted`: how many deletes the run begins with (see `Chunk.repairs`).
     """
 
     chunk: Chunk
@@ -233,6 +234,7 @@ class ChunkRead:
     units_done: int = 0
     exhausted: bool = False
     seconds: float = 0.0
+    opening_seconds: float = 0.0
     rewritten: bool = False
     keys_left: KeySet | None = None
     deleted: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +12,16 @@ from cdcflow.model.change import KeySet, Uint64s
 KEYS_UNSORTED_MAX = 10_000
 QUIET_WINDOWS_MIN = 20
 """After chunks were shortened, they stay short until this many windows in a row gave no reason for it."""
+PACES_KEPT = 3
+"""On a busy machine half of the reads wait for a processor, often for longer than they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a chunk was read: the time for a unit, and the time that opening the table took before."""
+
+    unit_s: float
+    opening_s: float
 
 
 def no_ids() -> Uint64s:
@@ -26,8 +37,8 @@ class Work:
     have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
     read before a snapshot sees them. `overflows` counts the windows abandoned in a row because too many changes were
     held back, `quiet` those in a row that held nothing back, `still` those in which no live transaction arrived,
-    `failures` the times in a row that the source could not be queried. `version`: the table's row version at some point
-    before `since`.
+    `failures` the times in a row that the source could not be queried. `paces`: of the latest chunks. `version`: the
+    table's row version at some point before `since`.
     """
 
     keys_max: int
@@ -44,6 +55,7 @@ class Work:
     failures: int = 0
     quiet: int = QUIET_WINDOWS_MIN
     still: int = QUIET_WINDOWS_MIN
+    paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
 
     def remember(self, keys: KeySet | None) -> None:
         """Add keys; remove duplicates now and then."""

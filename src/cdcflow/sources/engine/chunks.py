@@ -203,6 +203,7 @@ class _Taken(Generic[R]):
     shape: Table
     found: Sequence[R]
     reached: ChunkProgress
+    opening_seconds: float
     seconds: float
 
     @property
@@ -347,24 +348,24 @@ class Chunks(Generic[C, P, R]):
         at_once = 1 if chunk.single_connection else self._parts_at_once
         later: list[Future[R]] = []
 
-        def first(connection: C) -> tuple[Snapshot, Table, float, Callable[[], R] | None]:
+        def first(connection: C) -> tuple[Snapshot, Table, tuple[float, float], Callable[[], R] | None]:
+            asked = time.monotonic()
             with self._dialect.open_table(connection, chunk, None) as table:
                 began = time.monotonic()  # the work before takes as long for one row as for many
                 parts = split(table, at_once)
                 later.extend(self._readers.submit(self._part, chunk, part, take) for part in parts[1:])
-                return table.snapshot, table.shape, began, take(table, parts[0]) if parts else None
+                return table.snapshot, table.shape, (asked, began), take(table, parts[0]) if parts else None
 
         try:
-            snapshot, shape, began, decoded = self._run(chunk, first)
+            snapshot, shape, (asked, began), decoded = self._run(chunk, first)
         finally:
             # No thread must keep reading for a chunk that was abandoned. The first part's transaction is over here: a
             # change of the table's shape may be waiting for it, and other parts for that change.
             settle(later)
         found = [decoded(), *(part.result() for part in later)] if decoded is not None else []
         found = _parts_of_chunk(chunk.table, found)
-        return _Taken(
-            chunk, snapshot, shape, found, self._dialect.progress_after(chunk, found), time.monotonic() - began
-        )
+        reached = self._dialect.progress_after(chunk, found)
+        return _Taken(chunk, snapshot, shape, found, reached, began - asked, time.monotonic() - began)
 
     def _as_read(self, taken: _Taken[R]) -> ChunkRead:
         snapshot, reached = taken.snapshot, taken.reached
@@ -378,6 +379,7 @@ class Chunks(Generic[C, P, R]):
             units_done=reached.units_done,
             exhausted=reached.exhausted,
             seconds=taken.seconds,
+            opening_seconds=taken.opening_seconds,
         )
 
     def _read_by_others(self, chunk: Chunk, others: Readers) -> ChunkRead:
