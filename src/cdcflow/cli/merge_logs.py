@@ -14,6 +14,7 @@ from cdcflow.cli.merge_output import plain, say, say_progress, tell_tables
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.daemon import signals
+from cdcflow.daemon.merge_process import exclusion_reasons
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.maintenance import state_files
 
@@ -106,7 +107,7 @@ def _leave_word(settings: dict[str, Config], report: SeveralReport) -> None:
             offset=part.offset,
             seconds=report.seconds,
             rows=sum(table.changes for table in tables),
-            left_out=sum(table.left_out is not None for table in tables),
+            excluded=exclusion_reasons(tables),
         )
 
 

@@ -39,6 +39,7 @@ def _print(found: Mapping[str, Any]) -> None:
         typer.echo(f"{name:<{width}}  {text}")
     tables: Mapping[str, Mapping[str, Any]] = found.get("tables") or {}
     outages = {why: names for why, names in unproven(tables).items() if len(names) > 1}
+    excluded = (found.get("merge") or {}).get("excluded") or {}
     if tables:
         typer.echo("")
         rows = [
@@ -50,7 +51,7 @@ def _print(found: Mapping[str, Any]) -> None:
                 _throttle(f),
                 _fresh(f, outages),
                 _last_verified(found, name),
-                _remark(name, f),
+                _remark(name, f, excluded),
             )
             for name, f in sorted(tables.items())
         ]
@@ -60,7 +61,10 @@ def _print(found: Mapping[str, Any]) -> None:
         typer.echo(f"{len(names)} tables are not proven fresh {since(tables, names)}: {why}")
 
 
-def _remark(table: str, fields: Mapping[str, Any]) -> str:
+def _remark(table: str, fields: Mapping[str, Any], excluded: Mapping[str, str]) -> str:
+    if (why := excluded.get(table)) is not None:
+        text, _, remedy = why.partition("\n")
+        return "\n".join((f"not in the cut: {text}", *remedy.strip().splitlines()[:1]))
     gap = fields.get("gap")
     if gap is not None and gap["proven"] is None:
         if gap.get("base"):
@@ -144,7 +148,9 @@ def _merge(merge: Mapping[str, Any]) -> str:
         return f"no cut yet{failed}" if failed else ""
     ended = datetime.fromtimestamp(merge["ended_at"], UTC)
     behind = f"{output.number(merge.get('behind_rows'))} rows behind"
-    return f"cut {merge['cut']} at {ended:%Y-%m-%d %H:%M:%S}Z, {behind}{failed}"
+    left = merge.get("left_out")
+    without = f", without {left} {'table' if left == 1 else 'tables'}" if left else ""
+    return f"cut {merge['cut']} at {ended:%Y-%m-%d %H:%M:%S}Z, {behind}{without}{failed}"
 
 
 def _merge_process(process: Mapping[str, Any]) -> str:

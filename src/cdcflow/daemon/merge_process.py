@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from cdcflow.config import Config, KafkaLog
@@ -19,7 +19,7 @@ from cdcflow.log.maintenance import state_files
 
 if TYPE_CHECKING:
     from cdcflow.tables.job.engines import Engines
-    from cdcflow.tables.job.reports import MergeReport, Watch
+    from cdcflow.tables.job.reports import MergeReport, TableMergeReport, Watch
 
 Merge = Callable[[], "MergeReport"]
 Say = Callable[[str], None]
@@ -137,13 +137,23 @@ def write_result(settings: Config, merge: Merge) -> Merge:
             state_files.write_merge_failure(folder, error)
             raise
         if report.cut:
-            rows, left_out = sum(t.changes for t in report.tables), sum(t.left_out is not None for t in report.tables)
+            rows = sum(table.changes for table in report.tables)
             state_files.write_merge(
-                folder, cut=report.cut, offset=report.offset, seconds=report.seconds, rows=rows, left_out=left_out
+                folder,
+                cut=report.cut,
+                offset=report.offset,
+                seconds=report.seconds,
+                rows=rows,
+                excluded=exclusion_reasons(report.tables),
             )
         return report
 
     return merge_and_write
+
+
+def exclusion_reasons(tables: Iterable[TableMergeReport]) -> dict[str, str]:
+    """The tables that a merge excluded from its cut, each with the reason and what to do."""
+    return {table.name: table.left_out for table in tables if table.left_out is not None}
 
 
 def send_spans(settings: Config, merge: Merge) -> Merge:

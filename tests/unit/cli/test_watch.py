@@ -179,12 +179,28 @@ def test_an_outage_has_one_line_under_the_tables(capsys: pytest.CaptureFixture[s
     assert "3 tables are not proven fresh since 1970-01-01 00:00:00Z: no answer" in text
 
 
+def test_table_that_is_not_in_the_cut_is_in_the_status(
+    config: Config, capture: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The merge succeeds and the cut is new, so nothing else shows that a table is out of date."""
+    why = "its column n was int and is string now\n  run `cdcflow backfill public.b`\n  read more: explain-error"
+    merge_process.write_result(config, lambda: report(left_out=why))()
+    _print({"tables": {"public.a": {}, "public.b": {}}, "merge": state_files.of_merge(config.log.folder)})
+    text = " ".join(capsys.readouterr().out.split())
+    assert "without 1 table" in text
+    assert text.count("not in the cut") == 1
+    assert "was int and is string" in text
+    merge_process.write_result(config, report)()
+    _print({"tables": {"public.b": {}}, "merge": state_files.of_merge(config.log.folder)})
+    assert "not in the cut" not in capsys.readouterr().out
+
+
 def test_why_the_last_merge_failed_is_in_the_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It reported only that the last merge failed. Of a library's error only the kind is kept."""
     state_files.write_merge_failure(tmp_path, SinkUnavailable("merging into /w: another merge works there"))
     _print({"state": "capturing", "tables": {}, "merge": state_files.of_merge(tmp_path)})
     assert "no cut yet; the last merge failed: merging into /w: another merge works there" in capsys.readouterr().out
-    state_files.write_merge(tmp_path, cut=3, offset=9, seconds=1, rows=5, left_out=0)
+    state_files.write_merge(tmp_path, cut=3, offset=9, seconds=1, rows=5, excluded={})
     state_files.write_merge_failure(tmp_path, ValueError("row (7, 'secret')"))
     _print({"state": "capturing", "tables": {}, "merge": state_files.of_merge(tmp_path)})
     text = capsys.readouterr().out

@@ -108,6 +108,8 @@ def test_table_that_a_merge_skipped_is_named() -> None:
     """The cut of the other tables advances, so it would go unnoticed."""
     (one,) = said(merges=[{"left_out": {"public.a": "its type is unknown"}}, {"left_out": {"public.b": "long ago"}}])
     assert one.text == "The latest merge skipped public.a: its type is unknown."
+    # Tables in a bucket: the cuts are not on this machine, and the merge has left its reasons in the log's folder.
+    assert said(merge={"excluded": {"public.a": "its type is unknown"}}) == [one]
 
 
 def test_merges_that_fail_are_reported_with_their_reason() -> None:

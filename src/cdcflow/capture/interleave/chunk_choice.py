@@ -16,7 +16,7 @@ from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned, PlanTable
 from cdcflow.capture.interleave.progress import TableProgress
 from cdcflow.capture.interleave.reconcile import with_shape, without_base
-from cdcflow.capture.interleave.work import QUIET_WINDOWS_MIN, Pace, no_ids
+from cdcflow.capture.interleave.work import QUIET_WINDOWS_MIN, ChunkPace, no_ids
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Offset, Token
@@ -190,7 +190,7 @@ class ChunkChoice:
             target, least = min(target, self._backlog.limits.chunk_time_live_s), 0.0
         if work.quiet < QUIET_WINDOWS_MIN:
             target, least = min(target, self._backlog.limits.chunk_time_busy_s), 0.0
-        work.paces.append(Pace(read.seconds / read.chunk.size, read.opening_seconds))
+        work.paces.append(ChunkPace(read.seconds / read.chunk.size, read.opening_seconds))
         target = max(target, min(pace.opening_s for pace in work.paces))
         expected_s = read.chunk.size * min(pace.unit_s for pace in work.paces)
         most = 2.0 if read.seconds <= target else 1.0

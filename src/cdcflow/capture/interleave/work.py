@@ -17,7 +17,7 @@ PACES_KEPT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ChunkPace:
     """How fast a chunk was read: the time for a unit, and the time that opening the table took before."""
 
     unit_s: float
@@ -55,7 +55,7 @@ class Work:
     failures: int = 0
     quiet: int = QUIET_WINDOWS_MIN
     still: int = QUIET_WINDOWS_MIN
-    paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
+    paces: deque[ChunkPace] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
 
     def remember(self, keys: KeySet | None) -> None:
         """Add keys; remove duplicates now and then."""

@@ -34,7 +34,8 @@ def remarks(
     status: Mapping[str, Any], headroom: Mapping[str, Any], disk: Mapping[str, Any], merges: object = None
 ) -> list[Remark]:
     """All remarks about a status, its headroom and its disk."""
-    found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status), *_merges(merges)]
+    found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status)]
+    found += _exclusions(status, merges)
     found += _merge_process(status)
     return sorted(found, key=lambda one: _ORDER[one.level])
 
@@ -214,9 +215,10 @@ def _merge_process(status: Mapping[str, Any]) -> Iterator[Remark]:
         )
 
 
-def _merges(merges: object) -> Iterator[Remark]:
+def _exclusions(status: Mapping[str, Any], merges: object) -> Iterator[Remark]:
     newest = merges[0] if isinstance(merges, list) and merges else {}
-    for name, why in (newest.get("left_out") or {}).items():
+    known = (status.get("merge") or {}).get("excluded") or {}  # of tables that are not on this machine, too
+    for name, why in (newest.get("left_out") or known).items():
         text, _, remedy = str(why).partition("\n")
         todo = "; ".join(line.strip() for line in remedy.splitlines())
         yield Remark(

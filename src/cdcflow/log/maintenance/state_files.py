@@ -25,6 +25,8 @@ MERGE_NAME = "merge.json"
 HALTED_NAME = "halted.json"
 LATE_NAME = "late.json"
 VERIFIED_NAME = "verified.json"
+EXCLUDED_MAX = 50
+"""With reasons; the number of excluded tables is stored as well."""
 _LATE = {"op", "asked_by", "at_us", "details", "outcome", "reason"}
 
 
@@ -33,10 +35,12 @@ def of_merge(folder: Path) -> dict[str, Any] | None:
     return _read(folder / MERGE_NAME)
 
 
-def write_merge(folder: Path, *, cut: int, offset: int, seconds: float, rows: int, left_out: int) -> None:
-    """A merge succeeded. `rows`: how many rows of the log it read; `left_out`: tables that are not in the cut."""
-    words = {"cut": cut, "offset": offset, "seconds": round(seconds, 3), "rows": rows, "left_out": left_out}
-    _write(folder / MERGE_NAME, {**words, "ended_at": round(time.time(), 3), "failed": False})
+def write_merge(folder: Path, *, cut: int, offset: int, seconds: float, rows: int, excluded: Mapping[str, str]) -> None:
+    """A merge succeeded. `rows`: how many rows of the log it read; `excluded`: tables that are not in the cut, each
+    with the reason and what to do."""
+    words = {"cut": cut, "offset": offset, "seconds": round(seconds, 3), "rows": rows, "left_out": len(excluded)}
+    reasons = dict(list(excluded.items())[:EXCLUDED_MAX])
+    _write(folder / MERGE_NAME, {**words, "excluded": reasons, "ended_at": round(time.time(), 3), "failed": False})
 
 
 def write_merge_failure(folder: Path, error: BaseException) -> None:
