@@ -7,6 +7,7 @@ import functools
 import gc
 import hashlib
 import itertools
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -75,9 +76,25 @@ class TogetherByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if "/spark/" in file or file.endswith(SPARK_ELSEWHERE):
+        if is_sparks(file):
             return "spark"
         return nodeid if "daemon/" in file else file
+
+
+def is_sparks(file: str) -> bool:
+    """Whether this file's tests run in the process that starts Spark."""
+    return "/spark/" in file or file.endswith(SPARK_ELSEWHERE)
+
+
+@functools.cache
+def stand_back() -> None:
+    """Let the process with Spark have more of the processors than this one: it has most to do, and would end last."""
+    os.nice(4)
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ and not is_sparks(nodeid.partition("::")[0]):
+        stand_back()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TogetherByFile:

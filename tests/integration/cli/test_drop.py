@@ -150,6 +150,7 @@ def test_a_running_daemon_is_named_and_a_missing_log_too(tmp_path: Path) -> None
     assert "there is no change log at" in _dropped(settings, code=78)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_mysql_has_nothing_of_a_dropped_pipeline_and_all_of_another(
     mysql_database: MySQLDatabase, tmp_path: Path
@@ -177,6 +178,7 @@ def test_mysql_has_nothing_of_a_dropped_pipeline_and_all_of_another(
     assert "did not exist: table of marks cdcflow.cdcflow_marks" in _dropped(second)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_account_without_a_delete_right_gets_sql_that_removes_the_rows(
     mysql_database: MySQLDatabase, tmp_path: Path

@@ -30,6 +30,7 @@ class Store:
         self.cursor = batch.cursor
 
 
+@pytest.mark.long
 def test_consumers_store_equals_the_source(bank: Bank) -> None:
     """One begins while the tables are being read at the source, one after that; both read in short ranges, starting at
     the cursor that is stored with their result, and end with exactly the source's rows.

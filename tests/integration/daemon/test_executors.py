@@ -35,6 +35,7 @@ last one part of a file was received from a process that does not see the log's 
 """
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.spread(2)
 @pytest.mark.parametrize("point", POINTS)

@@ -59,7 +59,7 @@ each other point it would have the same to compare."""
 
 
 @pytest.mark.postgres
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_killed_daemon_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
     """O01, W23, W24, L02, L15, L17, I7: a crash at any step is repaired by simply starting again."""
@@ -89,7 +89,7 @@ def killed_and_started_again(bank: Bank, *point: str) -> None:
 
 
 @pytest.mark.postgres
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("point", "count"), IN_WINDOWS)
 def test_daemon_killed_while_it_catches_up_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
     """L15, P40, I7: a window is read from the slot's copy, made durable, the slot advanced; then the stream. Each

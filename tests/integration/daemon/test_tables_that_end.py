@@ -178,7 +178,7 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     free.set()
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("way", ["stopped", "behind", "running"])
 def test_tables_that_end_keep_what_they_had(ends: Ends, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """P61, O05: the catalog is later than the stream. Every change from before a table's end is in the log, and no

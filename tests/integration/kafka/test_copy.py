@@ -55,6 +55,7 @@ def topics(broker: KafkaBroker) -> Topics:
     return topics_on(broker.address)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("spooled_rows", [copies.SPOOLED_ROWS, 100])
 def test_folder_is_copied_into_a_topic_and_back(
     topics: Topics, tmp_path: Path, spooled_rows: int, monkeypatch: pytest.MonkeyPatch

@@ -104,6 +104,7 @@ def reopened(topics: Topics, patience_s: float = PATIENCE_S) -> Writer:
 # ── brokers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.long
 def test_broker_killed_in_a_transaction_loses_only_that_transaction(
     far: tuple[KafkaBroker, TcpProxy, Topics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +296,7 @@ def test_record_that_the_topic_rejects_is_named(topics: Topics) -> None:
         opened(topics)
 
 
+@pytest.mark.long
 def test_deleted_topic_stops_the_writer_with_an_error_that_names_it(topics: Topics) -> None:
     """L05, K11: continuing in a new, empty topic would leave an unrequested hole in the log."""
     writer = opened(topics)

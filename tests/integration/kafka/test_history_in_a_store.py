@@ -177,6 +177,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
     return plan
 
 
+@pytest.mark.long
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_process_that_dies_at_any_request_is_succeeded_by_another_machine(
@@ -210,6 +211,7 @@ def test_process_that_dies_at_any_request_is_succeeded_by_another_machine(
     assert count > 10
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("looked", [False, True], ids=["before it looks", "when it has looked"])
 def test_of_two_that_seal_at_once_one_adds_and_the_other_is_notified(
     machine: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch, *, looked: bool

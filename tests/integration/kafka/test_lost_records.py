@@ -92,6 +92,7 @@ def assert_found_everywhere(bank: Bank, words: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_log_whose_records_have_all_expired_is_not_continued(bank: Bank) -> None:
     """L19: its rows are out of every reader's reach, and the next daemon continued after them. The printed message
     helps: all tables are read again.

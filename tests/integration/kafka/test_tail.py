@@ -58,7 +58,7 @@ def told(tail: KafkaTail, first: int, rows_max: int, end: int | None = None) -> 
     return rows, headers
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(("held_bytes_max", "turn_s"), [(1, 0.5), (2000, 0.5), (64 << 20, 0.5), (64 << 20, 0.0)])
 @pytest.mark.parametrize("rows_max", [3, 100_000])
 @pytest.mark.parametrize("roll", [False, True], ids=["one topic range", "topic ranges"])

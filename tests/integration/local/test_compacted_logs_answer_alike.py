@@ -37,6 +37,7 @@ def answers(root: Path, last: int) -> list[object]:
     return found
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("number", range(4))
 def test_each_offset_has_the_answers_that_it_had(tmp_path: Path, number: int) -> None:
     """Two backfills in one segment: the last checkpoint alone would report most offsets as unknown."""

@@ -28,6 +28,7 @@ TURNS = 4
 """Inserts, changes twice, changes once, and rows that are read again."""
 
 
+@pytest.mark.spread(1)
 def test_each_value_is_the_fold_s_bit_for_bit(
     merge: Callable[..., MergeReport], format_name: str, hand_log: HandLog, warehouse: Path
 ) -> None:

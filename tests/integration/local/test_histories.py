@@ -36,7 +36,7 @@ def hand_log(tmp_path: Path) -> HandLog:
     return HandLog(tmp_path / "log", has_transactions=True)
 
 
-@pytest.mark.spread(16)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("seed", range(20))
 def test_versions_in_a_table_are_those_of_the_oracle(
     seed: int, hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
@@ -114,6 +114,7 @@ def killed(log: HandLog, warehouse: Path, format_name: str, before: int) -> bool
     return ended.returncode != 0
 
 
+@pytest.mark.spread(1)
 def test_a_merge_that_is_killed_before_any_commit_is_finished_by_the_next(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:

@@ -82,6 +82,7 @@ def merge(log: HandLog, lake: Warehouse) -> MergeReport:
 # ── every kind of catalog ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spread(1)
 def test_next_process_resumes_where_the_first_ended(hand_log: HandLog, lake: Warehouse) -> None:
     """Position, rows, cuts and tags are the catalog's; nothing of them is in a file that the warehouse's folder has."""
     hand_log.state(ORDERS)
@@ -95,7 +96,7 @@ def test_next_process_resumes_where_the_first_ended(hand_log: HandLog, lake: War
     assert not (lake.folder / CATALOG).exists()
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_histories_of_tables_give_what_the_fold_gives(
     tmp_path: Path, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

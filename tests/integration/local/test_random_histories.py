@@ -135,6 +135,7 @@ def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path
         assert together["written again"], together
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_row_may_miss_a_column_that_was_dropped(table_format: str, tmp_path: Path) -> None:
     """In this history a row lacks a column, then the source drops it and sends the rest of the row. The merge of every
@@ -151,6 +152,7 @@ def test_a_row_without_its_beginning_has_null_in_a_later_version_of_a_column(tab
     run(11_838_735, 1, tmp_path, table_format=table_format, modes=["current"], with_policies=True)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
     """Tables that follow only some changes of their source, and tables that keep a column next to the one of its new
@@ -166,6 +168,7 @@ def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format
         assert made.versions, "no column was kept next to one of its new type"
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_with_repairs_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
     """Deletes of rows that a repair did not find: of one whose delete the log never got, and of unknown keys."""
@@ -181,6 +184,7 @@ def test_histories_of_returning_shapes_give_what_the_fold_gives(table_format: st
     assert sum(history.covered["without"] for history in made.listed) > UNDONE // 2
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_that_keep_versions_survive_a_death_before_each_commit(
     table_format: str, tmp_path: Path

@@ -97,6 +97,7 @@ def latest_sql(warehouse: Path) -> str:
     return (warehouse / "_cdcflow_views" / "latest.sql").read_text()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_no_order_is_seen_before_its_product_during_merges(
     merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str
@@ -224,6 +225,7 @@ def sold(merge: Merge, hand_log: HandLog, warehouse: Path) -> Shop:
     return shop
 
 
+@pytest.mark.spread(1)
 def test_each_kind_of_position_finds_its_cut(sold: Shop, warehouse: Path) -> None:
     """Users know a position or a commit time of the source; cut numbers are cdcflow's."""
     found = [local.published_cut(warehouse, n) for n in (1, 2, 3)]

@@ -158,7 +158,7 @@ def ways(tmp_path: Path, merge: Callable[..., MergeReport], format_name: str) ->
     return of
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("mode", NOTES)
 def test_an_existing_row_has_the_default_of_a_column_that_was_added_and_dropped(
     ways: Callable[..., Ways], mode: Mode
@@ -169,7 +169,7 @@ def test_an_existing_row_has_the_default_of_a_column_that_was_added_and_dropped(
         assert [(row["id"], row["note"]) for row in found] == NOTES[mode]
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("mode", ["current", "soft_delete", "append", "history"])
 @pytest.mark.parametrize(
     "happened",

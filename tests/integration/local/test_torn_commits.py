@@ -31,6 +31,7 @@ def rows(warehouse: Path, name: str = "public.orders", cut: int | None = None) -
     return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("torn", TORN)
 @pytest.mark.parametrize("of", ["table", "cuts", "both"])
 def test_a_range_whose_commit_was_torn_is_merged_again(

@@ -125,6 +125,7 @@ def is_readable(table: FileTable[Any], version: int) -> bool:
     return True
 
 
+@pytest.mark.spread(1)
 def test_kept_cuts_read_the_same_and_expired_ones_are_explained(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +171,7 @@ MODES = {
 }
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", ["small files", "worn files"])
 def test_files_that_maintenance_writes_have_their_rows_in_order(
@@ -316,6 +317,7 @@ def test_file_with_few_dead_rows_keeps_its_marks(
     assert dead_rows(warehouse, format_name) == 0
 
 
+@pytest.mark.spread(1)
 def test_maintenance_during_a_merge_is_skipped(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +352,7 @@ def test_maintenance_during_a_merge_is_skipped(
             merge(history.root, warehouse)
 
 
+@pytest.mark.spread(1)
 def test_commit_that_arrives_first_postpones_the_maintenance_of_a_table(
     history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,6 +405,7 @@ def test_maintenance_runs_when_due_and_within_the_budget(
     assert asked(1) == UpkeepReport(), "an unreadable state is started again"
 
 
+@pytest.mark.spread(1)
 def test_maintenance_is_due_after_many_merges(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,6 +437,7 @@ def test_maintenance_is_due_after_many_merges(
         assert without.after(merge(history.root, warehouse).tables) == UpkeepReport()
 
 
+@pytest.mark.spread(1)
 def test_a_quiet_table_is_kept_however_old_its_version_is(history: HandLog, warehouse: Path, format_name: str) -> None:
     """Its version is that of the first cut, long expired; the kept ones show it still."""
     looked_after(warehouse, format_name, kept=1)
@@ -445,6 +450,7 @@ def test_a_quiet_table_is_kept_however_old_its_version_is(history: HandLog, ware
         assert f"`quiet` VERSION AS OF '{iceberg.tag(1)}';" in warehouse.joinpath(*views.LATEST).read_text()
 
 
+@pytest.mark.spread(1)
 def test_expire_command_expires_and_reports(
     history: HandLog, warehouse: Path, format_name: str, tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_name_that_plain_delta_refuses_creates_a_mapped_table(hand_log: HandLog,
         assert there.rows().drop_columns(["_offset", "_missing"]).to_pylist() == [{"id": 1, "c=d": "y"}]
 
 
+@pytest.mark.spread(1)
 def test_random_merges_into_wide_tables_give_what_the_fold_gives(
     format_name: str, hand_log: HandLog, warehouse: Path, merge: Merge, commits: Counter[str]
 ) -> None:

@@ -436,6 +436,7 @@ PLANTED = (
 )
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("planted", PLANTED)
 def test_omitted_sync_is_found(
     planted: type[Recording], told: Callable[[type[Recording]], Recording], fresh: Callable[[], Path]

@@ -96,6 +96,7 @@ def headers_of(location: Path) -> list[dict[str, object]]:
     return [row for headers in read_transactions(location) for row in headers.to_pylist()]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_log_with_files_shows_what_one_without_them_shows(tmp_path: Path, seed: int) -> None:
     """In the tail, sealed, compacted: only the log depends on where its rows are stored."""

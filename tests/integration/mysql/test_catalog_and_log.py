@@ -325,6 +325,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("keyless", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("before", ["COLUMNS", "STATISTICS"])

@@ -70,7 +70,7 @@ NO_DATES = ("a date in no calendar", "a timestamp in no calendar", "no timestamp
 """What the servers store as dates anyway, in sessions that allow it."""
 
 
-@pytest.mark.spread(70)
+@pytest.mark.spread(23)
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("size", [1, 2, 1000])
 def test_every_row_comes_once_whatever_its_key_is(
@@ -92,6 +92,7 @@ def test_every_row_comes_once_whatever_its_key_is(
     assert reads[-1].units_done == len(values)
 
 
+@pytest.mark.spread(15)
 @pytest.mark.parametrize("kind", KEYS)
 def test_rows_are_found_again_by_the_keys_that_the_log_has(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, kind: str
@@ -111,6 +112,7 @@ def test_rows_are_found_again_by_the_keys_that_the_log_has(
     assert sorted(row["n"] for row in rows_of(read.run)) == list(range(len(values)))
 
 
+@pytest.mark.spread(15)
 @pytest.mark.parametrize("kind", KEYS)
 def test_repair_deletes_the_keys_that_have_no_row_and_no_others(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, kind: str

@@ -86,6 +86,7 @@ class Digests:
         return here(self.described.table, self.rows, buckets)
 
 
+@pytest.mark.spread(1)
 def test_server_digests_every_type_as_duckdb_does(mysql_database: MySQLDatabase) -> None:
     """A text that differs would make a table that agrees be read as a whole, each time."""
     table = Digests(mysql_database, VALUES)
@@ -127,6 +128,7 @@ def test_columns_that_are_never_null(mysql_database: MySQLDatabase) -> None:
     lab.close()
 
 
+@pytest.mark.spread(1)
 def test_dates_in_no_calendar_are_those_of_no_other_day(mysql_database: MySQLDatabase) -> None:
     """N02: for TO_DAYS the 31st of February is the 3rd of March, which the copy may have in its place."""
     values: tuple[Any, ...] = ("0000-00-00", "2001-02-31", "2001-03-03", "2000-00-01")

@@ -37,6 +37,7 @@ def test_a_table_that_changes_is_fresh_and_an_idle_one_is_quiet(
     assert on.error is None
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize(
     "unlogged", ["UPDATE t SET v = 2 WHERE id = 1", "INSERT INTO t VALUES (99, 1)", "DELETE FROM t"]
 )
@@ -96,6 +97,7 @@ def test_a_table_that_is_gone_or_changed_unlogged_is_not_covered(
     assert found == {}
 
 
+@pytest.mark.spread(1)
 def test_a_filter_on_the_binary_log_is_never_green(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
     """The connection is open and heartbeats arrive; the database's changes do not. The next start stops with an error
     that names the filter.

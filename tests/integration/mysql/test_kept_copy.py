@@ -87,6 +87,7 @@ def progress(log: Path) -> tuple[int, bool, str]:
     return 1, False, ""
 
 
+@pytest.mark.long
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("fence", ["marks", "read-only"])
 def test_copy_is_exact_after_a_kill_in_the_backfill(mysql_database: MySQLDatabase, tmp_path: Path, fence: str) -> None:

@@ -84,6 +84,7 @@ def events_of(server: MySQLServer) -> list[tuple[object, ...]]:
     return server.execute(f"SHOW BINLOG EVENTS IN '{file}'")
 
 
+@pytest.mark.spread(1)
 def test_copy_with_other_transactions_at_our_position_is_found_out(
     server: MySQLServer, make_capture: MakeMySQLCapture
 ) -> None:
@@ -132,6 +133,7 @@ def test_copy_with_other_transactions_at_our_position_is_found_out(
     assert source.prepare(replace(made, position=here), LOG_ID, back(ours))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("job", ["of another table", "at times that sessions set"])
 def test_copy_is_recognized_by_its_file_where_transactions_do_not_show_it(
     server: MySQLServer, make_capture: MakeMySQLCapture, job: str

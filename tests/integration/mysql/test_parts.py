@@ -82,6 +82,7 @@ KEYS = {
 }
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("size", [2, 7, 60, 1000])
 def test_parts_give_exactly_the_rows_of_one(
@@ -117,6 +118,7 @@ GAPS = {
 }
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("gaps", GAPS)
 @pytest.mark.parametrize("size", [6, 40, 90])
 def test_splits_of_whole_numbers_are_guessed_and_nothing_depends_on_the_guess(
@@ -176,6 +178,7 @@ def test_server_without_gtids_is_read_in_parts(make_capture: MakeMySQLCapture) -
         assert len(read.visibilities) == 4
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("large", [1, 15, 20, 30])
 def test_part_that_ends_early_ends_the_chunk(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, monkeypatch: pytest.MonkeyPatch, large: int

@@ -181,6 +181,7 @@ def of_one(lab: Lab, name: str, rows: pa.RecordBatch) -> list[Any]:
     return [v for v in rows.column(name).to_pylist() if v is not None]
 
 
+@pytest.mark.spread(1)
 def test_numbers(mysql_database: MySQLDatabase) -> None:
     """N05, N22, N24: every number type at both ends."""
     lab = Lab(mysql_database, list(NUMBERS))

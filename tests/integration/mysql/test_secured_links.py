@@ -75,6 +75,7 @@ def secured(own_mysql: MySQLServer, authority: Authority) -> MySQLServer:
     return own_mysql
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("mode", ["verify", "verify-ca"])
 def test_whole_capture_uses_a_verified_link(
     secured: MySQLServer, authority: Authority, make_capture: MakeMySQLCapture, mode: str
@@ -95,6 +96,7 @@ def test_whole_capture_uses_a_verified_link(
     assert [row["id"] for row in capture.rows("t", 2)] == [1, 3, 4]
 
 
+@pytest.mark.spread(1)
 def test_certificate_for_another_host_is_refused_unless_the_authority_suffices(
     own_mysql: MySQLServer, authority: Authority, make_capture: MakeMySQLCapture
 ) -> None:
@@ -107,6 +109,7 @@ def test_certificate_for_another_host_is_refused_unless_the_authority_suffices(
     make_capture(database, tls={"mode": "verify-ca", "ca": str(authority.path)}).prepare()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("mode", ["verify", "verify-ca"])
 def test_certificate_of_another_authority_is_refused(
     secured: MySQLServer, make_capture: MakeMySQLCapture, mode: str

@@ -57,6 +57,7 @@ def watched(folder: Path, database: MySQLDatabase, flavor: Flavor, fence: str = 
     return Watched(folder, source, shadow_every="10ms", freshness_every="1h")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("fence", ["marks", "read-only"])
 def test_rows_of_many_types_are_checked_and_no_type_is_blamed(
     flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, fence: str
@@ -80,6 +81,7 @@ def test_rows_of_many_types_are_checked_and_no_type_is_blamed(
     assert differences(on) == []
 
 
+@pytest.mark.spread(1)
 def test_nothing_is_blamed_while_writers_continue(
     flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path
 ) -> None:

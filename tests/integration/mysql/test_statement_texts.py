@@ -62,7 +62,7 @@ def names(database: MySQLDatabase) -> Iterator[tuple[str, str, bytes]]:
             pytest.fail(f"no word for {charset}")
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("third", [0, 1, 2])
 def test_statement_of_a_client_of_any_set_is_followed(
     mysql_database: MySQLDatabase, capture: MySQLCapture, third: int

@@ -34,6 +34,7 @@ def delivered(capture: MySQLCapture) -> Uint64s:
     return np.concatenate([e.run.xids for e in events if isinstance(e, Committed)])
 
 
+@pytest.mark.spread(1)
 def test_chunk_that_does_not_see_a_delivered_change_reports_it(
     database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
@@ -56,6 +57,7 @@ def test_chunk_that_does_not_see_a_delivered_change_reports_it(
     assert not any(len(visibility.hidden(xids)) for visibility in read.visibilities)
 
 
+@pytest.mark.spread(1)
 def test_bound_of_a_plan_that_does_not_see_a_delivered_row_reports_it(
     database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
@@ -94,6 +96,7 @@ def test_first_position_leaves_nothing_invisible_before_it(
             assert len(delivered(capture)) == 1
 
 
+@pytest.mark.spread(1)
 def test_restart_waits_until_what_the_log_has_is_visible(
     database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:

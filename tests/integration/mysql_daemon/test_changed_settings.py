@@ -28,6 +28,7 @@ def test_table_is_excluded_and_included_again_while_running(changing: Changing) 
     left_out_and_taken_in_again(changing, "entries")
 
 
+@pytest.mark.long
 def test_daemon_killed_while_a_table_is_included_loses_and_doubles_nothing(changing: Changing) -> None:
     """The order to read it is in the same cut as the list that has it."""
     killed_while_a_table_is_taken_in(changing, "entries", "after:plan", "1")

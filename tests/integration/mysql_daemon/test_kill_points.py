@@ -25,13 +25,14 @@ ALSO_VERIFIED = (("after:append", "6"), ("after:chunk read", "4"))
 """Where `cdcflow verify` compares as well; at each other point it would have the same to compare."""
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_killed_daemon_loses_and_doubles_nothing(bank: MySQLBank, point: str, count: str) -> None:
     """O01, M08, M11, M12, W23, W24, L15: a crash at any step is repaired by simply starting again."""
     killed_and_started_again(bank, point, count)
 
 
+@pytest.mark.long
 @pytest.mark.spread(1)
 @pytest.mark.parametrize(("point", "count"), AT_START)
 def test_daemon_killed_at_its_start_loses_and_doubles_nothing(bank: MySQLBank, point: str, count: str) -> None:
@@ -39,6 +40,7 @@ def test_daemon_killed_at_its_start_loses_and_doubles_nothing(bank: MySQLBank, p
     killed_and_started_again(bank, point, count, "start")
 
 
+@pytest.mark.long
 @pytest.mark.spread(1)
 @pytest.mark.parametrize(("point", "count"), READING_ONLY)
 def test_killed_daemon_that_writes_nothing_loses_and_doubles_nothing(bank: MySQLBank, point: str, count: str) -> None:

@@ -54,6 +54,7 @@ def statements_of(remedy: str) -> list[str]:
     return found[1].split("; ")
 
 
+@pytest.mark.spread(1)
 def test_printed_statements_restore_the_right_and_the_capture_continues(
     database: MySQLDatabase, tmp_path: Path
 ) -> None:

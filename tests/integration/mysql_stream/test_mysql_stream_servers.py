@@ -163,6 +163,7 @@ def short(found: list[list[Row]]) -> list[list[tuple[str, str, int | None]]]:
     return [[(table, op, row.get("id")) for table, op, row in rows] for rows in found]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("by_gtid", [False, True])
 @pytest.mark.parametrize("spool_bytes_max", [0, 1 << 30])
 def test_story_is_delivered_whole_and_resumes_at_every_position(
@@ -205,6 +206,7 @@ def test_compressed_transactions_are_the_same(mysql_database: MySQLDatabase, fol
     assert {row[2]["b"] for tx in rows[1:] for row in tx} == {b"y" * 3000}
 
 
+@pytest.mark.spread(1)
 def test_logs_without_checksums_are_read(own_mysql: MySQLServer, follow: Callable[..., Follower]) -> None:
     """The file records whether it has them; the first events arrive with or without, depending on the server."""
     database = own_mysql.create_database("plain")
@@ -218,6 +220,7 @@ def test_logs_without_checksums_are_read(own_mysql: MySQLServer, follow: Callabl
     assert [row[2]["id"] for tx in rows for row in tx] == [2, 3]
 
 
+@pytest.mark.spread(1)
 def test_server_restarts_and_the_stream_continues_after_it(own_mysql: MySQLServer) -> None:
     """M13, M11: table ids start over, and the position is valid for the next connection."""
     database = own_mysql.create_database("again")
@@ -266,6 +269,7 @@ def test_another_reader_with_our_server_id_is_named(
     assert "server_id 4711" in str(said[-1])
 
 
+@pytest.mark.spread(1)
 def test_purged_log_is_history_lost(own_mysql: MySQLServer) -> None:
     """M14: the way on is the operator's to choose."""
     database = own_mysql.create_database("purged")
@@ -303,6 +307,7 @@ def test_minimal_images_of_one_session(mysql_database: MySQLDatabase, follow: Ca
     assert (delete[1], delete[2]["id"]) == ("d", 1)
 
 
+@pytest.mark.spread(1)
 def test_rows_larger_than_packets_and_buffers(own_mysql: MySQLServer) -> None:
     """M28, N27: an event over several packets, in a buffer that grows for it alone."""
     own_mysql.execute("SET GLOBAL max_allowed_packet = 134217728")
@@ -333,6 +338,7 @@ def test_stream_over_tls(mysql_database: MySQLDatabase, follow: Callable[..., Fo
     assert isinstance(follower.stream._socket, ssl.SSLSocket) == bool(has_tls)
 
 
+@pytest.mark.spread(1)
 def test_huge_transaction_is_spooled_in_pieces(mysql_database: MySQLDatabase, follow: Callable[..., Follower]) -> None:
     """M44: what is in memory does not depend on it."""
     mysql_database.execute(DDL, "INSERT INTO t (id, v) VALUES (0, repeat('a', 100))")

@@ -40,6 +40,7 @@ def said(config: Path, *command: str, status: int = 0) -> str:
     return ran.output
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("engine", ["auto", "local"])
 def test_tables_in_a_bucket_need_no_spark(
     object_server: ObjectServer, tmp_path: Path, changing: Changing, engine: str, monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,7 @@ def test_upload_killed_at_any_step_resumes_without_holes_or_doubles(
     assert steps > 15
 
 
+@pytest.mark.long
 def test_compaction_and_expiry_killed_at_any_step_lose_and_double_nothing(
     object_server: ObjectServer, killable: Killable, sealed: Path, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def test_compaction_and_expiry_killed_at_any_step_lose_and_double_nothing(
     assert steps > 15
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("place", ["folder", "store"])
 def test_expiry_killed_at_any_step_is_finished_and_named_by_the_next(
     object_server: ObjectServer, killable: Killable, sealed: Path, tmp_path: Path, place: str

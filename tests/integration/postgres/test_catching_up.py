@@ -126,6 +126,7 @@ def pass_a_window(stream: Stream) -> None:
             stream.acknowledge(position_after(event))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_windows_deliver_the_same_as_the_stream(database: Database, make_capture: MakeCapture, seed: int) -> None:
     """P40, L15: every transaction once, whole, in commit order, and the change-over to the stream is no seam."""
@@ -250,6 +251,7 @@ def test_failover_slot_is_read_as_a_stream(database: Database, make_capture: Mak
     assert isinstance(capture.stream, PostgresStream if has_failover else CatchingUp)
 
 
+@pytest.mark.spread(1)
 def test_far_restart_position_stays_with_the_stream(database: Database, make_capture: MakeCapture) -> None:
     """P35: an open transaction holds the place from which every window would be decoded again."""
     database.execute(SCHEMA)

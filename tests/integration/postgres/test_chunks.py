@@ -218,6 +218,7 @@ def test_table_without_a_key_is_read_whole_after_a_truncate(database: Database, 
     assert read.exhausted
 
 
+@pytest.mark.spread(1)
 def test_rows_are_found_again_by_their_keys(database: Database, capture: Capture) -> None:
     """W11, W16: keys of every kind go to the server and back without changing; a key without a row gives none."""
     database.execute("CREATE TYPE mood AS ENUM ('sad', 'so so')")

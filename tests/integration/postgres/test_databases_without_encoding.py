@@ -38,6 +38,7 @@ def database(postgres_server: PostgresServer) -> Iterator[Database]:
     made.drop()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_bytes_that_are_not_text_stop_with_an_error_that_names_the_column_and_leads_out(
     database: Database, make_capture: MakeCapture, way: str
@@ -56,6 +57,7 @@ def test_bytes_that_are_not_text_stop_with_an_error_that_names_the_column_and_le
     assert [(r["id"], r["v"]) for r in without.changes()] == [(1, "naïve ☃"), (3, "behind")]
 
 
+@pytest.mark.spread(1)
 def test_rows_fixed_at_the_source_are_captured_as_the_error_promises(database: Database, tmp_path: Path) -> None:
     """What the stream has of them stays what it is, so the capture begins after it, and reads all tables again."""
     with ComparedShop.on_postgres(database, tmp_path) as shop:

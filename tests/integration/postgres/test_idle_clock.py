@@ -11,6 +11,7 @@ from tests.support.capture.idle_clock import check_idle_clock, check_silent_sour
 pytestmark = pytest.mark.postgres
 
 
+@pytest.mark.spread(1)
 def test_idle_source_lets_readers_of_several_logs_continue(database: Database, tmp_path: Path) -> None:
     """G34: by the commit time of the heartbeat's own transaction; and the log that has no writer is named."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -25,6 +25,7 @@ def watched(folder: Path, database: Database, *tables: str) -> Watched:
     return Watched(folder, source, shadow_every="10ms", freshness_every="1h")
 
 
+@pytest.mark.spread(1)
 def test_rows_of_all_types_are_checked_and_no_type_is_blamed(database: Database, tmp_path: Path) -> None:
     """Each row is changed by itself, so it is the one that is read: at the edges of each type, by both of its ways."""
     setup, changes = (debezium.statements(name) for name in ("tables", "changes"))
@@ -42,6 +43,7 @@ def test_rows_of_all_types_are_checked_and_no_type_is_blamed(database: Database,
     assert differences(on) == []
 
 
+@pytest.mark.spread(1)
 def test_nothing_is_blamed_while_writers_continue(database: Database, tmp_path: Path) -> None:
     """Updates, deletes, key changes, truncates, rewrites and rolled back transactions of the rows that are read."""
     database.execute(

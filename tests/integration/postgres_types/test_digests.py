@@ -29,6 +29,7 @@ def there(lab: Lab, described: DescribedTable, buckets: Buckets, *, is_utf8: boo
         return by_bucket(decode_copy([bytes(piece) for piece in copy], SUMS))
 
 
+@pytest.mark.spread(1)
 def test_server_digests_every_type_as_duckdb_does(lab: Lab) -> None:
     """A text that differs would make a table that agrees be read as a whole, each time."""
     extensions = {row[0] for row in lab.execute("SELECT name FROM pg_available_extensions")}

@@ -87,6 +87,7 @@ def _paths(lab: Lab, table: str, *, binary: bool) -> dict[str, object]:
     return found
 
 
+@pytest.mark.spread(1)
 def test_special_values_follow_the_policy_on_every_path(lab: Lab) -> None:
     """A sentinel date that no setting requested is a wrong date; a policy that holds on one path only is two (T04,
     T05).

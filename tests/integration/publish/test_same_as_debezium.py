@@ -100,6 +100,7 @@ KNOWN = {
 """The known differences, each as a pattern of the path. docs/debezium.md explains the reasons."""
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_event_of_every_type_is_debeziums(log: Log, mode: str, broker: KafkaBroker, tmp_path: Path) -> None:
     """A user who moves from Debezium must not have to change a consumer: keys, values, schemas, tombstones and their

@@ -55,6 +55,7 @@ def clustered(spark: Any, warehouse: Path, format_name: str) -> TableUpkeep:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.spread(1)
 def test_files_that_spark_makes_have_their_rows_in_the_order_of_the_key(
     spark: Any, hand_log: HandLog, warehouse: Path, format_name: str

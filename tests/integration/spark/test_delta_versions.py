@@ -34,6 +34,7 @@ def table(spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse
     return DeltaTable(spark, str(warehouse.joinpath(*table_path(first.id))))
 
 
+@pytest.mark.long
 def test_each_version_is_what_delta_shows_and_is_not_looked_for(
     spark: Any, table: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,7 @@ def wanted() -> list[tuple[Any, str]]:
     return sorted(row for segment in backfilled() for _, rows in segment for row in rows)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_rows_of_a_backfill_are_appended_without_a_check_of_their_keys(
     hand_log: HandLog,
     warehouse: Path,
@@ -99,7 +99,7 @@ def test_rows_of_a_backfill_are_appended_without_a_check_of_their_keys(
     assert rows_in(table) == wanted()
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_log_that_was_compacted_in_between_is_appended_as_well(
     hand_log: HandLog,
     warehouse: Path,
@@ -126,7 +126,7 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("type_", KEYS)
 def test_keys_of_every_plain_order_are_known_apart(
     hand_log: HandLog,
@@ -188,7 +188,7 @@ def of_version_2(root: Path) -> None:
         path.write_text(json.dumps({**value, "version": 2}))
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("key", ["int64", "string"])
 def test_keys_are_checked_where_manifests_do_not_describe_them(
     hand_log: HandLog,
@@ -210,7 +210,7 @@ def test_keys_are_checked_where_manifests_do_not_describe_them(
     assert rows_in(table) == keyed(keys)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_only_a_file_s_rows_in_the_range_are_read(
     hand_log: HandLog,
     warehouse: Path,
@@ -229,7 +229,7 @@ def test_only_a_file_s_rows_in_the_range_are_read(
     assert rows_in(table) == keyed([1, 2, 3, 4, 5])
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_rows_of_a_table_that_is_gone_prove_nothing_and_disprove_nothing(
     hand_log: HandLog,
     warehouse: Path,

@@ -181,6 +181,7 @@ def check_histories(read: Read, seed: int, count: int, rounds: int, folder: Path
 # ── tests ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spread(1)
 def test_log_of_histories_equals_a_plain_read(read: Read, tmp_path: Path) -> None:
     """Renamed, dropped, added and widened columns, recreated tables, compaction; where a range has no common columns
     the test follows the error's remedy to the letter.

@@ -170,6 +170,7 @@ def test_reduction_alone_equals_the_fold(spark: Any, small_world: tuple[World, A
     assert not differences(world.expected("keyed"), reduced(spark, log, world.tables["keyed"]))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__.strip("_"))
 def test_a_planted_bug_is_seen(
     bug: Callable[[pytest.MonkeyPatch], None],

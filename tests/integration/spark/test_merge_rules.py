@@ -74,7 +74,7 @@ def shop(spark: Any, make_table: Callable[..., Table], hand_log_at: Callable[...
     return shop
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twice(
     spark: Any, shop: Shop, merge: Merge
 ) -> None:

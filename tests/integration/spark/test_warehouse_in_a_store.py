@@ -81,6 +81,7 @@ READ_AT_MOST = 1.25
 """The most of a range that is read, including its files' footers and what is read twice."""
 
 
+@pytest.mark.long
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("kind", ["first load", "whole rows", "unchanged columns", "key changes"])
 @pytest.mark.parametrize("format_name", ["delta", "iceberg"])

@@ -119,12 +119,14 @@ def compare(shop: ComparedShop, rows_read: list[int]) -> None:
     assert 0 < sum(rows_read) < ROWS // 10, "rows of buckets that agree stay where they are"
 
 
+@pytest.mark.spread(1)
 @pytest.mark.postgres
 def test_tables_of_postgres_are_compared_by_digests(postgres_shop: ComparedShop, rows_read: list[int]) -> None:
     made(postgres_shop, "text")
     compare(postgres_shop, rows_read)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_tables_of_mysql_and_mariadb_are_compared_by_digests(mysql_shop: ComparedShop, rows_read: list[int]) -> None:
     made(mysql_shop, "varchar(100)")
@@ -143,6 +145,7 @@ def test_a_key_of_text_has_buckets_too(one_shop: ComparedShop, rows_read: list[i
     assert 0 < sum(rows_read) < ROWS // 10
 
 
+@pytest.mark.spread(1)
 @pytest.mark.postgres
 @pytest.mark.parametrize(
     ("statement", "why"),

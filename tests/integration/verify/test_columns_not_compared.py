@@ -49,6 +49,7 @@ def test_the_daemon_reads_the_shape_again_of_a_table_with_a_key(one_shop: Compar
     assert {one["verdict"] for one in shop.verify("--against", "both", code=0).values()} == {"equal"}
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_column_values_changed_by_an_unlogged_statement_are_found_and_repaired(mysql_shop: ComparedShop) -> None:
     """The statement is in no log: the comparison finds its column missing first, then its values, and then

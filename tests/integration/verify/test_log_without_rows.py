@@ -27,6 +27,7 @@ def test_of_postgres(one_shop: ComparedShop) -> None:
     equal_until_there_are_rows(one_shop)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_of_mysql_and_mariadb(mysql_shop: ComparedShop) -> None:
     equal_until_there_are_rows(mysql_shop)

@@ -43,17 +43,20 @@ def repaired(shop: ComparedShop) -> None:
     assert record.split()
 
 
+@pytest.mark.spread(1)
 def test_rows_that_differ_in_postgres_are_repaired(postgres_shop: ComparedShop) -> None:
     """The printed remedy, followed to the letter."""
     repaired(postgres_shop)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_rows_that_differ_in_mysql_and_mariadb_are_repaired(mysql_shop: ComparedShop) -> None:
     """The same."""
     repaired(mysql_shop)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_rows_that_the_servers_log_lacks_are_repaired(mysql_shop: ComparedShop) -> None:
     """M09: a session may switch its log off. The log's fold is wrong then, and the tables with it."""
@@ -114,6 +117,7 @@ def test_zero_s_sign_is_kept_and_repaired_in_postgres(one_shop: ComparedShop) ->
     zeros_kept(one_shop)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_zero_s_sign_is_kept_and_repaired_in_mysql_and_mariadb(mysql_shop: ComparedShop) -> None:
     """The same."""
@@ -139,6 +143,7 @@ def test_duplicate_row_in_a_table_is_not_called_repaired(one_shop: ComparedShop)
     shop.verify(code=0)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("mode", ["soft_delete", "history"])
 def test_rows_of_other_modes_are_compared(one_shop: ComparedShop, mode: str) -> None:
     """The source's current rows: without soft-deleted rows, and only the open versions."""

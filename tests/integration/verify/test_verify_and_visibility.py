@@ -55,6 +55,7 @@ def test_log_reaches_the_position_at_which_an_idle_postgres_was_read(one_shop: C
     elsewhere(one_shop, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_log_reaches_the_position_at_which_an_idle_mysql_or_mariadb_was_read(mysql_shop: ComparedShop) -> None:
     """Also after a mark of another pipeline, which an idle log does not record."""
@@ -85,6 +86,7 @@ def test_change_that_postgres_does_not_show_yet_is_no_difference(own_postgres: P
         assert compared(shop).verdict == "equal"
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_change_that_mysql_and_mariadb_do_not_show_yet_is_no_difference(own_mysql: MySQLServer, tmp_path: Path) -> None:
     """Its commit waits for a replica, and every other commit queues after it: so does any mark."""

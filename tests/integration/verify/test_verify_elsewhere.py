@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.servers.objects import ObjectServer
 from tests.support.verify.compared_shop import ComparedShop
 
 
+@pytest.mark.spread(1)
 def test_tables_merged_from_an_object_store_are_compared(
     postgres_shop: ComparedShop, own_object_server: ObjectServer
 ) -> None:

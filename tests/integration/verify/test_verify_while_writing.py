@@ -101,6 +101,7 @@ def compare_while_writing(shop: ComparedShop, seconds: float = SECONDS, *, kills
     shop.assert_copies_equal_source("items", ["id", "name", "qty"])
 
 
+@pytest.mark.long
 @pytest.mark.spread(1)
 def test_nothing_differs_in_postgres_while_it_is_written(postgres_shop: ComparedShop) -> None:
     """False alarms are defects: the next one would be ignored."""

@@ -159,6 +159,7 @@ def test_index_of_another_log_counts_for_nothing(grown: GrowingLog, tmp_path: Pa
     assert_right(grown)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("at_once", "most"), [(1, 50), (9, 10)])
 def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path, at_once: int, most: int) -> None:
     """The kills: while it writes a file, between writing a joined file and removing its parts, and during that

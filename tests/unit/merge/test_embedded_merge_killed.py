@@ -60,6 +60,7 @@ def after_a_death(commit: int, written: list[Written], shape: Table) -> State | 
         warehouse.close()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("written", "shape", "expected"),
     [

@@ -53,6 +53,7 @@ def merge_rounds(warehouse: EmbeddedWarehouse, seed: int, events: int = 80) -> l
     return found
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_random_histories_merge_to_the_fold(warehouse: EmbeddedWarehouse, seed: int) -> None:
     """The fold is the meaning: partial rows, NULLs, key changes in chains and swaps, equal rows, shapes that change."""
@@ -293,6 +294,7 @@ BREACHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("breach", BREACHES)
 def test_a_planted_breach_differs_from_the_fold(
     breach: str, warehouse: EmbeddedWarehouse, monkeypatch: pytest.MonkeyPatch

@@ -133,6 +133,7 @@ def test_forgotten_answers_are_deleted_from_the_log_as_well(tmp_path: Path) -> N
     pushed.stop()
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_requests_equal_a_dict(tmp_path: Path, seed: int) -> None:
     """JSON and columns, seals and restarts in between: the letters and the rows are those of a plain table."""
