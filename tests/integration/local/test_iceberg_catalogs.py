@@ -112,11 +112,14 @@ def test_histories_of_tables_give_what_the_fold_gives(
         made.check(report, lambda table: rows_of(lake, table.id))
 
 
-def test_two_names_that_the_catalog_does_not_distinguish_are_not_one_table(hand_log: HandLog, tmp_path: Path) -> None:
-    """A metastore compares names without case: the second table's rows would go into the first one."""
+@pytest.mark.parametrize("type_", ["glue", pytest.param("hive", marks=pytest.mark.long)])
+def test_two_names_that_the_catalog_does_not_distinguish_are_not_one_table(
+    type_: str, hand_log: HandLog, tmp_path: Path
+) -> None:
+    """Hive and Glue compare names without case: the second table's rows would go into the first one."""
     other = make_table("Orders", schema="shop", id="int64", item="string")
     hand_log.segment([(other, "c", {"id": 1, "item": "pen"}), (ORDERS, "c", {"id": 2, "item": "ink"})])
-    with catalog_of("hive", tmp_path / "lake") as catalog:
+    with catalog_of(type_, tmp_path / "lake") as catalog:
         lake = Warehouse(tmp_path / "lake", catalog=catalog)
         report = merge(hand_log, lake)
         left = {table.name: table.left_out for table in report.tables if table.left_out is not None}

@@ -97,7 +97,7 @@ class TableCatalog:
         """
         with self.calling(f"reading {'.'.join(identifier)}"):
             try:
-                return LoadedTable.of(self._catalog.load_table(identifier))
+                return LoadedTable.of(self._catalog.load_table(self._known_as(identifier)))
             except (NoSuchIcebergTableError, NoSuchPropertyException) as error:
                 raise CannotFollow(
                     f"table {'.'.join(identifier)} cannot be merged: its name in the catalog belongs to a table that is"
@@ -116,15 +116,16 @@ class TableCatalog:
         """
         self._check_name(identifier)
         with self.calling(f"creating {'.'.join(identifier)}"):
-            self._create_namespace(identifier[:1])
+            name = self._known_as(identifier)
+            self._create_namespace(name[:1])
             return LoadedTable.of(
-                self._catalog.create_table(identifier, columns, location=location, properties=dict(properties))
+                self._catalog.create_table(name, columns, location=location, properties=dict(properties))
             )
 
     def remove_entry(self, identifier: Identifier) -> None:
         """Remove a table's name, if it exists; its files stay."""
         with self.calling(f"removing {'.'.join(identifier)}"), suppress(NoSuchTableError):
-            self._catalog.drop_table(identifier)
+            self._catalog.drop_table(self._known_as(identifier))
 
     def close(self) -> None:
         for catalog in self._opened:
@@ -182,6 +183,10 @@ class TableCatalog:
             # Another table's thread may have been faster, for which servers have different errors.
             if not catalog.namespace_exists(namespace):
                 raise
+
+    def _known_as(self, identifier: Identifier) -> Identifier:
+        """Return the name under which the catalog has a table: Hive and Glue store names in lower case."""
+        return (identifier[0].lower(), identifier[1].lower()) if self.ignores_case else identifier
 
     def _check_name(self, identifier: Identifier) -> None:
         if self.ignores_case and not all(map(_PLAIN.fullmatch, identifier)):
