@@ -86,7 +86,9 @@ class Merge(Settings):
     them: `{type: rest, uri: "https://…", token: "${env:TOKEN}"}`; secrets are references; without it the warehouse's
     folder has its own catalog. Delta: a Hive metastore, `{type: hive, uri: "thrift://host:9083", prefix: lake_}`;
     without it the tables have paths only. `uri` may name several with commas; without it Spark's own settings name the
-    metastore. `prefix` begins the name of each database, so that several warehouses can use one metastore."""
+    metastore. `prefix` begins the name of each database, so that several warehouses can use one metastore. Or a Unity
+    Catalog, `{type: unity, uri: "https://host", catalog: main, token: "${env:TOKEN}"}`, with `prefix` as for Hive
+    ([catalogs](catalogs.md#unity-catalog))."""
     every: Seconds | None = None
     """How often `cdcflow run` merges, in a separate process ([merge.md](merge.md#with-the-capture)), and `cdcflow
     merge` without `--every`. Default: `cdcflow run` does not merge, and `cdcflow merge` merges once."""
@@ -127,7 +129,9 @@ class Merge(Settings):
             if _SECRET_PROPERTY.search(name) and not is_reference(value):
                 raise ValueError(f"has {name}: it must be a reference, ${{env:NAME}} or ${{file:path}}")
         if catalog is not None and not catalog.keys() & {"type", "catalog-impl"}:
-            raise ValueError("must say its type: rest, jdbc, hive or glue (or catalog-impl); for Delta tables hive")
+            raise ValueError(
+                "must say its type: rest, jdbc, hive or glue (or catalog-impl); for Delta tables hive or unity"
+            )
         return catalog
 
     @model_validator(mode="after")
@@ -137,14 +141,14 @@ class Merge(Settings):
             raise ValueError(
                 "engine: local writes into a folder or a bucket (s3a://bucket/path); set merge.engine to auto"
             )
-        if self.engine == "local" and self.format == "delta" and self.catalog is not None:
+        if self.engine == "local" and self.format == "delta" and (self.catalog or {}).get("type") == "hive":
             raise ValueError("engine: local gives Delta tables no names in a metastore; set merge.engine to auto")
         return self
 
     @model_validator(mode="after")
     def _tables_are_found(self) -> Self:
         if self.format == "delta" and self.catalog is not None:
-            _check_metastore(self.catalog)
+            (_check_unity if self.catalog.get("type") == "unity" else _check_metastore)(self.catalog)
         if self.format == "iceberg" and self.catalog is None and isinstance(self.warehouse, str):
             raise ValueError(
                 "has Iceberg tables outside of a folder: set merge.catalog, such as {type: rest, uri: https://…}"
@@ -156,6 +160,32 @@ class Merge(Settings):
         return self
 
 
+def _check_unity(catalog: Mapping[str, str]) -> None:
+    """Check the settings of a Unity Catalog for Delta tables.
+
+    Raises:
+        ValueError: one is missing, unknown or malformed.
+    """
+    unknown = sorted(catalog.keys() - {"type", "uri", "catalog", "token", "prefix", "replace"})
+    if unknown:
+        raise ValueError(
+            f"has a catalog with {unknown[0]}, and a Unity Catalog has type, uri, catalog, token, prefix and replace"
+            " only"
+        )
+    if re.fullmatch(r"https?://[^?#\s]+", catalog.get("uri", "")) is None:
+        raise ValueError("has a catalog whose uri is not like https://host (without /api/2.1/unity-catalog)")
+    if re.fullmatch(r"[\w-]+", catalog.get("catalog", "")) is None:
+        raise ValueError("has a Unity Catalog without `catalog`: the name of the catalog there, such as main")
+    if catalog.get("replace", "false") not in ("true", "false"):
+        raise ValueError("has a catalog whose replace is neither true nor false")
+    _check_prefix(catalog)
+
+
+def _check_prefix(catalog: Mapping[str, str]) -> None:
+    if re.fullmatch(r"[a-z0-9_]*", catalog.get("prefix", "")) is None:
+        raise ValueError("has a catalog whose prefix has other characters than a-z, 0-9 and _")
+
+
 def _check_metastore(catalog: Mapping[str, str]) -> None:
     """Check that a catalog for Delta tables is a Hive metastore.
 
@@ -165,7 +195,8 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
     if catalog.get("type") != "hive":
         raise ValueError(
             "has a catalog that cannot hold Delta tables: set merge.catalog to a Hive metastore,"
-            " {type: hive, uri: thrift://host:9083}, or merge.format to iceberg"
+            " {type: hive, uri: thrift://host:9083}, or to a Unity Catalog,"
+            " {type: unity, uri: https://host, catalog: main}, or merge.format to iceberg"
         )
     unknown = sorted(catalog.keys() - {"type", "uri", "prefix"})
     if unknown:
@@ -175,8 +206,7 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
         )
     if _THRIFT.fullmatch(catalog.get("uri", "thrift://left.out:1")) is None:
         raise ValueError("has a catalog whose uri is not like thrift://host:9083 (several with commas)")
-    if re.fullmatch(r"[a-z0-9_]*", catalog.get("prefix", "")) is None:
-        raise ValueError("has a catalog whose prefix has other characters than a-z, 0-9 and _")
+    _check_prefix(catalog)
 
 
 class Service(Settings):

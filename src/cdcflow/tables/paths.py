@@ -42,9 +42,24 @@ class Metastore:
     def from_settings(cls, merge: Merge) -> Metastore | None:
         """Return the metastore that `merge.catalog` names; `None` if Delta tables are known by path only, or the tables
         are Iceberg's."""
-        if merge.format != "delta" or merge.catalog is None:
+        if merge.format != "delta" or merge.catalog is None or merge.catalog.get("type") != "hive":
             return None
         return cls(merge.catalog.get("uri"), merge.catalog.get("prefix", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Unity:
+    """A Unity Catalog in which Delta tables are registered, by the address of its server, without a slash at the end.
+
+    `catalog`: the catalog there that gets the schemas, whose names begin with `prefix`. `replace`: an entry whose
+    columns have changed is deleted and created.
+    """
+
+    uri: str
+    catalog: str
+    token: str | None = field(default=None, repr=False)
+    prefix: str = ""
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +68,14 @@ class Warehouse:
 
     `store`: how to reach the bucket of a URL (`None`: as the session's own settings specify). `catalog`: properties,
     named as Iceberg names them, of the Iceberg catalog that has the tables (`None`: the warehouse has its own catalog,
-    in its folder). `metastore`: where Delta tables are registered by name (`None`: by path only).
+    in its folder). `metastore`, `unity`: where Delta tables are registered by name (`None`: by path only).
     """
 
     root: Path | str
     store: StoreAddress | None = None
     catalog: Mapping[str, str] | None = field(default=None, repr=False)  # it may hold a password
     metastore: Metastore | None = None
+    unity: Unity | None = None
 
     @classmethod
     def of(cls, warehouse: Warehouse | Path | str) -> Warehouse:

@@ -86,16 +86,24 @@ def is_merged_here(config: Config, place: Warehouse) -> bool:
 
 def warehouse(config: Config) -> Warehouse:
     """The configured warehouse, with the credentials and catalog that access requires."""
-    from cdcflow.tables.paths import Metastore, Warehouse
+    from cdcflow.tables.paths import Metastore, Unity, Warehouse
 
     settings = config.merge
     found = Warehouse.of(settings.warehouse)
     catalog = None
     if settings.catalog is not None and settings.format == "iceberg":
         catalog = {k: secret(v) or "" if is_reference(v) else v for k, v in settings.catalog.items()}
+    unity = None
+    if settings.catalog is not None and settings.catalog["type"] == "unity":
+        given = settings.catalog
+        replace_ = given.get("replace") == "true"
+        unity = Unity(
+            given["uri"].rstrip("/"), given["catalog"], secret(given.get("token")), given.get("prefix", ""), replace_
+        )
     bucket = found.bucket
     store = None if settings.objects is None or bucket is None else settings.objects.address(bucket)
-    return replace(found, store=store, catalog=catalog, metastore=Metastore.from_settings(settings))
+    metastore = Metastore.from_settings(settings)
+    return replace(found, store=store, catalog=catalog, metastore=metastore, unity=unity)
 
 
 def policies(config: Config) -> Policies:

@@ -8,8 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import polars
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from tests.servers.readers import ClickHouse, DuckDB, Question, Refused
 
 from cdcflow import local
 from cdcflow.errors import ConfigurationError
@@ -107,3 +110,32 @@ def test_table_upgraded_to_version_3_is_merged_further(
     kinds = spark.sql(f"SELECT file_format FROM {sql}.delete_files").collect()
     assert {row.file_format for row in kinds} == {"PUFFIN"}
     assert [row.id for row in read_cut(spark, warehouse, 1)["public.orders"].orderBy("id").collect()] == [1, 2, 3, 4]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Iceberg scan planning with the polars_iceberg")
+def test_version_3_is_read_by_other_programs_or_refused(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
+) -> None:
+    """Its marks are deletion vectors, which docs/readers.md lists by reader. A deleted row is never shown."""
+    orders = make_table("orders", id="int64", item="string")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "item": f"item {n}"}) for n in range(1, 5)])
+    job.merge(spark, hand_log.root, warehouse, table_format="iceberg")
+    sql = table_format("iceberg").table(spark, warehouse, table_path(orders.id)).sql
+    spark.sql(f"ALTER TABLE {sql} SET TBLPROPERTIES ('format-version' = '3')")
+    hand_log.segment([(orders, "u", {"id": 1, "item": "pen"}), (orders, "d", {"id": 2})])
+    job.merge(spark, hand_log.root, warehouse)
+    assert {row.file_format for row in spark.sql(f"SELECT file_format FROM {sql}.delete_files").collect()} == {"PUFFIN"}
+
+    table = catalog_of(warehouse).load_table("public.orders")
+    place = table.metadata_location.removeprefix("file:")
+    (duckdb,) = DuckDB().read([Question("iceberg", place)])
+    answers = {"duckdb": duckdb, "pyiceberg": table.scan().to_arrow()}
+    answers["polars"] = polars.scan_iceberg(table).collect().to_arrow()
+    for reader, answer in answers.items():
+        assert isinstance(answer, pa.Table), (reader, answer)
+        rows = {row["id"]: row["item"] for row in answer.to_pylist()}
+        assert rows == {1: "pen", 3: "item 3", 4: "item 4"}, reader
+    (clickhouse,) = ClickHouse().read([Question("iceberg", table.location().removeprefix("file:"))])
+    assert isinstance(clickhouse, Refused)

@@ -45,6 +45,7 @@ from cdcflow.tables.job.positions import Positions, overtaken
 from cdcflow.tables.job.ranges import TableRange
 from cdcflow.tables.job.reports import MergeProgress, MergeReport, TableMergeReport, Watch, both, ignore_progress
 from cdcflow.tables.job.table_merge import TableMerge
+from cdcflow.tables.job.unity import UnityNames
 from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.modes import ModeRules, decide_mode
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
@@ -223,6 +224,8 @@ class MergeRun:
         self._known: Mapping[str, TableId] = {}
         self._chosen: Mapping[TableId, int] = {}
         self._published = published
+        unity = request.warehouse.unity
+        self._names = None if unity is None else UnityNames(unity, request.warehouse)
 
     def tables(self, wanted: Collection[str] | None) -> tuple[TableMergeReport, ...]:
         empty = {str(table): table for table in self._positions.without_rows}
@@ -298,6 +301,7 @@ class MergeRun:
         if before is None and self._positions.is_removed(table):
             self._removed.add(str(table))
             return None
+        self._keep_name(table, before)
         policy = self._request.policies.of(str(table))
         mode = decide_mode(table, None if before is None else before.properties, policy.mode, policy.history_columns)
         if (before is None or str(table) not in self._positions.backfilled_tables) and not self._log.files(table, 0):
@@ -335,6 +339,8 @@ class MergeRun:
         self._ids[table], self._modes[table], self._commits[table] = after.id, mode, after.commit
         if self._shows_already(table, after, there):
             self._shown.add(str(table))
+        if before is None or before.columns != after.columns:
+            self._keep_name(table, after)
         complete, state = self._positions.standing(table, after)
         report = TableMergeReport(
             name=str(table),
@@ -350,6 +356,13 @@ class MergeRun:
             seconds = round(report.seconds, 2)
             _log.info("table merged", table=report.name, changes=report.changes, seconds=seconds, engine=engine.name)
         return report
+
+    def _keep_name(self, table: TableId, there: TableSnapshot | None) -> None:
+        """Register the table in Unity Catalog if that has the names; before it exists (None), check its name."""
+        if self._names is not None and there is None:
+            self._names.check(table)
+        elif self._names is not None and there is not None:
+            self._names.keep(table, there.columns)
 
     def _made_empty(self, there: CurrentTable, table: TableId, engine: Engine, mode: ModeRules) -> TableSnapshot | None:
         """Create a table that has no row in the log. HistoryLost: it had some."""
