@@ -177,7 +177,7 @@ def show(found: Plan) -> None:
         output.stdout().print(output.table("Tables", ("table", "what", "rows", "bytes", "why"), tables))
         typer.echo(f"{len(found.tables) - len(changed)} tables do not change.\n")
     warnings = [_Line("warning", w) for w in found.warnings]
-    for line in (*_cost(found), *_merges(found), *warnings, *_refusals(found)):
+    for line in (*_cost(found), *_merges(found), *_of_merges(found), *warnings, *_refusals(found)):
         typer.echo(f"{line.what}: {line.text}")
 
 
@@ -213,6 +213,11 @@ def _merges(found: Plan) -> list[_Line]:
         return [_Line("merges", f"{names}, if they have current-state tables (cdcflow did not inspect the warehouse)")]
     names = ", ".join(t.name for t in changed if t.merged)
     return [_Line("merges", f"{names}: this affects the current-state tables")] if names else []
+
+
+def _of_merges(found: Plan) -> list[_Line]:
+    """What settings of tables do, and what that costs."""
+    return [_Line(c.name, c.why) for c in found.settings if c.taken == "merge" and c.why]
 
 
 def _cost(found: Plan) -> list[_Line]:

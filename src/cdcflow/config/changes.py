@@ -50,6 +50,13 @@ _MOVE = (
     " if log.kafka.history names their folder"
 )
 
+_FILES = (
+    "only new files have it, which costs nothing by itself; existing files stay unchanged"
+    " until their rows change or maintenance rewrites them; `cdcflow rebuild --into` gives it to all rows, and reads"
+    " the whole log for that"
+)
+_OF_FILES = {name: SettingRule(f"merge.tables.{name}", "merge", _FILES) for name in ("partition_by", "sort_by")}
+
 RULES: tuple[SettingRule, ...] = (
     SettingRule("source.kind", "refused", "a log holds the changes of one server", _ANOTHER),
     SettingRule("source.failover", "when made", "it only matters when the slot is created"),
@@ -73,6 +80,7 @@ RULES: tuple[SettingRule, ...] = (
     SettingRule("log.objects", "next cut"),
     SettingRule("log.kafka", "next cut"),
     *(SettingRule(f"merge.{name}", "running") for name in ("every", "memory_max", "progress_timeout")),
+    *_OF_FILES.values(),
     SettingRule("merge", "merge"),
     SettingRule("publish", "running"),
     SettingRule("service.traces", "next cut"),
@@ -122,6 +130,8 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[SettingC
 
 def rule_for(name: str) -> SettingRule:
     """How a setting is applied."""
+    if name.startswith("merge.tables.") and (of_files := _OF_FILES.get(name.rpartition(".")[2])) is not None:
+        return of_files
     for rule in RULES:
         if name == rule.name or name.startswith(rule.name + "."):
             return rule

@@ -19,6 +19,7 @@ from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL, Postgres
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.errors import ConfigurationError
+from cdcflow.model.file_layout import PartitionField, SortColumn, check_order, check_partitions
 
 _THRIFT = re.compile(r"thrift://[^\s,/]+:\d+(,thrift://[^\s,/]+:\d+)*")
 _SECRET_PROPERTY = re.compile(r"password|secret|(token|credential)$")
@@ -44,6 +45,31 @@ class TableSettings(Settings):
     readable: Literal["fast", "wide"] | None = None
     """What new tables are optimized for: `fast` changes, or `wide`: as many readers as possible can open them
     ([tables.md](tables.md#wide-tables)). Default: `fast`."""
+    partition_by: tuple[str, ...] | None = None
+    """By which parts the rows of every table are in separate files: `[day(created_at), bucket(16, id)]`, with
+    `year`, `month`, `day`, `hour`, `bucket`, `truncate` or a column alone; `[]` for none
+    ([tables.md](tables.md#partitions-and-order)). Default: as the table is; none for a new one."""
+    sort_by: tuple[str, ...] | None = None
+    """The order of the rows in each file: `[customer_id, created_at desc]`; `[]` for none
+    ([tables.md](tables.md#partitions-and-order)). Default: as the table is; none for a new one."""
+
+    @field_validator("partition_by")
+    @classmethod
+    def _partitions(cls, given: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if given is None:
+            return None
+        found = tuple(map(PartitionField.parse, given))
+        check_partitions(found)
+        return tuple(map(str, found))
+
+    @field_validator("sort_by")
+    @classmethod
+    def _order(cls, given: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if given is None:
+            return None
+        found = tuple(map(SortColumn.parse, given))
+        check_order(found)
+        return tuple(map(str, found))
 
 
 class MergeTables(TableSettings):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import InvariantViolated
+from cdcflow.model.file_layout import FileLayout
 from cdcflow.model.sqltypes import DECIMAL_TEXT, DECIMAL_TEXTS, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET, Table
 from cdcflow.spark.runtime.verbatim import all_as_written, as_written, literal_path, read_parquet
@@ -126,6 +127,9 @@ class StatementTable(CurrentTable):
     ) -> None:
         rules = self._rules.making(target.columns, wide=wide)
         self.commit(statement.create(self.sql, rules, target, source, begun, self.location, mode), metadata)
+
+    def arrange(self, layout: FileLayout, recorded: str, metadata: Mapping[str, Any]) -> None:
+        self.commit(statement.record_layout(self.sql, recorded), metadata)
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         self.commit(statement.begin(self.sql, begun), metadata)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from cdcflow.log.files.layout import Layout
+from cdcflow.model.file_layout import FileLayout, SortColumn
 from cdcflow.model.table import Table
 from cdcflow.tables.cut import Cut, ListedCut
 from cdcflow.tables.merge import reduce
@@ -229,6 +230,11 @@ class CurrentTable(ABC):
         """Apply one act of an evolution."""
 
     @abstractmethod
+    def arrange(self, layout: FileLayout, recorded: str, metadata: Mapping[str, Any]) -> None:
+        """Give it another layout of its files: for new files, while the existing ones stay. `recorded`: the value of
+        the property that records it."""
+
+    @abstractmethod
     def standing(self, layout: reduce.ColumnLayout, changes: str, *, whole: bool = False) -> str:
         """Return a name in SQL for the rows that the table has: at least those whose keys are in the view `changes`, or
         with `whole` all of them."""
@@ -254,10 +260,10 @@ class CurrentTable(ABC):
         """Return how many rows lack columns other than `left`, not counting rows marked as deleted."""
 
     @abstractmethod
-    def compact(self, order: Sequence[str] = ()) -> Compacted:
+    def compact(self, order: Sequence[SortColumn] = ()) -> Compacted:
         """Merge small files, and rewrite files in which many rows are deleted, in one commit; rows, position and cuts
-        do not change. `order`: columns by which the rewritten rows are sorted, none of which contains NULL; if empty,
-        the rows keep their order. Raises HandOver if this engine does not compact."""
+        do not change. `order`: columns by which the rewritten rows are sorted; if empty, the rows keep their order.
+        Raises HandOver if this engine does not compact."""
 
     @abstractmethod
     def let_go(self, kept: Kept) -> str:

@@ -11,13 +11,14 @@ from cdcflow.config import Config, FileLog, KafkaLog, is_reference, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.tier import Tier
+from cdcflow.model.file_layout import PartitionField, SortColumn
 from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, log_reader, topics
 
 if TYPE_CHECKING:
     from cdcflow.tables.job.engines import Engines
     from cdcflow.tables.job.maintenance import UpkeepPolicy
     from cdcflow.tables.job.several_logs import Merged
-    from cdcflow.tables.merge.policy import Policies
+    from cdcflow.tables.merge.policy import Policies, TablePolicy
     from cdcflow.tables.paths import Warehouse
     from cdcflow.tables.port import Engine
 
@@ -108,12 +109,23 @@ def warehouse(config: Config) -> Warehouse:
 
 def policies(config: Config) -> Policies:
     """The policies for the tables in the warehouse, from the settings."""
-    from cdcflow.tables.merge.policy import Policies, TablePolicy
+    from cdcflow.tables.merge.policy import Policies
 
     given = config.merge.tables
     of_all = given.model_dump(exclude={"each"}, exclude_none=True)
     each = {name: {**of_all, **one.model_dump(exclude_none=True)} for name, one in given.each.items()}
-    return Policies(TablePolicy(**of_all), {name: TablePolicy(**one) for name, one in each.items()})
+    return Policies(_policy(of_all), {name: _policy(one) for name, one in each.items()})
+
+
+def _policy(settings: Mapping[str, Any]) -> TablePolicy:
+    from cdcflow.tables.merge.policy import TablePolicy
+
+    layout: dict[str, Any] = {}
+    if "partition_by" in settings:
+        layout["partition_by"] = tuple(map(PartitionField.parse, settings["partition_by"]))
+    if "sort_by" in settings:
+        layout["sort_by"] = tuple(map(SortColumn.parse, settings["sort_by"]))
+    return TablePolicy(**{**settings, **layout})
 
 
 def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy:

@@ -51,6 +51,9 @@ UNDONE = int(os.environ.get("CDCFLOW_HISTORIES_UNDONE", "12"))
 """Histories with statements that are undone."""
 
 POLICIES = int(os.environ.get("CDCFLOW_HISTORIES_WITH_POLICIES", "40"))
+LAYOUTS = int(os.environ.get("CDCFLOW_HISTORIES_WITH_LAYOUTS", "12"))
+"""Histories of partitioned and sorted tables."""
+
 KNOWN = 9001
 """A seed of histories with every kind of policy, and columns that are retyped."""
 
@@ -94,6 +97,7 @@ def run(
     with_policies: bool = False,
     with_repairs: bool = False,
     with_undone: bool = False,
+    with_layouts: bool = False,
     into: Warehouse | None = None,
     folder_of: Callable[[TableId], Any] | None = None,
 ) -> Histories:
@@ -102,10 +106,12 @@ def run(
     room = folder / "warehouse"
     warehouse = room if into is None else into
     log = HandLog(folder / "log")
-    made = Histories(range(seed, seed + count), log, modes, with_policies, with_repairs, with_undone)
+    layouts = table_format if with_layouts else ""
+    made = Histories(range(seed, seed + count), log, modes, with_policies, with_repairs, with_undone, layouts)
     for _ in range(rounds):
         made.write_round()
         made.move_away(folder_of or (lambda table: room.joinpath(*table_path(table))))
+        made.lay_out()
         report = merge(made.log.root, warehouse, table_format=table_format, policies=made.policies)
         with closing(LocalEngine(warehouse, table_format)) as engine:
 
@@ -185,6 +191,17 @@ def test_histories_of_returning_shapes_give_what_the_fold_gives(table_format: st
 
 
 @pytest.mark.spread(1)
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_histories_of_tables_with_layouts_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
+    """Tables that are partitioned and sorted by changing columns, which the source changes, renames, drops and leaves
+    NULL, by merges that die: rows that move to another partition leave the old one.
+    """
+    merge = Dying(SEED)
+    made = run(SEED, LAYOUTS, tmp_path, merge, ROUNDS_MANY, table_format, with_layouts=True)
+    if table_format == "iceberg":
+        assert any(history.recorded is not None and history.recorded.partitions for history in made.listed)
+
+
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_that_keep_versions_survive_a_death_before_each_commit(
     table_format: str, tmp_path: Path

@@ -49,14 +49,23 @@ ROUNDS = 3
 
 
 def run(
-    spark: Any, seed: int, count: int, folder: Path, merge: Merge, modes: Sequence[Mode] = MODES, rounds: int = ROUNDS
+    spark: Any,
+    seed: int,
+    count: int,
+    folder: Path,
+    merge: Merge,
+    modes: Sequence[Mode] = MODES,
+    rounds: int = ROUNDS,
+    layouts: str = "",
 ) -> None:
-    """Merge histories and compare after each merge; after the last one as Spark reads the tables."""
+    """Merge histories and compare after each merge; after the last one as Spark reads the tables. `layouts`: see
+    `Histories.lay_out`."""
     warehouse = folder / "warehouse"
-    made = Histories(range(seed, seed + count), HandLog(folder / "log"), modes)
+    made = Histories(range(seed, seed + count), HandLog(folder / "log"), modes, with_layouts=layouts)
     for left in reversed(range(rounds)):
         made.write_round()
         made.move_away(lambda table: warehouse.joinpath(*table_path(table)))
+        made.lay_out()
         report = merge(made.log.root, warehouse, policies=made.policies)
         made.check(report, rows_between(warehouse) if left else rows_of_cut(spark, warehouse))
 
@@ -141,6 +150,28 @@ def test_histories_merged_by_engines_in_turns_give_what_the_fold_gives(
 ) -> None:
     """Rows, descriptions and positions do not depend on which engine wrote them, whatever the source did in between."""
     run(spark, SEED, ALONE or FEW["in turns"], tmp_path, InTurns(spark, SEED, table_format))
+
+
+@pytest.mark.spread(1)
+@pytest.mark.parametrize("table_format", list(reversed(FORMATS)))
+def test_histories_of_tables_with_layouts_merged_in_turns_give_what_the_fold_gives(
+    spark: Any, tmp_path: Path, table_format: str
+) -> None:
+    """Partitions, their values and orders do not depend on which engine wrote them."""
+    merge = InTurns(spark, SEED, table_format)
+    run(spark, SEED, ALONE or FEW["in turns"], tmp_path, merge, layouts=table_format)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_histories_of_tables_with_layouts_merged_in_turns_give_what_the_fold_gives(
+    part: int, spark: Any, tmp_path: Path
+) -> None:
+    """The same, many of them."""
+    table_format = FORMATS[part % len(FORMATS)]
+    first = SEED if ALONE else SEED + 80_000 + 1000 * part
+    merge = InTurns(spark, first, table_format)
+    run(spark, first, ALONE or MANY["in turns"] // PARTS, tmp_path, merge, layouts=table_format)
 
 
 @pytest.mark.long

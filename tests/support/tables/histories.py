@@ -26,6 +26,7 @@ from tests.support.merge.histories import Step, differences, make_table
 from tests.support.tables.folds import FAMILY, KINDS, VERSION, Folded, Merged
 
 from cdcflow.log.fold.fold import LogChange
+from cdcflow.model.file_layout import FileLayout, PartitionField, SortColumn
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.tables.job.reports import MergeReport, TableMergeReport
@@ -50,6 +51,37 @@ NAMES = {
     "day": ("f", "f?", "ff"),
 }
 """By family, so that a recreated table has no other type under an old name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Settings of a table's files, and the numbers of their columns in an incarnation of the table."""
+
+    partitions: tuple[PartitionField, ...]
+    order: tuple[SortColumn, ...]
+    numbers: frozenset[int]
+    incarnation: int
+
+    @property
+    def texts(self) -> list[str]:
+        return [*map(str, self.partitions), *map(str, self.order)]
+
+    @property
+    def names(self) -> set[str]:
+        """The source's columns that they name."""
+        return {name for name in FileLayout(self.partitions, self.order).columns if name[0] != "_"}
+
+
+_WHOLE = (PartitionField(""), PartitionField("", "bucket", 3), PartitionField("", "truncate", 5))
+TRANSFORMS: Mapping[str, Sequence[PartitionField]] = {
+    "whole": _WHOLE,
+    "text": (PartitionField(""), PartitionField("", "bucket", 2), PartitionField("", "truncate", 1)),
+    "money": (PartitionField(""), PartitionField("", "bucket", 3)),
+    "flag": (PartitionField(""),),
+    "ratio": (),
+    "day": (PartitionField(""), *(PartitionField("", time) for time in ("year", "month", "day"))),
+}
+"""By family, by what a table may be partitioned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +146,9 @@ class History:
         self.covered: Counter[str] = Counter()
         self.is_moved_away = False
         self.has_repairs = False
+        self.layout: Layout | None = None
+        self.recorded: Layout | None = None
+        self.layout_chance = random.Random(f"layout {seed}")
         self.has_undone = False
         self.policy: TablePolicy | None = None
         self.queue: list[Callable[[int], list[Step]]] = []
@@ -168,6 +203,37 @@ class History:
         found = chosen(offset)
         self.covered[_name_of(chosen)] += 1
         return found
+
+    def lay_out(self, *, partitions: bool) -> None:
+        """Choose the settings of its files for the next merge: often the ones that it has."""
+        if self.is_moved_away:
+            self.recorded = None
+        if not self.merged.log:
+            return
+        shape = self.merged.log[-1][0]
+        if self.layout is None or not self._may_have(self.layout, shape) or self.layout_chance.random() < 0.2:
+            self.layout = self._any_layout(shape, partitions=partitions)
+
+    def _may_have(self, layout: Layout, shape: Table) -> bool:
+        """Whether a table whose latest rows have this shape may have these settings."""
+        if {c.name for c in shape.columns} >= layout.names:
+            return True  # the names of each family are its own
+        is_same = self.recorded is not None and self.recorded.texts == layout.texts
+        numbers = {c.number for c in shape.columns}
+        return is_same and layout.incarnation == shape.incarnation and layout.numbers <= numbers
+
+    def _any_layout(self, shape: Table, *, partitions: bool) -> Layout:
+        chance = self.layout_chance
+        chosen = chance.sample(shape.columns, chance.randint(0, min(2, len(shape.columns))))
+        able = [(c.name, found) for c in chosen if partitions and (found := TRANSFORMS[FAMILY[c.type.arrow]])]
+        fields = [replace(chance.choice(found), column=name) for name, found in able]
+        own = {"append": ("_op", "day(_commit_ts)"), "soft_delete": ("_is_deleted",)}.get(self.merged.mode, ())
+        if partitions and own and chance.random() < 0.3:
+            fields.append(PartitionField.parse(chance.choice(own)))
+        by = chance.sample(shape.columns, chance.choice([0, 0, 1, 2]) % (len(shape.columns) + 1))
+        order = tuple(SortColumn(c.name, chance.random() < 0.5) for c in by)
+        numbers = frozenset(c.number for c in (*chosen, *by))
+        return Layout(tuple(fields), order, numbers, shape.incarnation)
 
     @property
     def shape(self) -> Table:
@@ -484,6 +550,7 @@ class Histories:
     with_policies: bool = False
     with_repairs: bool = False
     with_undone: bool = False
+    with_layouts: str = ""
     refused: int = 0
     versions: int = 0
     listed: list[History] = field(default_factory=list)
@@ -507,7 +574,17 @@ class Histories:
     @property
     def policies(self) -> Policies:
         """The settings of the tables in the next merge."""
-        return Policies(each={str(history.id): history.merged.policy for history in self.listed})
+        return Policies(each={str(history.id): self._policy(history) for history in self.listed})
+
+    def _policy(self, history: History) -> TablePolicy:
+        found, layout = history.merged.policy, history.layout
+        return found if layout is None else replace(found, partition_by=layout.partitions, sort_by=layout.order)
+
+    def lay_out(self) -> None:
+        """Choose how the files of the tables are laid out. `with_layouts`: the tables' format, if it is chosen at
+        all."""
+        for history in self.listed if self.with_layouts else ():
+            history.lay_out(partitions=self.with_layouts == "iceberg")
 
     def write_round(self) -> None:
         """The segments of one round. Some older ones become one."""
@@ -556,7 +633,10 @@ class Histories:
         reports = {t.name: t for t in report.tables}
         wrong = []
         for history in self.listed:
+            has_rows = len(history.merged.log) > history.merged.done
             history.merged.merge(history.entry)
+            if has_rows and not history.merged.is_left_out:
+                history.recorded = history.layout
             self.refused += history.merged.is_refused
             self.versions += len(history.merged.retyped)
             found = _difference(history, reports.get(str(history.id)), rows)

@@ -57,7 +57,9 @@ def shared(table: IcebergTable, gone: dict[str, list[int]]) -> DataFile:
         "file_size_in_bytes": Path(made.file_path).stat().st_size,
     }
     kept = ("content", "file_path", "file_format", "partition")
-    return DataFile.from_args(spec_id=0, **{name: getattr(made, name) for name in kept}, **fields)
+    found = DataFile.from_args(**{name: getattr(made, name) for name in kept}, **fields)
+    found.spec_id = 0
+    return found
 
 
 def test_marks_of_several_files_at_once_are_read_and_stay(table: IcebergTable) -> None:

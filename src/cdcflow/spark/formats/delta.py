@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from cdcflow.errors import SinkUnavailable
+from cdcflow.model.file_layout import SortColumn
 from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.spark.matched_rows import NewerRows
 from cdcflow.spark.private_delta import COMPACTED, DeltaTransaction, DeltaVersions, may_change_rows, may_write
@@ -250,7 +251,7 @@ class DeltaTable(StatementTable):
             if row.operation not in HARMLESS and ours(row.userMetadata) is None
         ]
 
-    def compact(self, order: Sequence[str] = ()) -> Compacted:
+    def compact(self, order: Sequence[SortColumn] = ()) -> Compacted:
         said = {"upkeep": "compact"}
         if order:
             done: list[Compacted] = []

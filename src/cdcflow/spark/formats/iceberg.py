@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.model.file_layout import FileLayout, SortColumn
 from cdcflow.model.sqltypes import name_sql, text_sql
 from cdcflow.model.table import OFFSET
 from cdcflow.spark.formats import iceberg_branch
@@ -27,6 +28,7 @@ from cdcflow.tables.durable import sync_table, torn_error
 from cdcflow.tables.formats import iceberg
 from cdcflow.tables.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.tables.formats.iceberg_catalog import step_back
+from cdcflow.tables.merge.file_layouts import LAYOUT_PROPERTY
 from cdcflow.tables.merge.statement import Folding
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import COMMITTED, Compacted, Kept, TableSnapshot
@@ -306,11 +308,22 @@ class IcebergTable(StatementTable):
         elif there.snapshotId() != found.snapshotId():
             table.manageSnapshots().replaceTag(tag, found.snapshotId()).commit()
 
-    def compact(self, order: Sequence[str] = ()) -> Compacted:
+    def arrange(self, layout: FileLayout, recorded: str, metadata: Mapping[str, Any]) -> None:
+        table = self._table()
+        self._check_same(table)
+        change = table.newTransaction()
+        self._parts.set_layout(change, table, layout)
+        properties = change.updateProperties()
+        for name, value in {LAYOUT_PROPERTY: recorded, **iceberg.distribution(layout)}.items():
+            properties = properties.set(name, value)
+        properties.commit()
+        change.commitTransaction()
+
+    def compact(self, order: Sequence[SortColumn] = ()) -> Compacted:
         catalog, schema, name = self._name
         options = ", ".join(f"{text_sql(k)}, {text_sql(v)}" for k, v in COMPACTED.items())
         table = text_sql(f"{name_sql(schema)}.{name_sql(name)}")
-        by = ", ".join(f"{name_sql(column)} ASC NULLS FIRST" for column in order)
+        by = ", ".join(f"{name_sql(one.column)} {one.direction}" for one in order)
         sorted_ = f", strategy => 'sort', sort_order => {text_sql(by)}" if order else ""
         rewrite = f"rewrite_data_files(table => {table}, options => map({options}){sorted_})"
         row = self._spark.sql(f"CALL {name_sql(catalog)}.system.{rewrite}").collect()[0]

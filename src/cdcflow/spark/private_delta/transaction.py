@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cdcflow.model.file_layout import SortColumn
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.spark import matched_rows
 from cdcflow.spark.matched_rows import BROADCAST_ROWS_MAX, Views
@@ -99,7 +100,7 @@ class DeltaTransaction:
         nil = self._parts.as_scala([])
         self._commit(actions, self._parts.merge(*[self._none] * 4, nil, nil, nil))
 
-    def cluster(self, order: Sequence[str]) -> Compacted:
+    def cluster(self, order: Sequence[SortColumn]) -> Compacted:
         """Rewrite the files that are due (see `files`) into fewer ones, with their rows in this order."""
         files = self._snapshot.getAllFiles(True)
         told = self._parts.content_of(files)
@@ -109,7 +110,7 @@ class DeltaTransaction:
         known = self._parts.elements(files)
         old = [known[number] for number in numbers]
         count = 1 + sum(told[number]["size"] for number in numbers) // MADE_BYTES
-        by = [name_sql(column) for column in order]
+        by = [_in_direction(one) for one in order]
         rows = self._frame(self._parts.as_scala(old)).repartitionByRange(count, *by).sortWithinPartitions(*by)
         made = [self._parts.without_data_change(file) for file in self._write_files(rows)]
         now_ms = time.time_ns() // 1_000_000
@@ -209,6 +210,13 @@ class DeltaTransaction:
         if [f.dataType for f in exact.schema] != [f.dataType for f in stored]:
             exact = exact.select(*(exact[name_sql(field.name)].cast(field.dataType) for field in stored))
         return self._parts.elements(self._transaction.writeFiles(exact._jdf))
+
+
+def _in_direction(one: SortColumn) -> Any:
+    from pyspark.sql.functions import col
+
+    column = col(name_sql(one.column))
+    return column.desc_nulls_last() if one.descending else column.asc_nulls_first()
 
 
 @contextmanager

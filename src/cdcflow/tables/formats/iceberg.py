@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cdcflow.model.file_layout import FileLayout, PartitionField
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import COMMITTED, ROW_GROUP_BYTES
@@ -81,6 +82,7 @@ RULES = Format(
     holds=_holds,
     widens=_widens,
     wide=lambda columns: _properties(REWRITES),
+    has_partitions=True,
 )
 
 
@@ -102,6 +104,26 @@ def identifier(path: Sequence[str]) -> tuple[str, str]:
 def _part(part: str) -> str:
     """Escape a part of a path for use in a name: a dot would begin another namespace."""
     return part.replace(".", "~2E")
+
+
+def partition_name(field: PartitionField, taken: Collection[str]) -> str:
+    """Return a name for a new field of a table's partition. `taken`: names that it cannot have, in small letters. It is
+    unlike any column's, also if the column is renamed and a different one gets its name: the format refuses a column
+    whose name a partition has."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", field.column)
+    number = f"_{field.number}" if field.number else ""
+    found = name = f"{plain}_{field.transform}{number}"
+    count = 1
+    while found.lower() in taken:
+        count += 1
+        found = f"{name}_{count}"
+    return found
+
+
+def distribution(layout: FileLayout) -> Mapping[str, str]:
+    """Return the property by which Spark distributes rows to files. Without it Spark would read what it writes twice to
+    sort a table as a whole; here only the rows of each file are sorted."""
+    return {"write.distribution-mode": "hash" if layout.partitions else "none"}
 
 
 def tag(cut: int) -> str:

@@ -27,6 +27,7 @@ from time import monotonic
 import structlog
 
 from cdcflow.errors import CdcflowError, HistoryLost, SinkUnavailable
+from cdcflow.model.file_layout import SortColumn
 from cdcflow.tables.cut import ListedCut
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import kinds
@@ -254,8 +255,8 @@ class _Compacted:
             self.is_late = done.has_more and monotonic() >= self.deadline
         return str(done)
 
-    def _order(self, table: TableSnapshot | None) -> Sequence[str]:
-        return order_of(table) if self.clusters and table is not None else ()
+    def _order(self, table: TableSnapshot | None) -> Sequence[SortColumn]:
+        return () if table is None else order_of(table, by_key=self.clusters)
 
 
 def _let_go(kept: Kept, engine: Engine, there: CurrentTable, found: TableSnapshot) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdcflow.errors import InvariantViolated
+from cdcflow.model.file_layout import SortColumn
 from cdcflow.model.table import Table, TableId
 from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.describe_existing import with_existing_columns
 from cdcflow.tables.merge.evolution import Evolution, evolve
+from cdcflow.tables.merge.file_layouts import existing_order
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules, mode_of_properties
 from cdcflow.tables.merge.policy import UNSAID, TablePolicy
@@ -87,12 +89,17 @@ class TableRange:
         return _describe_existing(self.table, self.before, shapes_of(self.files), self.mode)
 
 
-def order_of(there: TableSnapshot) -> tuple[str, ...]:
-    """Return the columns by which the rows of a table are clustered (see `ModeRules.order`); empty if they cannot be
-    determined, as in the middle of a rename."""
+def order_of(there: TableSnapshot, *, by_key: bool) -> tuple[SortColumn, ...]:
+    """Return the columns by which maintenance sorts the rows of a table: those of `sort_by`, and with
+    `by_key` those of its key (see `ModeRules.order`), unless they cannot be determined, as in the middle of a
+    rename."""
     text, mode = there.properties.get(statement.TARGET_PROPERTY), mode_of_properties(there.properties)
-    found = () if text is None or mode is None else mode.order(Target.from_json(text).key)
-    return found if {column.name for column in there.columns}.issuperset(found) else ()
+    own = existing_order(there.properties, there.columns)
+    key = () if text is None or mode is None or not by_key else mode.order(Target.from_json(text).key)
+    if not {column.name for column in there.columns}.issuperset(key):
+        return own
+    named = {one.column for one in own}
+    return (*own, *(SortColumn(name) for name in key if name not in named))
 
 
 def group_shapes(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from cdcflow.model.file_layout import FileLayout
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import Table
 from cdcflow.tables.job import histories
@@ -18,6 +19,7 @@ from cdcflow.tables.job.ranges import TableRange, group_shapes
 from cdcflow.tables.job.spans import shapes_over_time
 from cdcflow.tables.merge import statement, versions
 from cdcflow.tables.merge.evolution import Evolution, evolve
+from cdcflow.tables.merge.file_layouts import RecordedLayout, decide_layout
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.port import CurrentTable, Engine, TableSnapshot
 from cdcflow.tables.segments import InputFile, Range, offsets_of
@@ -74,7 +76,10 @@ class TableMerge:
         mode = self._range.mode
         target = evolve(None, [shape], format_=self._engine.rules, mode=mode).target
         source = json.dumps(self._positions.source(self._range.table), separators=(",", ":"))
+        layout = self._layout(target)
         self._make(target, source, 0)
+        if layout is not None:
+            self._arrange(layout)
 
     def run(self) -> None:
         """Merge the range into the table."""
@@ -111,7 +116,7 @@ class TableMerge:
                 continue  # an interrupted merge has done this already
             self._range = replace(self._range, files=files, sweep=whole.sweep if is_last else 0)
             evolution = self._range.evolution(before, shapes, self._engine.rules)
-            self._evolve(evolution)
+            self._evolve(evolution, arranges=is_last)
             with folding(self._range, self._there.session, [evolution], self._there.standing) as found:
                 self._there.fold(found, self._metadata(), app, self._cut if is_last else 1)
             if not is_last:
@@ -120,11 +125,12 @@ class TableMerge:
 
     def _merge(self) -> None:
         there, evolutions = self._range.before, list[Evolution]()
-        for shapes in group_shapes(shapes_over_time(self._range.files), self._range.mode):
+        groups = group_shapes(shapes_over_time(self._range.files), self._range.mode)
+        for shapes in groups:
             if evolutions:
                 there = self._looked_at_again()
             evolutions.append(self._range.evolution(there, shapes, self._engine.rules))
-            self._evolve(evolutions[-1])
+            self._evolve(evolutions[-1], arranges=shapes is groups[-1])
         with folding(self._range, self._there.session, evolutions, self._there.standing) as found:
             self._there.fold(found, self._metadata(), self._app, self._cut)
 
@@ -137,9 +143,10 @@ class TableMerge:
             raise overtaken(self._range.table, came_to, self._cut)
         return found
 
-    def _evolve(self, evolution: Evolution) -> None:
-        """Bring the table into the shape that the range needs."""
+    def _evolve(self, evolution: Evolution, *, arranges: bool) -> None:
+        """Bring the table into the shape that the range needs, and with `arranges` its files into their layout."""
         table, before = self._range.table, self._range.before
+        layout = self._layout(evolution.target) if arranges else None
         if evolution.before is None:
             source = json.dumps(self._positions.source(table), separators=(",", ":"))
             self._make(evolution.target, source, self._since)
@@ -149,6 +156,31 @@ class TableMerge:
             once = statement.transaction(act, evolution.target.incarnation)
             app = f"{self._app}/{once}" if once else ""
             self._there.follow(act, self._metadata(), app, 1 if once else 0)
+        if layout is not None:
+            self._arrange(layout)
+
+    def _layout(self, target: Target) -> FileLayout | None:
+        """Return the layout that the table's files get; None: they keep the one that they have.
+
+        Raises:
+            CannotFollow: they cannot have it.
+        """
+        before, range_ = self._range.before, self._range
+        return decide_layout(
+            range_.policy,
+            {} if before is None else before.properties,
+            () if before is None else before.columns,
+            target,
+            range_.mode,
+            self._engine.rules,
+            range_.table,
+        )
+
+    def _arrange(self, layout: FileLayout) -> None:
+        found = self._looked_at_again()
+        ids = {c.name: c.id for c in (() if found is None else found.columns)}
+        recorded = RecordedLayout(layout, {name: ids[name] for name in layout.columns})
+        self._there.arrange(layout, recorded.to_json(), self._metadata())
 
     def _make(self, target: Target, source: str, begun: int) -> None:
         wide = self._range.policy.readable == "wide"

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from cdcflow.errors import HistoryLost
 from cdcflow.log.files.parquet import repeating
+from cdcflow.model.file_layout import SortColumn
 from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats import delta
 from cdcflow.tables.formats.delta import (
@@ -43,6 +44,7 @@ from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile, rename_columns
 from cdcflow.tables.local.tables import TYPES, FileTable, type_of
 from cdcflow.tables.local.warehouse_folder import open_folder
+from cdcflow.tables.merge.file_layouts import existing_order
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import HandOver, Kept, TableSnapshot
@@ -165,6 +167,10 @@ class DeltaTable(FileTable[File]):
         return found
 
     @property
+    def order(self) -> tuple[SortColumn, ...]:
+        return existing_order(self._settings, columns(self._log.metadata["schemaString"]))
+
+    @property
     def schema(self) -> pa.Schema:
         return _schema(self._fields, _logical)
 
@@ -216,7 +222,12 @@ class DeltaTable(FileTable[File]):
     def load(self, parts: Iterable[pa.Table], metadata: Mapping[str, Any], app: str, version: int) -> None:
         self._check_ours()
         self._put(
-            "WRITE", [], [f for part in parts if len(part) for f in self._write_files(part)], metadata, app, version
+            "WRITE",
+            [],
+            [f for part in parts if len(part) for f in self._write_files(self.in_own_order(part))],
+            metadata,
+            app,
+            version,
         )
 
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:

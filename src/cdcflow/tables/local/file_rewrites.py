@@ -8,7 +8,7 @@ only when enough rows were added or deleted to be worth another copy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -61,13 +61,17 @@ class Touched:
         return self.size * (1 - self.share)
 
 
-def small(sizes: Sequence[int]) -> set[int]:
-    """Return the indexes of a table's files, given their sizes, that are merged because they are small and many."""
-    found = sorted((size, n) for n, size in enumerate(sizes) if size < SMALL_BYTES)
-    if len(found) <= SMALL_FILES_MAX:
-        return set()
-    totals = accumulate(size for size, _ in found)
-    return {n for (_, n), total in zip(found, totals, strict=True) if total <= AGAIN_BYTES_MAX}
+def small(sizes: Sequence[int], partitions: Sequence[Hashable] = ()) -> set[int]:
+    """Return the indexes of a table's files, given their sizes, that are merged because they are small and many in
+    their partition. `partitions`: of each file; if empty, all files are in the same one."""
+    groups: dict[Hashable, list[tuple[int, int]]] = {}
+    for n, size in enumerate(sizes):
+        if size < SMALL_BYTES:
+            groups.setdefault(partitions[n] if partitions else None, []).append((size, n))
+    many = [sorted(group) for group in groups.values() if len(group) > SMALL_FILES_MAX]
+    chosen = [one for group in many for one in group]
+    totals = accumulate(size for size, _ in chosen)
+    return {n for (_, n), total in zip(chosen, totals, strict=True) if total <= AGAIN_BYTES_MAX}
 
 
 def again(touched: Mapping[int, Touched], spent: int) -> set[int]:
@@ -78,12 +82,21 @@ def again(touched: Mapping[int, Touched], spent: int) -> set[int]:
     return {n for (_, n), total in zip(due, totals, strict=True) if total <= AGAIN_BYTES_MAX}
 
 
-def files_to_join(sizes: Sequence[int]) -> list[int]:
+def files_to_join(sizes: Sequence[int], partitions: Sequence[Hashable] = ()) -> list[int]:
     """Return the indexes of a table's files, given their sizes, to merge in maintenance, the smallest first; empty if
-    there is nothing to merge."""
+    there is nothing to merge. `partitions`: of each file; only files of one partition are merged. If empty, all files
+    are in the same one."""
+    groups: dict[Hashable, list[tuple[int, int]]] = {}
+    for n, size in enumerate(sizes):
+        if size < JOINED_BYTES:
+            groups.setdefault(partitions[n] if partitions else None, []).append((size, n))
+    return next((found for group in groups.values() if (found := _to_join(group))), [])
+
+
+def _to_join(files: Sequence[tuple[int, int]]) -> list[int]:
     group: list[int] = []
     total = 0
-    for size, n in sorted((size, n) for n, size in enumerate(sizes) if size < JOINED_BYTES):
+    for size, n in sorted(files):
         if total + size > AGAIN_BYTES_MAX:
             break
         if group and size > JOINED_TIMES * max(total, TINY_BYTES):

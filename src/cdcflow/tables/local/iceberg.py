@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,16 +28,20 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     ArrowScan,
     _dataframe_to_data_files,
     _pyarrow_to_schema_without_ids,
+    bin_pack_arrow_table,
+    pyarrow_to_schema,
     schema_to_pyarrow,
+    write_file,
 )
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
@@ -53,12 +57,13 @@ from pyiceberg.types import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
+from cdcflow.model.file_layout import FileLayout, SortColumn
 from cdcflow.tables.formats import iceberg
 from cdcflow.tables.formats.iceberg import CATALOG, ROW_GROUPS, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.tables.formats.iceberg_catalog import step_back
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.job.live import VersionGone
-from cdcflow.tables.local import position_deletes, unneeded_files
+from cdcflow.tables.local import iceberg_partitions, position_deletes, unneeded_files
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.iceberg_catalogs import LOCKED, TableCatalog
 from cdcflow.tables.local.iceberg_commits import RETRIES
@@ -66,6 +71,7 @@ from cdcflow.tables.local.iceberg_files import TableIO, open_random
 from cdcflow.tables.local.position_deletes import OverwrittenFiles
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile
 from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.merge.file_layouts import existing_order
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.target import FormatColumn
@@ -181,9 +187,7 @@ class IcebergTable(FileTable[FileScanTask]):
             version=_version(newest),
             properties=dict(table.properties),
             transactions=_transactions(table, newest),
-            columns=tuple(
-                FormatColumn(f.name, f.field_id, iceberg.type_sql(str(f.field_type))) for f in table.schema().fields
-            ),
+            columns=_columns(table),
             is_empty=newest is None or _summary_of(newest, "total-data-files") == "0",
             commit="" if newest is None else str(newest.snapshot_id),
         )
@@ -250,6 +254,11 @@ class IcebergTable(FileTable[FileScanTask]):
         with self._changing() as change:
             change.set_properties(dict(properties))
 
+    def lay_out(self, layout: FileLayout, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
+        with self._changing() as change:
+            iceberg_partitions.set_layout(change, self._table, layout)
+            change.set_properties({**properties, **iceberg.distribution(layout)})
+
     def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
         with self._changing() as change, change.update_schema() as update:
             for column in columns:
@@ -266,6 +275,10 @@ class IcebergTable(FileTable[FileScanTask]):
     @property
     def marks_rows(self) -> bool:
         return iceberg.marks(self._table.properties)
+
+    @property
+    def order(self) -> tuple[SortColumn, ...]:
+        return existing_order(self._table.properties, _columns(self._table))
 
     @property
     def schema(self) -> pa.Schema:
@@ -286,7 +299,7 @@ class IcebergTable(FileTable[FileScanTask]):
                 for part in parts:
                     _check_written(part)
                     # Each part's files have their own name.
-                    for file in self._write_files(change, part, uuid4()):
+                    for file in self._write_files(change, self.in_own_order(part), uuid4()):
                         producer.append_data_file(file)
 
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
@@ -372,8 +385,9 @@ class IcebergTable(FileTable[FileScanTask]):
 
     def _check_ours(self) -> None:
         """Raise HandOver if PyIceberg cannot write the table."""
-        if self._table.metadata.format_version != 2 or not self._table.spec().is_unpartitioned():
-            raise HandOver("it is partitioned, or of another version than Iceberg's 2")
+        if self._table.metadata.format_version != 2:
+            raise HandOver("it is of another version than Iceberg's 2")
+        iceberg_partitions.check_known(self._table)
 
     def files(self) -> Sequence[FileScanTask]:
         self._check_ours()
@@ -400,6 +414,19 @@ class IcebergTable(FileTable[FileScanTask]):
         for manifest in manifests:
             with reading(manifest.manifest_path):
                 manifest.fetch_manifest_entry(io, discard_deleted=False)
+
+    def partition_of(self, file: FileScanTask) -> Hashable:
+        return file.file.spec_id, file.file.partition
+
+    def in_partitions(
+        self, files: Sequence[FileScanTask], chosen: Sequence[int], key: Sequence[str], keys: Callable[[], pa.Table]
+    ) -> Sequence[int]:
+        specs = {files[n].file.spec_id for n in chosen}
+        known = iceberg_partitions.of_keys(self._table, specs, key, keys) if len(chosen) > 1 else {}
+        if not known:
+            return chosen
+        listed = [(n, files[n].file) for n in chosen]
+        return [n for n, f in listed if f.spec_id not in known or f.partition in known[f.spec_id]]
 
     def size_of(self, file: FileScanTask) -> int:
         return int(file.file.file_size_in_bytes)
@@ -498,9 +525,10 @@ class IcebergTable(FileTable[FileScanTask]):
         table whose properties specify bytes."""
         told = change.table_metadata
         properties = {name: said for name, said in told.properties.items() if name != ROW_GROUPS}
-        return _dataframe_to_data_files(
-            told.model_copy(update={"properties": properties}), rows, self._table.io, write_uuid=uuid
-        )
+        told = told.model_copy(update={"properties": properties})
+        if told.spec().is_unpartitioned():
+            return _dataframe_to_data_files(told, rows, self._table.io, write_uuid=uuid)
+        return _write_partitions(told, rows, self._table.io, uuid)
 
     def _replace(
         self, producer: OverwrittenFiles, old: Sequence[FileScanTask], marked: Sequence[tuple[FileScanTask, Numbers]]
@@ -514,6 +542,21 @@ class IcebergTable(FileTable[FileScanTask]):
         return producer
 
 
+def _write_partitions(metadata: TableMetadata, rows: pa.Table, io: FileIO, uuid: UUID) -> Iterator[DataFile]:
+    """Write the files of each partition."""
+    schema = pyarrow_to_schema(rows.schema, name_mapping=metadata.schema().name_mapping)
+    size = int(metadata.properties.get(_FILE_BYTES, _FILE_BYTES_DEFAULT))
+    numbers = itertools.count()
+    tasks = (
+        WriteTask(uuid, next(numbers), schema, batches, partition_key=part)
+        for part in iceberg_partitions.split(rows, metadata.spec(), metadata.schema())
+        for batches in bin_pack_arrow_table(part.rows, size)
+    )
+    return write_file(io, metadata, tasks)
+
+
+_FILE_BYTES = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES
+_FILE_BYTES_DEFAULT = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
 _DAYS = (date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days
 _MICROS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 
@@ -545,6 +588,10 @@ def _summary(table: Table, metadata: Mapping[str, Any], app: str, version: int) 
 
 def _version(snapshot: IcebergSnapshot | None) -> int:
     return 0 if snapshot is None else snapshot.sequence_number or 0
+
+
+def _columns(table: Table) -> tuple[FormatColumn, ...]:
+    return tuple(FormatColumn(f.name, f.field_id, iceberg.type_sql(str(f.field_type))) for f in table.schema().fields)
 
 
 def _metadata_of(table: Table, version: int) -> TableMetadata | None:

@@ -8,8 +8,7 @@ https://iceberg.apache.org/spec/#position-delete-files
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from uuid import uuid4
 
 import numpy as np
@@ -29,9 +28,9 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID, _referenced_data_file_path
-from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 from pyiceberg.table.update.snapshot import _OverwriteFiles
-from pyiceberg.typedef import EMPTY_DICT, Record
+from pyiceberg.typedef import EMPTY_DICT
 
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.iceberg_files import open_random
@@ -90,20 +89,21 @@ def write(table: Table, file: DataFile, gone: Numbers) -> DataFile:
         pq.write_table(pa.table([paths, pa.array(gone)], schema=_SCHEMA), written, compression="zstd")
     least, greatest = (int(end).to_bytes(8, "little") for end in (gone[0], gone[-1]))
     name = file.file_path.encode()
-    return DataFile.from_args(
+    made = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=file.partition,
         record_count=len(gone),
         file_size_in_bytes=len(output),
         lower_bounds={PATH_FIELD_ID: name, _NUMBER_FIELD_ID: least},
         upper_bounds={PATH_FIELD_ID: name, _NUMBER_FIELD_ID: greatest},
         sort_order_id=None,
-        spec_id=file.spec_id,
         equality_ids=None,
         key_metadata=None,
     )
+    made.spec_id = file.spec_id
+    return made
 
 
 class _DeleteManifest(ManifestWriterV2):
@@ -155,7 +155,10 @@ class OverwrittenFiles(_OverwriteFiles):
             )
             for added in self._added_deletes
         ]
-        return kept if not entries else [*kept, self._manifest_of(entries)]
+        by_spec: dict[int, list[ManifestEntry]] = {}
+        for entry in entries:
+            by_spec.setdefault(entry.data_file.spec_id, []).append(entry)
+        return [*kept, *(self._manifest_of(spec, found) for spec, found in by_spec.items())]
 
     def _without_removed(self, manifests: Sequence[ManifestFile]) -> tuple[list[ManifestFile], list[ManifestEntry]]:
         """Return the manifests to keep, and the entries of the others, converted for a new manifest."""
@@ -181,22 +184,33 @@ class OverwrittenFiles(_OverwriteFiles):
             data_file=entry.data_file,
         )
 
-    def _manifest_of(self, entries: Collection[ManifestEntry]) -> ManifestFile:
-        metadata = self._transaction.table_metadata
+    def _manifest_of(self, spec: int, entries: Collection[ManifestEntry]) -> ManifestFile:
         writer: ManifestWriter = _DeleteManifest(
-            metadata.spec(), self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression
+            self.spec(spec), self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression
         )
         with writer:
             for entry in entries:
                 writer.add_entry(entry)
         return writer.to_manifest_file()
 
+    def _build_delete_files_partition_predicate(self) -> None:
+        """Do nothing: see `_build_manifest_evaluator`."""
+
+    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
+        """Let every manifest be read. PyIceberg skips some by the partitions of the files to delete, but compares these
+        as values of the columns, which they are not (a day is a number)."""
+        return lambda manifest: True
+
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
-        added: Any = self._added_data_files
-        removed: Any = self._deleted_data_files
-        self._added_data_files = [*added, *self._added_deletes]
-        self._deleted_data_files = removed | self._removed_deletes
-        try:
-            return super()._summary(snapshot_properties)
-        finally:
-            self._added_data_files, self._deleted_data_files = added, removed
+        """Return the summary, also of delete files, which PyIceberg would count by the current specification."""
+        metadata = self._transaction.table_metadata
+        specs, schema, collected = metadata.specs(), self.schema(), SnapshotSummaryCollector()
+        for file in self._added_data_files:
+            collected.add_file(file, schema, metadata.spec())
+        for file in self._added_deletes:
+            collected.add_file(file, schema, specs[file.spec_id])
+        for file in self._deleted_data_files | self._removed_deletes:
+            collected.remove_file(file, schema, specs[file.spec_id])
+        parent = None if self._parent_snapshot_id is None else metadata.snapshot_by_id(self._parent_snapshot_id)
+        said = Summary(operation=self._operation, **collected.build(), **snapshot_properties)
+        return update_snapshot_summaries(said, None if parent is None else parent.summary)

@@ -155,7 +155,8 @@ class RowChanges(Generic[File]):
             ((count,),) = self._table.session.rows(sql)
             changed += count
         if changed:
-            self._table.replace(standing.files, self._rows(standing.name, "true"), metadata, app, version)
+            rows = self._table.in_own_order(self._rows(standing.name, "true"))
+            self._table.replace(standing.files, rows, metadata, app, version)
         elif app:
             self._table.replace([], None, metadata, app, version)
         self._standing = None
@@ -177,7 +178,8 @@ class RowChanges(Generic[File]):
     def _near(self, layout: ColumnLayout, changes: str, columns: Collection[str]) -> _Whole[File] | _Picked[File]:
         keys = Keys(self._table.session, layout, changes, self._table.schema)
         there = self._table.files()
-        chosen = keys.near(self._table.bounds(there, keys.first))
+        near = keys.near(self._table.bounds(there, keys.first))
+        chosen = self._table.in_partitions(there, near, keys.names, keys.values)
         # Files that would be rewritten in any case are read once, as a whole.
         if sum(self._table.size_of(there[n]) for n in chosen) < file_rewrites.TINY_BYTES:
             return self._stand_whole(there, chosen)
@@ -189,7 +191,7 @@ class RowChanges(Generic[File]):
         """Load the rows with one of the keys, with these columns. The files with the numbers in `chosen` may have such
         rows."""
         schema = self._own_names_free()
-        small = file_rewrites.small([self._table.size_of(file) for file in there])
+        small = self._table.small_files(there)
         read = [name for name in schema.names if name in columns or name in keys.names or name == OFFSET]
         within = self._within({n: there[n] for n in chosen}, keys, read)
         numbers = [*chosen, *sorted(small - set(chosen))]
@@ -239,7 +241,7 @@ class RowChanges(Generic[File]):
     def _stand_whole(self, there: Sequence[File], chosen: Sequence[int]) -> _Whole[File]:
         """Load all rows of the files with the numbers in `chosen`."""
         schema = self._own_names_free()
-        small = file_rewrites.small([self._table.size_of(file) for file in there])
+        small = self._table.small_files(there)
         self._check_size(sum(self._table.size_of(there[n]) for n in chosen))
         numbers = [*chosen, *sorted(small - set(chosen))]
         parts = [schema.empty_table().append_column(FILE, pa.array([], pa.int32()))]
@@ -395,6 +397,7 @@ class Keys:
         self._changes = changes
         self._at = layout.key
         self.names = [layout.target.columns[i].name for i in layout.key]
+        self._schema = schema
         self._type = schema.field(self.first).type
 
     @property
@@ -411,6 +414,12 @@ class Keys:
         query = f"SELECT n FROM {{}} b WHERE EXISTS (SELECT 1 FROM {self._changes} c WHERE {inside})"  # noqa: S608  cdcflow's own
         hit = set(self._session.over(_bounds(known, self._type), query).column(0).to_pylist())
         return [n for n in range(len(ends)) if n not in known or n in hit]
+
+    def values(self) -> pa.Table:
+        """Return the keys, each once, with the table's names and types of their columns."""
+        listed = ", ".join(f"c{i}" for i in self._at)
+        found = self._session.arrow(f"SELECT DISTINCT {listed} FROM {self._changes}")  # noqa: S608  cdcflow's own
+        return found.rename_columns(self.names).cast(pa.schema([self._schema.field(name) for name in self.names]))
 
     def pick(self, rows: pa.Table) -> Numbers:
         """Return the numbers, in any order, of the rows that have one of the keys; `rows` has the key's columns."""

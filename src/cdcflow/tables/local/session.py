@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdcflow.model.file_layout import SortColumn
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.tables.job.failures import reading
@@ -81,16 +82,19 @@ class DuckSession:
         finally:
             self._db.unregister(given)
 
-    def in_order(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """Return rows sorted by some of their columns, none of which contains NULL; without columns, unchanged."""
+    def in_order(self, rows: pa.Table, columns: Sequence[SortColumn]) -> pa.Table:
+        """Return rows sorted by some of their columns; without columns, unchanged."""
         if not columns:
             return rows
         if rows.nbytes > TAKEN_BYTES_MAX:
-            return self.over(rows, f"SELECT * FROM {{}} ORDER BY {', '.join(map(name_sql, columns))}")  # noqa: S608  quoted
+            by = ", ".join(f"{name_sql(one.column)} {one.direction}" for one in columns)
+            return self.over(rows, f"SELECT * FROM {{}} ORDER BY {by}")  # noqa: S608  quoted
         # Sort the row numbers only, so that each value is moved once.
-        order = [f"c{n}" for n in range(len(columns))]
-        given = rows.select(columns).rename_columns(order).append_column("n", pa.array(np.arange(len(rows))))
-        numbers = self.over(given, f"SELECT n FROM {{}} ORDER BY {', '.join(order)}").column(0)  # noqa: S608  cdcflow's own
+        names = [f"c{n}" for n in range(len(columns))]
+        chosen = rows.select([one.column for one in columns]).rename_columns(names)
+        given = chosen.append_column("n", pa.array(np.arange(len(rows))))
+        by = ", ".join(f"{name} {one.direction}" for name, one in zip(names, columns, strict=True))
+        numbers = self.over(given, f"SELECT n FROM {{}} ORDER BY {by}").column(0)  # noqa: S608  cdcflow's own
         return rows.take(numbers)
 
     def view(self, what: str, sql: str) -> str:

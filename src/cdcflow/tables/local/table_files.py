@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from cdcflow.model.file_layout import FileLayout, SortColumn
+from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile
 from cdcflow.tables.local.session import DuckSession
@@ -33,6 +35,11 @@ class TableFiles(ABC, Generic[File]):
 
     @property
     @abstractmethod
+    def order(self) -> tuple[SortColumn, ...]:
+        """The order of the rows in each of its files; empty if none is set."""
+
+    @property
+    @abstractmethod
     def schema(self) -> pa.Schema:
         """Its columns."""
 
@@ -54,6 +61,10 @@ class TableFiles(ABC, Generic[File]):
     @abstractmethod
     def describe(self, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
         """Set properties."""
+
+    def lay_out(self, layout: FileLayout, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
+        """Give new files another layout, and set properties, in one commit."""
+        self.describe(properties, metadata)
 
     @abstractmethod
     def rename(self, old: str, new: str, metadata: Mapping[str, Any]) -> None:
@@ -88,6 +99,17 @@ class TableFiles(ABC, Generic[File]):
     @abstractmethod
     def size_of(self, file: File) -> int:
         """Return its size in bytes."""
+
+    def partition_of(self, file: File) -> Hashable:
+        """Return what is the same for all files of a partition."""
+        return None
+
+    def in_partitions(
+        self, files: Sequence[File], chosen: Sequence[int], key: Sequence[str], keys: Callable[[], pa.Table]
+    ) -> Sequence[int]:
+        """Return those of the files with these indexes whose partitions may have a row with one of the keys. `key`: the
+        names of the key's columns."""
+        return chosen
 
     @abstractmethod
     def deletions(self, file: File) -> Touched:
@@ -128,6 +150,17 @@ class TableFiles(ABC, Generic[File]):
         return pa.concat_tables([self.schema.empty_table(), *(self.read(file, names) for file in files)])
 
     def in_order(self, parts: Sequence[pa.Table], key: Sequence[str]) -> pa.Table:
-        """Return rows with the table's columns, in any order, as one table sorted by a key."""
+        """Return rows with the table's columns, in any order, as one table sorted by the table's own order, then by a
+        key."""
         named = [part.select(self.schema.names).cast(self.schema) for part in parts]
-        return self.session.in_order(pa.concat_tables(named), key)
+        known = {one.column for one in self.order}
+        by = [*self.order, *(SortColumn(name) for name in key if name not in known)]
+        return self.session.in_order(pa.concat_tables(named), by)
+
+    def in_own_order(self, rows: pa.Table) -> pa.Table:
+        """Return rows sorted by the table's own order; unchanged if it has none."""
+        return self.session.in_order(rows, self.order)
+
+    def small_files(self, files: Sequence[File]) -> set[int]:
+        """Return the indexes of files that are merged because they are small and many."""
+        return file_rewrites.small([self.size_of(file) for file in files], [self.partition_of(file) for file in files])

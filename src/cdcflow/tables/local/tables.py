@@ -14,12 +14,14 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.model.file_layout import FileLayout, SortColumn
 from cdcflow.model.table import MISSING
 from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.row_changes import RowChanges
 from cdcflow.tables.local.table_files import File, TableFiles
 from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.acts import Act, Add, Describe, Rename, Widen
+from cdcflow.tables.merge.file_layouts import LAYOUT_PROPERTY
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.reduce import ColumnLayout
 from cdcflow.tables.merge.target import Target
@@ -102,6 +104,9 @@ class FileTable(TableFiles[File], CurrentTable):
         rules = self.rules.making(target.columns, wide=wide)
         self.create(pa.schema(columns), statement.properties(target, source, begun, mode), metadata, rules)
 
+    def arrange(self, layout: FileLayout, recorded: str, metadata: Mapping[str, Any]) -> None:
+        self.lay_out(layout, {LAYOUT_PROPERTY: recorded}, metadata)
+
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         self.describe({statement.BEGUN_PROPERTY: str(begun)}, metadata)
 
@@ -123,20 +128,20 @@ class FileTable(TableFiles[File], CurrentTable):
     @property
     def has_many_files(self) -> bool:
         """Whether it has enough small files to merge them."""
-        return bool(file_rewrites.small([self.size_of(file) for file in self.files()]))
+        return bool(self.small_files(self.files()))
 
-    def compact(self, order: Sequence[str] = ()) -> Compacted:
+    def compact(self, order: Sequence[SortColumn] = ()) -> Compacted:
         """Compact one portion (see `replacing`)."""
         files = self.files()
         chosen, rows = self._small_files(files) or self._unworn(files) or ([], None)
         if not chosen:
             return Compacted()
         if order and rows is not None:
-            rows = self.in_order([rows], order)
+            rows = self.session.in_order(rows, order)
         self.replace([files[n] for n in chosen], rows, {"upkeep": "compact"}, "", 0)
         now = self.files()
         made = len(now) - (len(files) - len(chosen))
-        has_more = bool(file_rewrites.files_to_join(self._sizes(now)) or self._worn_files(now))
+        has_more = bool(self._files_to_join(now) or self._worn_files(now))
         return Compacted(len(chosen), made, has_more, bool(order))
 
     def _small_files(self, files: Sequence[File]) -> tuple[list[int], pa.Table] | None:
@@ -144,7 +149,7 @@ class FileTable(TableFiles[File], CurrentTable):
         chosen: list[int] = []
         parts: list[pa.Table] = []
         size = 0
-        for n in file_rewrites.files_to_join(self._sizes(files)):
+        for n in self._files_to_join(files):
             part = self.rows_of([files[n]])
             size += part.nbytes
             if size > file_rewrites.JOINED_MEMORY_MAX:
@@ -166,8 +171,9 @@ class FileTable(TableFiles[File], CurrentTable):
         )
         return file_rewrites.files_to_rewrite([self.deletions(file) for file in files], held)
 
-    def _sizes(self, files: Sequence[File]) -> list[int]:
-        return [self.size_of(file) for file in files]
+    def _files_to_join(self, files: Sequence[File]) -> list[int]:
+        sizes = [self.size_of(file) for file in files]
+        return file_rewrites.files_to_join(sizes, [self.partition_of(file) for file in files])
 
     def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
         if self.snapshot() is None:

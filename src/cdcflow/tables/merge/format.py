@@ -32,7 +32,8 @@ class Format:
     `name`: its word in CREATE TABLE. `properties`: a new table's. `holds`: the type that a column of this type (Spark's
     text) gets. `widens`: whether the second type holds every value of the first exactly, and the format can change a
     column from the one to the other in place. `needs`: properties that the table must have before an act. `wide`: the
-    properties of a new table with these columns that as many readers as possible open.
+    properties of a new table with these columns that as many readers as possible open. `has_partitions`: cdcflow can
+    partition its tables.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Format:
     widens: Callable[[str, str], bool] = sqltypes.widens
     needs: Callable[[Act], Mapping[str, str]] = _nothing
     wide: Callable[[Sequence[TargetColumn]], Mapping[str, str]] = _nothing_else
+    has_partitions: bool = False
 
     def making(self, columns: Sequence[TargetColumn], *, wide: bool) -> Format:
         """The format for a new table with these columns."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cdcflow.model.file_layout import PartitionField, SortColumn
+
 Mode = Literal["current", "soft_delete", "append", "history"]
 """What the rows of a table are: those that the source has now; these and the deleted ones, marked; the changes; the
 versions of each row."""
@@ -31,6 +33,7 @@ class TablePolicy:
     """The policy of one table. Every field has the default for a table without settings.
 
     `mode`: None keeps an existing table's mode, and creates a new one as `current`. `history_columns`: the same.
+    `partition_by` and `sort_by`: None keeps what an existing table has, and creates a new one without.
     """
 
     mode: Mode | None = None
@@ -38,6 +41,8 @@ class TablePolicy:
     evolve: Evolve = "evolve"
     incompatible: Incompatible = "stop"
     readable: Readable = "fast"
+    partition_by: tuple[PartitionField, ...] | None = None
+    sort_by: tuple[SortColumn, ...] | None = None
 
     @property
     def keeps_versions(self) -> bool:

@@ -16,6 +16,7 @@ from cdcflow.model.sqltypes import has_two_zeros, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.merge import reduce
 from cdcflow.tables.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Widen
+from cdcflow.tables.merge.file_layouts import LAYOUT_PROPERTY
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, MODE_PROPERTY, ModeRules
 from cdcflow.tables.merge.reduce import ColumnLayout, Family, Mask
@@ -263,6 +264,11 @@ def create_table(
 def begin(table: str, begun: int) -> str:
     """Return SQL that records, for a new table without rows, the offset from which it is folded."""
     return _set(table, {BEGUN_PROPERTY: str(begun)})
+
+
+def record_layout(table: str, recorded: str) -> str:
+    """Return SQL that records the layout of a table's files."""
+    return _set(table, {LAYOUT_PROPERTY: recorded})
 
 
 def alter(table: str, format_: Format, act: Act) -> list[str]:
