@@ -41,9 +41,9 @@ class HandOver(Exception):
     another engine from continuing."""
 
 
-FailureKind = Literal["damaged", "full", "refused", "fault"]
+FailureKind = Literal["damaged", "full", "refused", "long", "fault"]
 """`damaged`: a file is missing or has other contents than it should. `full`: the disk is full. `refused`: no permission
-to read or write a file. `fault`: none of these, as far as is known."""
+to read or write a file. `long`: a path is too long for the file system. `fault`: none of these, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)

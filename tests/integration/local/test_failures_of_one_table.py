@@ -102,6 +102,20 @@ def test_damaged_table_is_skipped_with_its_name_and_the_printed_remedy_helps(
     assert rows(warehouse, ORDERS) == expected
 
 
+def test_table_whose_name_makes_no_folder_is_skipped_with_what_helps(
+    hand_log: HandLog, warehouse: Path, merge: Merge
+) -> None:
+    """A name of MySQL may have 64 characters, and each one that is not ASCII takes nine bytes of a folder's 255."""
+    long = make_table("表" * 40, id="int64", v="int32")
+    for table in (long, FINE):
+        hand_log.state(table)
+    hand_log.segment([(table, "c", {"id": 1, "v": 1}) for table in (long, FINE)])
+    (why,) = left_out(merge(hand_log.root, warehouse)).values()
+    assert "is too long for the file system (ENAMETOOLONG)" in why
+    assert "rename the table at the source" in why
+    assert rows(warehouse, FINE) == {1: 1}
+
+
 @pytest.mark.spread(2)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(

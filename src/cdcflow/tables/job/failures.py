@@ -88,6 +88,8 @@ def of_system(error: BaseException) -> Failure | None:
         if isinstance(one, OSError) and one.errno in _FULL | _REFUSED:
             kind: FailureKind = "full" if one.errno in _FULL else "refused"
             return Failure(kind, errno.errorcode[one.errno], place or str(one.filename or ""))
+        if isinstance(one, OSError) and one.errno == errno.ENAMETOOLONG:
+            return Failure("long", "ENAMETOOLONG", place or str(one.filename or ""))
         if isinstance(one, FileNotFoundError):
             return Failure("damaged", "ENOENT", place or str(one.filename or ""))
     return Failure("damaged", kinds(error), place) if is_unreadable else None
@@ -125,6 +127,12 @@ def table_failed(
         return TableFailed(
             f"{told} {place} may not be read or written ({found.what})",
             remedy=f"let this user read and write it, then {command}; nothing is lost",
+        )
+    if found.kind == "long":
+        return TableFailed(
+            f"{told} its name or the warehouse's path is too long for the file system ({found.what}); a character that"
+            " is not a letter or digit of ASCII takes 3 to 12 of the 255 bytes of a folder's name",
+            remedy="rename the table at the source, or merge into a bucket or a folder with a shorter path",
         )
     if found.kind == "damaged" and log and place.startswith(f"{log}/"):
         return TableFailed(
@@ -188,6 +196,12 @@ def _of_all(found: Failure, cuts: str) -> CdcflowError:
             f"{told} {place} may not be read or written ({found.what})",
             remedy="let this user read and write it, then run `cdcflow merge`",
             runbook="warehouse-damaged",
+        )
+    if found.kind == "long":
+        return ConfigurationError(
+            f"{told} a path in the warehouse is too long for the file system ({found.what})",
+            remedy="choose a shorter path for merge.warehouse",
+            runbook="merge-session",
         )
     again = f"move {cuts} away, which loses the older cuts, and run `cdcflow merge`"
     if not place.startswith(cuts):
