@@ -25,7 +25,7 @@ from cdcflow.capture.ports.log import Log, Numbered
 from cdcflow.config import Seal
 from cdcflow.log.read.reader import read_rows
 from cdcflow.model.change import ChangeBatch, Int64s, Run, commit_clock
-from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
+from cdcflow.model.position import Checkpoint, Offset, SourceIdentity
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sinks.files.log import FileLog
@@ -95,7 +95,7 @@ def appended(log: Log, made: list[Run]) -> Iterator[Checkpoint]:
         log.append(Numbered(run, checkpoint.next_offset, checkpoint.next_transaction, clock))
         checkpoint = replace(
             checkpoint,
-            position=Position(str(run.last_position)),
+            position=run.last_position,
             next_offset=Offset(checkpoint.next_offset + run.rows),
             next_transaction=checkpoint.next_transaction + run.transactions,
             cut=checkpoint.cut + 1,

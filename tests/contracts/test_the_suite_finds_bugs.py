@@ -28,6 +28,7 @@ from cdcflow.sources.memory_database import (
     MemoryTable,
     RewritesKnownBy,
     Statement,
+    number_of,
     position_of,
 )
 from cdcflow.testing.sources import SourceContract, reading, scenarios
@@ -161,8 +162,10 @@ def one_too_early(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def one_too_late(real: Callable[..., Any]) -> Callable[..., Any]:
     def stream(self: MemorySource, checkpoint: Checkpoint, open_spool: Any) -> Any:
-        behind = [r for r in self._database.after(int(checkpoint.position or 0), 2) if isinstance(r, MemoryCommit)]
-        late = behind[0].position if behind else int(checkpoint.position or 0)
+        assert checkpoint.position is not None
+        begin = number_of(checkpoint.position)
+        behind = [r for r in self._database.after(begin, 2) if isinstance(r, MemoryCommit)]
+        late = behind[0].position if behind else begin
         return real(self, replace(checkpoint, position=position_of(late)), open_spool)
 
     return stream

@@ -13,9 +13,9 @@ from cdcflow.capture.interleave.messages import Advanced
 from cdcflow.capture.ports.source import Prepared, SourceHistory, TablesToReread
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.sources.mysql.gtids import MariadbGtids, MysqlGtids
-from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress
+from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress, binlog_position_of
 from cdcflow.sources.mysql.stored_state import MySQLState
-from cdcflow.sources.postgres.lsn import Lsn, position_of
+from cdcflow.sources.postgres.lsn import Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.slot_names import Names
 from cdcflow.sources.postgres.slot import Slot
 from cdcflow.sources.postgres.unbroken import check_names
@@ -25,12 +25,22 @@ from cdcflow.sources.postgres.stored_state import PostgresState
 def swapped(
     slot: Slot, names: Names, lsn: Lsn, begin: BinlogPosition, checkpoint: Checkpoint, progress: StreamProgress,
     mysql: MySQLState, postgres: PostgresState, gtids: MysqlGtids, mariadb: MariadbGtids, offset: Offset,
+    position: Position, text: str,
 ) -> object:
 """
 SWAPS = {
     "an offset for an LSN": "slot.check_whole(offset)",
     "a position's text for an LSN": "slot.check_whole(position_of(lsn))",
     "an LSN for a position in the binary log": "StreamProgress(lsn, by_gtid=False)",
+    "a set of GTIDs for a position in the binary log": "StreamProgress(gtids, by_gtid=False)",
+    "a text for a position": "Advanced(text)",
+    "an offset for a position": "Advanced(offset)",
+    "an LSN for a position": "Advanced(lsn)",
+    "a position in the binary log for a position": "Checkpoint(position=begin)",
+    "a text for a position to parse": "lsn_of(text)",
+    "an LSN for a position in the binary log to parse": "binlog_position_of(lsn)",
+    "a position for an offset": "Checkpoint(next_offset=position)",
+    "a position for a text": "Lsn.parse(position)",
     "a set of GTIDs for an LSN": "slot.check_whole(gtids)",
     "MariaDB's set of GTIDs for MySQL's": "gtids.covers(mariadb)",
     "the history for the tables to read again": "Prepared(checkpoint, TablesToReread(), SourceHistory.LOST)",
@@ -41,6 +51,9 @@ SWAPS = {
     "an LSN compared with an offset": "lsn == offset",
     "an LSN compared with a position in the binary log": "lsn < begin",
     "positions in two binary logs' order": "begin < begin",
+    "a position compared with a text": "position == text",
+    "a position compared with an LSN": "position == lsn",
+    "positions in an order": "position < position",
 }
 RIGHT = [
     "slot.check_whole(lsn)",
@@ -52,6 +65,11 @@ RIGHT = [
     "Advanced(position_of(lsn))",
     "Checkpoint(next_offset=offset)",
     "lsn < lsn",
+    "Advanced(position)",
+    "Lsn.parse(position.text)",
+    "lsn_of(position) == lsn",
+    "StreamProgress(binlog_position_of(position), by_gtid=False)",
+    "position == position",
 ]
 
 

@@ -308,7 +308,7 @@ class Narration:
                 )
                 now = Progress.from_json(progress)
                 people = "  (the capture is paused)" if now.capture_paused else ""
-                yield f"cut {number} @{int(position)}{people}" + "".join(self._news(now))
+                yield f"cut {number} @{int(position.text)}{people}" + "".join(self._news(now))
                 for repair in now.repairs:
                     if repair not in self._repairs:
                         yield f"  {_repair(repair)}"

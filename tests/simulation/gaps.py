@@ -16,7 +16,7 @@ from tests.simulation.capture import NO_ORDERS
 from tests.simulation.database import Database, Values
 from tests.simulation.faults import Faults
 from tests.simulation.log import ModelLog
-from tests.simulation.transactions import Keys, position_of
+from tests.simulation.transactions import Keys, lsn_of, position_of
 
 from cdcflow.capture.attempt import Orders
 from cdcflow.capture.interleave.messages import Order, Proven, Repair
@@ -70,7 +70,7 @@ class Gaps:
     def lose(self) -> None:
         self.is_due = False
         position = self._log.checkpoint.position
-        if position is None or not self._database.discard(int(position)):
+        if position is None or not self._database.discard(lsn_of(position)):
             return
         self._happened += 1
         self._counts["gaps"] += 1
@@ -83,7 +83,7 @@ class Gaps:
         if known is None:
             return
         if self._faults.proves_unseen and known.in_doubt:
-            yield Proven(table, position_of(0), self._log.epoch)
+            yield Proven(table, position_of(0).text, self._log.epoch)
         elif table not in self.comparisons:
             self._begin(table)
         elif self._log.cuts[-1].lsn >= self.comparisons[table].lsn:
@@ -110,7 +110,7 @@ class Gaps:
         touched = self._touched(table, begun)
         if not differing:
             self._counts["found equal"] += 1
-            yield Proven(table, position_of(begun.lsn), begun.epoch)
+            yield Proven(table, position_of(begun.lsn).text, begun.epoch)
             if known.gap is not None and known.in_doubt and begun.epoch < known.gap.epoch:
                 self._counts["compared too early"] += 1
         elif touched is not None and (sure := differing - touched) and known.state == "done":

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from tests.simulation.database import Database, Filled, Statement, Values
 from tests.simulation.steps import Later, Steps
-from tests.simulation.transactions import Keys, Plain, Row, Transaction
+from tests.simulation.transactions import Keys, Plain, Row, Transaction, lsn_of
 
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.ports.log import Numbered, Spool
@@ -156,7 +156,7 @@ class ModelLog:
             found = checkpoint.next_offset, checkpoint.next_transaction
             raise Violation(f"I3: cut {checkpoint.cut} expects offset {found} next")
         entries = self.entries[before.appended :]
-        lsn = int(checkpoint.position or 0)
+        lsn = lsn_of(checkpoint.position)
         self._judge_order(before, entries, lsn)
         self._judge_clock(checkpoint.commit_clock, lsn)
         self.cuts.append(self._judge_rows(before, checkpoint, entries, lsn))

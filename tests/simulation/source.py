@@ -18,7 +18,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.log import Violation
 from tests.simulation.servers import Places
 from tests.simulation.steps import Later
-from tests.simulation.transactions import Keys, Plain, Row, Transaction, plain_keys, position_of
+from tests.simulation.transactions import Keys, Plain, Row, Transaction, lsn_of, plain_keys, position_of
 
 from cdcflow.capture.interleave.messages import (
     Advanced,
@@ -112,7 +112,7 @@ class ModelSource:
             return Prepared(replace(checkpoint, position=position_of(0), source={"slot": log_id}))
         if accept_history_loss:
             return Prepared(replace(checkpoint, position=position_of(len(database.wal))), SourceHistory.LOST)
-        if int(checkpoint.position) < database.confirmed:
+        if lsn_of(checkpoint.position) < database.confirmed:
             raise HistoryLost(
                 f"the log is at {checkpoint.position}, the source has forgotten all to {database.confirmed}"
             )
@@ -150,7 +150,7 @@ class ModelSource:
         return ()
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> ModelStream:
-        self._begins_at = int(checkpoint.position or 0)
+        self._begins_at = lsn_of(checkpoint.position)
         if self._database.server.has_binlog:
             self._database.send_also(self._begins_at)
         self.reader = ModelStream(self, self._database, self._rng, self._weather, self._faults, self._begins_at)
@@ -417,9 +417,9 @@ class ModelStream:
         return self._sent < self._database.flushed
 
     def acknowledge(self, position: Position) -> None:
-        if int(position) < self._acknowledged:
+        if lsn_of(position) < self._acknowledged:
             raise Violation(f"I6: the acknowledged position goes back from {self._acknowledged} to {position}")
-        self._acknowledged = int(position)
+        self._acknowledged = lsn_of(position)
 
     def tell_server(self) -> None:
         """What was acknowledged reaches the server, which forgets it."""

@@ -89,6 +89,11 @@ def position_of(lsn: int) -> Position:
     return Position(f"{lsn:08d}")
 
 
+def lsn_of(position: Position | None) -> int:
+    """0 before the source was read."""
+    return 0 if position is None else int(position.text)
+
+
 class Plain(Run):
     """Consecutive transactions; `read` marks the rows of a chunk."""
 

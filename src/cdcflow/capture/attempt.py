@@ -52,7 +52,7 @@ from cdcflow.capture.threads import Clock, Threads
 from cdcflow.capture.waker import Waker
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet
-from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.model.position import Checkpoint, Epoch, position_text
 from cdcflow.model.table import Table, TableId, word
 
 IDLE_WAIT_S = 0.1
@@ -387,7 +387,7 @@ class Attempt:
         return {
             "epoch": self._epoch,
             "cut": durable.cut,
-            "position": durable.position,
+            "position": position_text(durable.position),
             "next_offset": durable.next_offset,
             "commit_clock": durable.commit_clock,
             "syncs": self._durability.syncs,

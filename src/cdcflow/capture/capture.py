@@ -48,7 +48,7 @@ from cdcflow.errors import (
     SinkUnavailable,
     SourceUnavailable,
 )
-from cdcflow.model.position import Checkpoint, SourceIdentity
+from cdcflow.model.position import Checkpoint, SourceIdentity, position_text
 
 DONE = ("rows_captured", "rows_read", "bytes_appended", "cuts", "syncs")
 
@@ -555,7 +555,7 @@ def status_of(found: Checkpoint, progress: Progress, limits: Limits) -> dict[str
     return {
         "epoch": found.epoch,
         "cut": found.cut,
-        "position": found.position,
+        "position": position_text(found.position),
         "next_offset": found.next_offset,
         "commit_clock": found.commit_clock,
         "tables": progress.to_status(limits.rows_per_second_max),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from cdcflow.capture.interleave.messages import Backfill, Input, Pause
 from cdcflow.capture.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.capture.ports.source import TablesToReread
-from cdcflow.model.position import Checkpoint
+from cdcflow.model.position import Checkpoint, position_text
 from cdcflow.model.table import Table, TableId, tables_as_json, tables_from_json
 
 WHY = "the settings now keep its values differently"
@@ -87,7 +87,14 @@ def in_doubt(after: Checkpoint, before: str, tables: Iterable[Table]) -> dict[st
     for table, now in known.tables.items():
         if table in keyed and now.state == "done" and not now.whole and _has_all(now):
             began = now.gap.before if now.gap is not None and now.in_doubt else before
-            gap = Gap(after.next_offset, now.generation, after.epoch, began, after.position or "", base=_base(now))
+            gap = Gap(
+                after.next_offset,
+                now.generation,
+                after.epoch,
+                began,
+                position_text(after.position) or "",
+                base=_base(now),
+            )
             found[table] = replace(now, gap=gap)
         else:
             found[table] = _unread(now)

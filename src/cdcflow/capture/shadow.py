@@ -307,7 +307,7 @@ class Shadow:
             self._differences[table.id] = _Difference(
                 sample.generation, f"a row that was decoded at {sample.position} {what} at the source; {remedy}"
             )
-        fields = {"table": str(table.id), "row": what, "columns": ", ".join(names), "position": sample.position}
+        fields = {"table": str(table.id), "row": what, "columns": ", ".join(names), "position": sample.position.text}
         self._tell(DIFFERENCE, {**fields, "transaction": sample.xid, "remedy": remedy})
 
     def event_compared(self, found: EventComparison) -> None:

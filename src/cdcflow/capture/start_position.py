@@ -9,7 +9,7 @@ from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.ports.log import Log, ShapeKeeping
 from cdcflow.capture.ports.source import ShapeAsking, Source, SourceHistory, TablesToReread
 from cdcflow.capture.reread import StoredOrders
-from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.model.position import Checkpoint, Epoch, position_text
 
 
 def prepare_position(
@@ -54,7 +54,7 @@ def prepare_position(
     if checkpoint.position != before.position or stored != dict(before.source) or is_lost:
         progress = checkpoint.progress
         if keeps:
-            progress = reread.in_doubt(checkpoint, before.position or "", source.tables())
+            progress = reread.in_doubt(checkpoint, position_text(before.position) or "", source.tables())
         elif history == reread.LOST:
             progress = reread.unread(progress)
         checkpoint = replace(checkpoint, cut=checkpoint.cut + 1, progress=progress)

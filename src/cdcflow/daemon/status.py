@@ -20,7 +20,7 @@ from cdcflow.capture.capture import Capture
 from cdcflow.config import Config
 from cdcflow.errors import CdcflowError
 from cdcflow.log.maintenance import state_files
-from cdcflow.model.position import Position
+from cdcflow.model.position import Checkpoint, Position, position_text
 
 CAUGHT_UP_BYTES = 1 << 20
 """A source that is less than this ahead counts as caught up: it constantly writes log itself."""
@@ -174,12 +174,12 @@ def verified_of(status: Mapping[str, Any], table: str) -> dict[str, Any]:
     }
 
 
-def in_log(checkpoint: Any) -> dict[str, object]:
+def in_log(checkpoint: Checkpoint) -> dict[str, object]:
     """A log's status, with the names of a running capture's status."""
     return {
         "epoch": checkpoint.epoch,
         "cut": checkpoint.cut,
-        "position": checkpoint.position,
+        "position": position_text(checkpoint.position),
         "next_offset": checkpoint.next_offset,
         "commit_clock": checkpoint.commit_clock,
         "tables": checkpoint.progress.get("tables", {}),

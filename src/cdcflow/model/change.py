@@ -387,7 +387,7 @@ def reads(table: Table, rows: Iterable[pa.RecordBatch], position: Position, comm
         end += count
     return Run(
         xid=np.zeros(1, np.uint64),
-        position=pa.array([position], pa.string()),
+        position=pa.array([position.text], pa.string()),
         commit_ts=np.array([commit_ts], np.int64),
         ends=np.array([end], np.int64),
         batches=tuple(batches),

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NewType, TypeVar
 
-Position = NewType("Position", str)
-"""A position in one source's log. Opaque outside that source, and never compared or sorted elsewhere."""
-
 Offset = NewType("Offset", int)
 """The gapless 64-bit number of a row in the change log. The first row has offset 1."""
 
@@ -51,6 +48,25 @@ def own_kind(cls: type[_T]) -> type[_T]:
     cls.__eq__ = is_equal  # type: ignore[method-assign]
     cls._own_kind = True  # type: ignore[attr-defined]
     return cls
+
+
+@own_kind
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A position in one source's log: a text that only that source's dialect can parse or order.
+
+    Files, messages and JSON contain `text`.
+    """
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def position_text(position: Position | None) -> str | None:
+    """The text of a position for a file or a message; None if there is no position yet."""
+    return None if position is None else position.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +131,7 @@ class Checkpoint:
         return json.dumps(
             {
                 "version": CHECKPOINT_VERSION,
-                "position": self.position,
+                "position": position_text(self.position),
                 "next_offset": self.next_offset,
                 "next_transaction": self.next_transaction,
                 "cut": self.cut,
@@ -134,7 +150,7 @@ class Checkpoint:
         if value["version"] > CHECKPOINT_VERSION:
             raise ValueError(f"checkpoint version {value['version']} is newer than {CHECKPOINT_VERSION}")
         return cls(
-            position=value["position"],
+            position=None if value["position"] is None else Position(value["position"]),
             next_offset=Offset(value["next_offset"]),
             next_transaction=value["next_transaction"],
             cut=value["cut"],

@@ -44,6 +44,10 @@ def position_of(number: int) -> Position:
     return Position(f"{number:012d}")
 
 
+def number_of(position: Position) -> int:
+    return int(position.text)
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryChange:
     """One row of the log, in the shape that its table had. `part` is the sub-transaction that it belongs to."""

@@ -403,7 +403,7 @@ class SinkContract:
         found = writer.log.transactions_back(lambda position: False)
         assert found.column("xid").to_pylist() == [10, 30, 11, 12]
         newest = found.column("position")[-1].as_py()
-        back = writer.log.transactions_back(lambda position: position == newest)
+        back = writer.log.transactions_back(lambda position: position.text == newest)
         assert back.column("xid").to_pylist()[-1] == 12
         assert back.column("position").to_pylist()[-1] == newest
 

@@ -18,6 +18,7 @@ from tests.support.polling import wait_for
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.read import reader
+from cdcflow.model.position import position_text
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.testing.folded import folded_log
 
@@ -83,7 +84,7 @@ def progress(log: Path) -> tuple[int, bool, str]:
         if found is not None:
             tables: Any = found.progress.get("tables", {})
             read = bool(tables) and all(t["state"] == "done" for t in tables.values())
-            return found.next_offset, read, found.position or ""
+            return found.next_offset, read, position_text(found.position) or ""
     return 1, False, ""
 
 

@@ -20,7 +20,7 @@ from cdcflow.errors import HistoryLost
 from cdcflow.log.format.transactions import HEADERS_BACK
 from cdcflow.model.change import Run
 from cdcflow.model.position import Position
-from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.sources.mysql.position import binlog_position_of, position_of
 from cdcflow.testing.sources.reading import position_at
 
 pytestmark = pytest.mark.mysql
@@ -129,7 +129,8 @@ def test_copy_with_other_transactions_at_our_position_is_found_out(
     made = prepared.checkpoint
     assert prepared.history is SourceHistory.LOST
     # The log's content from before that is no longer compared with this server's.
-    here = replace(BinlogPosition.parse(str(at_end.position)), began=0).text
+    assert at_end.position is not None
+    here = position_of(replace(binlog_position_of(at_end.position), began=0))
     assert source.prepare(replace(made, position=here), LOG_ID, back(ours))
 
 
@@ -159,7 +160,7 @@ def test_copy_is_recognized_by_its_file_where_transactions_do_not_show_it(
     ours = logged([e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)])
     assert len(ours) == (0 if job == "of another table" else 6)
     reached = next(p for e in reversed(events) if (p := position_at(e)) is not None)
-    last = replace(BinlogPosition.parse(str(reached)), file=file, pos=pos, gtids=str(gtids)).text
+    last = position_of(replace(binlog_position_of(reached), file=file, pos=pos, gtids=str(gtids)))
     at_end = replace(begun, position=last, next_transaction=len(ours) + 1)
     capture.close()
     again = make_capture(database, tables=tables).source

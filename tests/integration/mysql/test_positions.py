@@ -267,7 +267,7 @@ def test_first_checkpoint_is_the_end_of_the_log(mysql_database: MySQLDatabase, c
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     made = capture.prepare(Checkpoint(epoch=Epoch(1)))
     assert made.position is not None
-    assert made.position.startswith(mysql_database.server.binlog()[0])
+    assert made.position.text.startswith(mysql_database.server.binlog()[0])
     assert capture.changes() == []
 
 

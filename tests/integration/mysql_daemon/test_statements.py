@@ -39,7 +39,7 @@ def following(bank: MySQLBank, **options: bool) -> Iterator[list[str]]:
 def has_followed(bank: MySQLBank, fence: str) -> bool:
     """The log is past `fence`, and the bank's tables are read; others may have been created and dropped."""
     checkpoint = bank.reader.newest_checkpoint() if bank.reader.exists() else None
-    if checkpoint is None or checkpoint.position is None or not bank.is_past(checkpoint.position, fence):
+    if checkpoint is None or checkpoint.position is None or not bank.is_past(checkpoint.position.text, fence):
         return False
     states = {t.name: p.state for t, p in Progress.from_json(checkpoint.progress).tables.items()}
     return all(states.get(t) == "done" for t in bank.tables)

@@ -23,7 +23,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
-from cdcflow.sources.mysql.position import BinlogPosition, Coordinate, coordinate
+from cdcflow.sources.mysql.position import BinlogPosition, Coordinate, binlog_position_of, coordinate
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.stream import BinlogStream
 
@@ -93,7 +93,7 @@ class Follower:
         return [rows for _, _, rows in transactions(self.events, self.spools)]
 
     def reached(self) -> Coordinate:
-        return BinlogPosition.parse(self.decoder.progress.last).coordinate
+        return binlog_position_of(self.decoder.progress.last).coordinate
 
     def fails(self, kind: type[CdcflowError]) -> CdcflowError:
         with pytest.raises(kind) as caught:

@@ -193,7 +193,7 @@ def test_slot_follows_what_is_durable_and_never_passes_it(database: Database, ma
 
 def confirmed(database: Database) -> Lsn:
     rows = database.execute(f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{SLOT}'")
-    return lsn_of(rows[0][0])
+    return Lsn.parse(rows[0][0])
 
 
 def test_server_without_room_for_a_copy_of_the_slot_gives_the_stream(
@@ -389,7 +389,7 @@ def test_position_moves_while_only_other_tables_change(database: Database, make_
     capture.chunks.write_mark(token)
     found = followed(capture, token)
     assert not told(found)
-    assert max(lsn_of(position_after(e)) for e in found) >= lsn_of(end)
+    assert max(lsn_of(position_after(e)) for e in found) >= Lsn.parse(end)
     assert windows_of(stream) >= 1
 
 

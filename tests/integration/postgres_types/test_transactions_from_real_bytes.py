@@ -156,7 +156,7 @@ def test_marks_are_delivered_between_the_parts_of_runs_around_them(lab: Lab) -> 
     assert marks(events) == ["1/0/low", "1/0/high"]
     assert decoder.messages_ignored == 1
     assert decoder.idle
-    positions = [e.run.last_position if isinstance(e, Committed) else e.position for e in events]
+    positions = [(e.run.last_position if isinstance(e, Committed) else e.position).text for e in events]
     assert positions == sorted(positions)
     (end,) = lab.execute(
         "SELECT %s::pg_lsn = pg_current_wal_lsn() OR %s::pg_lsn < pg_current_wal_lsn()", [positions[-1]] * 2

@@ -212,7 +212,7 @@ class Branch(ABC):
         """The log's latest cut is after `position`, and the backfill of every captured table is done."""
         reader = self.reader
         checkpoint = reader.newest_checkpoint() if reader.exists() else None
-        if checkpoint is None or checkpoint.position is None or not self.is_past(checkpoint.position, position):
+        if checkpoint is None or checkpoint.position is None or not self.is_past(checkpoint.position.text, position):
             return False
         tables = Progress.from_json(checkpoint.progress).tables.values()
         return bool(tables) and all(t.state in ("done", "forgotten") for t in tables)

@@ -133,7 +133,7 @@ def transactions(events: Sequence[StreamEvent], spools: Spools | None = None) ->
             assert spool.finished
             rows = [row for batches, subs in spool.pieces for row in rows_of(batches, subs, run.aborted)]
             assert len(rows) == run.rows
-            out.append((run.xid, run.position, rows))
+            out.append((run.xid, run.position.text, rows))
     return out
 
 
@@ -142,7 +142,7 @@ def marks(events: Sequence[StreamEvent]) -> list[str]:
 
 
 def advanced(events: Sequence[StreamEvent]) -> list[str]:
-    return [e.position for e in events if isinstance(e, Advanced)]
+    return [e.position.text for e in events if isinstance(e, Advanced)]
 
 
 @dataclass

@@ -42,7 +42,7 @@ def insert(number: int) -> Committed:
     return Committed(
         Run(
             np.array([number], np.uint64),
-            pa.array([position_of(number)]),
+            pa.array([position_of(number).text]),
             np.array([number], np.int64),
             np.array([1], np.int64),
             (ChangeBatch(ORDERS, np.array([0], np.int64), rows),),
@@ -164,7 +164,9 @@ class Tape:
 
     def acknowledge(self, position: Position) -> None:
         assert position in self._log.returned, f"{position} was acknowledged, no sync has returned it"
-        assert position > max(self.acknowledged, default=""), f"{position} was acknowledged after {self.acknowledged}"
+        assert position.text > max((p.text for p in self.acknowledged), default=""), (
+            f"{position} was acknowledged after {self.acknowledged}"
+        )
         self.acknowledged.append(position)
 
     def plan(self, table: TableId, generation: int) -> Planned:
@@ -244,7 +246,7 @@ def test_nothing_is_acknowledged_before_its_sync_has_returned(stage: Stage) -> N
         yield
         on.commit(2)
         yield
-        assert on.log.cuts == ["0001", "0002"]
+        assert on.log.cuts == [position_of(1), position_of(2)]
         assert told == [], "cut, and no sync has begun"
         on.sync_on()
         yield
@@ -252,14 +254,14 @@ def test_nothing_is_acknowledged_before_its_sync_has_returned(stage: Stage) -> N
         on.sync_on()
         on.commit(3)
         yield
-        assert on.log.checkpoint.position == "0002"
+        assert on.log.checkpoint.position == position_of(2)
         assert told == [], "durable, but the sync has not returned"
         on.sync_on()
         yield
-        assert told == ["0002"], "3 was cut after that sync began"
+        assert told == [position_of(2)], "3 was cut after that sync began"
 
     stage.play(script)
-    assert told == ["0002", "0003"], "it ends when all is durable and acknowledged"
+    assert told == [position_of(2), position_of(3)], "it ends when all is durable and acknowledged"
 
 
 def test_what_a_quick_disk_has_is_acknowledged_in_the_same_turn(stage: Stage) -> None:
@@ -272,8 +274,8 @@ def test_what_a_quick_disk_has_is_acknowledged_in_the_same_turn(stage: Stage) ->
             yield
             while number == 1 and not on.log.returned:
                 on.sync_on()
-        assert on.tape.acknowledged[-1] == "0003"
-        assert on.log.returned == ["0001", "0002", "0003"]
+        assert on.tape.acknowledged[-1] == position_of(3)
+        assert on.log.returned == [position_of(1), position_of(2), position_of(3)]
 
     stage.play(script)
 
@@ -296,12 +298,12 @@ def test_acknowledged_position_never_decreases(stage: Stage) -> None:
         on.tape.busy = False  # the disk is quick: the loop would now sync by itself
         on.commit(3)
         yield
-        assert told == ["0001"], "2 is durable, but its sync has not returned"
+        assert told == [position_of(1)], "2 is durable, but its sync has not returned"
         on.sync_on()
         yield
 
     stage.play(script)
-    assert told == ["0001", "0002", "0003"]
+    assert told == [position_of(1), position_of(2), position_of(3)]
 
 
 def test_position_without_rows_is_durable_before_it_is_acknowledged(stage: Stage) -> None:
@@ -314,6 +316,6 @@ def test_position_without_rows_is_durable_before_it_is_acknowledged(stage: Stage
         while not on.log.returned:
             on.sync_on()
         yield
-        assert on.tape.acknowledged == ["0007"]
+        assert on.tape.acknowledged == [position_of(7)]
 
     stage.play(script)

@@ -20,7 +20,7 @@ from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Input, RowsCom
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.errors import RightMissing, SinkUnavailable, SourceUnavailable
-from cdcflow.model.position import Checkpoint, Offset
+from cdcflow.model.position import Checkpoint, Offset, Position, position_text
 from cdcflow.model.table import TableId
 from cdcflow.sinks.memory import Memory, MemoryLog
 
@@ -303,7 +303,7 @@ def test_status_has_all_fields_under_their_names() -> None:
     assert status == {
         "epoch": on.log.epoch,
         "cut": checkpoint.cut,
-        "position": checkpoint.position,
+        "position": position_text(checkpoint.position),
         "next_offset": 2,
         "commit_clock": checkpoint.commit_clock,
         "syncs": on.log.syncs,
@@ -423,8 +423,8 @@ def test_stopped_attempt_makes_its_last_cut_durable_and_acknowledges_it() -> Non
     on.source.coming = [committed(1)]
     turns: Iterator[bool] = iter([False, True])
     on.attempt.run(lambda: next(turns))
-    assert on.memory.checkpoint.position == "0001"
-    assert on.source.acknowledged[-1] == "0001"
+    assert on.memory.checkpoint.position == Position("0001")
+    assert on.source.acknowledged[-1] == Position("0001")
     assert on.events()[0] == "capture started"
     assert on.told[-1] == ("capture stopped", {"cut": on.memory.checkpoint.cut, "next_offset": 2})
 
@@ -438,7 +438,7 @@ def test_attempt_whose_last_sync_fails_reports_it() -> None:
     on.log.fails = SinkUnavailable("no room")
     with pytest.raises(SinkUnavailable, match="no room"):
         on.attempt.run(lambda: next(turns))
-    assert "0001" not in on.source.acknowledged
+    assert Position("0001") not in on.source.acknowledged
     assert "capture stopped" not in on.events()
 
 

@@ -171,7 +171,7 @@ def test_after_a_hole_no_table_is_done_until_it_is_read_again(stage: Stage) -> N
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=DONE.to_json()))
     source = lossy()
     attempt = stage.attempt(source, Orders(accept_history_loss=True))
-    assert stage.memory.checkpoint.position == "0500"
+    assert stage.memory.checkpoint.position == Position("0500")
     assert stage.progress == {"public.orders": ("waiting", 1)}
     assert stage.memory.checkpoint.source == {"slot": "new", "history": "lost"}
     attempt.run(lambda: stage.progress == {"public.orders": ("done", 2)})
@@ -225,7 +225,7 @@ def test_rows_can_be_kept_unverified_after_a_hole(stage: Stage) -> None:
     attempt = stage.attempt(source, KEPT)
     known = Progress.from_json(stage.memory.checkpoint.progress).tables[ORDERS.id]
     assert known.gap is not None
-    assert (known.gap.before, known.gap.after, known.gap.epoch) == (AT, "0500", 2)
+    assert (known.gap.before, known.gap.after, known.gap.epoch) == (AT.text, "0500", 2)
     attempt.run(lambda: "history" not in stage.memory.checkpoint.source)
     assert stage.progress == {"public.orders": ("done", 1)}
     assert in_doubt(stage) == {"public.orders": True}
@@ -266,7 +266,7 @@ def test_a_second_hole_begins_where_the_first_did(stage: Stage) -> None:
         stage.attempt(lossy(position=f"0{number}00"), KEPT)
     known = Progress.from_json(stage.memory.checkpoint.progress).tables[ORDERS.id]
     assert known.gap is not None
-    assert (known.gap.before, known.gap.after, known.gap.epoch) == (AT, "0200", 3)
+    assert (known.gap.before, known.gap.after, known.gap.epoch) == (AT.text, "0200", 3)
 
 
 def test_unverified_rows_are_read_again_if_the_next_hole_is_accepted_so(stage: Stage) -> None:
@@ -435,11 +435,11 @@ def test_the_source_is_not_read_while_too_much_waits_for_the_disk(
         log.free.set()
         while source.polls == read:
             yield
-        while stage.memory.checkpoint.position != "0002":
+        while stage.memory.checkpoint.position != Position("0002"):
             yield
 
     play(attempt, turns())
-    assert source.acknowledged[-2:] == ["0001", "0002"]
+    assert source.acknowledged[-2:] == [Position("0001"), Position("0002")]
 
 
 def test_the_source_is_not_read_while_too_many_journals_wait_to_be_sealed(

@@ -18,6 +18,7 @@ from cdcflow.cli.failure import exit_code
 from cdcflow.errors import LogGone, SyncFailed
 from cdcflow.log.disk.layer import FileLayer, OsLayer
 from cdcflow.sinks.files.log import FileLog
+from cdcflow.sources.memory_database import number_of
 
 
 def capturing(path: Path, of: OrdersSource, layer: FileLayer, at_done: Callable[[], None]) -> Capture:
@@ -69,5 +70,5 @@ def test_capture_continues_when_the_log_folder_is_restored(tmp_path: Path) -> No
     opened = FileLog.open(log, of.identity())
     assert opened.checkpoint.position is not None
     (acknowledged,) = of.database.slots.values()
-    assert acknowledged <= int(opened.checkpoint.position)
+    assert acknowledged <= number_of(opened.checkpoint.position)
     opened.close()

@@ -84,7 +84,7 @@ def test_a_table_that_is_read_whole_is_emptied_first() -> None:
         ([2], ["r"]),
     ]
     assert (found.kind, found.transactions, found.rows) == (Kind.READ, 1, 3)
-    assert (found.xid.tolist(), found.last_position, found.last_commit_ts) == ([0], "0009", 5)
+    assert (found.xid.tolist(), found.last_position, found.last_commit_ts) == ([0], Position("0009"), 5)
     assert [b.table for b in found.batches] == [ORDERS] * 3
 
 
@@ -182,7 +182,7 @@ def test_deletes_precede_the_rows_of_a_repair() -> None:
     rows = pa.RecordBatch.from_pylist([{"id": 5, "a": "a5", "b": "b5"}], schema=ORDERS.row_schema)
     read = reads(ORDERS, [rows], Position("9"), 7)
     run = after_deletes(read, ORDERS, pa.table({"id": pa.array([3, 4], pa.int64())}))
-    assert (run.kind, run.transactions, run.rows, run.last_position) == (Kind.READ, 1, 3, "9")
+    assert (run.kind, run.transactions, run.rows, run.last_position) == (Kind.READ, 1, 3, Position("9"))
     deletes, found = run.batches
     assert flat(deletes) == [(0, 3), (1, 4)]
     assert flat(found) == [(2, 5)]

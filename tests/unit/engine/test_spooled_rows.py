@@ -85,7 +85,7 @@ def test_transaction_keeps_only_what_was_not_rolled_back() -> None:
     assert rows.taken_back == {ORDERS.id, OTHER.id}
     found = rows.commit(7, Position("p"), 99, "elsewhere")
     assert found is not None
-    assert (found.xid, found.position, found.commit_ts, found.rows) == (7, "p", 99, 6)
+    assert (found.xid, found.position, found.commit_ts, found.rows) == (7, Position("p"), 99, 6)
     assert (found.spool, found.origin) == ("spool-7", "elsewhere")
     assert found.aborted == {8}
     assert found.shapes == {ORDERS, WIDER, OTHER}

@@ -117,7 +117,7 @@ def test_a_batch_is_cut_where_it_first_touches_the_window() -> None:
     done = interleave.step(mark("1/1/high", 10))
     assert rows_appended(done) == [(3, 2), (5, 2)]
     (cut,) = (e for e in done if isinstance(e, Cut))
-    assert (cut.position, cut.next_offset, cut.next_transaction) == ("00000010", 7, 5)
+    assert (cut.position, cut.next_offset, cut.next_transaction) == (Position("00000010"), 7, 5)
     assert interleave.progress.tables[ORDERS.id].state == "done"
 
 
@@ -186,5 +186,5 @@ def test_a_position_that_is_reached_again_is_worth_no_cut() -> None:
     of.step(Advanced(Position("00000000")))  # the first cut is for the table that is new
     assert [e for e in of.step(Advanced(Position("00000000"))) if isinstance(e, Cut)] == []
     (cut,) = [e for e in of.step(Advanced(Position("00000007"))) if isinstance(e, Cut)]
-    assert cut.position == "00000007"
+    assert cut.position == Position("00000007")
     assert [e for e in of.step(Advanced(Position("00000007"))) if isinstance(e, Cut)] == []

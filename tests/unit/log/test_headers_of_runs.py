@@ -261,7 +261,7 @@ def test_no_more_pieces_are_read_than_are_needed() -> None:
             read.append(number)
             yield piece
 
-    found = gathered_back(given(), lambda position: position <= "3a")
+    found = gathered_back(given(), lambda position: position.text <= "3a")
     assert found.column("position").to_pylist() == ["3a", "3b", "5a", "5b"]
     assert read == [0, 1, 2]
     read.clear()

@@ -265,8 +265,8 @@ def test_position_is_present_or_absent() -> None:
     """And bytes after a cut without an extent are ignored."""
     numbers = [5] * 6
     assert read(FrameKind.CUT, cut_payload(*numbers)).checkpoint.position is None
-    assert read(FrameKind.CUT, cut_payload(*numbers, placed=1, rest=b"q")).checkpoint.position == "q"
-    assert read(FrameKind.CUT, cut_payload(*numbers, placed=1)).checkpoint.position == ""
+    assert read(FrameKind.CUT, cut_payload(*numbers, placed=1, rest=b"q")).checkpoint.position == Position("q")
+    assert read(FrameKind.CUT, cut_payload(*numbers, placed=1)).checkpoint.position == Position("")
     for wrong in (
         cut_payload(*numbers, placed=2, rest=b"q"),
         cut_payload(*numbers, rest=b"q"),

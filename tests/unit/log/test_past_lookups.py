@@ -64,7 +64,7 @@ class Story:
 
     def back_to(self, position: str) -> list[tuple[int, str]]:
         self.opened.clear()
-        found = self.log.transactions_back(lambda at: at <= position)
+        found = self.log.transactions_back(lambda at: at.text <= position)
         return [(row["xid"], row["position"]) for row in found.to_pylist()]
 
     def partial(self, table: Table, since: int) -> list[object] | None:

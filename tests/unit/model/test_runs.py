@@ -147,7 +147,7 @@ def test_a_part_of_a_batch_is_counted_from_the_part_s_first_row() -> None:
 def test_run_describes_its_last_transaction() -> None:
     """The position to acknowledge and the commit clock are those of the last transaction."""
     run = run_of(T1, T2)
-    assert (run.transactions, run.rows, run.last_position, run.last_commit_ts) == (2, 4, "p2", 1002)
+    assert (run.transactions, run.rows, run.last_position, run.last_commit_ts) == (2, 4, Position("p2"), 1002)
     assert run.xids.tolist() == [101, 102]
     assert run.kind is Kind.SOURCE
     assert (EMPTY_RUN.transactions, EMPTY_RUN.rows, EMPTY_RUN.bytes) == (0, 0, 0)
@@ -332,7 +332,7 @@ def test_a_spooled_transaction_answers_like_a_run_of_one() -> None:
     assert (one.kind, one.transactions, one.bytes, one.rows) == (Kind.SOURCE, 1, 0, 5)
     assert one.xids.tolist() == [7]
     assert one.xids.dtype == np.uint64
-    assert (one.last_position, one.last_commit_ts) == ("p7", 1007)
+    assert (one.last_position, one.last_commit_ts) == (Position("p7"), 1007)
     assert one.first_touching(frozenset({ORDERS.id})) == 0
     assert one.first_touching(frozenset({THIRD.id, OTHER.id})) == 0
     assert one.first_touching(frozenset({THIRD.id})) is None
@@ -364,7 +364,13 @@ def test_chunk_rows_are_one_transaction_of_whole_rows() -> None:
         pa.record_batch([[3], [None]], schema=schema),
     ]
     run = reads(ORDERS, pieces, Position("p"), 1234)
-    assert (run.kind, run.transactions, run.rows, run.last_position, run.last_commit_ts) == ("read", 1, 3, "p", 1234)
+    assert (run.kind, run.transactions, run.rows, run.last_position, run.last_commit_ts) == (
+        "read",
+        1,
+        3,
+        Position("p"),
+        1234,
+    )
     assert run.xid.tolist() == [0]
     assert [b.index.tolist() for b in run.batches] == [[0, 1], [2]], "a piece without rows makes no batch"
     assert [row for b in run.batches for row in b.rows.to_pylist()] == [

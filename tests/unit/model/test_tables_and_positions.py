@@ -11,6 +11,7 @@ import pytest
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Column, Identity, Table, TableId, table_from_json
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.postgres.lsn import Lsn
 
 NUMERIC = ColumnType("numeric(10,2)", pa.decimal128(10, 2))
 STAMP = ColumnType("timestamptz", pa.timestamp("us", "UTC"))
@@ -145,6 +146,17 @@ def test_checkpoint_is_read_back_unchanged() -> None:
         "progress": {"tables": {"public.orders": {"state": "done"}}},
         "source": {"slot": "cdcflow_shop"},
     }
+
+
+@pytest.mark.parametrize("other", ["16/B374D848", Offset(42), Lsn(0x16B374D848)], ids=["text", "offset", "LSN"])
+def test_position_is_not_compared_with_another_kind(other: object) -> None:
+    """False would mean that a position is not reached; mypy does not see what a file or a driver returns."""
+    with pytest.raises(TypeError, match="a Position is compared with a"):
+        assert Position("16/B374D848") != other
+    with pytest.raises(TypeError):
+        assert Position("1") < Position("2")  # type: ignore[operator]
+    assert Position("1") == Position("1") != Position("2")
+    assert Position("1") != None  # noqa: E711
 
 
 def test_a_log_begins_with_the_first_row_and_nothing_of_the_source() -> None:

@@ -13,7 +13,6 @@ from cdcflow.capture.interleave.messages import Advanced
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.log.format.transactions import HEADERS_BACK
-from cdcflow.model.position import Position
 from cdcflow.sources.postgres import overlap
 from cdcflow.sources.postgres.lsn import Lsn, position_of
 from cdcflow.sources.postgres.overlap import TransactionsOnly, check_same
@@ -119,7 +118,7 @@ def compared(
     monkeypatch.setattr(overlap, "_slot_transactions", lambda *_: theirs)
 
     def back(is_enough: Any) -> pa.Table:
-        enough.extend(is_enough(Position(str(position_of(Lsn(since + by))))) for by in (-1, 0, 1))
+        enough.extend(is_enough(position_of(Lsn(since + by))) for by in (-1, 0, 1))
         return ours
 
     given: Any = Slot()

@@ -222,7 +222,7 @@ class Backlog:
             read.deleted,
             len(left),
             order.known_until,
-            read.run.last_position,
+            read.run.last_position.text,
         )
         self._people(self.progress.with_repair(record))
 

@@ -315,7 +315,7 @@ class Encoder:
             checkpoint.epoch,
             position is not None,
         )
-        self._put(FrameKind.CUT, [head if position is None else head + position.encode()])
+        self._put(FrameKind.CUT, [head if position is None else head + position.text.encode()])
 
     def piece(self, rows: int, subxids: npt.NDArray[np.uint64] | None) -> None:
         ids = b"" if subxids is None else np.ascontiguousarray(subxids, "<u8").tobytes()

@@ -62,10 +62,10 @@ class TransactionHeaders:
                 ends, ts, position, origin = run.ends, run.commit_ts, run.position, run.origin
             case HeldRun():
                 ends, ts = np.array([run.rows], np.int64), np.array([run.commit_ts], np.int64)
-                position, origin = run.position, None
+                position, origin = run.position.text, None
             case SpooledTransaction():
                 ends, ts = np.array([run.rows], np.int64), np.array([run.commit_ts], np.int64)
-                position = run.position
+                position = run.position.text
                 origin = None if run.origin is None else pa.array([run.origin], pa.string())
         return cls(first_offset, first_transaction, run.kind, ends, run.xids, position, ts, commit_clock, origin)
 

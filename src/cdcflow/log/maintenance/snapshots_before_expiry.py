@@ -14,6 +14,7 @@ from cdcflow.log.maintenance import state_writer
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.log.read.reader import list_segments
 from cdcflow.log.workers import HERE, AwayLog, Workers
+from cdcflow.model.position import position_text
 
 
 class Keeping:
@@ -64,7 +65,7 @@ class Keeping:
             raise InvariantViolated(f"creating a state of {self._layout.name}: no segment ends at offset {offset}")
         self.left_out = {}
         checkpoint = segment.last_checkpoint()
-        position, clock = checkpoint.position, checkpoint.commit_clock
+        position, clock = position_text(checkpoint.position), checkpoint.commit_clock
         state = LogState(segment.log_id, offset, segment.last_cut, position, clock)
         known = checkpoint.progress.get("tables", {})
         backfills = known if isinstance(known, Mapping) else {}

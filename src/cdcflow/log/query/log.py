@@ -37,7 +37,7 @@ from cdcflow.log.read.feed import feed, feed_schema
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.read.reader import LogRows
 from cdcflow.model.change import TRUNCATE
-from cdcflow.model.position import Checkpoint, Offset, Position
+from cdcflow.model.position import Checkpoint, Offset, Position, position_text
 from cdcflow.model.table import OFFSET, OP, Table, TableId
 
 ROWS_MAX = 500
@@ -516,7 +516,7 @@ def header_of(log: LogReader, number: int, first: int, last: int) -> Mapping[str
 
 
 def _moment(checkpoint: Checkpoint) -> Moment:
-    return Moment(int(checkpoint.next_offset) - 1, checkpoint.position, checkpoint.commit_clock or None)
+    return Moment(int(checkpoint.next_offset) - 1, position_text(checkpoint.position), checkpoint.commit_clock or None)
 
 
 def _key(table: TableId, key: Sequence[object]) -> Key:

@@ -29,7 +29,7 @@ from cdcflow.log.files.layout import Bounds, Layout
 from cdcflow.log.files.parquet import columns_of
 from cdcflow.log.format.segment import Segment
 from cdcflow.model.change import Int64s, Kind
-from cdcflow.model.position import Checkpoint
+from cdcflow.model.position import Checkpoint, position_text
 
 Place = tuple[str, int, int]
 """The log of the source that a position refers to, and the position in it."""
@@ -222,7 +222,7 @@ def _offset_of_position(
     log: _Sealed, position: str, wanted: Place, tail: Sequence[pa.Table], reached: str | None
 ) -> int:
     attempted = f"reading {log.name} as of position {position}"
-    ends = [log.end(n).position for n in range(len(log))]
+    ends = [position_text(log.end(n).position) for n in range(len(log))]
     behind = [*(text for headers in tail for text in _of_source(headers)[1]), reached]
     places = _comparable([text for text in (*ends, *behind) if text], wanted, attempted)
     if not places or wanted > places[-1]:

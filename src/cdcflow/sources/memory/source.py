@@ -27,7 +27,7 @@ from cdcflow.sources.engine.source import Begun, Sizes, SqlSource, Start, positi
 from cdcflow.sources.memory.chunks import MemoryChunks, MemoryConnection, MemoryConnector, row_version
 from cdcflow.sources.memory.stored_state import MemoryState
 from cdcflow.sources.memory.stream import MemoryStream
-from cdcflow.sources.memory_database import MemoryCommit, MemoryDatabase, MemoryTable, Statement, position_of
+from cdcflow.sources.memory_database import MemoryCommit, MemoryDatabase, MemoryTable, Statement, number_of, position_of
 
 SPOOL_ROWS = 1000
 
@@ -78,7 +78,7 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
                 position = self._first()
             else:
                 self._check_log(before, start.log_id)
-                at, accepted = int(checkpoint.position), start.is_loss_accepted
+                at, accepted = number_of(checkpoint.position), start.is_loss_accepted
 
                 def again() -> int:
                     self._check_whole(at, start.transactions_back)
@@ -120,7 +120,7 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
         return MemoryStream(
             self._database,
             slot=state.slot,
-            position=int(position),
+            position=number_of(position),
             captured=state.captured,
             open_spool=open_spool,
             spool_rows=self._spool_rows,
@@ -131,15 +131,15 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
     ) -> str:
         with self._database.changed:
             self._slot = before.slot
-            self._check_whole(int(position), None)
+            self._check_whole(number_of(position), None)
         return f"slot {before.slot} has everything since {position}"
 
     def _read_status(self, connection: MemoryConnection, acknowledged: Position | None, log_id: str) -> SourceStatus:
         with self._database.changed:
             end = self._database.end
             kept = min(self._database.slots.values(), default=end)
-        lag = None if acknowledged is None else end - int(acknowledged)
-        return SourceStatus(lag, end - kept, {"end": position_of(end)})
+        lag = None if acknowledged is None else end - number_of(acknowledged)
+        return SourceStatus(lag, end - kept, {"end": position_of(end).text})
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 
@@ -222,7 +222,7 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
             )
         if transactions_back is None:
             return
-        ours = transactions_back(lambda at: int(at) <= kept_from)
+        ours = transactions_back(lambda at: number_of(at) <= kept_from)
         there = {r.position: r.xid for r in database.log if isinstance(r, MemoryCommit | Statement)}
         for at, xid in zip(ours.column("position").to_pylist(), ours.column("xid").to_pylist(), strict=True):
             if kept_from < int(at) <= position and there.get(int(at)) != xid:

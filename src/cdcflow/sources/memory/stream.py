@@ -28,6 +28,7 @@ from cdcflow.sources.memory_database import (
     MemoryDatabase,
     MemoryMark,
     Statement,
+    number_of,
     position_of,
 )
 
@@ -81,7 +82,7 @@ class MemoryStream:
         return events
 
     def acknowledge(self, position: Position) -> None:
-        self._acknowledged = max(self._acknowledged, int(position))
+        self._acknowledged = max(self._acknowledged, number_of(position))
         self._database.acknowledge(self._slot, self._acknowledged)
 
     def close(self) -> None:
@@ -143,7 +144,7 @@ def run_of(xid: int, position: int, changes: Sequence[MemoryChange]) -> Run:
     """One transaction as a run. The clock of this database is its position."""
     return Run(
         np.array([xid], np.uint64),
-        pa.array([position_of(position)], pa.string()),
+        pa.array([position_of(position).text], pa.string()),
         np.array([position], np.int64),
         np.array([len(changes)], np.int64),
         tuple(batches_of(changes)),

@@ -253,7 +253,7 @@ class BinlogDecoder:
         wanted = sorted({*full.tolist(), *(k for k, _ in marks if k >= 0), len(groups) - 1})
         spelled = dict(zip(wanted, self._gtids.texts(groups.openers.gtids, np.array(wanted)), strict=True))
         held, file, reach = self._held_text(), self.progress.file, events.reach[groups.ender].tolist()
-        text = {k: Position(f"{file}:{reach[k]};{spelled[k]}{held}") for k in wanted}
+        text = {k: f"{file}:{reach[k]};{spelled[k]}{held}" for k in wanted}
         run = Run(
             coordinates[full].astype(np.uint64),
             pa.array([text[k] for k in full.tolist()], pa.string()),
@@ -267,12 +267,13 @@ class BinlogDecoder:
         seen = []
         for number, token in marks:
             commit_ts = int(groups.openers.commit_ts[number]) if number >= 0 else self.progress.commit_ts
-            seen.append((number, MarkSeen(Token(token), text.get(number, self.progress.last), commit_ts)))
+            position = Position(text[number]) if number in text else self.progress.last
+            seen.append((number, MarkSeen(Token(token), position, commit_ts)))
         out = split_at_marks(run, full, seen)
         covered = max([*full[-1:].tolist(), *(number for number, _ in marks)], default=-1)
         if covered >= 0:
             self.progress.record_delivery(
-                text[covered], Coordinate(int(coordinates[covered])), int(groups.openers.commit_ts[covered])
+                Position(text[covered]), Coordinate(int(coordinates[covered])), int(groups.openers.commit_ts[covered])
             )
         return out + self._trailing(events, spelled[len(groups) - 1], int(groups.openers.commit_ts[-1]))
 
@@ -359,7 +360,7 @@ class BinlogDecoder:
         elif isinstance(statement, Rollback) or now.delivered:
             now.large.discard()
             committed = None
-        position = self.progress.text(pos, gtids, self._held_text())
+        position = self.progress.position_at(pos, gtids, self._held_text())
         found = committed.commit(coordinate.value, position, commit_ts) if committed is not None else None
         out: list[StreamEvent] = []
         if found is not None and committed is not None:

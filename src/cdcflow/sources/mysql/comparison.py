@@ -22,7 +22,7 @@ from cdcflow.sources.mysql.catalog import Catalog
 from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.fences import GtidVisibility
 from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
-from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.sources.mysql.position import BinlogPosition, binlog_position_of, position_of
 
 
 class MySQLComparison(ByChunks[Connection]):
@@ -42,7 +42,7 @@ class MySQLComparison(ByChunks[Connection]):
 
     def end(self) -> Position:
         end = self._catalog.ask("reading the end of the binary log", self._end)
-        return BinlogPosition(end.file, end.pos).text
+        return position_of(BinlogPosition(end.file, end.pos))
 
     def _end(self, connection: Connection) -> binlog_status.BinlogEnd:
         if self._flavor == "mysql":
@@ -53,7 +53,7 @@ class MySQLComparison(ByChunks[Connection]):
             return binlog_status.snapshot_end(connection)
 
     def covers(self, position: Position, end: Position) -> bool:
-        return BinlogPosition.parse(position).coordinate >= BinlogPosition.parse(end).coordinate
+        return binlog_position_of(position).coordinate >= binlog_position_of(end).coordinate
 
     def first_unseen(self, visibility: Visibility, transactions: pa.Table) -> int:
         if isinstance(visibility, GtidVisibility):

@@ -29,13 +29,14 @@ from cdcflow.capture.ports.source import TransactionsBack
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import HistoryLost
 from cdcflow.model.change import Int64s
+from cdcflow.model.position import Position
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, Connector, mapping_errors
 from cdcflow.sources.mysql.dump import Dump, Packets, ServerIdConflicts, begin, refusal_of
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.events import IS_OPENER
-from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
+from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition, binlog_position_of
 from cdcflow.sources.mysql.transactions import openers_of
 from cdcflow.sources.mysql.wire import Events
 
@@ -141,11 +142,11 @@ class _Began:
 
 def _newest(position: BinlogPosition, first_transaction: int, back: TransactionsBack) -> list[Ours]:
     """The last transactions of the change log that are in one file, oldest first; no more than can be compared."""
-    seen: list[str] = []
+    seen: list[Position] = []
 
-    def is_enough(found: str) -> bool:
+    def is_enough(found: Position) -> bool:
         seen.append(found)
-        at = BinlogPosition.parse(found)
+        at = binlog_position_of(found)
         return len(seen) > COMPARED_MAX or at.file != position.file or at.pos <= position.pos - BYTES_MAX
 
     table = back(is_enough)

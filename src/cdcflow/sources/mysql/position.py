@@ -62,9 +62,9 @@ class BinlogPosition:
         return coordinate(self.file, self.pos)
 
     @property
-    def text(self) -> Position:
+    def text(self) -> str:
         held = "" if self.xa is None else f";{_XA}{self.xa.file}:{self.xa.pos};{self.xa.gtids}"
-        return Position(f"{self.file}:{self.pos};{self.gtids}{held}{began_text(self.began)}")
+        return f"{self.file}:{self.pos};{self.gtids}{held}{began_text(self.began)}"
 
     @property
     def start(self) -> BinlogPosition:
@@ -86,6 +86,15 @@ class BinlogPosition:
         if not rest[1].startswith(_XA):
             raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}", runbook="stream-not-understood")
         return cls(file, int(pos), rest[0], cls.parse(f"{rest[1].removeprefix(_XA)};{rest[2]}"), began)
+
+
+def binlog_position_of(position: Position) -> BinlogPosition:
+    """Raises InvariantViolated if it is not a position in a binary log."""
+    return BinlogPosition.parse(position.text)
+
+
+def position_of(position: BinlogPosition) -> Position:
+    return Position(position.text)
 
 
 def began_text(seconds: int) -> str:
@@ -128,7 +137,7 @@ class StreamProgress:
 
     def __init__(self, position: BinlogPosition, *, by_gtid: bool) -> None:
         self.skip_until = NOWHERE if by_gtid else position.coordinate
-        self.last = position.text
+        self.last = position_of(position)
         self.commit_ts = 0
         self.pos = position.start.pos
         # Until the first transaction arrives, positions before the transactions to be sent are meaningless.
@@ -149,7 +158,7 @@ class StreamProgress:
         """The place of a byte of the file."""
         return Coordinate(self.base | pos)
 
-    def text(self, pos: int, gtids: str, held: str) -> Position:
+    def position_at(self, pos: int, gtids: str, held: str) -> Position:
         return Position(f"{self.file}:{pos};{gtids}{held}")
 
     def expect(self, token: Token, coordinate: Coordinate) -> None:
@@ -206,5 +215,5 @@ class StreamProgress:
         if reached <= self._covered:
             return self.passed_marks()
         self._covered = reached
-        self.last = self.text(pos, gtids, held)
+        self.last = self.position_at(pos, gtids, held)
         return [*self.passed_marks(), Advanced(self.last, commit_ts)]

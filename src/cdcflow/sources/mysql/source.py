@@ -42,7 +42,7 @@ from cdcflow.sources.mysql.fences import DeliveredGtids, NoStream
 from cdcflow.sources.mysql.lives import Lives, ended_tables, new_tables
 from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.opinion_exclusions import can_read
-from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.sources.mysql.position import BinlogPosition, binlog_position_of, position_of
 from cdcflow.sources.mysql.preparation import WAIT_S, Before, BeginPosition, Preparation
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
@@ -142,7 +142,9 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         captured = tuple(sorted({*(t.id for t in selected.good), *self._lives.gone_tables}))
         self._check(selected, frozenset(captured))
         history = SourceHistory.LOST if is_lost else SourceHistory.CONTINUES
-        return Begun(begun.position.text, replace(state, captured=captured, lives=self._lives), selected, history)
+        return Begun(
+            position_of(begun.position), replace(state, captured=captured, lives=self._lives), selected, history
+        )
 
     def _check_log(self, before: MySQLState | None, log_id: str) -> None:
         if before is not None:
@@ -166,7 +168,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         return sizes(connection)
 
     def _open_stream(self, position: Position, state: MySQLState, open_spool: OpenSpool) -> Stream:
-        by_gtid, begin = state.foreign == position, BinlogPosition.parse(position)
+        by_gtid, begin = state.foreign == position, binlog_position_of(position)
         tables = CapturedTables(self._catalog, self._entries, self._lives, self._shape_of)
         decoder = BinlogDecoder(
             flavor=self._flavor,
@@ -285,7 +287,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
                 overlap.check_same(self._connector, dump, before.compared_from, start.transactions_back)
             state = replace(new, has_all_gtids=before.has_all_gtids)
             if begun.by_gtid:
-                return begun, replace(state, foreign=begun.position.text)
+                return begun, replace(state, foreign=position_of(begun.position))
             # The transactions already in the change log are from this server's log, too.
             return begun, state if before.compared_from is None else replace(state, compared_from=before.compared_from)
 
@@ -384,7 +386,7 @@ def _check_slot(before: MySQLState, slot: str) -> None:
 def _before(position: Position, state: MySQLState) -> Before:
     """What an earlier run stored."""
     return Before(
-        position=BinlogPosition.parse(position),
+        position=binlog_position_of(position),
         server=state.server,
         has_all_gtids=state.has_all_gtids,
         by_gtid=state.foreign == position,
@@ -423,7 +425,7 @@ def status_of(connection: Connection, flavor: str, acknowledged: Position | None
     details |= _retention(found)
     lag: int | None = None
     if acknowledged is not None:
-        position = BinlogPosition.parse(acknowledged)
+        position = binlog_position_of(acknowledged)
         lag = binlog_status.bytes_behind(files, position)
         names = [name for name, _ in files]
         if lag is None:

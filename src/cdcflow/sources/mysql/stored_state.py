@@ -64,7 +64,7 @@ class MySQLState:
         if self.compared_from is not None:
             stored["compared_from"] = str(self.compared_from)
         if self.foreign is not None:
-            stored["foreign"] = self.foreign
+            stored["foreign"] = self.foreign.text
         if self.policies is not None:
             stored["policies"] = policies.to_json(self.policies)
         stored |= {"tables": tables_as_json(self.captured), "lives": self.lives.to_json()}

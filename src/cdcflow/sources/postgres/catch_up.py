@@ -223,7 +223,7 @@ class CatchingUp:
             self._connection.info.server_version, self._publication, binary=self._binary, streaming=False
         )
         listed = ", ".join(literal(word) for option in options.items() for word in option)
-        bounds = f"{literal(self._copy)}, {literal(position_of(self._upto))}, {self._limits.messages_max}"
+        bounds = f"{literal(self._copy)}, {literal(str(self._upto))}, {self._limits.messages_max}"
         window = f"SELECT data FROM pg_catalog.pg_logical_slot_get_binary_changes({bounds}, {listed})"  # noqa: S608  quoted
         self._pg.send_query(f"COPY ({window}) TO STDOUT (FORMAT binary); {_BACKLOG}{literal(self._copy)}".encode())
         self._spills.begin(self._copy)
@@ -347,7 +347,7 @@ class Advance:
 
     def _ask(self, durable: Lsn) -> None:
         """Moves the slot, or leaves it where it is; never beyond what is durable."""
-        name, reached = literal(self._slot), literal(position_of(durable))
+        name, reached = literal(self._slot), literal(str(durable))
         advance = (
             f"SELECT pg_catalog.pg_replication_slot_advance(slot_name, {reached}) "  # noqa: S608  quoted
             f"FROM pg_catalog.pg_replication_slots WHERE slot_name = {name} AND confirmed_flush_lsn < {reached}"
@@ -427,5 +427,5 @@ def _backlog_in(result: pq.abc.PGresult) -> SlotBacklog:
         raise psycopg.errors.error_from_result(result)
     if not result.ntuples:
         raise psycopg.errors.UndefinedObject("replication slot does not exist")
-    restart, confirmed, end = (lsn_of((result.get_value(0, column) or b"0/0").decode()) for column in range(3))
+    restart, confirmed, end = (Lsn.parse((result.get_value(0, column) or b"0/0").decode()) for column in range(3))
     return SlotBacklog(restart, confirmed, end)

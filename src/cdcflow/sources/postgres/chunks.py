@@ -53,7 +53,7 @@ from cdcflow.sources.postgres.connection import Connection, has_no_encoding, lit
 from cdcflow.sources.postgres.copy import count_rows, decode_copy
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.digests import SUMS, PostgresDigests
-from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.lsn import Lsn, position_of
 from cdcflow.sources.postgres.pages import (
     Leaf,
     PageCursor,
@@ -312,7 +312,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         if {tuple(f) for f in files or ()} != {(leaf.rel.oid, leaf.filenode) for leaf in leaves}:
             raise Rewritten
         described = self._shape(connection, table, root, json.dumps(shape))
-        return Snapshot((XidSnapshot.parse(snapshot),), position_of(lsn_of(position)), int(clock)), described
+        return Snapshot((XidSnapshot.parse(snapshot),), position_of(Lsn.parse(position)), int(clock)), described
 
     def _shape(self, connection: Connection, table: TableId, root: int, digest: str) -> DescribedTable:
         with self._lock:

@@ -32,4 +32,4 @@ class PostgresComparison(ByChunks[Connection]):
 
 def log_end(connection: Connection) -> Lsn:
     """A position in the server's log after everything that is committed now."""
-    return lsn_of(query_row(connection, "SELECT pg_catalog.pg_current_wal_insert_lsn()::text")[0])
+    return Lsn.parse(query_row(connection, "SELECT pg_catalog.pg_current_wal_insert_lsn()::text")[0])

@@ -21,7 +21,7 @@ from cdcflow.sources.postgres.connection import (
     mapping_errors,
     query_row,
 )
-from cdcflow.sources.postgres.lsn import Lsn, lsn_of
+from cdcflow.sources.postgres.lsn import Lsn
 from cdcflow.sources.postgres.platforms import platform_of
 from cdcflow.sources.postgres.stored_state import PostgresState
 
@@ -46,7 +46,7 @@ def identify(connector: Connector) -> IdentifiedSystem:
             except psycopg.errors.SyntaxError:
                 # Supavisor drops the parameter `replication` silently, and gives an ordinary session.
                 raise behind_pooler(connector.address, "it does not speak the replication protocol") from None
-            return IdentifiedSystem(row[0], int(row[1]), lsn_of(row[2]), row[3])
+            return IdentifiedSystem(row[0], int(row[1]), Lsn.parse(row[2]), row[3])
     finally:
         connector.discard(connection)
 
@@ -184,5 +184,5 @@ def _switch_point(connector: Connector, timeline: int, before: int) -> Lsn | Non
     for line in lines:
         words = line.split("\t")
         if len(words) >= 2 and words[0].strip() == str(before):
-            return lsn_of(words[1])
+            return Lsn.parse(words[1])
     return None

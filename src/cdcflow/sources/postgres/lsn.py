@@ -33,6 +33,12 @@ class Lsn:
     def __add__(self, length: int) -> Lsn:
         return Lsn(self.value + length)
 
+    @classmethod
+    def parse(cls, text: str) -> Lsn:
+        """Parse cdcflow's text (`00000000/016B3748`) or the server's (`0/16B3748`)."""
+        high, _, low = text.partition("/")
+        return cls((int(high, 16) << 32) | int(low, 16))
+
     def __str__(self) -> str:
         return f"{self.value >> 32:08X}/{self.value & 0xFFFFFFFF:08X}"
 
@@ -40,14 +46,11 @@ class Lsn:
 START = Lsn(0)
 
 
-def lsn_of(position: Position | str) -> Lsn:
-    """The position given as text: cdcflow's (`00000000/016B3748`) or the server's (`0/16B3748`)."""
-    high, _, low = position.partition("/")
-    return Lsn((int(high, 16) << 32) | int(low, 16))
+def lsn_of(position: Position) -> Lsn:
+    return Lsn.parse(position.text)
 
 
 def position_of(lsn: Lsn) -> Position:
-    """The text of a position."""
     return Position(str(lsn))
 
 

@@ -23,7 +23,7 @@ from cdcflow.sources.postgres.catalog import Selected
 from cdcflow.sources.postgres.connection import Connection, Connector, query_row
 from cdcflow.sources.postgres.identity import IdentifiedSystem
 from cdcflow.sources.postgres.known_tables import captured_now, captured_since, state_of_selected
-from cdcflow.sources.postgres.lsn import Lsn, lsn_of
+from cdcflow.sources.postgres.lsn import Lsn
 from cdcflow.sources.postgres.slot_names import Names
 from cdcflow.sources.postgres.stored_state import PostgresState
 from cdcflow.sources.postgres.unbroken import check_publication, check_unbroken
@@ -184,7 +184,7 @@ class Preparation:
             passed=f"what it held since {found.confirmed}",
             remedy="if another log was captured through it, that log has ended: its daemon must not be started again",
         )
-        return max(lsn_of(reached), found.confirmed)
+        return max(Lsn.parse(reached), found.confirmed)
 
     def _state(self, position: Lsn, found: publication.Publication, began: Lsn | None = None) -> PostgresState:
         """What to store of this system. `began`: where the change log began in the server's log (None: here)."""

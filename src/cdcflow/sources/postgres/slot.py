@@ -15,7 +15,7 @@ import psycopg
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
 from cdcflow.sources.postgres.connection import Connection, Connector, history_lost, literal, map_error, mapping_errors
-from cdcflow.sources.postgres.lsn import Lsn, lsn_of
+from cdcflow.sources.postgres.lsn import Lsn
 from cdcflow.sources.postgres.platforms import platform_of
 from cdcflow.sources.postgres.publication import blocker
 
@@ -91,7 +91,7 @@ def read(connection: Connection, name: str) -> Slot | None:
     if row is None:
         return None
     fields = list(row)
-    fields[5:7] = [None if text is None else lsn_of(text) for text in row[5:7]]
+    fields[5:7] = [None if text is None else Lsn.parse(text) for text in row[5:7]]
     return Slot(*fields)
 
 

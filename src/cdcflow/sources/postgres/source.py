@@ -375,7 +375,7 @@ def status_of(connection: Connection, name: str | None, acknowledged: Position |
         """,
         (name,),
     )
-    end = lsn_of(row[0])
+    end = Lsn.parse(row[0])
     details = {"server_end": str(end), "slot": name or "none"}
     if found is not None:
         details |= {
@@ -386,7 +386,7 @@ def status_of(connection: Connection, name: str | None, acknowledged: Position |
         }
         if found.invalidation:
             details["invalidation_reason"] = found.invalidation
-    at = lsn_of(acknowledged) if acknowledged else (found.confirmed if found else None)
+    at = lsn_of(acknowledged) if acknowledged is not None else (found.confirmed if found else None)
     return SourceStatus(
         lag_bytes=None if at is None else max(end - at, 0),
         retained_bytes=None if found is None or found.restart is None else max(end - found.restart, 0),

@@ -11,7 +11,7 @@ from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.policies import Policies
 from cdcflow.sources.engine.stored_state import StoredEntries
 from cdcflow.sources.postgres.lives import Life, lives_as_json, lives_from_json
-from cdcflow.sources.postgres.lsn import Lsn, lsn_of
+from cdcflow.sources.postgres.lsn import Lsn
 
 STATE_VERSION = 1
 
@@ -59,7 +59,7 @@ class PostgresState:
             slot=entries.take("slot"),
             publication=entries.take("publication"),
             publication_state=entries.take("publication_state"),
-            began_at=None if began is None else lsn_of(began),
+            began_at=None if began is None else Lsn.parse(began),
             captured=None if captured is None else _captured_from(captured),
             policies=None if kept is None else policies.from_json(kept),
             lives=lives_from_json(entries.get("lives") or "[]"),
@@ -96,7 +96,7 @@ class PostgresState:
 
 
 def _captured_from(text: str) -> dict[TableId, tuple[int, Lsn]]:
-    return {TableId(*json.loads(name)): (oid, lsn_of(since)) for name, (oid, since) in json.loads(text).items()}
+    return {TableId(*json.loads(name)): (oid, Lsn.parse(since)) for name, (oid, since) in json.loads(text).items()}
 
 
 def _captured_as_json(captured: Mapping[TableId, tuple[int, Lsn]]) -> str:

@@ -299,7 +299,7 @@ class PostgresStream(BulkStream):
         version = self._connection.info.server_version
         options = plugin_options(version, self._publication, binary=self._binary, streaming=self._streaming)
         listed = ", ".join(f"{name} {literal(value)}" for name, value in options.items())
-        return f"START_REPLICATION SLOT {quote_name(self._slot)} LOGICAL {position_of(self._delivered)} ({listed})"
+        return f"START_REPLICATION SLOT {quote_name(self._slot)} LOGICAL {self._delivered} ({listed})"
 
     def _begin_again_in_text(self) -> None:
         with self._lock:

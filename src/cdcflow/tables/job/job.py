@@ -33,7 +33,7 @@ import structlog
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout as LogLayout
-from cdcflow.model.position import Checkpoint
+from cdcflow.model.position import Checkpoint, position_text
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import TableId, word
 from cdcflow.tables.cut import Cut, CutTable
@@ -430,7 +430,7 @@ class MergeRun:
             cut=self._cut,
             log_id=self._log.log_id,
             offset=self._checkpoint.next_offset - 1,
-            position=self._checkpoint.position or "",
+            position=position_text(self._checkpoint.position) or "",
             commit_clock=self._checkpoint.commit_clock,
             tables=tables,
             left_out=left_out,

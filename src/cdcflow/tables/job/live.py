@@ -28,6 +28,7 @@ import structlog
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.fold.completeness import IN_DOUBT
+from cdcflow.model.position import position_text
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Table, TableId
 from cdcflow.tables.cut import REPLACED, Cut, CutTable, is_replaced, own_part
@@ -263,7 +264,7 @@ class _View(Generic[Rows]):
         found = Live[Rows](
             checkpoint.cut,
             checkpoint.next_offset - 1,
-            checkpoint.position or "",
+            position_text(checkpoint.position) or "",
             checkpoint.commit_clock,
             self._start,
         )

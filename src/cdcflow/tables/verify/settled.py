@@ -24,7 +24,7 @@ from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import TRUNCATE, Kind
-from cdcflow.model.position import Position
+from cdcflow.model.position import Position, position_text
 from cdcflow.model.table import OP, Table
 from cdcflow.tables.verify.port import Columns, Comparer
 
@@ -86,9 +86,9 @@ def wait_for_log(
         sleep(LOOK_AGAIN_S)
     found = _first_unseen(log, comparison, fences, newest.next_offset - 1)
     if found is None:
-        return SettledRange(newest.next_offset, newest.position or "", newest.next_offset - 1)
+        return SettledRange(newest.next_offset, position_text(newest.position) or "", newest.next_offset - 1)
     first, position = found
-    return SettledRange(first, position or newest.position or "", newest.next_offset - 1)
+    return SettledRange(first, position or position_text(newest.position) or "", newest.next_offset - 1)
 
 
 def _nudge(comparison: Comparison) -> None:
