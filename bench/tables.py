@@ -17,6 +17,7 @@ from bench import (
     tableshistory,
     tableslive,
     tableslog,
+    tablespartitions,
     tablesscan,
     tablesupkeep,
 )
@@ -35,6 +36,7 @@ PARTS: Mapping[str, Callable[[str, Budget], list[Line]]] = {
     "scan": tablesscan.after_merges,
     "upkeep": tablesupkeep.after_upkeep,
     "cluster": tablescluster.clustered,
+    "partitions": tablespartitions.partitions,
     "freshness": tablesfreshness.freshness,
 }
 """In the order in which they run."""

@@ -101,6 +101,8 @@ def partitions_of(warehouse: Path) -> dict[tuple[int, tuple[Any, ...]], int]:
         for file in there.files():
             touched = there.deletions(file)
             where = file.file.spec_id, tuple(file.file.partition)
+            for delete in file.delete_files:  # other readers find it by these
+                assert (delete.spec_id, tuple(delete.partition)) == where
             found[where] = found.get(where, 0) + touched.rows - touched.dead
     return {where: rows for where, rows in found.items() if rows}
 
