@@ -46,6 +46,7 @@ from cdcflow.capture.reread import StoredOrders
 from cdcflow.capture.shadow import Shadow
 from cdcflow.capture.source_polls import SourceLooks, row_versions
 from cdcflow.capture.source_tasks import SourceTasks
+from cdcflow.capture.spaced_positions import SpacedPositions
 from cdcflow.capture.spans import OnSpan
 from cdcflow.capture.start_position import prepare_position
 from cdcflow.capture.threads import Clock, Threads
@@ -147,6 +148,7 @@ class Attempt:
             now_s=clock(),
         )
         self._looked_at: Progress | None = None
+        self._spaced = SpacedPositions(clock)
         self._new_limits: Limits | None = None
         self._settled = False
         self._ordered: tuple[TableId, ...] = ()
@@ -245,7 +247,7 @@ class Attempt:
         else:
             if not self._stream.ready:
                 self._waker.wait(self._stream.fileno(), IDLE_WAIT_S)
-            events = self._stream.poll()
+            events = self._spaced.after(self._stream.poll())
         self._durability.check()
         self._handle(Tick(int(self._clock() * 1e6)))
         for event in events:
