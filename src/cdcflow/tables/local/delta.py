@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
@@ -172,7 +172,7 @@ class DeltaTable(FileTable[File]):
 
     @property
     def schema(self) -> pa.Schema:
-        return _schema(self._fields, _logical)
+        return _schemas(self._log.metadata["schemaString"])[0]
 
     def create(
         self,
@@ -358,15 +358,14 @@ class DeltaTable(FileTable[File]):
         return Touched(file.size, self._count(file), int(file.vector["cardinality"]))
 
     def open_file(self, file: File) -> ScannedFile:
-        fields, name = self._fields, name_of(file)
+        name = name_of(file)
         place = self._folder.place_of(name)
         with reading(place):
             opened = self._folder.open(name, file.size)
             rows = pq.ParquetFile(opened.source)
         return ScannedFile(
             rows,
-            _schema(fields, _logical),
-            _schema(fields, _physical),
+            *_schemas(self._log.metadata["schemaString"]),
             partial(vectors.deleted_numbers, self._folder, file.vector),
             place,
             opened.fetch,
@@ -519,6 +518,14 @@ def _logical(field: Mapping[str, Any]) -> str:
 
 def _physical(field: Mapping[str, Any]) -> str:
     return str(field["metadata"].get(_NAME, field["name"]))
+
+
+@lru_cache(maxsize=256)
+def _schemas(text: str) -> tuple[pa.Schema, pa.Schema]:
+    """Return the Arrow schemas of a table's columns, under their own names and under those in its files. `text`: the
+    schema in the table's metadata."""
+    fields = json.loads(text)["fields"]
+    return _schema(fields, _logical), _schema(fields, _physical)
 
 
 def _schema(fields: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> pa.Schema:

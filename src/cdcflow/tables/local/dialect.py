@@ -7,6 +7,7 @@ something else.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -63,12 +64,34 @@ def connect(threads: int = 1) -> duckdb.DuckDBPyConnection:
         "autoload_known_extensions": False,
     }
     made = duckdb.connect(config=settings)
-    # If it is off, as in a notebook without ipywidgets, DuckDB refuses to set it.
-    if made.execute("SELECT current_setting('enable_progress_bar')").fetchall() != [(False,)]:
-        made.execute("SET enable_progress_bar = false").fetchall()
+    _hide_progress(made)
     for macro in MACROS:
         made.execute(macro).fetchall()
     return made
+
+
+def connect_again() -> duckdb.DuckDBPyConnection:
+    """Open a connection to one database of this process, as `connect` opens them: its temporary tables and views are
+    its own. A new database takes longer than a small merge of a table."""
+    try:
+        made = _database().cursor()
+        _hide_progress(made)
+    except duckdb.Error:  # an internal error ends a database, with all connections to it
+        _database.cache_clear()
+        made = _database().cursor()
+        _hide_progress(made)
+    return made
+
+
+@functools.cache
+def _database() -> duckdb.DuckDBPyConnection:
+    return connect()
+
+
+def _hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
+    # If it is off, as in a notebook without ipywidgets, DuckDB refuses to set it.
+    if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() != [(False,)]:
+        connection.execute("SET enable_progress_bar = false").fetchall()
 
 
 def duckdb_sql(spark_sql: str, given: str = "") -> str:

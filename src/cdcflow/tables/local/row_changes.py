@@ -18,10 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.sqltypes import name_sql
@@ -390,7 +393,11 @@ def _kept_columns(folding: statement.Folding, names: Sequence[str]) -> set[str]:
 
 
 class Keys:
-    """The keys in a view of changes. `schema`: the table's."""
+    """The keys in a view of changes. `schema`: the table's.
+
+    A table has many files, so a query for each of them would be most of a small merge. Whole numbers, which most keys
+    are, need none: they are fetched once, in order.
+    """
 
     def __init__(self, session: DuckSession, layout: ColumnLayout, changes: str, schema: pa.Schema) -> None:
         self._session = session
@@ -405,13 +412,28 @@ class Keys:
         """The column whose bounds are used."""
         return self.names[0]
 
+    @cached_property
+    def _numbers(self) -> NDArray[np.int64] | None:
+        """The values of the first column, ascending and unique; `None` if they are not whole numbers of 64 bits."""
+        if not pa.types.is_signed_integer(self._type):
+            return None
+        first = f"c{self._at[0]}"
+        sql = f"SELECT DISTINCT {first} FROM {self._changes} WHERE {first} IS NOT NULL ORDER BY 1"  # noqa: S608  cdcflow's own
+        found: NDArray[np.int64] = self._session.arrow(sql).column(0).cast(pa.int64()).to_numpy()
+        return found
+
     def near(self, ends: Sequence[Ends | None]) -> list[int]:
         """Return the indexes of the bounds of the first column that include one of the keys, or that are unknown."""
         known = {n: found for n, found in enumerate(ends) if found is not None}
         if len(ends) < 2 or not known:
             return list(range(len(ends)))
-        inside = f"c.c{self._at[0]} >= b.least AND c.c{self._at[0]} <= b.greatest"
-        query = f"SELECT n FROM {{}} b WHERE EXISTS (SELECT 1 FROM {self._changes} c WHERE {inside})"  # noqa: S608  cdcflow's own
+        if (keys := self._numbers) is not None:
+            least, greatest = (np.array([end[i] for end in known.values()], np.int64) for i in (0, 1))
+            inside = np.searchsorted(keys, least) < np.searchsorted(keys, greatest, "right")
+            met = dict(zip(known, inside, strict=True))
+            return [n for n in range(len(ends)) if met.get(n, True)]
+        within = f"c.c{self._at[0]} >= b.least AND c.c{self._at[0]} <= b.greatest"
+        query = f"SELECT n FROM {{}} b WHERE EXISTS (SELECT 1 FROM {self._changes} c WHERE {within})"  # noqa: S608  cdcflow's own
         hit = set(self._session.over(_bounds(known, self._type), query).column(0).to_pylist())
         return [n for n in range(len(ends)) if n not in known or n in hit]
 
@@ -423,12 +445,27 @@ class Keys:
 
     def pick(self, rows: pa.Table) -> Numbers:
         """Return the numbers, in any order, of the rows that have one of the keys; `rows` has the key's columns."""
+        if len(self.names) == 1 and (keys := self._numbers) is not None:
+            return _numbers_with(rows.column(0).cast(pa.int64()), keys)
         named = [f"k{n}" for n in range(len(self.names))]
         given = rows.rename_columns(named).append_column("n", pa.array(np.arange(len(rows))))
         same = " AND ".join(f"r.{name} = c.c{i}" for name, i in zip(named, self._at, strict=True))
         query = f"SELECT r.n FROM {{}} r LEFT SEMI JOIN {self._changes} c ON {same}"  # noqa: S608  cdcflow's own
         found: Numbers = self._session.over(given, query).column(0).to_numpy()
         return found
+
+
+def _numbers_with(column: pa.ChunkedArray, keys: NDArray[np.int64]) -> Numbers:
+    """Return the numbers of the rows that have one of the keys, which are ascending."""
+    if not column.null_count and np.all((values := column.to_numpy())[1:] >= values[:-1]):
+        # As a first load and maintenance write a file: then its size does not matter.
+        first, end = np.searchsorted(values, keys), np.searchsorted(values, keys, "right")
+        counts = end - first
+        before = np.cumsum(counts) - counts
+        return np.repeat(first - before, counts) + np.arange(counts.sum())
+    same_key = pc.is_in(column, value_set=pa.array(keys), skip_nulls=True)
+    found: Numbers = pc.indices_nonzero(same_key).to_numpy().astype(np.int64)
+    return found
 
 
 def _bounds(known: Mapping[int, Ends], wanted: pa.DataType) -> pa.Table:

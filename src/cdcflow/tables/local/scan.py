@@ -72,7 +72,8 @@ class ScannedFile:
         self._fetch = fetch
         self._file = file
         self._schema = schema
-        self._leaves = _leaves(self._file.schema_arrow)
+        self._types = self._file.schema_arrow  # computed each time it is asked for
+        self._leaves = _leaves(self._types)
         self._held = held
         self._names = {c: name for c, name in zip(schema.names, held.names, strict=True) if name in self._leaves}
         self._deleted = deleted
@@ -110,7 +111,7 @@ class ScannedFile:
         name = self._names.get(column)
         if name is None:
             return [None] * len(self.groups)
-        type_ = self._file.schema_arrow.field(name).type
+        type_ = self._types.field(name).type
         leaf = self._leaves[name].start
         return [_ends(self._file.metadata.row_group(group.number).column(leaf), type_) for group in self.groups]
 
@@ -191,7 +192,7 @@ class ScannedFile:
         """Return whether the file may have a value in the column. Its statistics do not distinguish an empty list, or a
         struct of only NULLs, from NULL; for the column of missing columns both have the same meaning."""
         name = self._names.get(column)
-        if name is None or (column != MISSING and pa.types.is_nested(self._file.schema_arrow.field(name).type)):
+        if name is None or (column != MISSING and pa.types.is_nested(self._types.field(name).type)):
             return name is not None
         return not self.is_null(column)
 

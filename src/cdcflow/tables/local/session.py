@@ -14,7 +14,7 @@ from cdcflow.model.file_layout import SortColumn
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.tables.job.failures import reading
-from cdcflow.tables.local.dialect import connect, duckdb_sql
+from cdcflow.tables.local.dialect import connect_again, duckdb_sql
 from cdcflow.tables.segments import InputFile
 
 TAKEN_BYTES_MAX = 1 << 30
@@ -29,7 +29,7 @@ class DuckSession:
     takes_by_offset = True
 
     def __init__(self) -> None:
-        self._db = connect()
+        self._db = connect_again()
         self._numbers = itertools.count(1)
         self._views: set[str] = set()
         self._given: set[str] = set()
@@ -61,7 +61,7 @@ class DuckSession:
         given, name = self._name("given"), self._name(what)
         self._db.register(given, rows)
         try:
-            self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(query, given)}").fetchall()
+            self._db.execute(f"CREATE TEMP TABLE {name} AS {duckdb_sql(query, given)}").fetchall()
         finally:
             self._db.unregister(given)
         return name
@@ -100,12 +100,12 @@ class DuckSession:
     def view(self, what: str, sql: str) -> str:
         name = self._name(what)
         self._views.add(name)
-        self._db.execute(f"CREATE VIEW {name} AS {duckdb_sql(sql)}").fetchall()
+        self._db.execute(f"CREATE TEMP VIEW {name} AS {duckdb_sql(sql)}").fetchall()
         return name
 
     def keep(self, what: str, sql: str) -> str:
         name = self._name(what)
-        self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(sql)}").fetchall()
+        self._db.execute(f"CREATE TEMP TABLE {name} AS {duckdb_sql(sql)}").fetchall()
         return name
 
     def hold(self, view: str) -> None:
