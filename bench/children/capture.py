@@ -127,7 +127,7 @@ class _Merges:
         if config.merge.every is not None:
             from cdcflow.daemon.merge_component import MergeComponent
 
-            component = MergeComponent(lambda *_: None)
+            component = MergeComponent(lambda *_: None, capture.seal_soon)
             capture.on_sealed = component.notify
             self._running = component.prepare(config)
             self._running.begin()

@@ -8,6 +8,7 @@ start, used all the time, instead of a repair for each thing that can break.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -115,6 +116,7 @@ class Attempt:
         shadow: Shadow | None = None,
         on_span: OnSpan | None = None,
         on_sealed: Callable[[], None] = lambda: None,
+        seal_wanted: threading.Event | None = None,
     ) -> None:
         self._rate_of_settings = limits.rows_per_second_max
         self._source = source
@@ -136,7 +138,16 @@ class Attempt:
         self._tasks = SourceTasks(self._chunks, limits.chunks_per_window + 2, waker.wake, threads)
         self._durability = Durability(log, waker.wake, threads, clock, on_sealed)
         self._observed = Observed(freshness, on_span, self.tables, epoch, shadow)
-        self._recording = Recording(log, self._stream, self._durability, self._observed, checkpoint, clock, on_answer)
+        self._recording = Recording(
+            log,
+            self._stream,
+            self._durability,
+            self._observed,
+            checkpoint,
+            clock,
+            on_answer,
+            seal_wanted or threading.Event(),
+        )
         self._looks = SourceLooks(
             source,
             self._chunks,

@@ -111,6 +111,7 @@ class Capture:
         self._on_span = on_span
         self.on_sealed: Callable[[], None] = lambda: None
         """Called by the sealing thread when the log has a new segment; it must not wait."""
+        self._seal_wanted = threading.Event()
         self._tally = Tally()
         self._halted: Exception | None = None
 
@@ -295,6 +296,7 @@ class Capture:
             on_span=self._on_span,
             on_answer=self._on_answer,
             on_sealed=lambda: self.on_sealed(),
+            seal_wanted=self._seal_wanted,
         )
         self._late.give(self._requests)
         if self._resuming is not None:
@@ -434,6 +436,14 @@ class Capture:
         if answer is None:  # it is in effect while this process runs
             return answer_json("resume-capture", (Outcome(None, "resumed", "the source has not been reached yet"),))
         return answer_json("resume-capture", answer.outcomes, number=answer.number, durable=durable)
+
+    def seal_soon(self) -> None:
+        """Have what is captured sealed once, however young it is: now, or as soon as there is a row.
+
+        Any thread may call it; it does not wait.
+        """
+        self._seal_wanted.set()
+        self._wake()
 
     def reload(self, settings: CaptureSettings, *, in_place: bool) -> int:
         """Continue with other settings, and return their number. They are applied when `status` reports that number.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 
@@ -48,7 +49,10 @@ class Recording:
         checkpoint: Checkpoint,
         clock: Clock,
         on_answer: OnAnswer,
+        seal_wanted: Event,
     ) -> None:
+        """`seal_wanted`: set by another thread that waits for a segment; cleared when the journal is closed for it."""
+        self._seal_wanted = seal_wanted
         self._log = log
         self._stream = stream
         self._durability = durability
@@ -105,9 +109,17 @@ class Recording:
         self._on_answer(answer, False)
 
     def roll_if_due(self, now_s: float) -> None:
-        """Have the journal sealed, if it is time: between two cuts only."""
-        if self._bytes_since_cut == 0 and self._log.seal_due(now_s):
-            self._log.roll()
+        """Have the journal sealed, if it is time or a merge waits for its rows: between two cuts only.
+
+        Without a row there is nothing to seal: a merge that waits then gets the first ones.
+        """
+        if self._bytes_since_cut:
+            return
+        is_due = self._log.seal_due(now_s)
+        if (is_due or self._seal_wanted.is_set()) and self._log.roll():
+            self._seal_wanted.clear()
+            is_due = True
+        if is_due:
             self._durability.ask_seal()
 
     def make_durable(self) -> None:

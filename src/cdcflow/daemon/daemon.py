@@ -59,7 +59,7 @@ def run(
     """
     reloading = None if file is None else Reloading(file, config, capture, tell, readers)
     in_use = (lambda: config) if reloading is None else lambda: reloading.in_use
-    merge = MergeComponent(tell, enabled=merges)
+    merge = MergeComponent(tell, capture.seal_soon, enabled=merges)
     capture.on_sealed = merge.notify
     watch = Watch(config, capture, in_use, merge.status)
     publish = PublishComponent(publisher, tell, capture.stop)

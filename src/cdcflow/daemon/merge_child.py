@@ -11,9 +11,12 @@ that stdout holds nothing but these objects:
     {"event": …, "fields": {…}}           an event for the daemon's own lines
     {"merged": {…}}                       a merge succeeded
     {"failure": {…}}                      a merge failed or was postponed: kind, reason, remedy
+    {"ready": true}                       it waits: a merge begins with the next segment
 
-A merge begins when there is a new segment, and `merge.every` has passed since the previous one began. It ends at a
-commit: when this process must stop, no merge of a further table begins. The end of stdin is the end of the daemon.
+A merge begins when there is a new segment, and `merge.every` has passed since the previous one began. When it is ready
+for one the daemon seals what it has captured, so rows wait for the merge and not for `seal.age_max`, and no segment is
+sealed for a merge that could not use it yet. A merge ends at a commit: when this process must stop, no merge of a
+further table begins. The end of stdin is the end of the daemon.
 """
 
 from __future__ import annotations
@@ -116,7 +119,8 @@ class MergeLoop:
         self._stop = stop
         self._news = news
         self._every_s = settings.merge.every or 0.0
-        # A merge that reads a topic or a store alone sees segments at other times than the daemon seals them.
+        # A merge of a topic seals it itself, and one that reads a store sees segments when they are uploaded.
+        self._reads_segments = isinstance(settings.log, FileLog)
         idle_s = IDLE_MAX_S if isinstance(settings.log, FileLog) and settings.log.objects is None else 0.0
         self._idle_s = max(self._every_s, idle_s)
         self._merge: Merge | None = None
@@ -130,10 +134,11 @@ class MergeLoop:
         while not self._stop.is_set():
             began = time.monotonic()
             pause_s = at_most_s = self._every_s
+            has_merged = False
             try:
                 with naming_paths():
                     if self._merge_once():
-                        at_most_s = self._idle_s
+                        at_most_s, has_merged = self._idle_s, True
                     else:
                         pause_s = at_most_s = NO_LOG_EVERY_S
             except Stopped:
@@ -143,7 +148,7 @@ class MergeLoop:
             except Exception as error:  # noqa: BLE001  the daemon reports it, and starts another process
                 self._report_failure(error)
                 return exit_code(error)
-            self._wait(began + pause_s, began + at_most_s)
+            self._wait(began + pause_s, began + at_most_s, asks=has_merged and self._reads_segments)
         return 0
 
     def _merge_once(self) -> bool:
@@ -179,11 +184,14 @@ class MergeLoop:
             raise Stopped
         self._reports.send(state="merging", table=progress.table)
 
-    def _wait(self, since: float, until: float) -> None:
-        """Wait for news, from `since` until `until` (monotonic)."""
+    def _wait(self, since: float, until: float, *, asks: bool) -> None:
+        """Wait for news, from `since` until `until` (monotonic). `asks`: have the daemon seal what it has, unless there
+        is a new segment already."""
         from cdcflow.daemon.signals import SLICE_S, wait_for
 
         wait_for(self._stop, since - time.monotonic())
+        if asks and not self._stop.is_set() and not self._news.is_set():
+            self._reports.send(ready=True)
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
             if self._news.wait(min(left, SLICE_S)):
                 return

@@ -51,10 +51,14 @@ Cause = Literal["failed", "killed", "memory", "silent", "stuck"]
 
 
 class MergeComponent:
-    """The merges of a daemon whose settings have `merge.every`. `enabled` False: another process merges."""
+    """The merges of a daemon whose settings have `merge.every`. `enabled` False: another process merges.
 
-    def __init__(self, tell: OnEvent, *, enabled: bool = True) -> None:
+    `seal_soon` is called when a merge process waits for a segment: once for each merge. It must not wait.
+    """
+
+    def __init__(self, tell: OnEvent, seal_soon: Callable[[], None] = lambda: None, *, enabled: bool = True) -> None:
         self._tell = tell
+        self._seal_soon = seal_soon
         self._enabled = enabled
         self._latest: MergeSupervisor | None = None
         self._ends: Counter[Cause] = Counter()
@@ -68,7 +72,9 @@ class MergeComponent:
         return config.merge, log, config.service.traces, config.source.kind
 
     def prepare(self, config: Config) -> Running | None:
-        return None if self.made_of(config) is None else MergeSupervisor(config, self._tell, self._ends, self._replace)
+        if self.made_of(config) is None:
+            return None
+        return MergeSupervisor(config, self._tell, self._seal_soon, self._ends, self._replace)
 
     def _replace(self, new: MergeSupervisor) -> MergeSupervisor | None:
         before, self._latest = self._latest, new
@@ -129,12 +135,14 @@ class MergeSupervisor:
         self,
         config: Config,
         tell: OnEvent,
+        seal_soon: Callable[[], None],
         ends: Counter[Cause],
         replace: Callable[[MergeSupervisor], MergeSupervisor | None],
     ) -> None:
         """`ends` counts, over all supervisors of the daemon."""
         self._config = config
         self._tell = tell
+        self._seal_soon = seal_soon
         self._replace = replace
         self._bytes_max = config.merge.memory_max or machine_bytes() // 2
         self._patience_s = self._shortest_s = max(PATIENCE_MIN_S, config.merge.progress_timeout)
@@ -256,6 +264,8 @@ class MergeSupervisor:
         if (merged := line.get("merged")) is not None:
             life.failure = None
             self._note_merge(merged)
+        if "ready" in line and not self.is_ending:
+            self._seal_soon()
         if (state := line.get("state")) is not None:
             life.is_notified = life.is_notified and state != "merging"
             since = self._state["since"] if self._state["state"] == state else _now()

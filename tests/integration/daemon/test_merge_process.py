@@ -17,6 +17,7 @@ from tests.support.polling import wait_until
 from cdcflow import local
 from cdcflow.daemon.child_process import list_tree
 from cdcflow.errors import CdcflowError
+from cdcflow.log.files.layout import Layout
 
 pytestmark = pytest.mark.postgres
 JAVA_BYTES = 150_000_000
@@ -108,6 +109,27 @@ def test_one_process_merges_what_it_captures_and_ends_with_its_merges(shop: Shop
     assert not is_running(process["pid"])
     assert rows_merged(shop.folder / "lake") == 2
     assert shop.events("tables are merged")
+
+
+def test_rows_are_sealed_for_a_merge_that_waits_and_only_for_it(shop: Shop) -> None:
+    """`seal.age_max` would be most of the age of a table's rows, and a segment for each commit would wear out the log.
+    A merge process that hangs must not have anything sealed."""
+    shop.rest["log"]["seal"] = {"age_max": "1h"}
+    shop.write()
+    shop.start()
+    for _ in range(3):
+        wait_for_tables(shop, insert(shop))
+    before = wait_for_merge(shop, lambda p: p.get("state") == "idle", "an idle merge process")
+    os.kill(before["pid"], signal.SIGSTOP)
+    for _ in range(5):
+        wait_for_capture(shop)
+    # It waited when it was stopped, so one segment was made for it.
+    segments = Layout(shop.folder / "log").segment_offsets()
+    with contextlib.closing(local.local_engine(shop.folder / "lake", "delta")) as engine:
+        assert len(segments) <= len(engine.cuts().list_cuts()) + 1
+    os.kill(before["pid"], signal.SIGCONT)
+    wait_for_tables(shop, insert(shop))
+    shop.end()
 
 
 @pytest.mark.parametrize("cause", ["killed", pytest.param("silent", marks=pytest.mark.long)])

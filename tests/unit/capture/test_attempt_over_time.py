@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -82,6 +83,7 @@ class Log(MemoryLog):
         super().__init__(memory)
         self.now_s = 1000.0
         self.due = False
+        self.has_rows = True
         self.rolled = 0
         self.syncs = 0
         self.fails: Exception | None = None
@@ -92,7 +94,7 @@ class Log(MemoryLog):
 
     def roll(self) -> bool:
         self.rolled += 1
-        return True
+        return self.has_rows
 
     def sync(self) -> Checkpoint:
         if self.fails is not None:
@@ -121,6 +123,7 @@ class Stage:
             before.sync()
         self.log = Log(self.memory)
         self.steps = Steps()
+        self.seal_wanted = threading.Event()
         self.waker = Waits()
         self.told: list[tuple[str, dict[str, object]]] = []
         given: Any = self.source
@@ -137,6 +140,7 @@ class Stage:
             on_event=lambda event, fields: self.told.append((event, dict(fields))),
             threads=self.steps,
             clock=lambda: self.log.now_s,
+            seal_wanted=self.seal_wanted,
         )
 
     def begin(self) -> None:
@@ -238,6 +242,20 @@ def test_row_versions_are_compared_of_tables_that_were_or_will_be_read() -> None
     on = Stage(Source(ORDERS, ITEMS), progress=Progress(known))
     on.begin()
     assert on.source.compared == [{ORDERS.id: "7", ITEMS.id: None}]
+
+
+def test_journal_is_rolled_once_for_a_merge_that_waits_for_its_rows() -> None:
+    """With a roll in each turn the log would get a segment for each cut; without rows there is nothing to roll yet."""
+    on = Stage()
+    on.seal_wanted.set()
+    on.log.has_rows = False
+    on.turns(3)
+    assert (on.seal_wanted.is_set(), on.steps.workers[SEAL].behind) == (True, 0), "the first row is what it waits for"
+    on.log.has_rows = True
+    on.turns()
+    assert (on.seal_wanted.is_set(), on.steps.workers[SEAL].behind) == (False, 1)
+    on.turns(3)
+    assert on.steps.workers[SEAL].behind == 1, "it was wanted once"
 
 
 def test_journal_is_rolled_when_due_even_without_changes() -> None:

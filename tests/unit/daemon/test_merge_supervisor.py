@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from cdcflow.config import Config
 from cdcflow.daemon import merge_component
 from cdcflow.daemon.merge_child import MergeLoop, Reports
 from cdcflow.daemon.merge_component import MergeComponent
+from cdcflow.errors import SinkUnavailable
 from cdcflow.log.maintenance import state_files
 
 LIBRARY = """
@@ -31,6 +33,14 @@ send(state="idle")
 for line in sys.stdin:
     send(state="merging")
     send(state="idle", merged={"cut": 7}, event=f"got {line.strip()}", fields={})
+"""
+READY = """
+send(state="idle", merged={"cut": 1})
+send(ready=True)
+for line in sys.stdin:
+    send(state="merging")
+    send(state="idle", merged={"cut": 2})
+    send(ready=True)
 """
 EATS = """
 send(state="merging", table="shop.orders")
@@ -89,8 +99,15 @@ class Daemon:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.events: list[tuple[str, Mapping[str, object]]] = []
-        self.component = MergeComponent(lambda event, fields: self.events.append((event, fields)))
+        self.asked_to_seal = 0
+        self.component = MergeComponent(lambda event, fields: self.events.append((event, fields)), self._seal_soon)
         self._running: Any = None
+
+    def has_asked(self, times: int) -> bool:
+        return self.asked_to_seal == times
+
+    def _seal_soon(self) -> None:
+        self.asked_to_seal += 1
 
     def config(self, **merge: object) -> Config:
         source = {"kind": "postgres", "url": "postgresql://reader@127.0.0.1:1/none"}
@@ -137,6 +154,18 @@ def test_merge_process_gets_a_line_for_each_new_segment(daemon: Daemon, monkeypa
     wait_until(lambda: ("tables are merged", {"cut": 7, "every": 0.01}) in daemon.events, "the first merge")
     daemon.component.notify()
     wait_until(lambda: daemon.events.count(("got news", {})) == 2, "the second news")
+
+
+def test_capture_is_asked_for_a_segment_each_time_a_merge_waits_for_one(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise rows wait until the journal is old enough, and then for the merge; asked more often, the log would
+    consist of tiny segments."""
+    run_instead(monkeypatch, READY)
+    daemon.start()
+    for count in (1, 2, 3):
+        wait_until(partial(daemon.has_asked, count), f"request {count}")
+        daemon.component.notify()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports memory this way")
@@ -229,8 +258,14 @@ def _has(merges: list[int], count: int) -> bool:
     return len(merges) >= count
 
 
+def _has_reported(file: Path, name: str, times: int) -> bool:
+    """Whether this number of lines to the daemon has a field."""
+    return sum(name in json.loads(line) for line in file.read_text().splitlines()) == times
+
+
 def test_merge_begins_when_there_is_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without news a merge is due after half a minute; with news once the interval has passed."""
+    """Without news a merge is due after half a minute; with news once the interval has passed. News that arrived during
+    a merge needs no further segment; a merge that waits asks for one once."""
     monkeypatch.setattr("cdcflow.daemon.merge_child.IDLE_MAX_S", 3600.0)
     monkeypatch.setattr("cdcflow.daemon.merge_process.has_log", lambda _: True)
     merges: list[int] = []
@@ -240,16 +275,25 @@ def test_merge_begins_when_there_is_news(tmp_path: Path, monkeypatch: pytest.Mon
 
     def merge() -> Report:
         merges.append(1)
+        if len(merges) == 2:
+            news.set()  # it is of a segment that this merge may have missed
+        if len(merges) == 5:
+            raise SinkUnavailable("no room")
         return Report()
 
     monkeypatch.setattr("cdcflow.daemon.merge_process.prepare_merge", lambda *_: merge)
     stop, news = threading.Event(), threading.Event()
-    with (tmp_path / "reports").open("wb") as file:
+    reports = tmp_path / "reports"
+    with reports.open("wb") as file:
         loop = MergeLoop(Daemon(tmp_path).config(), Reports(file), stop, news)
         running = threading.Thread(target=loop.run)
         running.start()
-        for count in (1, 2, 3):
-            wait_until(partial(_has, merges, count), f"merge {count}")
+        # The second one is followed by the third at once, and the fifth, which fails, by another try.
+        for asked, count in enumerate((1, 3, 4, 6), 1):
+            wait_until(partial(_has_reported, reports, "ready", asked), f"request {asked}")
+            assert len(merges) == count
             news.set()
+        wait_until(partial(_has, merges, 7), "the last merge")
         stop.set()
         running.join()
+    assert _has_reported(reports, "failure", 1)
