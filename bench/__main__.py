@@ -15,11 +15,13 @@ from bench.harness import Budget, Failed, tell
 
 NAMES = (
     "drain", "catchup", "backfill", "executors", "load", "latency", "transaction", "growth", "restart", "writer",
-    "kafka", "publish", "tokafka", "kafkalatency", "merge", "mergelatency", "tables", "verify", "log",
+    "kafka", "publish", "tokafka", "kafkalatency", "merge", "mergelatency", "fresh", "tables", "verify", "log",
     "mysql.drain", "mysql.backfill", "mysql.memory",
 )  # fmt: skip
 SOURCES = Path(__file__).parent.parent / "src"
 QUICK = ("drain", "catchup", "backfill", "latency")
+LONG = ("fresh",)
+"""They take hours, and run only if they are named."""
 
 
 def main() -> int:
@@ -30,7 +32,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, help="scales each bench's workload (its own size)")
     parser.add_argument("--transport", choices=["tcp", "unix"], default="tcp", help="the same for everybody (tcp)")
     options = parser.parse_args()
-    names = options.names or (QUICK if options.quick else NAMES)
+    names = options.names or (QUICK if options.quick else [name for name in NAMES if name not in LONG])
     if unknown := [name for name in names if name not in NAMES]:
         parser.error(f"unknown bench {', '.join(unknown)}")
     compileall.compile_dir(SOURCES, quiet=1)  # installed packages are compiled, too
