@@ -1,4 +1,4 @@
-"""A plain reader of tables, which knows nothing of cdcflow: delta-rs by path, or PyIceberg by a catalog.
+"""A plain reader of tables, without cdcflow: delta-rs by path, or PyIceberg by a catalog.
 
 Argument: `format`, `tables` (Delta: addresses; Iceberg: names), `options` (of the store, or of the catalog), `since`
 (an id), `times` (a file with one line `table id nanoseconds` for each time it saw a later id, when its query had

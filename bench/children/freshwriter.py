@@ -21,7 +21,7 @@ from bench.children.usage import Clock, given, tell
 PER_SECOND = 100
 """Transactions a second, at rates that give each table at least three changes in one."""
 FIRST = 1 << 40
-"""The id of the row that transaction 0 inserts: far after those of the rows that are there before."""
+"""The id of the row that transaction 0 inserts: far after those of the rows that the tables begin with."""
 
 CREATE = """
 CREATE OR REPLACE FUNCTION fresh(number bigint, updates int, tables int, there bigint) RETURNS void

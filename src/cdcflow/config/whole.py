@@ -87,7 +87,7 @@ class Upkeep(Settings):
     """With `merge.every` a table is also maintained after this number of merges that changed it; `0`: by time alone."""
     budget: Seconds = 60.0
     """Maximum time for maintenance after a merge; the tables that waited longest come first, the others after a later
-    merge."""
+    merge. The merge process of `cdcflow run` takes at most `merge.every` at a time, and half a second at least."""
     compact: bool = True
     """Combine small files, and rewrite files with many dead rows."""
     cluster: bool = False

@@ -123,7 +123,7 @@ def test_rows_are_sealed_for_a_merge_that_waits_and_only_for_it(shop: Shop) -> N
     os.kill(before["pid"], signal.SIGSTOP)
     for _ in range(5):
         wait_for_capture(shop)
-    # It waited when it was stopped, so one segment was made for it.
+    # It waited when it was stopped, so it got one segment.
     segments = Layout(shop.folder / "log").segment_offsets()
     with contextlib.closing(local.local_engine(shop.folder / "lake", "delta")) as engine:
         assert len(segments) <= len(engine.cuts().list_cuts()) + 1

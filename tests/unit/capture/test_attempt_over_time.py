@@ -255,7 +255,7 @@ def test_journal_is_rolled_once_for_a_merge_that_waits_for_its_rows() -> None:
     on.turns()
     assert (on.seal_wanted.is_set(), on.steps.workers[SEAL].behind) == (False, 1)
     on.turns(3)
-    assert on.steps.workers[SEAL].behind == 1, "it was wanted once"
+    assert on.steps.workers[SEAL].behind == 1, "one request, one segment"
 
 
 def test_journal_is_rolled_when_due_even_without_changes() -> None:

@@ -16,7 +16,7 @@ from tests.support.polling import wait_until
 
 from cdcflow.config import Config
 from cdcflow.daemon import merge_component
-from cdcflow.daemon.merge_child import MergeLoop, Reports
+from cdcflow.daemon.merge_child import MergeLoop, Reports, with_short_upkeep
 from cdcflow.daemon.merge_component import MergeComponent
 from cdcflow.errors import SinkUnavailable
 from cdcflow.log.maintenance import state_files
@@ -156,7 +156,7 @@ def test_merge_process_gets_a_line_for_each_new_segment(daemon: Daemon, monkeypa
     wait_until(lambda: daemon.events.count(("got news", {})) == 2, "the second news")
 
 
-def test_capture_is_asked_for_a_segment_each_time_a_merge_waits_for_one(
+def test_capture_gets_one_request_for_a_segment_each_time_a_merge_waits(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise rows wait until the journal is old enough, and then for the merge; asked more often, the log would
@@ -254,6 +254,15 @@ def test_merge_that_does_not_reach_a_commit_in_time_is_abandoned(
     assert not any(thread.name == "merge" for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize(("every", "budget", "expected"), [("10ms", "60s", 0.5), ("2s", "60s", 2), ("2s", "1s", 1)])
+def test_maintenance_between_two_merges_is_short(every: str, budget: str, expected: float, tmp_path: Path) -> None:
+    """All tables are due at the same time: together they took seconds in which no reader got anything new."""
+    settings = Daemon(tmp_path).config(every=every, upkeep={"budget": budget})
+    short = with_short_upkeep(settings)
+    assert short.merge.upkeep.budget == expected
+    assert short.model_copy(update={"merge": settings.merge}) == settings
+
+
 def _has(merges: list[int], count: int) -> bool:
     return len(merges) >= count
 
@@ -265,7 +274,7 @@ def _has_reported(file: Path, name: str, times: int) -> bool:
 
 def test_merge_begins_when_there_is_news(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without news a merge is due after half a minute; with news once the interval has passed. News that arrived during
-    a merge needs no further segment; a merge that waits asks for one once."""
+    a merge needs no further segment; a merge that waits requests one once."""
     monkeypatch.setattr("cdcflow.daemon.merge_child.IDLE_MAX_S", 3600.0)
     monkeypatch.setattr("cdcflow.daemon.merge_process.has_log", lambda _: True)
     merges: list[int] = []

@@ -1,8 +1,9 @@
-"""Which rows of a file a merge looks for, and the sessions that it asks."""
+"""Which rows of a file a merge looks for, and the sessions in which it does."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -24,7 +25,7 @@ class _Layout:
         self.columns = [pa.field("id", pa.int64())]
 
 
-def _keys(session: DuckSession, changed: list[int | None], type_: pa.DataType) -> Keys:
+def _keys(session: DuckSession, changed: Sequence[Any], type_: pa.DataType) -> Keys:
     layout: Any = _Layout()
     changes = session.take("changes", pa.table({"c0": pa.array(changed, type_)}))
     return Keys(session, layout, changes, pa.schema([("id", type_)]))
@@ -54,7 +55,7 @@ def test_rows_with_a_key_are_found_in_files_of_any_order(type_: pa.DataType) -> 
 def test_files_that_cannot_have_a_key_are_not_read(type_: pa.DataType) -> None:
     """Bounds are inclusive; a file without bounds may have any key."""
     with closing(DuckSession()) as session:
-        ends = [(1, 2), (3, 4), None, (5, 5), (6, 9)]
+        ends: list[tuple[Any, Any] | None] = [(1, 2), (3, 4), None, (5, 5), (6, 9)]
         changed: list[Any] = [2, 5]
         if type_ == pa.string():
             ends = [None if end is None else (str(end[0]), str(end[1])) for end in ends]
@@ -75,7 +76,7 @@ def test_sessions_at_the_same_time_do_not_see_each_other_s_tables() -> None:
         assert (one.rows(query), other.rows(query)) == ([(1, 3, 2)], [(2, 4, 2)])
 
 
-def test_session_after_an_error_that_ended_the_database_has_another_one() -> None:
+def test_session_after_an_error_that_ended_the_database_has_a_new_one() -> None:
     """An internal error of DuckDB ends all connections to it; a process that merges for weeks continues."""
     with closing(DuckSession()) as before:
         assert before.rows("SELECT 1") == [(1,)]

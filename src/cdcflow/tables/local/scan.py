@@ -72,7 +72,7 @@ class ScannedFile:
         self._fetch = fetch
         self._file = file
         self._schema = schema
-        self._types = self._file.schema_arrow  # computed each time it is asked for
+        self._types = self._file.schema_arrow  # pyarrow computes it each time
         self._leaves = _leaves(self._types)
         self._held = held
         self._names = {c: name for c, name in zip(schema.names, held.names, strict=True) if name in self._leaves}
