@@ -18,7 +18,7 @@ from cdcflow.spark.runtime.failures import of_spark
 from cdcflow.spark.runtime.masters import runs_here
 from cdcflow.spark.runtime.metastore import check_metastore
 from cdcflow.spark.runtime.sessions import Sessions
-from cdcflow.spark.runtime.stores import check_commits, lease, reach, read_object, write_object
+from cdcflow.spark.runtime.stores import check_commits, lease, reach, read_object, upkeep_lease, write_object
 from cdcflow.spark.sql import StatementTable
 from cdcflow.tables.formats import rules_of
 from cdcflow.tables.formats.delta import ROW_INDEX
@@ -82,7 +82,7 @@ class SparkEngine:
     def upkeep_lease(self) -> AbstractContextManager[None]:
         if self._warehouse.is_local:
             return upkeep_folder_lease(self._warehouse.folder)
-        return lease(self._spark, self._warehouse)
+        return upkeep_lease(self._spark, self._warehouse)
 
     def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return readable_files(self._spark, layout, files, room)

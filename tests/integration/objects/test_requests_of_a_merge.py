@@ -26,13 +26,17 @@ from cdcflow.stores import bucket
 from cdcflow.tables import bucket_folders
 from cdcflow.tables.formats import delta
 from cdcflow.tables.job import store_lease
-from cdcflow.tables.local import deltalog
+from cdcflow.tables.local import deltalog, engine
+from cdcflow.tables.local.checkpoints import name_of_checkpoint
 from cdcflow.tables.local.deltalog import DeltaLog
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.warehouse_folder import open_folder
 
 REQUESTS_MAX = 12
 """For each table and commit, in a process that merges repeatedly."""
+
+MAINTENANCE_REQUESTS_MAX = 150
+"""Of three tables, in a new process."""
 
 TABLES, CYCLES, CHANGES = 3, 55, 20
 
@@ -56,6 +60,8 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_lease, "LEASED_FOR_S", -1)
     monkeypatch.setattr(bucket, "RETRIES_MAX", 0)
     monkeypatch.setattr(bucket_folders, "WAITS_S", ())
+    # A new process reads all commits since a checkpoint: with few of them its requests do not grow with each round.
+    monkeypatch.setattr(deltalog, "checkpoint_every", lambda _: 4)
 
 
 def gone_since(number: int, how: Fault) -> Callable[[StoreRequest], Fault | None]:
@@ -79,7 +85,7 @@ def test_merge_may_end_at_every_request(
     changing.segment()
     merge(changing.log.root, lake.direct)
     ended = Counter[str]()
-    with closing(LocalEngine(lake.direct, "delta")) as engine:
+    with closing(LocalEngine(lake.direct, "delta")) as merging:
         for number in count(3, step):
             changing.segment()
             lake.proxy.forget()
@@ -91,17 +97,18 @@ def test_merge_may_end_at_every_request(
                 ended["unavailable"] += 1
             if len(lake.proxy.requests) < number:
                 break
-            assert merge_by(engine, changing.log.root, lake.direct).cut == changing.log.cut
+            assert merge_by(merging, changing.log.root, lake.direct).cut == changing.log.cut
             assert changing.check(lake.direct) == changing.log.cut
     assert ended["unavailable"] > 20 // step, ended
 
 
-@pytest.mark.parametrize(("how", "step"), [("lost", 31), *EACH[1:]])
+@pytest.mark.parametrize(("how", "step"), [("lost", 17), *EACH[1:]])
 def test_maintenance_may_end_at_every_request(
     lake: StoredLake, changing: Changing, how: Fault, step: int, no_waiting: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compaction and expiry: kept cuts stay readable, and the next run continues."""
     monkeypatch.setattr(delta, "REMOVED_KEPT_S", 0.0)
+    monkeypatch.setattr(engine, "VERSIONS_KEPT_S", 0.0)
     for number in count(3, step):
         for _ in range(2):
             changing.segment()
@@ -114,6 +121,7 @@ def test_maintenance_may_end_at_every_request(
             break
         for cut in (changing.log.cut - 1, changing.log.cut):
             assert changing.check(lake.direct, cut) == cut
+        assert number < MAINTENANCE_REQUESTS_MAX, len(lake.proxy.requests)
     with pytest.raises(HistoryLost, match="expired"):
         local.read_cut(lake.direct, 1)
     assert number > 20, number
@@ -174,19 +182,54 @@ def test_table_and_commit_cost_few_requests(lake: StoredLake, tmp_path: Path) ->
     for table in tables:
         log.state(table)
     costs = []
-    with closing(LocalEngine(lake.proxied, "delta")) as engine:
+    with closing(LocalEngine(lake.proxied, "delta")) as merging:
         for cycle in range(CYCLES):
             ids = range(cycle * CHANGES, (cycle + 1) * CHANGES)
             rows: list[Any] = [(table, "c", {"id": n, "v": cycle}) for table in tables for n in ids]
             rows += [(table, "u", {"id": n * 7 % (ids[0] + 1), "v": -cycle}) for table in tables for n in range(5)]
             log.segment(rows)
             lake.proxy.forget()
-            merge_by(engine, log.root, lake.proxied)
+            merge_by(merging, log.root, lake.proxied)
             costs.append(len(lake.proxy.requests) / TABLES)
             if cycle == 10:
                 assert not [r for r in lake.proxy.requests if r.is_list]
     assert sum(costs) / len(costs) <= REQUESTS_MAX, costs
     check_checkpoint(lake, "public/t0")
+
+
+def test_checkpoints_are_written_after_another_process_has_removed_the_last_one(
+    lake: StoredLake, changing: Changing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that merges for months would write none until it is restarted, and each reader would read all commits
+    since. Files that were removed before its new beginning are known in the new checkpoint, or VACUUM would keep them.
+    """
+    monkeypatch.setattr(deltalog, "checkpoint_every", lambda _: 4)
+    folder = open_folder(lake.direct).folder("public", "keyed")
+    log = folder.folder("_delta_log")
+
+    def merge_until(version: int, merging: LocalEngine) -> DeltaLog:
+        while (found := DeltaLog(folder)).update() < version:
+            changing.segment()
+            merge_by(merging, changing.log.root, lake.direct)
+        return found
+
+    with closing(LocalEngine(lake.direct, "delta")) as merging:
+        merge_until(5, merging)
+        with closing(LocalEngine(lake.direct, "delta")) as other:
+            before = merge_until(9, other)
+        merge_until(10, merging)
+        log.delete([name for name in log.names() if name < name_of_checkpoint(8)])
+        after = merge_until(13, merging)
+    assert (before._checkpoint, after._checkpoint) == (name_of_checkpoint(8), name_of_checkpoint(12))
+    known, kept = (
+        {action["path"] for action in found._in_checkpoint(str(found._checkpoint), "remove")}
+        for found in (after, before)
+    )
+    assert kept
+    assert kept <= known
+    since = [action for version in range(9, 13) for action in after.actions(version) or () if "remove" in action]
+    assert {action["remove"]["path"] for action in since} <= known
+    assert changing.check(lake.direct) == changing.log.cut
 
 
 def check_checkpoint(lake: StoredLake, table: str) -> None:

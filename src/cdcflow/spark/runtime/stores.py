@@ -14,7 +14,7 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.stores import StoreAddress
 from cdcflow.spark.jars import log_store
 from cdcflow.spark.runtime.failures import first_line
-from cdcflow.tables.job.store_lease import store_lease
+from cdcflow.tables.job.store_lease import store_lease, upkeep_store_lease
 from cdcflow.tables.paths import Warehouse
 
 if TYPE_CHECKING:
@@ -150,6 +150,11 @@ def _path(spark: SparkSession, place: str) -> tuple[Any, Any]:
 def lease(spark: SparkSession, warehouse: Warehouse) -> AbstractContextManager[None]:
     """See `cdcflow.tables.job.store_lease`: the same object, through Hadoop's file systems."""
     return store_lease(_HadoopFolder(spark, warehouse))
+
+
+def upkeep_lease(spark: SparkSession, warehouse: Warehouse) -> AbstractContextManager[None]:
+    """The same for a maintenance step."""
+    return upkeep_store_lease(_HadoopFolder(spark, warehouse))
 
 
 class _HadoopFolder:

@@ -20,6 +20,16 @@ UPKEEP_WAIT_S = 60.0
 """How long a merge waits for a maintenance step, which is short."""
 _LOOK_S = 0.05
 
+MERGE, UPKEEP = "merging into", "upkeep of"
+"""What a process attempts that takes a lease, as messages name it."""
+
+
+def held_by(attempted: str, *, by_upkeep: bool) -> str:
+    """Return what holds a lease that another process needs, as messages name it."""
+    if attempted == UPKEEP:
+        return "a merge or another maintenance run works"
+    return "upkeep works" if by_upkeep else "another merge works"
+
 
 @contextmanager
 def folder_lease(warehouse: Path) -> Iterator[None]:
@@ -30,8 +40,8 @@ def folder_lease(warehouse: Path) -> Iterator[None]:
         SinkUnavailable: another merge holds it, or a maintenance step takes longer than `UPKEEP_WAIT_S`.
     """
     with (
-        _lock(warehouse, LEASE, "merging into", "another merge works"),
-        _lock(warehouse, UPKEEP_LEASE, "merging into", "upkeep works", UPKEEP_WAIT_S),
+        _lock(warehouse, LEASE, MERGE, held_by(MERGE, by_upkeep=False)),
+        _lock(warehouse, UPKEEP_LEASE, MERGE, held_by(MERGE, by_upkeep=True), UPKEEP_WAIT_S),
     ):
         yield
 
@@ -43,7 +53,7 @@ def upkeep_folder_lease(warehouse: Path) -> Iterator[None]:
     Raises:
         SinkUnavailable: a merge or another maintenance run holds it.
     """
-    with _lock(warehouse, UPKEEP_LEASE, "upkeep of", "a merge or another maintenance run works"):
+    with _lock(warehouse, UPKEEP_LEASE, UPKEEP, held_by(UPKEEP, by_upkeep=False)):
         yield
 
 

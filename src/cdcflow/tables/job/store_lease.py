@@ -3,11 +3,15 @@
 An object names the merge that holds the lease, and when it was written is the last renewal, by the store's clock. A
 store has no lock that ends with its process, so the lease only saves work: the commits of the tables decide. The lease
 of a killed merge blocks others for a minute.
+
+What the object contains begins with `upkeep` while a maintenance step holds the lease: a merge waits for that, as it does
+in a folder.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +20,15 @@ from typing import Protocol
 import structlog
 
 from cdcflow.errors import CdcflowError, SinkUnavailable
+from cdcflow.tables.job import lease
 from cdcflow.tables.paths import LEASE
 
 RENEWED_EVERY_S, LEASED_FOR_S = 15.0, 60.0
+
+LOOK_S = 0.5
+"""How often a merge that waits for a maintenance step checks whether it is done: a few requests each time."""
+
+_UPKEEP = b"upkeep "
 
 _log = structlog.get_logger()
 
@@ -40,14 +50,33 @@ class LeaseFolder(Protocol):
 
 
 @contextmanager
-def store_lease(warehouse: LeaseFolder, attempted: str = "merging into") -> Iterator[None]:
-    """Hold the lease that lets one merge, or one maintenance step, at a time work in a warehouse.
+def store_lease(warehouse: LeaseFolder) -> Iterator[None]:
+    """Hold the lease that lets one merge at a time work in a warehouse.
 
     Raises:
-        SinkUnavailable: another process holds it.
+        SinkUnavailable: another merge holds it, or a maintenance step takes longer than `lease.UPKEEP_WAIT_S`.
     """
-    held = _StoredLease(warehouse, attempted)
-    held.take()
+    held = _StoredLease(warehouse, lease.MERGE)
+    held.take(lease.UPKEEP_WAIT_S)
+    with _renewing(held):
+        yield
+
+
+@contextmanager
+def upkeep_store_lease(warehouse: LeaseFolder) -> Iterator[None]:
+    """Hold the lease for one maintenance step, during which no merge runs.
+
+    Raises:
+        SinkUnavailable: a merge or another maintenance run holds it.
+    """
+    held = _StoredLease(warehouse, lease.UPKEEP, _UPKEEP)
+    held.take(0.0)
+    with _renewing(held):
+        yield
+
+
+@contextmanager
+def _renewing(held: _StoredLease) -> Iterator[None]:
     stop = threading.Event()
     renewing = threading.Thread(target=held.renew_until, args=(stop,), name="cdcflow lease", daemon=True)
     renewing.start()
@@ -60,27 +89,40 @@ def store_lease(warehouse: LeaseFolder, attempted: str = "merging into") -> Iter
 
 
 class _StoredLease:
-    def __init__(self, warehouse: LeaseFolder, attempted: str) -> None:
+    def __init__(self, warehouse: LeaseFolder, attempted: str, kind: bytes = b"") -> None:
         self._warehouse = warehouse
         self._attempted = attempted
-        self._holder = uuid.uuid4().hex.encode()
+        self._holder = kind + uuid.uuid4().hex.encode()
 
-    def take(self) -> None:
+    def take(self, wait_s: float) -> None:
+        """Take it. `wait_s`: how long to wait for a maintenance step that holds it."""
+        until = time.monotonic() + wait_s
+        while not self._try():
+            (holder,) = self._warehouse.read_each([LEASE])
+            by_upkeep = holder is None or holder.startswith(_UPKEEP)  # `None`: it was released just now
+            if not by_upkeep or time.monotonic() >= until:
+                raise self._busy(lease.held_by(self._attempted, by_upkeep=by_upkeep))
+            time.sleep(LOOK_S)
+
+    def _try(self) -> bool:
+        """Take it unless another process holds it."""
         held_s = self._held_s()
         if held_s is not None and held_s < LEASED_FOR_S:
-            raise self._busy(f"another merge works there, or did {held_s:.0f} s ago")
+            return False
         if held_s is not None:
             self._warehouse.replace(LEASE, self._holder)
-            return
+            return True
         try:
             self._warehouse.create(LEASE, self._holder)
-        except FileExistsError as error:
-            raise self._busy("another merge has begun there") from error
+        except FileExistsError:
+            return False
+        return True
 
     def _busy(self, found: str) -> SinkUnavailable:
         return SinkUnavailable(
-            f"{self._attempted} {self._warehouse.location}: {found}",
-            remedy=f"try again when it is done; the lease of a merge that was killed expires after"
+            f"{self._attempted} {self._warehouse.location}: {found} there, or did within the last"
+            f" {LEASED_FOR_S:.0f} s",
+            remedy=f"try again when it is done; the lease of a process that was killed expires after"
             f" {LEASED_FOR_S:.0f} s",
             runbook="busy",
         )

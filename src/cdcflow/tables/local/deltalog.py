@@ -295,7 +295,11 @@ class DeltaLog:
             _log.info("no checkpoint of a Delta table", table=self._folder.table_name, error=type(error).__name__)
 
     def _write_stored_checkpoint(self, now: float) -> None:
-        before = None if self._checkpoint is None else self._column(self._checkpoint, "remove")
+        try:
+            before = None if self._checkpoint is None else self._column(self._checkpoint, "remove")
+        except FileNotFoundError:  # another writer has removed it after writing later ones
+            self._begin_later()
+            before = None if self._checkpoint is None else self._column(self._checkpoint, "remove")
         files = self.files()
         with self._lock:
             state: list[Action] = [{"protocol": self.protocol}, {"metaData": self.metadata}]
@@ -304,6 +308,15 @@ class DeltaLog:
             write_checkpoint(self._place, self.version, state, self._removed, before, int(now * 1000))
             self._checkpoint, self._removed, self._held = name_of_checkpoint(self.version), [], None
         remove_expired(self._place, self.metadata, now)
+
+    def _begin_later(self) -> None:
+        """Read the same version again, from the last checkpoint that the table has now."""
+        found = DeltaLog(self._folder)
+        if found.update(self.version) != self.version:
+            raise HandOver("its log no longer contains the version that was committed")
+        with self._lock:
+            self._checkpoint, self._removed = found._checkpoint, found._removed
+            self._files, self._since, self._held = found._files, found._since, found._held
 
     def _begin(self, until: int | None) -> list[bytes | None]:
         """Read the state at the last checkpoint that is not after a version. Return the contents of the later versions'

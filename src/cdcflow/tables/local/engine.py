@@ -31,7 +31,7 @@ from cdcflow.tables.formats import rules_of
 from cdcflow.tables.job import text_files
 from cdcflow.tables.job.failures import kinds, of_system
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
-from cdcflow.tables.job.store_lease import store_lease
+from cdcflow.tables.job.store_lease import store_lease, upkeep_store_lease
 from cdcflow.tables.local.tables import FileTable, LocalTables
 from cdcflow.tables.local.warehouse_folder import open_folder
 from cdcflow.tables.merge.format import Format
@@ -90,7 +90,7 @@ class LocalEngine:
         if self._warehouse.is_local:
             return upkeep_folder_lease(self._warehouse.folder)
         self._check_commits()
-        return store_lease(self._folder, "upkeep of")
+        return upkeep_store_lease(self._folder)
 
     def _check_commits(self) -> None:
         """Check once that the store lets only one of two processes commit a version.
