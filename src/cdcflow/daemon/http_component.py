@@ -22,6 +22,7 @@ from cdcflow.daemon.status import Watch
 from cdcflow.http.access import Access
 from cdcflow.http.consumers import ConsumerDoor
 from cdcflow.http.explorer import Explorer
+from cdcflow.log.maintenance import state_files
 from cdcflow.log.query.consumers import Consumers
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.tables.paths import CUTS
@@ -170,8 +171,17 @@ class Surroundings:
     def _latest_merges(self) -> list[dict[str, Any]] | None:
         now = time.monotonic()
         if now - self._asked_at >= MERGES_EVERY_S:
-            self._merges, self._asked_at = facts.merges(_cuts_folder(self._in_use())), now
+            self._merges, self._asked_at = _merges_of(self._in_use()), now
         return self._merges
+
+
+def _merges_of(config: Config) -> list[dict[str, Any]] | None:
+    """The latest published cuts. Of a warehouse in a store, or with a catalog, those that merges wrote into the log's
+    folder: a page that asked a store would wait for it."""
+    cuts = _cuts_folder(config)
+    if cuts is not None:
+        return facts.merges(cuts)
+    return state_files.of_merges(config.log.folder, str(config.merge.warehouse))
 
 
 def _cuts_folder(config: Config) -> Path | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from cdcflow.config import Config, KafkaLog
+from cdcflow.daemon.interfaces import facts
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.log.maintenance import state_files
@@ -146,6 +147,11 @@ def write_result(settings: Config, merge: Merge) -> Merge:
                 rows=rows,
                 excluded=exclusion_reasons(report.tables),
             )
+        if report.published and report.latest is not None:
+            warehouse = str(settings.merge.warehouse)
+            merged = facts.merge_of(report.latest.to_json(), int(time.time() * 1000))
+            before = state_files.of_merges(folder, warehouse) or []
+            state_files.write_merges(folder, warehouse, [merged, *before][: facts.MERGES_MAX])
         return report
 
     return merge_and_write

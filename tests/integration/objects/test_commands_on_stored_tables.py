@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from cdcflow import local, wiring
 from cdcflow.cli.app import app
 from cdcflow.config import load
+from cdcflow.daemon.http_component import Surroundings
 from cdcflow.model.table import TableId
 from cdcflow.stores.bucket import Bucket
 from cdcflow.tables.paths import Warehouse
@@ -82,3 +83,33 @@ def test_tables_in_a_bucket_need_no_spark(
     said(config, "rebuild", "--into", f"s3a://{bucket}/again")
     again = Warehouse(f"s3a://{bucket}/again", place.store)
     assert changing.check(again) == 4
+
+
+def test_page_shows_the_latest_merges_into_a_bucket(
+    object_server: ObjectServer, tmp_path: Path, changing: Changing
+) -> None:
+    """From what the merges wrote into the log's folder: a page must not wait for a store."""
+    objects = object_server.objects(f"commands-{next(_buckets)}").model_dump(mode="json", exclude_none=True)
+    config = tmp_path / "cdcflow.yaml"
+    access = {k: objects[k] for k in ("endpoint", "access_key", "secret_key")}
+    settings = {
+        "source": {"kind": "postgres", "url": "postgresql://reader@127.0.0.1:1/shop"},
+        "log": {"path": str(changing.log.root)},
+        "merge": {"engine": "local", "warehouse": f"{objects['url']}/ware", "objects": access},
+    }
+    config.write_text(yaml.safe_dump(settings))
+    page = Surroundings(lambda: load(config), list)
+    assert page.overview({})["merges"] is None
+    said(config, "merge")
+    changing.segment()
+    said(config, "merge")
+    said(config, "merge")
+    page = Surroundings(lambda: load(config), list)
+    merges = page.overview({})["merges"]
+    assert [(one["cut"], one["tables"], one["incomplete"], one["left_out"]) for one in merges] == [
+        (4, 2, [], {}),
+        (3, 2, [], {}),
+    ]
+    settings["merge"] |= {"warehouse": f"{objects['url']}/other"}
+    config.write_text(yaml.safe_dump(settings))
+    assert Surroundings(lambda: load(config), list).overview({})["merges"] is None

@@ -61,7 +61,7 @@ def test_wait_for_a_maintenance_step_has_an_end(
     with (
         closing(LocalEngine(lake.direct, "delta")) as engine,
         engine.upkeep_lease(),
-        pytest.raises(SinkUnavailable, match="merging into .*: upkeep works there"),
+        pytest.raises(SinkUnavailable, match=r"merging into .*: upkeep works there"),
     ):
         merge(changing.log.root, lake.direct)
 
@@ -69,7 +69,7 @@ def test_wait_for_a_maintenance_step_has_an_end(
 def test_neither_waits_for_a_merge(lake: StoredLake, changing: Changing) -> None:
     """A merge may take hours."""
     with closing(LocalEngine(lake.direct, "delta")) as engine, engine.lease():
-        with pytest.raises(SinkUnavailable, match="merging into .*: another merge works there"):
+        with pytest.raises(SinkUnavailable, match=r"merging into .*: another merge works there"):
             merge(changing.log.root, lake.direct)
-        with pytest.raises(SinkUnavailable, match="upkeep of .*: a merge or another maintenance run works there"):
+        with pytest.raises(SinkUnavailable, match=r"upkeep of .*: a merge or another maintenance run works there"):
             engine.upkeep_lease().__enter__()

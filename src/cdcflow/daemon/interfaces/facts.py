@@ -51,7 +51,7 @@ def _count(text: str | None) -> int | None:
 def merges(cuts: Path | None) -> list[dict[str, Any]] | None:
     """The latest published cuts of a warehouse, latest first, each with when it was published.
 
-    `cuts`: the folder of the table of cuts; None: the warehouse is not on this machine. Each commit of that table names
+    `cuts`: the folder of the table of cuts; None: it is not on this machine. Each commit of that table names
     the cut that it published, so no engine is needed to read it. Return None if it cannot be determined.
     """
     if cuts is None:
@@ -60,13 +60,14 @@ def merges(cuts: Path | None) -> list[dict[str, Any]] | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         for clock_ms, said in _commits(cuts):
             if (cut := said.get("published")) is not None:
-                found.append(_merge(cut, clock_ms))
+                found.append(merge_of(cut, clock_ms))
             if len(found) == MERGES_MAX:
                 break
     return found
 
 
-def _merge(cut: Mapping[str, Any], clock_ms: int) -> dict[str, Any]:
+def merge_of(cut: Mapping[str, Any], clock_ms: int) -> dict[str, Any]:
+    """What the page shows of a published cut, which is given as it is stored."""
     return {
         "cut": cut["cut"],
         "offset": cut["offset"],

@@ -1,6 +1,7 @@
 """Files in the log's folder with a process's last state: how the last merge went, and why a daemon was halted.
 
     merge.json    written by `cdcflow merge` after each merge, read by the daemon for its metrics
+    merges.json   the latest cuts that such merges published, for the daemon's page
     verified.json written by `cdcflow verify`: what each table was compared with, when, and through which position
     late.json     records of commands and exits that could not be written to the log, until a daemon writes them
     halted.json   written by a daemon that ends permanently, removed by the next one; read by `cdcflow status`
@@ -22,6 +23,7 @@ from typing import Any
 from cdcflow.errors import CdcflowError
 
 MERGE_NAME = "merge.json"
+MERGES_NAME = "merges.json"
 HALTED_NAME = "halted.json"
 LATE_NAME = "late.json"
 VERIFIED_NAME = "verified.json"
@@ -52,6 +54,19 @@ def write_merge_failure(folder: Path, error: BaseException) -> None:
     if isinstance(error, CdcflowError):
         words["reason"] = str(error).split("\n")[0]
     _write(folder / MERGE_NAME, {**(of_merge(folder) or {}), **words})
+
+
+def of_merges(folder: Path, warehouse: str) -> list[dict[str, Any]] | None:
+    """The latest cuts that merges of this log have published in a warehouse, latest first; None if no merge has written
+    them."""
+    found = _read(folder / MERGES_NAME) or {}
+    latest = found.get("latest")
+    return latest if isinstance(latest, list) and found.get("warehouse") == warehouse else None
+
+
+def write_merges(folder: Path, warehouse: str, latest: Sequence[Mapping[str, Any]]) -> None:
+    """Merges have published these cuts, latest first."""
+    _write(folder / MERGES_NAME, {"warehouse": warehouse, "latest": list(latest)})
 
 
 def of_verified(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:

@@ -161,7 +161,7 @@ def _merge(request: MergeRequest, tables: Collection[str] | None, *, recent: boo
         note(log, place, before)
     last = whole.newest
     ordered = tuple(reports[name] for name in sorted(reports))
-    return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered)
+    return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered, before)
 
 
 def show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from cdcflow.tables.cut import LogPart
+from cdcflow.tables.cut import Cut, LogPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,15 @@ class TableMergeReport:
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """What a merge did. `cut` 0: the log has no sealed segment yet. `published`: this run published the cut."""
+    """What a merge did. `cut` 0: the log has no sealed segment yet. `published`: this run published the cut. `latest`:
+    the latest published cut, of this run or an earlier one."""
 
     cut: int
     offset: int
     published: bool
     seconds: float
     tables: tuple[TableMergeReport, ...]
+    latest: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ An object names the merge that holds the lease, and when it was written is the l
 store has no lock that ends with its process, so the lease only saves work: the commits of the tables decide. The lease
 of a killed merge blocks others for a minute.
 
-What the object contains begins with `upkeep` while a maintenance step holds the lease: a merge waits for that, as it does
+The object's content begins with `upkeep` while a maintenance step holds the lease: a merge waits for that, as it does
 in a folder.
 """
 
@@ -120,8 +120,7 @@ class _StoredLease:
 
     def _busy(self, found: str) -> SinkUnavailable:
         return SinkUnavailable(
-            f"{self._attempted} {self._warehouse.location}: {found} there, or did within the last"
-            f" {LEASED_FOR_S:.0f} s",
+            f"{self._attempted} {self._warehouse.location}: {found} there, or did within the last {LEASED_FOR_S:.0f} s",
             remedy=f"try again when it is done; the lease of a process that was killed expires after"
             f" {LEASED_FOR_S:.0f} s",
             runbook="busy",

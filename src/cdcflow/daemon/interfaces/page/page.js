@@ -229,7 +229,7 @@ function showMerges(status, merges) {
   const failed = last && last.failed ? ` The last merge failed: ${last.reason || last.error}.` : "";
   const process = last && last.process;
   const merging = process ? ` The daemon merges every ${process.every_seconds} s (${process.state}).` : "";
-  const none = merges === null ? "The warehouse is not on a disk of this machine, so the page cannot show merges." : merges.length ? "" : process ? "No merge has published a cut yet." : "No merge has published a cut yet: run `cdcflow merge`, or set merge.every.";
+  const none = merges === null ? "No merge has written its cuts into the log's folder, and the warehouse is not on a disk of this machine." : merges.length ? "" : process ? "No merge has published a cut yet." : "No merge has published a cut yet: run `cdcflow merge`, or set merge.every.";
   setText(byId("merges-none"), `${none}${merging}${process && !process.failing ? "" : failed}`);
   byId("merges").hidden = !(merges && merges.length);
   byId("merges").tBodies[0].replaceChildren(...(merges || []).map((one) => make("tr", {},
