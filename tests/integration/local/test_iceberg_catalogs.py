@@ -23,11 +23,12 @@ from tests.support.tables.histories import Histories
 
 from cdcflow import local
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
-from cdcflow.tables.formats.iceberg import CATALOG
+from cdcflow.tables.formats.iceberg import CATALOG, identifier
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local import file_rewrites, iceberg_commits
 from cdcflow.tables.local.engine import LocalEngine
-from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.local.iceberg_catalogs import TableCatalog
+from cdcflow.tables.paths import Warehouse, table_path
 
 ORDERS = make_table("orders", schema="shop", id="int64", item="string")
 SEED = random.SystemRandom().randrange(1, 10**8)
@@ -94,6 +95,34 @@ def test_next_process_resumes_where_the_first_ended(hand_log: HandLog, lake: War
     assert sorted_rows(lake, ORDERS, "id", "item") == [(1, "pen"), (3, "item 3")]
     assert sorted_rows(lake, ORDERS, "id", "item", cut=1) == [(n, f"item {n}") for n in (1, 2, 3)]
     assert not (lake.folder / CATALOG).exists()
+
+
+@pytest.mark.spread(2)
+def test_no_class_that_a_table_names_is_imported(
+    hand_log: HandLog, lake: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text from a table is data: otherwise who may change a table's properties could have each merge execute code."""
+    (tmp_path / "planted.py").write_text("raise SystemExit('planted code was executed')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hand_log.state(ORDERS)
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
+    assert merge(hand_log, lake).published
+
+    def change(name: str, value: str) -> None:
+        with closing(TableCatalog(lake)) as catalog:
+            found = catalog.load(identifier(table_path(ORDERS.id)))
+            assert found is not None
+            with found.transaction() as transaction:
+                transaction.set_properties({name: value})
+
+    change("py-io-impl", "planted.Class")
+    hand_log.segment([(ORDERS, "u", {"id": 1, "item": "ink"})])
+    assert merge(hand_log, lake).published
+    assert sorted_rows(lake, ORDERS, "id", "item") == [(1, "ink")]
+    change("write.py-location-provider.impl", "pyiceberg.table.locations.SimpleLocationProvider")
+    hand_log.segment([(ORDERS, "u", {"id": 1, "item": "cap"})])
+    with pytest.raises(ConfigurationError, match=r"write\.py-location-provider\.impl names a Python class"):
+        merge(hand_log, lake)
 
 
 @pytest.mark.spread(1)

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from pyiceberg.catalog.hive import HiveCatalog, _HiveClient
 
+from cdcflow.tables.local.no_foreign_code import NoForeignCode
+
 CONNECT_WITHIN_S, ANSWER_WITHIN_S = 10.0, 60.0
 _PORT = 9083
 
@@ -24,7 +26,7 @@ class _Client(_HiveClient):
         return transport
 
 
-class _Hive(HiveCatalog):
+class _Hive(NoForeignCode, HiveCatalog):
     """One thread may use it: a call opens and closes the connection of the catalog."""
 
     @staticmethod

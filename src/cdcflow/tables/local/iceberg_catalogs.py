@@ -50,6 +50,7 @@ from cdcflow.tables.local.iceberg_commits import LoadedTable
 from cdcflow.tables.local.iceberg_files import BUCKETS, TableBuckets, TableIO
 from cdcflow.tables.local.iceberg_settings import CatalogSettings, OnlyForSpark, SqlAddress, catalog_settings
 from cdcflow.tables.local.iceberg_tokens import TIMEOUT_S, Tokens
+from cdcflow.tables.local.no_foreign_code import NoForeignCode
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import HandOver
@@ -229,7 +230,7 @@ def embedded_catalog(warehouse: Warehouse | Path) -> SqlCatalog:
     place = Warehouse.of(warehouse)
     folder = place.folder.resolve()
     uri = f"sqlite:///{quote(str(folder / CATALOG))}?timeout={BUSY_S}"
-    return SqlCatalog(iceberg.catalog_name(place), uri=uri, warehouse=str(folder), **_files(None))
+    return _Sql(iceberg.catalog_name(place), uri=uri, warehouse=str(folder), **_files(None))
 
 
 def _files(buckets: TableBuckets | None) -> dict[str, Any]:
@@ -252,9 +253,9 @@ def _open(warehouse: Warehouse, settings: CatalogSettings | None) -> Catalog:
 
             return hive_catalog(name, properties)
         case "glue":
-            from pyiceberg.catalog.glue import GlueCatalog
+            from cdcflow.tables.local.glue_catalog import glue_catalog
 
-            return GlueCatalog(name, **properties)
+            return glue_catalog(name, properties)
 
 
 def _check_package(settings: CatalogSettings) -> None:
@@ -267,7 +268,11 @@ def _check_package(settings: CatalogSettings) -> None:
         )
 
 
-class _Rest(RestCatalog):
+class _Sql(NoForeignCode, SqlCatalog):
+    """A catalog in a database."""
+
+
+class _Rest(NoForeignCode, RestCatalog):
     """A REST catalog with time limits. Secrets are not among its properties, which files and tables get."""
 
     def __init__(self, name: str, tokens: Tokens | None, buckets: TableBuckets, properties: Properties) -> None:
@@ -331,7 +336,7 @@ def _sql(name: str, address: SqlAddress | None, properties: Properties) -> SqlCa
     )
     # As an object: as text it would have the password, and PyIceberg passes properties to files.
     given: dict[str, Any] = {"init_catalog_tables": "true", **properties, "uri": url, "pool_pre_ping": "true"}
-    found = SqlCatalog(name, **{**given, "init_catalog_tables": "false"})
+    found = _Sql(name, **{**given, "init_catalog_tables": "false"})
     if given["init_catalog_tables"] == "true":
         try:
             found.create_tables()

@@ -1,0 +1,39 @@
+"""Python classes that a table's properties name, which PyIceberg would import: none is imported here.
+
+Who may write a table's properties could otherwise have code executed by each merge and each reader. `py-io-impl` is
+ignored, because files are reached through `iceberg_files` alone. A table with `write.py-location-provider.impl` is left
+to Spark, which does not know that property: where its files belong is unknown without that class.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+
+from cdcflow.tables.local.iceberg_files import BUCKETS, TableIO
+from cdcflow.tables.port import HandOver
+
+LOCATIONS = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
+
+if TYPE_CHECKING:
+    Base = Catalog
+else:
+    Base = object
+
+
+class NoForeignCode(Base):
+    """To be named before PyIceberg's class in a catalog's bases."""
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """Raises HandOver: the table has a class that assigns the places of its files."""
+        found = super().load_table(identifier)
+        if LOCATIONS in found.metadata.properties:
+            raise HandOver(f"its property {LOCATIONS} names a Python class, which cdcflow does not import")
+        return found
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        return TableIO({BUCKETS: self.properties[BUCKETS]})  # whatever the table's properties name
