@@ -26,6 +26,7 @@ from cdcflow.config import FileLog, load
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
+from cdcflow.tables.paths import Warehouse
 from cdcflow.testing.folded import folded_log
 
 Execute = Callable[..., list[tuple[Any, ...]]]
@@ -141,7 +142,18 @@ class ComparedShop:
     def merge(self) -> None:
         config = load(self.file)
         assert isinstance(config.log, FileLog)
-        local.merge(wiring.log_layout(config.log), self.folder / "warehouse", policies=wiring.policies(config))
+        merged = config.merge
+        local.merge(
+            wiring.log_layout(config.log),
+            wiring.warehouse(config),
+            table_format=merged.format,
+            policies=wiring.policies(config),
+        )
+
+    @property
+    def warehouse(self) -> Warehouse:
+        """Where its tables are."""
+        return wiring.warehouse(load(self.file))
 
     def merge_until(self, table: str, wished: Callable[[pa.Table], bool]) -> pa.Table:
         """Merge until a table is as wished."""
@@ -149,7 +161,7 @@ class ComparedShop:
         def merged() -> pa.Table | None:
             self.merge()
             with contextlib.suppress(ConfigurationError):  # no segment is sealed yet
-                return local.read_cut(self.folder / "warehouse").get(f"{self.schema}.{table}")
+                return local.read_cut(self.warehouse).get(f"{self.schema}.{table}")
             return None
 
         what = f"table {table} to be merged as wished"
@@ -168,7 +180,7 @@ class ComparedShop:
 
     def edit(self, table: str, changed: Callable[[pa.Table], pa.Table]) -> None:
         """Change a merged table's rows, as a faulty merge would; the next merge publishes them."""
-        with closing(local.local_engine(self.folder / "warehouse", "delta")) as engine:
+        with closing(local.local_engine(self.warehouse, load(self.file).merge.format)) as engine:
             there = engine.table((self.schema, table))
             there.snapshot()
             there.rewrite(changed(there.rows()), {"edited": table}, 100)
