@@ -120,7 +120,8 @@ class Merge(Settings):
     merge` without `--every`. Default: `cdcflow run` does not merge, and `cdcflow merge` merges once."""
     memory_max: Bytes | None = None
     """How much memory the merge process of `cdcflow run` may have, with Spark if it runs; with more it is ended, and
-    replaced. Default: half of the machine's, or of its container's."""
+    replaced. A merge without Spark writes what does not fit into temporary files, as far as DuckDB needs it. Default:
+    half of the machine's, or of its container's; DuckDB then uses what the machine has."""
     progress_timeout: Seconds = 1800.0
     """The merge process of `cdcflow run` is ended if a merge makes no progress for this long, for example at one table;
     the next try gets twice the time. Less than `15s` counts as that."""

@@ -94,8 +94,11 @@ def is_installed(table_format: str, warehouse: Warehouse | None = None) -> bool:
     return True
 
 
-def local_engine(warehouse: Warehouse | Path | str, table_format: str, *, bounded: bool = False) -> LocalEngine:
-    """Return the engine for a warehouse. `bounded`: it leaves large tables to Spark.
+def local_engine(
+    warehouse: Warehouse | Path | str, table_format: str, *, bounded: bool = False, memory_max: int | None = None
+) -> LocalEngine:
+    """Return the engine for a warehouse. `bounded`: it leaves large tables to Spark. `memory_max`: how many bytes of
+    memory the process may have.
 
     Raises:
         ConfigurationError: a package is not installed.
@@ -103,8 +106,8 @@ def local_engine(warehouse: Warehouse | Path | str, table_format: str, *, bounde
     _check_installed(f"merging without Spark into {table_format} tables", table_format)
     from cdcflow.tables.local.engine import LocalEngine
 
-    limits = (CHANGES_MAX, BYTES_MAX) if bounded else ()
-    return LocalEngine(warehouse, table_format, *limits)
+    limits = (CHANGES_MAX, BYTES_MAX) if bounded else (None, None)
+    return LocalEngine(warehouse, table_format, *limits, memory_max)
 
 
 @contextmanager

@@ -45,6 +45,7 @@ def engines(config: Config, spark: Any = None) -> Engines:
     def begin() -> SparkEngine:
         return SparkEngine(spark or session_for(config), place, chosen)
 
+    here = partial(local.local_engine, place, chosen, memory_max=settings.memory_max)
     if settings.engine == "local":
         if (why := local.only_for_spark(place)) is not None:
             raise ConfigurationError(
@@ -52,11 +53,11 @@ def engines(config: Config, spark: Any = None) -> Engines:
                 remedy="set merge.engine to auto or spark",
                 runbook="merge-session",
             )
-        return Engines(local.local_engine(place, chosen), remedy=local.NEEDS_SPARK)
+        return Engines(here(), remedy=local.NEEDS_SPARK)
     if settings.engine == "auto" and is_merged_here(config, place) and local.is_installed(chosen, place):
         if spark is None and (missing := missing_for_spark()) is not None:
-            return Engines(local.local_engine(place, chosen), remedy=local.needs_spark(missing))
-        return Engines(local.local_engine(place, chosen, bounded=True), begin)
+            return Engines(here(), remedy=local.needs_spark(missing))
+        return Engines(here(bounded=True), begin)
     return Engines(begin())
 
 

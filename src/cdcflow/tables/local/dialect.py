@@ -11,6 +11,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import duckdb
 
@@ -55,14 +56,19 @@ MACROS = (
 """Spark's functions that DuckDB lacks."""
 
 
-def connect(threads: int = 1) -> duckdb.DuckDBPyConnection:
-    """Open a database in memory that has the functions of Spark that merges use."""
+def connect(threads: int = 1, memory_bytes: int | None = None, spill: Path | None = None) -> duckdb.DuckDBPyConnection:
+    """Open a database in memory that has the functions of Spark that merges use. `memory_bytes`: what it may use, by
+    default most of the machine's; `spill`: an existing folder for what exceeds that."""
     # Nothing is downloaded: a missing extension is an error.
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
+    if memory_bytes is not None:
+        settings["memory_limit"] = f"{memory_bytes}B"
+    if spill is not None:
+        settings["temp_directory"] = str(spill)
     made = duckdb.connect(config=settings)
     _hide_progress(made)
     for macro in MACROS:

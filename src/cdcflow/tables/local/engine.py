@@ -30,6 +30,7 @@ from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats import rules_of
 from cdcflow.tables.job import text_files
 from cdcflow.tables.job.failures import kinds, of_system
+from cdcflow.tables.job.job import TABLES_AT_ONCE
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
 from cdcflow.tables.job.store_lease import store_lease, upkeep_store_lease
 from cdcflow.tables.local.tables import FileTable, LocalTables
@@ -45,6 +46,9 @@ KEPT = 10
 
 VERSIONS_KEPT_S = 3600.0
 """Younger versions of the table of cuts are kept for readers that are using them."""
+
+DUCKDB_BYTES_MIN = 64 << 20
+"""With less memory DuckDB cannot sort or join, even with temporary files."""
 
 ROWS_AT_ONCE = 1000
 """Rows of the table of cuts per batch."""
@@ -66,13 +70,16 @@ class LocalEngine:
         format_: str,
         changes_max: int | None = None,
         bytes_max: int | None = None,
+        memory_max: int | None = None,
     ) -> None:
         """Tables beyond these limits are left to another engine: more than `changes_max` changes, or more than
-        `bytes_max` bytes of files that would have to be held in memory."""
+        `bytes_max` bytes of files that would have to be held in memory. `memory_max`: how much memory the process may
+        have; DuckDB gets a part of it, and writes temporary files beyond that."""
         self._warehouse = Warehouse.of(warehouse)
         self._folder = open_folder(self._warehouse)
         self._is_safe = False
         self._changes_max = changes_max
+        self._duckdb_bytes = None if memory_max is None else _duckdb_bytes(memory_max)
         self._tables = _tables(format_, self._warehouse, bytes_max)
         self.rules: Format = rules_of(format_)
 
@@ -117,7 +124,9 @@ class LocalEngine:
         return LocalCuts(self._tables, self._folder)
 
     def table(self, path: Sequence[str]) -> FileTable[Any]:
-        return self._tables.table(path)
+        found = self._tables.table(path)
+        found.memory_bytes = self._duckdb_bytes
+        return found
 
     def declines(
         self, before: TableSnapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT
@@ -138,6 +147,12 @@ class LocalEngine:
 
     def failure(self, error: Exception) -> Failure | None:
         return of_local(error)
+
+
+def _duckdb_bytes(memory_max: int) -> int:
+    """Return how much memory DuckDB may use for one table: the tables that are merged at a time have a half of the
+    process's together, and Arrow has the rest."""
+    return max(memory_max // 2 // TABLES_AT_ONCE, DUCKDB_BYTES_MIN)
 
 
 def _strange(shape: Table, mode: ModeRules) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from cdcflow.model.file_layout import SortColumn
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.tables.job.failures import reading
-from cdcflow.tables.local.dialect import connect_again, duckdb_sql
+from cdcflow.tables.local.dialect import connect, connect_again, duckdb_sql
 from cdcflow.tables.segments import InputFile
 
 TAKEN_BYTES_MAX = 1 << 30
@@ -28,14 +30,19 @@ class DuckSession:
     sorts_each_window = True
     takes_by_offset = True
 
-    def __init__(self) -> None:
-        self._db = connect_again()
+    def __init__(self, memory_bytes: int | None = None) -> None:
+        """`memory_bytes`: how much memory DuckDB may use, in a separate database; what exceeds it is in temporary
+        files. Default: most of the machine's, together with the other sessions."""
+        self._spill = None if memory_bytes is None else TemporaryDirectory(prefix="cdcflow-merge-")
+        self._db = connect_again() if self._spill is None else connect(1, memory_bytes, Path(self._spill.name))
         self._numbers = itertools.count(1)
         self._views: set[str] = set()
         self._given: set[str] = set()
 
     def close(self) -> None:
         self._db.close()
+        if self._spill is not None:
+            self._spill.cleanup()
 
     def read(
         self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool

@@ -28,10 +28,12 @@ class TableFiles(ABC, Generic[File]):
         """`name`: for messages. `bytes_max`: a table that would need more bytes of files in memory is left to Spark."""
         self.name = name
         self.bytes_max = bytes_max
+        self.memory_bytes: int | None = None
+        """How much memory DuckDB may use for it."""
 
     @cached_property
     def session(self) -> DuckSession:
-        return DuckSession()
+        return DuckSession(self.memory_bytes)
 
     @property
     @abstractmethod
