@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from tests.servers.mysql import MySQLDatabase
-from tests.servers.postgres import Database
+from tests.servers.objects import ObjectServer
+from tests.servers.postgres import Database, PostgresServer
 from tests.support.polling import wait_until
+from tests.support.tables.catalogs import catalog_of
 from tests.support.verify.compared_shop import ComparedShop
 
 from cdcflow import local
@@ -26,6 +28,7 @@ from cdcflow.log.fold.completeness import IN_DOUBT, TableBackfill
 from cdcflow.log.read.reader import read_rows
 from cdcflow.model.change import READ
 from cdcflow.model.table import OP, TableId
+from cdcflow.stores.bucket import Bucket
 from cdcflow.tables.local.attached_tables import Attaching
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.segments import backfills, sealed_range
@@ -46,6 +49,7 @@ class Taken:
         self.fetch = fetch
         self.name = f"{shop.schema}.items"
         self.path = shop.folder / "loaded"
+        self.place = str(self.path)
         rows = ", ".join(f"({n}, 'name {n}', '{n} {LONG if n % 50 == 0 else ''}')" for n in range(ROWS))
         shop.execute(
             f"CREATE TABLE items (id int PRIMARY KEY, name varchar(40), note {self.text})",
@@ -77,7 +81,7 @@ class Taken:
         self.shop.wait_until(lambda status: status["tables"][self.name]["state"] == "reading", "reading")
 
     def attach(self, *arguments: str) -> str:
-        return self.shop.said("attach", self.name, "--from", str(self.path), *arguments)
+        return self.shop.said("attach", self.name, "--from", self.place, *arguments)
 
     def wait_until_sealed(self) -> None:
         """Until a merge knows that the table has a base."""
@@ -109,7 +113,7 @@ class Taken:
         return sum(pc.sum(pc.equal(rows.column(OP), READ)).as_py() or 0 for _, _, rows in found)
 
     def is_shown(self, *, incomplete: bool = False) -> bool:
-        return self.name in local.read_cut(self.shop.folder / "warehouse", incomplete=incomplete)
+        return self.name in local.read_cut(self.shop.warehouse, incomplete=incomplete)
 
     def merge_in_doubt(self) -> None:
         """Merge until a cut shows the base, as unverified rows."""
@@ -118,7 +122,7 @@ class Taken:
             self.shop.merge()
             with contextlib.suppress(ConfigurationError):  # no segment is sealed yet
                 assert not self.is_shown()
-                return local.published_cut(self.shop.folder / "warehouse").tables[self.name].state == IN_DOUBT
+                return local.published_cut(self.shop.warehouse).tables[self.name].state == IN_DOUBT
             return False
 
         wait_until(is_published, "a cut that shows the base")
@@ -205,6 +209,25 @@ def test_iceberg_table_is_built_from_parquet_that_agrees_without_reading_a_row(t
     """The same, in the other format."""
     with_another_column(taken)
     agrees(taken, "iceberg")
+
+
+@pytest.mark.parametrize("table_format", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
+def test_parquet_in_a_bucket_becomes_a_table_in_a_bucket(
+    taken: Taken, one_server: PostgresServer, own_object_server: ObjectServer, table_format: str
+) -> None:
+    """The whole command, from `s3://` into `s3://`."""
+    bucket = f"attached-{table_format}"
+    objects = own_object_server.objects(bucket)
+    given = objects.model_dump(mode="json", exclude_none=True)
+    with_another_column(taken)
+    for path in taken.path.iterdir():
+        Bucket(objects).put(f"loaded/{path.name}", path.read_bytes())
+    taken.place = f"s3://{bucket}/loaded"
+    access = {name: given[name] for name in ("endpoint", "access_key", "secret_key")}
+    with catalog_of("sql", "", one_server) as catalog:
+        taken.shop.settings["merge"] |= {"warehouse": f"s3://{bucket}/ware", "objects": access}
+        taken.shop.settings["merge"] |= {"catalog": catalog} if table_format == "iceberg" else {}
+        agrees(taken, table_format)
 
 
 @pytest.mark.mysql
