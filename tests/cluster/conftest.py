@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.servers.objects import ObjectServer
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import Step, make_table
 from tests.support.objects.logs import put_away
+from tests.support.tables.catalogs import catalog_of, hadoop_of
 
 from cdcflow.config import Objects
 from cdcflow.log.fold.fold import fold
@@ -127,14 +129,30 @@ def lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -
     (tmp_path / "driver").mkdir()
     catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/driver/catalog.db?busy_timeout=60000", "clients": "1"}
     catalog["jdbc.schema-version"] = "V1"
+    return lake_at(server, tmp_path, request.param, catalog)
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def open_lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -> Iterator[Lake]:
+    """Of each format, for both engines: Iceberg's catalog is a server."""
+    root = f"s3a://lake-{server.port}/{tmp_path.name}"
+    with ExitStack() as stack:
+        catalog: dict[str, str] = {}
+        if request.param == "iceberg":
+            server.objects(f"lake-{server.port}")  # makes the bucket
+            catalog = stack.enter_context(catalog_of("rest", root, None, hadoop_of(server)))
+        yield lake_at(server, tmp_path, request.param, catalog)
+
+
+def lake_at(server: ObjectServer, tmp_path: Path, table_format: str, catalog: dict[str, str]) -> Lake:
+    """A new lake in the bucket of a server."""
     # Hadoop remembers a bucket's server for as long as the JVM runs: each server has a bucket with a different name.
     name = f"lake-{server.port}"
-    place = f"s3a://{name}/{tmp_path.name}"
     address = server.objects(name).address(name)
     return Lake(
         HandLog(tmp_path / "made" / "log"),
         server.objects("logs", tmp_path.name),
-        Warehouse(place, address, catalog if request.param == "iceberg" else None),
-        request.param,
+        Warehouse(f"s3a://{name}/{tmp_path.name}", address, catalog if table_format == "iceberg" else None),
+        table_format,
         server.directory / "buckets",
     )

@@ -124,9 +124,9 @@ def test_two_drivers_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path
     assert len(lake.check(spark, random.Random(SEED))) > 3
 
 
-@pytest.mark.parametrize("lake", ["delta"], indirect=True)
-def test_a_driver_of_each_engine_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path) -> None:
+def test_a_driver_of_each_engine_at_once_lose_nothing(spark: Any, open_lake: Lake, tmp_path: Path) -> None:
     """Spark, and a process without it that is stopped now and then: each continues on what the other has committed."""
+    lake = open_lake
     chance = random.Random(SEED)
     print(f"seed {SEED}")
     lake.segment(1)

@@ -18,7 +18,7 @@ from tests.servers.postgres import PostgresServer
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 from tests.support.objects.store_proxy import StoreProxy, StoreRequest
-from tests.support.tables.catalogs import NamedTable, catalog_of, rows_of, sorted_rows
+from tests.support.tables.catalogs import NamedTable, catalog_of, hadoop_of, rows_of, sorted_rows
 from tests.support.tables.histories import Histories
 
 from cdcflow import local
@@ -57,17 +57,6 @@ def lease_of_the_dead_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
 def proxy(object_server: ObjectServer) -> Iterator[StoreProxy]:
     with StoreProxy(object_server.port) as found:
         yield found
-
-
-def hadoop_of(server: ObjectServer) -> dict[str, str]:
-    return {
-        "fs.s3a.endpoint": server.endpoint,
-        "fs.s3a.access.key": ACCESS_KEY,
-        "fs.s3a.secret.key": SECRET_KEY,
-        "fs.s3a.path.style.access": "true",
-        "fs.s3a.endpoint.region": "us-east-1",
-        "fs.s3a.connection.ssl.enabled": "false",
-    }
 
 
 def lake_of(server: ObjectServer, catalog: dict[str, str], bucket: str, endpoint: str | None = None) -> Warehouse:

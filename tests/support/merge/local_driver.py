@@ -1,6 +1,6 @@
 """A separate process that merges without Spark again and again, without the lease that would keep two of them apart.
 
-Arguments and output are those of `tests.support.merge.driver`, with Delta tables. With `appends` it appends this number
+Arguments and output are those of `tests.support.merge.driver`. With `appends` it appends this number
 of rows to the table `raced` instead, one in a commit, and prints `{"won": n}` for each.
 """
 
@@ -22,7 +22,6 @@ from cdcflow.stores.bucket import Bucket
 from cdcflow.tables.job import job
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.local import engine
-from cdcflow.tables.local.deltalog import Conflict
 from cdcflow.tables.paths import Warehouse
 
 RACED = pa.schema([("who", pa.string()), ("n", pa.int64())])
@@ -33,8 +32,8 @@ def main(text: str) -> None:
     engine.store_lease = lambda *_: nullcontext()  # type: ignore[assignment,attr-defined]  # as if each thought the other dead
     objects = Objects.model_validate(told["log"])
     address = objects.model_copy(update={"url": told["warehouse"]}).address(told["bucket"])
-    place = Warehouse(told["warehouse"], address)
-    with closing(engine.LocalEngine(place, "delta")) as local:
+    place = Warehouse(told["warehouse"], address, told.get("catalog"))
+    with closing(engine.LocalEngine(place, told.get("format", "delta"))) as local:
         if "appends" in told:
             append(local, told["who"], told["appends"])
         else:
@@ -65,8 +64,9 @@ def append(local: engine.LocalEngine, who: str, count: int) -> None:
                 try:
                     there.append(pa.table({"who": [who], "n": [n]}, schema=RACED), {}, f"{who}/{n}", 1, 1)
                     break
-                except Conflict:
-                    continue
+                except Exception as error:
+                    if not local.is_conflict(error):
+                        raise
         say({"won": n})
     say({"done": True})
 

@@ -12,6 +12,7 @@ from typing import Any
 from moto.moto_api._internal.models import moto_api_backend
 from moto.server import ThreadedMotoServer
 from tests.servers.catalogs import HiveMetastore, RestCatalog
+from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 from tests.servers.postgres import PostgresServer
 
 from cdcflow import local
@@ -53,6 +54,18 @@ def catalog_of(
                 yield {"type": "glue", "glue.endpoint": f"http://127.0.0.1:{port}", **keys}
             finally:
                 server.stop()
+
+
+def hadoop_of(server: ObjectServer) -> dict[str, str]:
+    """How a server in Java reaches a store, as Hadoop names it."""
+    return {
+        "fs.s3a.endpoint": server.endpoint,
+        "fs.s3a.access.key": ACCESS_KEY,
+        "fs.s3a.secret.key": SECRET_KEY,
+        "fs.s3a.path.style.access": "true",
+        "fs.s3a.endpoint.region": "us-east-1",
+        "fs.s3a.connection.ssl.enabled": "false",
+    }
 
 
 def rows_of(warehouse: Warehouse, table: TableId) -> list[dict[str, Any]]:
