@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 from tests.servers.postgres import PostgresServer
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
-from tests.support.objects.store_proxy import StoreProxy, StoreRequest
+from tests.support.objects.store_proxy import StoreProxy, StoreRequest, gone_since
+from tests.support.objects.stored_lakes import look_after
 from tests.support.tables.catalogs import NamedTable, catalog_of, hadoop_of, rows_of, sorted_rows
 from tests.support.tables.histories import Histories
 
 from cdcflow import local
-from cdcflow.errors import CdcflowError
+from cdcflow.errors import CdcflowError, HistoryLost, SinkUnavailable
+from cdcflow.tables import bucket_folders
 from cdcflow.tables.job import store_lease
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.maintenance import UpkeepPolicy, upkeep
@@ -146,6 +148,62 @@ def test_merge_dies_at_every_request_and_the_next_one_finishes_it(
             assert sorted_rows(direct, ORDERS, "id", "item") == sorted((n, str(v)) for n, v in rows.items()), number
             number += 2  # every third request, so that the test stays short
     assert deaths > 5
+
+
+@pytest.mark.parametrize("step", [31, pytest.param(1, marks=pytest.mark.long)])
+def test_maintenance_dies_at_every_request_and_the_next_one_continues(
+    tmp_path: Path,
+    object_server: ObjectServer,
+    postgres: PostgresServer,
+    proxy: StoreProxy,
+    step: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compaction and expiry, for all n of a run: kept cuts stay readable, and what expired is deleted in the end."""
+    monkeypatch.setattr("cdcflow.stores.bucket.RETRIES_MAX", 0)
+    monkeypatch.setattr(bucket_folders, "WAITS_S", ())
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    log, rows, at = HandLog(tmp_path / "log"), dict[int, str](), dict[int, list[tuple[int, str]]]()
+    log.state(ORDERS)
+
+    def segment(number: int) -> None:
+        """New rows, and a changed old one."""
+        changed = {0: str(number), **dict.fromkeys((3 * number, 3 * number + 1), "new")}
+        steps = [(ORDERS, "u" if key in rows else "c", {"id": key, "item": item}) for key, item in changed.items()]
+        rows.update(changed)
+        at[log.segment(steps)] = sorted(rows.items())
+
+    def check(place: Warehouse) -> None:
+        for cut in (log.cut - 1, log.cut):
+            assert sorted_rows(place, ORDERS, "id", "item", cut=cut) == at[cut], cut
+
+    with catalog_of("sql", "", postgres) as catalog:
+        name = f"iceberg-{next(_buckets)}"
+        direct, lake = lake_of(object_server, catalog, name), lake_of(object_server, catalog, name, proxy.endpoint)
+        compacted = 0
+        for number in count(3, step):
+            monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 100)  # or merges leave nothing to compact
+            for turn in range(2):
+                segment(2 * number + turn)
+                merge(log, direct)
+            monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 1)
+            proxy.forget()
+            proxy.fault = gone_since(number, "lost" if number % 2 else "cut")
+            with suppress(SinkUnavailable):
+                look_after(lake, 2, time.time() + 60, "iceberg")
+            check(direct)
+            if len(proxy.requests) < number:
+                break
+            assert number < 200, len(proxy.requests)
+            done = look_after(direct, 2, time.time() + 60, "iceberg")
+            compacted += sum("files made" in what for table in done.tables for what in table.done)
+            check(direct)
+        with pytest.raises(HistoryLost, match="expired"):
+            local.read_cut(direct, 1)
+        assert number > 20, number
+        assert compacted, "no run had anything to compact"
+        folder = object_server.directory / "buckets" / name / "lake/shop/orders/data"
+        assert len(list(folder.iterdir())) < 40
 
 
 def test_requests_of_a_merge_are_few(

@@ -122,4 +122,9 @@ class StoreProxy(ThreadedServer):
         return Handler
 
 
-__all__ = ["Fault", "StoreProxy", "StoreRequest"]
+def gone_since(number: int, how: Fault) -> Callable[[StoreRequest], Fault | None]:
+    """The process ends at this request: nothing that follows reaches the store."""
+    return lambda request: None if request.number < number else how if request.number == number else "cut"
+
+
+__all__ = ["Fault", "StoreProxy", "StoreRequest", "gone_since"]

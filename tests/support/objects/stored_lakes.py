@@ -124,8 +124,8 @@ def merge_by(engine: LocalEngine, log: Path, place: Warehouse) -> MergeReport:
     return job.merge(Engines(engine), log, place)
 
 
-def look_after(place: Warehouse, kept: int, now: float) -> UpkeepReport:
+def look_after(place: Warehouse, kept: int, now: float, table_format: str = "delta") -> UpkeepReport:
     """Maintenance that keeps the last `kept` cuts."""
-    with closing(LocalEngine(place, "delta")) as engine:
+    with closing(LocalEngine(place, table_format)) as engine:
         oldest = engine.cuts().list_cuts()[-kept]
         return upkeep(Engines(engine), UpkeepPolicy(keep_s=now - oldest.published / 1e6), lambda: now)
