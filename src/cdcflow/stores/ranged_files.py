@@ -4,6 +4,11 @@
 
 A request takes long and may be large. So the reader names the parts that it reads next, neighbours are requested
 together, and what was not named is requested alone.
+
+obstore's `get_ranges` would also join neighbours and request several parts at a time. With versitygw on the same
+machine it took 0.4 to 1.1 times as long (128 MB in a row: 137 ms, this 339 ms; 64 parts of 256 kB: 64 and 57; 400 of
+16 kB: 642 and 616; best of 11, obstore 0.12, a busy machine). It is not used because it joins without a limit: those
+128 MB are one request, and a store at a distance limits what one connection gets.
 """
 
 from __future__ import annotations

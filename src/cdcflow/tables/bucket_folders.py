@@ -88,6 +88,12 @@ class _Connection:
     def threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="cdcflow store")
 
+    def close(self) -> None:
+        """End the threads; a later request starts others."""
+        threads = self.__dict__.pop("threads", None)
+        if threads is not None:
+            threads.shutdown()
+
 
 class BucketFolder(WarehouseFolder):
     """A prefix of a bucket. `location`: its URL; `prefix`: its name in the bucket's own prefix, "" or ending in `/`."""
@@ -222,6 +228,9 @@ class BucketFolder(WarehouseFolder):
 
     def delete(self, names: Sequence[str]) -> None:
         _repeat(lambda: self._bucket.delete([self._prefix + name for name in names]))
+
+    def close(self) -> None:
+        self._connection.close()
 
     def sync(self) -> None:
         """Do nothing: an object is durable when the store has answered."""

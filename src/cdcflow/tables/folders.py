@@ -130,6 +130,9 @@ class WarehouseFolder(ABC):
         """Return whether two processes cannot both create a file of one name. In an object store this writes a file for
         a moment."""
 
+    def close(self) -> None:  # noqa: B027  most have started nothing
+        """End what it has started; folders inside of it share that."""
+
     def place_of(self, name: str) -> str:
         """Return the path or URL of a file in it."""
         return f"{self.location}/{name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import threading
 from itertools import count
 from pathlib import Path
 
@@ -113,3 +114,15 @@ def test_page_shows_the_latest_merges_into_a_bucket(
     settings["merge"] |= {"warehouse": f"{objects['url']}/other"}
     config.write_text(yaml.safe_dump(settings))
     assert Surroundings(lambda: load(config), list).overview({})["merges"] is None
+
+
+def test_reading_a_bucket_leaves_no_thread(object_server: ObjectServer, changing: Changing) -> None:
+    """A notebook that reads cuts for days would collect eight threads for each."""
+    with StoreProxy(object_server.port) as proxy:
+        place = StoredLake(object_server, f"commands-{next(_buckets)}", proxy).direct
+        for _ in range(3):
+            changing.segment()
+            local.merge(changing.log.root, place, table_format="delta")
+            local.read_cut(place)
+            left = [thread.name for thread in threading.enumerate() if thread.name.startswith("cdcflow store")]
+            assert not left

@@ -86,8 +86,9 @@ class DeltaTables:
         return isinstance(error, Conflict)
 
     def close(self) -> None:
-        """Forget the logs."""
+        """Forget the logs, and end the threads of requests."""
         self._logs.clear()
+        self._warehouse.close()
 
 
 class DeltaTable(FileTable[File]):

@@ -86,6 +86,7 @@ class LocalEngine:
     def close(self) -> None:
         """Close what its tables have open."""
         self._tables.close()
+        self._folder.close()
 
     def lease(self) -> AbstractContextManager[None]:
         if self._warehouse.is_local:

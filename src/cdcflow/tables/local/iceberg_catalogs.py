@@ -131,6 +131,9 @@ class TableCatalog:
     def close(self) -> None:
         for catalog in self._opened:
             catalog.close()
+            buckets = catalog.properties.get(BUCKETS)
+            if isinstance(buckets, TableBuckets):
+                buckets.close()
 
     @contextmanager
     def calling(self, attempted: str) -> Iterator[None]:

@@ -110,6 +110,12 @@ class TableBuckets:
                 found = self._folders[owner, bucket] = BucketFolder(opened, f"s3a://{bucket}")
         return found
 
+    def close(self) -> None:
+        """End the threads of requests."""
+        with self._lock:
+            for folder in self._folders.values():
+                folder.close()
+
     def _address_of(self, bucket: str, keys: VendedKeys | None) -> StoreAddress:
         found = replace(self._address, bucket=bucket) if self._address is not None else StoreAddress(bucket)
         return _with_properties(_with_properties(found, self._properties), {} if keys is None else keys.given)
