@@ -76,13 +76,14 @@ $(SMALL_INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
 	touch $@
 
 .PHONY: demo
-demo: $(if $(filter local,$(ENGINE)),$(if $(wildcard $(INSTALLED)),,$(SMALL_INSTALLED)),setup) demo-servers ## capture a busy database into Delta tables, kill the daemon on the way, prove the result (ENGINE=local: without Spark; SOURCE=mysql, mariadb; LOG=kafka; FORMAT=iceberg)
-	@$(DEMO_BIN)/cdcflow demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(SOURCE),--source $(SOURCE)) $(if $(LOG),--log $(LOG)) $(if $(FORMAT),--format $(FORMAT)) $(DEMO)
+demo: $(if $(filter local,$(ENGINE)),$(if $(wildcard $(INSTALLED)),,$(SMALL_INSTALLED)),setup) demo-servers ## capture a busy database into Delta tables, kill the daemon on the way, prove the result (ENGINE=local: without Spark; SOURCE=mysql, mariadb; LOG=kafka; FORMAT=iceberg; WAREHOUSE=s3)
+	@$(DEMO_BIN)/cdcflow demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(SOURCE),--source $(SOURCE)) $(if $(LOG),--log $(LOG)) $(if $(FORMAT),--format $(FORMAT)) $(if $(WAREHOUSE),--warehouse $(WAREHOUSE)) $(DEMO)
 
 .PHONY: demo-servers
 demo-servers: $(if $(filter local,$(ENGINE)),,$(INSTALLED))
 	@$(if $(filter mysql mariadb,$(SOURCE)),$(DEMO_BIN)/python -m tests.servers.mysql $(SOURCE))
 	$(if $(filter kafka,$(LOG)),$(DEMO_BIN)/python -m tests.servers.kafka)
+	$(if $(filter s3,$(WAREHOUSE)),$(DEMO_BIN)/python -m tests.servers.objects)
 
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -28,11 +28,10 @@ from tests.servers import downloads
 from tests.support.polling import wait_until
 
 from cdcflow.config import Objects
-from cdcflow.demo.servers.cached import cache as cache_folder
+from cdcflow.demo.servers import objects as demo_objects
 from cdcflow.demo.servers.processes import Watcher, free_port
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw"
-VERSION = "v1.8.0"
 BUILT_WITHIN_S = 580
 STARTED_WITHIN_S = 120
 ACCESS_KEY, SECRET_KEY = "test", "test-secret"
@@ -42,20 +41,18 @@ ACCESS_VARIABLE, SECRET_VARIABLE = "CDCFLOW_TEST_ACCESS_KEY", "CDCFLOW_TEST_SECR
 @cache
 def versitygw() -> Path | None:
     """The server's program, built if it is missing; `None` without Go to build it with."""
-    named = os.environ.get("CDCFLOW_VERSITYGW") or shutil.which("versitygw")
-    if named is not None:
-        return Path(named)
-    place = cache_folder() / f"versitygw-{VERSION}"
-    program, go = place / "versitygw", shutil.which("go")
-    if program.exists():
-        return program
+    found = demo_objects.installed_program()
+    if found is not None:
+        return found
+    program, go = demo_objects.cached_program(), shutil.which("go")
     if go is None:
         return None
+    place = program.parent
     place.mkdir(parents=True, exist_ok=True)
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
-            command = [go, "install", f"{MODULE}@{VERSION}"]
+            command = [go, "install", f"{MODULE}@{demo_objects.VERSION}"]
             environment = {**os.environ, "GOBIN": str(place), "GOFLAGS": "-mod=mod"}
             downloads.run(command, "building versitygw", env=environment, timeout_s=BUILT_WITHIN_S)
     return program
@@ -158,15 +155,13 @@ class ObjectServer:
         )
 
     def _command(self) -> list[str]:
-        address = f"127.0.0.1:{self.port}"
         if self._program is None:
             return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        serving = [str(self._program), "--port", address, "--quiet", "posix"]
-        # Attributes in files next to the objects: not every file system of a test machine has extended ones, and
-        # without any the server has no ETags and overwrites what a conditional write must leave alone.
+        command = demo_objects.command(self._program, self.port, self.directory)
         if not self.conditional_writes:
-            return [*serving, "--nometa", str(self.directory / "buckets")]
-        return [*serving, "--sidecar", str(self.directory / "attributes"), str(self.directory / "buckets")]
+            place = command.index("--sidecar")
+            return [*command[:place], "--nometa", command[-1]]
+        return command
 
 
 def main() -> int:

@@ -40,6 +40,11 @@ class LogName(StrEnum):
     KAFKA = "kafka"
 
 
+class WarehouseName(StrEnum):
+    FOLDER = "folder"
+    S3 = "s3"
+
+
 _NAMES = {SourceName.POSTGRES: "PostgreSQL", SourceName.MYSQL: "MySQL", SourceName.MARIADB: "MariaDB"}
 
 
@@ -57,6 +62,9 @@ def demo(
     engine: Annotated[
         EngineName, typer.Option(help="What merges: Spark, or cdcflow without Spark and Java.")
     ] = EngineName.SPARK,
+    warehouse: Annotated[
+        WarehouseName, typer.Option(help="Where the tables are; an object store is started for s3.")
+    ] = WarehouseName.FOLDER,
     rows: Annotated[int | None, typer.Option(min=20_000, help="Load only this many flights.")] = None,
     planted_fault: Annotated[
         bool, typer.Option("--planted-fault", hidden=True, help="Change one row after the fence: the proof must fail.")
@@ -74,7 +82,7 @@ def demo(
     if engine is EngineName.LOCAL and log is LogName.KAFKA:
         raise ConfigurationError("a log in Kafka is merged by Spark", remedy="leave --engine local or --log kafka out")
     leave_interrupts_out()
-    check_installed(source.value, with_kafka=log is LogName.KAFKA)
+    check_installed(source.value, with_kafka=log is LogName.KAFKA, with_store=warehouse is WarehouseName.S3)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM leaves nothing running either
     folder = new_directory(directory)
     screen = Screen(STEPS)
@@ -88,6 +96,7 @@ def demo(
             log=log.value,
             table_format=table_format.value,
             engine=engine.value,
+            warehouse=warehouse.value,
         )
         outcome = run.play()
     for text in outcome.failures:

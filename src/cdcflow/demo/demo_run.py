@@ -25,7 +25,7 @@ import structlog
 from cdcflow.config import load
 from cdcflow.daemon.events import send_structlog_to
 from cdcflow.daemon.interfaces.control_socket import ask
-from cdcflow.demo import engines, flights, logs, proof
+from cdcflow.demo import engines, flights, logs, proof, warehouses
 from cdcflow.demo.databases import DemoSource, Kind
 from cdcflow.demo.screen import Screen
 from cdcflow.demo.source_choice import demo_source
@@ -83,6 +83,7 @@ class DemoRun:
         log: logs.LogKind = "files",
         table_format: str = "delta",
         engine: engines.EngineKind = "spark",
+        warehouse: warehouses.WarehouseKind = "folder",
     ) -> None:
         self._directory = directory
         self._source = demo_source(kind)
@@ -93,6 +94,8 @@ class DemoRun:
         self._table_format = table_format
         self._log = logs.demo_log(log, directory)
         self._engine_kind = engine
+        self._in_store = warehouse == "s3"
+        self._warehouse = warehouses.demo_warehouse(warehouse, directory, table_format, engine, kind)
         self._children = Children(directory)
         self.outcome = DemoOutcome(str(directory))
 
@@ -113,11 +116,13 @@ class DemoRun:
         return self.outcome
 
     def _play(self) -> None:
-        engine = engines.demo_engine(self._engine_kind, self._directory, self._log, self._table_format)
+        engine = engines.demo_engine(
+            self._engine_kind, self._directory, self._log, self._table_format, in_store=self._in_store
+        )
         try:
             with_spark = ", and also Spark" if self._engine_kind == "spark" else ""
             self._screen.step(f"starting {self._source.name}{with_spark}")
-            with self._source as source, self._log:
+            with self._source as source, self._log, self._warehouse:
                 self._load(source)
                 self._capture(source)
                 self._merge_meanwhile(engine)
@@ -140,7 +145,14 @@ class DemoRun:
         self._screen.finish_step(f"loaded {total:,} rows into {len(self.outcome.rows_loaded)} tables")
         rows = self.outcome.rows_loaded["flights"]
         self._config_path.write_text(
-            settings(source.settings(), rows, self._log.settings(), self._table_format, self._engine_kind)
+            settings(
+                source.settings(),
+                rows,
+                self._log.settings(),
+                self._table_format,
+                self._engine_kind,
+                self._warehouse.settings(source),
+            )
         )
 
     def _capture(self, source: DemoSource) -> None:
@@ -384,10 +396,19 @@ class Children:
         self._writer = self._daemon = None
 
 
-def settings(source: Sequence[str], flights_rows: int, log: Sequence[str], table_format: str, engine: str) -> str:
+def settings(
+    source: Sequence[str],
+    flights_rows: int,
+    log: Sequence[str],
+    table_format: str,
+    engine: str,
+    warehouse: Sequence[str] = ("warehouse: ./warehouse",),
+) -> str:
     """The demo's cdcflow.yaml: an ordinary one, with a rate limit so that the backfill can be watched."""
     chosen = "auto" if engine == "spark" else engine
-    source_lines, log_lines = ("\n".join(f"  {line}" for line in lines) for lines in (source, log))
+    source_lines, log_lines, warehouse_lines = (
+        "\n".join(f"  {line}" for line in lines) for lines in (source, log, warehouse)
+    )
     return f"""\
 source:
 {source_lines}
@@ -400,7 +421,7 @@ log:
 merge:
   engine: {chosen}
   format: {table_format}
-  warehouse: ./warehouse
+{warehouse_lines}
   every: {MERGE_EVERY_S}s
   spark: {json.dumps(engines.QUICK_JAVA)}
 """

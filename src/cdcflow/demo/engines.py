@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
+from cdcflow.config import load
 from cdcflow.demo import logs, proof
 from cdcflow.demo.databases import Digest
 
@@ -56,17 +57,18 @@ class Spark:
 
     name = "Spark"
 
-    def __init__(self, directory: Path, log: logs.DemoLog, table_format: str) -> None:
-        self._warehouse = directory / "warehouse"
+    def __init__(self, directory: Path, log: logs.DemoLog, table_format: str, in_store: bool) -> None:
+        self._config = directory / "cdcflow.yaml"
         self._background = ThreadPoolExecutor(1, "spark")
         self._session = self._background.submit(
-            _start_spark, directory / "spark.log", isinstance(log, logs.DemoTopic), table_format
+            _start_spark, directory / "spark.log", isinstance(log, logs.DemoTopic), table_format, in_store
         )
 
     def cut(self) -> Mapping[str, DataFrame]:
+        from cdcflow import wiring
         from cdcflow.spark import read_cut
 
-        return read_cut(self._session.result(PATIENCE_S), self._warehouse)
+        return read_cut(self._session.result(PATIENCE_S), wiring.warehouse(load(self._config)))
 
     def orphans(self, cut: Mapping[str, DataFrame], schema: str) -> dict[str, int]:
         made = cut[f"{schema}.flights"]
@@ -92,12 +94,12 @@ class Local:
     name = "cdcflow without Spark"
 
     def __init__(self, directory: Path) -> None:
-        self._warehouse = directory / "warehouse"
+        self._config = directory / "cdcflow.yaml"
 
     def cut(self) -> Mapping[str, pa.Table]:
-        from cdcflow import local
+        from cdcflow import local, wiring
 
-        return local.read_cut(self._warehouse)
+        return local.read_cut(wiring.warehouse(load(self._config)))
 
     def orphans(self, cut: Mapping[str, pa.Table], schema: str) -> dict[str, int]:
         def values(table: str, column: str) -> list[Any]:  # Any: of a cell
@@ -123,9 +125,11 @@ class Local:
         pass
 
 
-def demo_engine(kind: EngineKind, directory: Path, log: logs.DemoLog, table_format: str) -> DemoEngine:
-    """The engine; Spark begins to start."""
-    return Spark(directory, log, table_format) if kind == "spark" else Local(directory)
+def demo_engine(
+    kind: EngineKind, directory: Path, log: logs.DemoLog, table_format: str, *, in_store: bool
+) -> DemoEngine:
+    """The engine, which finds the tables by the demo's settings; Spark begins to start."""
+    return Spark(directory, log, table_format, in_store) if kind == "spark" else Local(directory)
 
 
 def _counted_texts(column: pa.ChunkedArray, kind: str) -> list[str]:
@@ -164,7 +168,7 @@ def _float_text(value: float) -> str:
     return f"{'-' if value < 0 else ''}{whole}.{first}.{second}"
 
 
-def _start_spark(log: Path, kafka: bool, table_format: str) -> SparkSession:
+def _start_spark(log: Path, kafka: bool, table_format: str, in_store: bool) -> SparkSession:
     """A Spark session whose Java process writes its warnings into `log` instead of to the terminal."""
     from cdcflow.spark.session import session
 
@@ -172,7 +176,9 @@ def _start_spark(log: Path, kafka: bool, table_format: str) -> SparkSession:
         ours = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
-            return session(name="cdcflow demo", settings=QUICK_JAVA, kafka=kafka, table_formats=[table_format])
+            return session(
+                name="cdcflow demo", settings=QUICK_JAVA, kafka=kafka, s3=in_store, table_formats=[table_format]
+            )
         finally:
             os.dup2(ours, 2)
             os.close(ours)

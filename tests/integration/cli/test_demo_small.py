@@ -56,6 +56,28 @@ def test_small_demo_proves_every_table_but_the_one_with_a_planted_fault(tmp_path
 
 
 @pytest.mark.postgres
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("table_format", "engine"),
+    [
+        ("delta", "local"),
+        ("iceberg", "local"),
+        pytest.param("delta", "spark", marks=pytest.mark.spark),
+        pytest.param("iceberg", "spark", marks=pytest.mark.spark),
+    ],
+)
+def test_the_demo_into_an_object_store(tmp_path: Path, table_format: str, engine: str) -> None:
+    """Where most warehouses are."""
+    options = ["--warehouse", "s3", "--format", table_format, "--engine", engine]
+    code, text, outcome = played(tmp_path / "demo", *options)
+    assert outcome["failures"] == [], text
+    assert code == 0
+    assert text.splitlines()[-1].startswith("demo passed in ")
+    assert list((tmp_path / "demo/store/buckets/demo/warehouse/public/flights").rglob("*.parquet"))
+    assert not (tmp_path / "demo/warehouse").exists()
+
+
+@pytest.mark.postgres
 @pytest.mark.parametrize("planted", [pytest.param(True, marks=pytest.mark.long), False])
 def test_the_demo_without_spark_shows_and_proves_the_same(tmp_path: Path, planted: bool) -> None:
     """The first minute for users without Java. Three sentences summarise what was seen."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from cdcflow.demo.databases import Kind
 
 
-def check_installed(kind: Kind, *, with_kafka: bool) -> None:
-    """Check that the demo can start its servers: a database of this kind, and Kafka if the log is to be in it.
+def check_installed(kind: Kind, *, with_kafka: bool, with_store: bool = False) -> None:
+    """Check that the demo can start its servers: a database of this kind, Kafka and an object store if they are needed.
 
     Raises:
         ConfigurationError: a program is not on this machine; the message explains in one line how to get it.
@@ -25,3 +25,7 @@ def check_installed(kind: Kind, *, with_kafka: bool) -> None:
 
         kafka.java()
         kafka.jar_folder()
+    if with_store:
+        from cdcflow.demo.servers import objects
+
+        objects.program()
