@@ -141,6 +141,8 @@ def open_lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Pa
         if request.param == "iceberg":
             server.objects(f"lake-{server.port}")  # makes the bucket
             catalog = stack.enter_context(catalog_of("rest", root, None, hadoop_of(server)))
+            # By default Spark reads `s3a://` of a REST catalog by Iceberg's own client, which needs its AWS bundle.
+            catalog["io-impl"] = "org.apache.iceberg.hadoop.HadoopFileIO"
         yield lake_at(server, tmp_path, request.param, catalog)
 
 

@@ -106,8 +106,8 @@ def local_engine(
     _check_installed(f"merging without Spark into {table_format} tables", table_format)
     from cdcflow.tables.local.engine import LocalEngine
 
-    limits = (CHANGES_MAX, BYTES_MAX) if bounded else (None, None)
-    return LocalEngine(warehouse, table_format, *limits, memory_max)
+    changes_max, bytes_max = (CHANGES_MAX, BYTES_MAX) if bounded else (None, None)
+    return LocalEngine(warehouse, table_format, changes_max, bytes_max, memory_max)
 
 
 @contextmanager

@@ -111,8 +111,7 @@ def test_page_shows_the_latest_merges_into_a_bucket(
         (4, 2, [], {}),
         (3, 2, [], {}),
     ]
-    settings["merge"] |= {"warehouse": f"{objects['url']}/other"}
-    config.write_text(yaml.safe_dump(settings))
+    config.write_text(config.read_text().replace("/ware", "/other"))
     assert Surroundings(lambda: load(config), list).overview({})["merges"] is None
 
 

@@ -30,7 +30,7 @@ class NoForeignCode(Base):
 
     def load_table(self, identifier: str | Identifier) -> Table:
         """Raises HandOver: the table has a class that assigns the places of its files."""
-        found = super().load_table(identifier)
+        found = super().load_table(identifier)  # type: ignore[safe-super]  # the next base has it
         if LOCATIONS in found.metadata.properties:
             raise HandOver(f"its property {LOCATIONS} names a Python class, which cdcflow does not import")
         return found
