@@ -61,7 +61,6 @@ def test_small_demo_proves_every_table_but_the_one_with_a_planted_fault(tmp_path
     ("table_format", "engine"),
     [
         ("delta", "local"),
-        ("iceberg", "local"),
         pytest.param("delta", "spark", marks=pytest.mark.spark),
         pytest.param("iceberg", "spark", marks=pytest.mark.spark),
     ],

@@ -99,7 +99,7 @@ class _StoredLease:
         until = time.monotonic() + wait_s
         while not self._try():
             (holder,) = self._warehouse.read_each([LEASE])
-            by_upkeep = holder is None or holder.startswith(_UPKEEP)  # `None`: it was released just now
+            by_upkeep = holder is None or holder.startswith(_UPKEEP)  # `None`: its holder has released it
             if not by_upkeep or time.monotonic() >= until:
                 raise self._busy(lease.held_by(self._attempted, by_upkeep=by_upkeep))
             time.sleep(LOOK_S)

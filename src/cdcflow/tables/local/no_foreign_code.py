@@ -1,4 +1,4 @@
-"""Python classes that a table's properties name, which PyIceberg would import: none is imported here.
+"""Python classes that a table's properties name, which PyIceberg would import: this package imports no such class.
 
 Who may write a table's properties could otherwise have code executed by each merge and each reader. `py-io-impl` is
 ignored, because files are reached through `iceberg_files` alone. A table with `write.py-location-provider.impl` is left
