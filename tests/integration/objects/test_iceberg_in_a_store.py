@@ -231,6 +231,20 @@ def _kind(name: str) -> str:
     return "list" if name.startswith("?") else name.rpartition("/")[2].rpartition(".")[2]
 
 
+def test_large_file_is_read_by_ranges(tmp_path: Path, object_server: ObjectServer, postgres: PostgresServer) -> None:
+    """A file of more than a megabyte is not in memory: reading a cut took it for damaged."""
+    log = HandLog(tmp_path / "log")
+    log.state(ORDERS)
+    texts = [random.Random(n).randbytes(40).hex() for n in range(30_000)]
+    log.segment([(ORDERS, "c", {"id": n, "item": text}) for n, text in enumerate(texts)])
+    with catalog_of("sql", "", postgres) as catalog:
+        lake = lake_of(object_server, catalog, bucket := f"iceberg-{next(_buckets)}")
+        merge(log, lake)
+        folder = object_server.directory / "buckets" / bucket / "lake/shop/orders/data"
+        assert max(path.stat().st_size for path in folder.iterdir()) > bucket_folders.WHOLE_BYTES
+        assert sorted_rows(lake, ORDERS, "id", "item") == list(enumerate(texts))
+
+
 def test_maintenance_deletes_files_that_no_kept_cut_needs(
     tmp_path: Path, object_server: ObjectServer, postgres: PostgresServer
 ) -> None:

@@ -51,8 +51,8 @@ def _count(text: str | None) -> int | None:
 def merges(cuts: Path | None) -> list[dict[str, Any]] | None:
     """The latest published cuts of a warehouse, latest first, each with when it was published.
 
-    `cuts`: the folder of the table of cuts; None: it is on a different machine. Each commit of that table names the cut
-    that it published, so no engine is needed to read it. Return None if it cannot be determined.
+    `cuts`: the folder of the table of cuts, or None if a different machine has it. Each commit of that table names the
+    cut that it published, so no engine is needed to read it. Return None if it cannot be determined.
     """
     if cuts is None:
         return None

@@ -229,7 +229,9 @@ class BucketFile(InputFile, OutputFile):
     def open(self, seekable: bool = True) -> Any:
         if self._key.endswith((".avro", ".json")):
             return pa.BufferReader(self._folder.read_kept(self._key))
-        return self._folder.open(self._key, self._bytes).source
+        found = self._folder.open(self._key, self._bytes).source
+        # PyIceberg closes it by `with`, and gives it to pyarrow's datasets.
+        return found if isinstance(found, pa.NativeFile) else pa.PythonFile(found, mode="r")
 
     def to_input_file(self) -> BucketFile:
         return self
