@@ -12,7 +12,12 @@ from tests.unit.config.test_settings_docs import names
 
 from cdcflow.config import Config, load
 
-LATER = {"merge.fast_delta", "merge.memory_max", "merge.progress_timeout"}
+LATER = {
+    "merge.fast_delta",
+    "merge.memory_max",
+    "merge.progress_timeout",
+    *(f"merge.tables.{each}{name}" for each in ("", "each.") for name in ("partition_by", "sort_by")),
+}
 """Settings that the earlier version did not have."""
 
 

@@ -36,11 +36,12 @@ from cdcflow.testing.sinks import COMMIT_TS, ORDERS, ORDERS_WIDER, PRODUCTS, Wri
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
 NEVER = 1 << 60
+NEVER_S = 36_500 * 86_400
 SEEDS = range(6)
 
 
 def opened(path: Path, *, in_files: bool = True, layer: FileLayer | None = None) -> FileLog:
-    log = FileLog.open(path, IDENTITY, Seal(bytes_max=NEVER, age_max=NEVER), layer=layer or Unsynced())
+    log = FileLog.open(path, IDENTITY, Seal(bytes_max=NEVER, age_max=NEVER_S), layer=layer or Unsynced())
     log.file_bytes_min = 1 if in_files else NEVER
     return log
 

@@ -234,6 +234,9 @@ def test_daemon_that_ends_permanently_reports_why(hook: Hook, tmp_path: Path) ->
         def run(self) -> None:
             raise HistoryLost("slot gone", remedy="run it again")
 
+        def seal_soon(self) -> None:
+            """Nothing is captured."""
+
         def stop(self) -> None:
             pass
 

@@ -158,6 +158,9 @@ def test_daemon_runs_retention_next_to_its_capture(log: Layout, tmp_path: Path) 
         def run(self) -> None:
             assert spoken.wait(30)
 
+        def seal_soon(self) -> None:
+            """Nothing is captured."""
+
         def stop(self) -> None:
             """No expiry is under way."""
 

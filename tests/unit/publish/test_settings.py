@@ -90,6 +90,9 @@ class Waiting:
             raise self._failure
         assert self.stopped.wait(30)
 
+    def seal_soon(self) -> None:
+        """Nothing is captured."""
+
     def stop(self) -> None:
         self.stopped.set()
 

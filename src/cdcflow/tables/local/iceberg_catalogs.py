@@ -274,6 +274,12 @@ def _check_package(settings: CatalogSettings) -> None:
 class _Sql(NoForeignCode, SqlCatalog):
     """A catalog in a database."""
 
+    def create_tables(self) -> None:
+        for _ in range(2):  # another process may create the same one of the two tables at the same time
+            with suppress(SQLAlchemyError):
+                return super().create_tables()
+        return super().create_tables()
+
 
 class _Rest(NoForeignCode, RestCatalog):
     """A REST catalog with time limits. Secrets are not among its properties, which files and tables get."""
@@ -341,8 +347,5 @@ def _sql(name: str, address: SqlAddress | None, properties: Properties) -> SqlCa
     given: dict[str, Any] = {"init_catalog_tables": "true", **properties, "uri": url, "pool_pre_ping": "true"}
     found = _Sql(name, **{**given, "init_catalog_tables": "false"})
     if given["init_catalog_tables"] == "true":
-        try:
-            found.create_tables()
-        except SQLAlchemyError:
-            found.create_tables()  # another process may have created them at the same time
+        found.create_tables()
     return found
