@@ -242,6 +242,7 @@ def test_of_two_that_seal_at_once_one_adds_and_the_other_is_notified(
     machine.check()
 
 
+@pytest.mark.long
 def test_two_processes_with_equal_segments_use_separate_files(machine: Machine, other: Machine) -> None:
     """The same offsets from both: files that one uploaded stay whole whatever the other does, and do not block it."""
     into_topic(machine.topics, history_of_a_shop())

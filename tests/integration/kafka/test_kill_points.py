@@ -33,6 +33,7 @@ MORE_POINTS: list[tuple[str, ...]] = [
 ]
 
 
+@pytest.mark.spread(1)
 @pytest.mark.postgres
 @pytest.mark.kafka
 @pytest.mark.parametrize(

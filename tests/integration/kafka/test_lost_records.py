@@ -134,6 +134,7 @@ def test_two_deleted_topics_are_not_recreated_silently(bank: Bank) -> None:
     bank.assert_log_equals_source()
 
 
+@pytest.mark.long
 def test_recreated_log_topic_is_reported_by_every_command(bank: Bank) -> None:
     """L05, L21: its checkpoint refers to rows that no longer exist."""
     topics = wiring.topics(load(bank.config_path).log.kafka)  # type: ignore[union-attr]  # it is in Kafka

@@ -21,6 +21,7 @@ def come_to(logs: Logs, clock: int) -> Common:
     return wait_for(logs.common, lambda common: common.commit_clock >= clock, "both logs to reach the clock")
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.kafka
 def test_changes_of_a_topic_and_a_folder_are_returned_in_one_order(bank: Bank, tmp_path: Path) -> None:

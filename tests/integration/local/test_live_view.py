@@ -54,13 +54,14 @@ def all_in(mode: Mode) -> Policies:
 ONLY = os.environ.get("CDCFLOW_HISTORY_FORMAT", "")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
 def test_live_view_of_histories_is_the_fold_of_all_that_is_sealed(table_format: str, tmp_path: Path) -> None:
     """A live read shows what a merge would leave, before it, while it runs, and after it."""
     live_histories.run(Here(table_format), SEED, ALONE or HISTORIES, tmp_path, ROUNDS)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
 @pytest.mark.parametrize("mode", MODES)
 def test_live_view_in_each_mode_is_the_fold(mode: Mode, table_format: str, tmp_path: Path) -> None:

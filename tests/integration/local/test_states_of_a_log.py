@@ -50,6 +50,7 @@ def counted(rows: Any) -> Counter[str]:
     return Counter(str(row) for row in rows.drop_columns([OFFSET]).to_pylist())
 
 
+@pytest.mark.long
 def test_log_that_expires_after_states_answers_as_one_that_does_not(tmp_path: Path) -> None:
     """Whole tables and single rows, at offsets after the state, over several expiries."""
     made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log", has_transactions=True))

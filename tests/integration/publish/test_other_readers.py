@@ -39,6 +39,7 @@ def registry() -> Iterator[SchemaRegistry]:
         yield running
 
 
+@pytest.mark.long
 def test_extract_new_record_state_unwraps_every_value(log: Log, broker: KafkaBroker) -> None:
     """Sink connectors read through this transform: it must see Connect's types, and return the row unchanged."""
     ours = log.published(broker.address, "defaults")

@@ -136,6 +136,7 @@ def change_version(orders: Orders, patch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("way", [switch_off, change_version])
 def test_with_another_delta_or_with_the_switch_off_sql_statements_are_executed(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, way: Callable[..., Any]

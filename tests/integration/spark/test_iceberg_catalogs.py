@@ -87,6 +87,7 @@ def test_another_session_resumes_where_the_first_ended(spark: Any, hand_log: Han
         assert sorted((r["id"], r["item"]) for r in found.scan(snapshot_id=tag).to_arrow().to_pylist()) == then
 
 
+@pytest.mark.long
 @pytest.mark.spread(1)
 def test_each_engine_resumes_where_the_other_ended(spark: Any, hand_log: HandLog, lake: Warehouse) -> None:
     """The same names, positions, tags and marks of rows, by both clients of one catalog; no edit is reported."""

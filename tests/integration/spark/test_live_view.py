@@ -119,6 +119,7 @@ def test_live_view_follows_shapes_moved_keys_truncates_and_copies(
 ORDERS = merge_histories.make_table("orders", id="int64", doc="string", note="string")
 
 
+@pytest.mark.long
 @pytest.mark.spread(1)
 def test_keys_in_a_filter_keep_files_of_the_table_unread(
     spark: Any, table_format: str, hand_log: HandLog, warehouse: Path

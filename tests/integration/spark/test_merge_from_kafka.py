@@ -239,6 +239,7 @@ def test_a_stream_merges_with_the_history_in_a_store(
     assert tables(spark, tmp_path / "warehouse") == by_files
 
 
+@pytest.mark.long
 def test_a_topic_and_a_folder_are_merged_into_one_cut(spark: Any, topics: Topics, tmp_path: Path) -> None:
     """Neither is ahead of the other, an idle topic advances by its heartbeats, and one that has stopped is named."""
     crm = Branch(tmp_path / "crm", "crm", "people", topics=topics)

@@ -75,6 +75,7 @@ def cuts_of(spark: SparkSession, warehouse: Path) -> list[int]:
     return [cut for cut in range(9) if cuts.cut_by_number(cut) is not None]
 
 
+@pytest.mark.long
 def test_merge_from_the_bucket_produces_the_same_tables_as_from_files(
     spark: SparkSession, log: ObjectLog, tmp_path: Path
 ) -> None:

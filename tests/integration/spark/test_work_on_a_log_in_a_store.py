@@ -114,6 +114,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+@pytest.mark.long
 def test_executors_write_the_same_as_this_process_in_a_store(
     spark: Any, objects: Objects, tmp_path: Path, fetched: list[str]
 ) -> None:

@@ -119,6 +119,7 @@ def purged_shop(own_mysql: MySQLServer, tmp_path: Path) -> Iterator[ComparedShop
         yield shop
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_rows_after_a_purged_binlog_are_compared_not_read_again(
     purged_shop: ComparedShop, own_mysql: MySQLServer

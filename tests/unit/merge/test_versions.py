@@ -116,6 +116,7 @@ def test_row_that_an_insert_replaces_was_gone_when_the_backfill_began(ops: str, 
     assert [version.start for version in found.open.values()] == ([] if ops[-1] == "d" else [End(changes[-1].offset)])
 
 
+@pytest.mark.long
 def test_versions_that_end_after_a_gap_are_not_exact() -> None:
     """A version that a change after a gap ends may have ended in the gap. The SQL gives the same as the oracle."""
     for seed, log in logs(LOGS_SQL):
