@@ -123,7 +123,7 @@ class _Merges:
 
     def __init__(self, config: Config, capture: Capture) -> None:
         self._folder = config.log.folder
-        self._running: Any = None  # Any: an earlier version, which `bench.beside` runs, has no such component
+        self._running: Any = None  # Any: an older checkout has no such component
         if config.merge.every is not None:
             from cdcflow.daemon.merge_component import MergeComponent
 

@@ -1,5 +1,5 @@
 """Programs that read our tables with libraries of other versions than the tests have: DuckDB with its own extensions,
-and ClickHouse as a library. Each has a folder in the user's cache, and a process of its own (`READ`).
+and ClickHouse as a library. Each has a folder in the user's cache, and runs in a separate process (`READ`).
 
     found = DuckDB().read([Question("delta", "/lake/shop/orders")])
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
@@ -22,6 +22,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.file_layout import PartitionField, SortColumn, check_order, check_partitions
 
 _THRIFT = re.compile(r"thrift://[^\s,/]+:\d+(,thrift://[^\s,/]+:\d+)*")
+_Part = TypeVar("_Part", PartitionField, SortColumn)
 _SECRET_PROPERTY = re.compile(r"password|secret|(token|credential)$")
 
 
@@ -56,20 +57,23 @@ class TableSettings(Settings):
     @field_validator("partition_by")
     @classmethod
     def _partitions(cls, given: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if given is None:
-            return None
-        found = tuple(map(PartitionField.parse, given))
-        check_partitions(found)
-        return tuple(map(str, found))
+        return _spell(given, PartitionField.parse, check_partitions)
 
     @field_validator("sort_by")
     @classmethod
     def _order(cls, given: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if given is None:
-            return None
-        found = tuple(map(SortColumn.parse, given))
-        check_order(found)
-        return tuple(map(str, found))
+        return _spell(given, SortColumn.parse, check_order)
+
+
+def _spell(
+    given: tuple[str, ...] | None, parse: Callable[[str], _Part], check: Callable[[tuple[_Part, ...]], None]
+) -> tuple[str, ...] | None:
+    """Return the parts of a layout as cdcflow writes them."""
+    if given is None:
+        return None
+    found = tuple(map(parse, given))
+    check(found)
+    return tuple(map(str, found))
 
 
 class MergeTables(TableSettings):
@@ -87,7 +91,7 @@ class Upkeep(Settings):
     """With `merge.every` a table is also maintained after this number of merges that changed it; `0`: by time alone."""
     budget: Seconds = 60.0
     """Maximum time for maintenance after a merge; the tables that waited longest come first, the others after a later
-    merge. The merge process of `cdcflow run` takes at most `merge.every` at a time, and half a second at least."""
+    merge. The merge process of `cdcflow run` begins no further step after `merge.every`, or after half a second."""
     compact: bool = True
     """Combine small files, and rewrite files with many dead rows."""
     cluster: bool = False

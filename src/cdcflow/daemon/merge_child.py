@@ -200,8 +200,8 @@ class MergeLoop:
 
 
 def with_short_upkeep(settings: Config) -> Config:
-    """Settings with which maintenance delays the next merge by about an interval at most, instead of by all that is due
-    at once: several tables are due after the same number of merges. What remains is done after the next ones."""
+    """Settings with which maintenance begins no further step after an interval, instead of doing all that is due at
+    once: several tables are due after the same number of merges. What remains is done after the next ones."""
     upkeep = settings.merge.upkeep
     budget_s = min(upkeep.budget, max(settings.merge.every or 0.0, UPKEEP_LEAST_S))
     merge = settings.merge.model_copy(update={"upkeep": upkeep.model_copy(update={"budget": budget_s})})

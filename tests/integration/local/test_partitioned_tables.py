@@ -36,7 +36,7 @@ from cdcflow.tables.paths import table_path
 
 COLUMNS: dict[str, Any] = {"id": "int64", "created_at": "timestamp[us]", "region": "string", "v": "int32"}
 ORDERS = make_table("orders", **COLUMNS)
-BESIDE = make_table("beside", id="int64")
+OTHER = make_table("other", id="int64")
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ class Orders:
         self.shape = ORDERS
         self.rows: dict[int, dict[str, Any]] = {}
         log.state(ORDERS)
-        log.state(BESIDE)
+        log.state(OTHER)
 
     def put(self, ids: Sequence[int], **values: Any) -> None:
         """Insert rows or update all of their values."""
@@ -68,7 +68,7 @@ class Orders:
             op = "u" if n in self.rows else "c"
             self.rows[n] = {"id": n, **{name: f(n) if callable(f) else f for name, f in values.items()}}
             steps.append((self.shape, op, self.rows[n]))
-        self.log.segment([(BESIDE, "c", {"id": self.log.next_offset}), *steps])
+        self.log.segment([(OTHER, "c", {"id": self.log.next_offset}), *steps])
 
     def merge(self, *partitions: str, sort_by: Sequence[str] = (), table_format: str = "iceberg") -> MergeReport:
         return local.merge(

@@ -176,9 +176,9 @@ class ChunkChoice:
         `holding`: live transactions already wait for this window. `live`: some arrived since it was opened.
 
         A smaller chunk is not always a quicker one: each has its round trips to the source, and a busy machine may let
-        any read wait. If the size followed every measurement, it would end at one unit and stay there, and a backfill
-        that takes minutes would take days. So the rows of a chunk may take as long as opening the table does, which
-        transactions wait for in any case; and the fastest of the latest chunks counts, but none grows after a slow one.
+        any read wait. If the size followed every measurement, it would end at one unit and stay there. So the rows of a
+        chunk may take as long as opening the table does, which transactions wait for in any case; and the fastest of
+        the latest chunks counts, but none grows after a slow one.
         """
         known, work = self._backlog.progress.tables[read.chunk.table], self._backlog.work[read.chunk.table]
         work.quiet = 0 if holding else work.quiet + 1

@@ -15,7 +15,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cdcflow.errors import ConfigurationError
 from cdcflow.model.file_layout import FileLayout, PartitionField, SortColumn
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import TableId
@@ -23,7 +22,7 @@ from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import ModeRules
 from cdcflow.tables.merge.policy import TablePolicy
 from cdcflow.tables.merge.refusals import CannotFollow, setting
-from cdcflow.tables.merge.target import FormatColumn, Target
+from cdcflow.tables.merge.target import FormatColumn, Target, check_version
 
 LAYOUT_PROPERTY = "cdcflow.layout"
 LAYOUT_VERSION = 1
@@ -72,12 +71,7 @@ class RecordedLayout:
         if text is None:
             return cls()
         value = json.loads(text)
-        if value["version"] > LAYOUT_VERSION:
-            raise ConfigurationError(
-                f"the table was written by a newer cdcflow (version {value['version']} of its layout)",
-                remedy="merge with that cdcflow or a newer one",
-                runbook="newer-format",
-            )
+        check_version(value["version"], LAYOUT_VERSION, "layout")
         layout = FileLayout(
             tuple(map(PartitionField.parse, value["partition_by"])), tuple(map(SortColumn.parse, value["sort_by"]))
         )

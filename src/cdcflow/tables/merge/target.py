@@ -10,6 +10,20 @@ from cdcflow.errors import ConfigurationError
 TARGET_VERSION = 2
 
 
+def check_version(found: int, latest: int, what: str) -> None:
+    """Check that this cdcflow knows the version of a property of a table. `what`: the property's content.
+
+    Raises:
+        ConfigurationError: a newer cdcflow wrote it.
+    """
+    if found > latest:
+        raise ConfigurationError(
+            f"the table was written by a newer cdcflow (version {found} of its {what})",
+            remedy="merge with that cdcflow or a newer one",
+            runbook="newer-format",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
     """A column of a current-state table. `type` is Spark's text for it.
@@ -84,12 +98,7 @@ class Target:
         ConfigurationError when a newer cdcflow wrote it.
         """
         value = json.loads(text)
-        if value["version"] > TARGET_VERSION:
-            raise ConfigurationError(
-                f"the table was written by a newer cdcflow (version {value['version']} of its description)",
-                remedy="merge with that cdcflow or a newer one",
-                runbook="newer-format",
-            )
+        check_version(value["version"], TARGET_VERSION, "description")
         columns = [TargetColumn(*column) for column in value["columns"]]
         columns += [replace(TargetColumn(*column), added=True) for column in value.get("adding", ())]
         return cls(
