@@ -25,6 +25,7 @@ from cdcflow.capture.interleave.messages import (
     Chunk,
     ChunkRead,
     Committed,
+    KnownRows,
     MarkSeen,
     Planned,
     RowsCompared,
@@ -135,9 +136,10 @@ class ModelSource:
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
         return Preview(())
 
-    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+    def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
         found = []
-        for table, version in known.items():
+        for table, rows in known.items():
+            version = rows.version
             now = str(self._database.tables[table].version)
             if version != now and not self._faults.fills_unsaid:
                 found.append(RowVersion(table, version, now, version is not None))

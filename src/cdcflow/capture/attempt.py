@@ -45,7 +45,7 @@ from cdcflow.capture.ports.source import Source
 from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.capture.reread import StoredOrders
 from cdcflow.capture.shadow import Shadow
-from cdcflow.capture.source_polls import SourceLooks, row_versions
+from cdcflow.capture.source_polls import SourceLooks, known_rows
 from cdcflow.capture.source_tasks import SourceTasks
 from cdcflow.capture.spaced_positions import SpacedPositions
 from cdcflow.capture.spans import OnSpan
@@ -206,7 +206,7 @@ class Attempt:
             self._take_requests()
         # A statement may have changed rows while nothing was captured, and the order to read them again may not have
         # been durable when the last attempt ended. The version they were read at is durable.
-        self._handle(self._source.compare_rows(row_versions(self._machine.progress)))
+        self._handle(self._source.compare_rows(known_rows(self._machine.progress)))
         self._began_at_cut = self._recording.checkpoint.cut
 
     def _ordered_tables(self, names: tuple[str, ...]) -> tuple[TableId, ...]:

@@ -38,6 +38,7 @@ from cdcflow.capture.interleave.messages import (
     ChunkRead,
     Committed,
     Input,
+    KnownRows,
     MarkSeen,
     RowsCompared,
     RowsFilled,
@@ -244,7 +245,7 @@ class Shadow:
             with self._lock:
                 self._number += 1
                 token = Token(f"{self._prefix} {self._number}")
-            plan = chunks.plan(table, sample.generation).plan
+            plan = chunks.plan(table, 0).plan
             found = chunks.read_chunk(
                 Chunk(table, sample.generation, 1, plan, None, 1, token, "keys", sample.key, single_connection=True)
             )
@@ -273,7 +274,7 @@ class Shadow:
         known = self._progress.tables.get(sample.table.id)
         if known is None or (known.generation, known.row_version) != (sample.generation, sample.row_version):
             return None
-        return source.compare_rows({sample.table.id: sample.row_version})
+        return source.compare_rows({sample.table.id: KnownRows(sample.generation, sample.row_version)})
 
     def _read_again(self, sample: _Sample) -> None:
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
-from cdcflow.capture.interleave.messages import Input, SnapshotTaken
+from cdcflow.capture.interleave.messages import Input, KnownRows, SnapshotTaken
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.source import Source
@@ -64,13 +64,11 @@ class SourceLooks:
             now = {(t.id, t.incarnation) for t in self._source.tables()}
             if now != {(t.id, t.incarnation) for t in self._tables}:
                 raise TablesChanged
-            return self._source.compare_rows(row_versions(self._progress()))
+            return self._source.compare_rows(known_rows(self._progress()))
         return None
 
 
-def row_versions(progress: Progress) -> dict[TableId, str | None]:
-    """The row versions of tables whose rows were read, are being read, or will be read.
-
-    A version may be unknown (None).
-    """
-    return {t: p.row_version for t, p in progress.tables.items() if p.state == "done" or p.active}
+def known_rows(progress: Progress) -> dict[TableId, KnownRows]:
+    """The versions of the rows of tables that were read, are being read, or will be read."""
+    read = {t: p for t, p in progress.tables.items() if p.state == "done" or p.active}
+    return {t: KnownRows(p.generation, p.row_version) for t, p in read.items()}

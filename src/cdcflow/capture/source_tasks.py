@@ -7,6 +7,7 @@ window and continues; only a contradiction in cdcflow itself ends the attempt.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from cdcflow.capture.interleave.messages import (
@@ -82,8 +83,9 @@ class SourceTasks:
 
     def _run(self, task: SourceTask) -> Input | None:
         match task:
-            case PlanTable(table, generation):
-                return self._chunks.plan(table, generation)
+            case PlanTable(table, generation, keys_only):
+                planned = self._chunks.plan(table, 0 if keys_only else generation)
+                return replace(planned, generation=generation)
             case WriteMark(token, reads):
                 self._chunks.write_mark(token)
                 self._give(MarkWritten(token))
@@ -110,7 +112,7 @@ def _of_backfill(reason: str, table: TableId) -> str:
 
 def _table_of(task: SourceTask) -> TableId | None:
     match task:
-        case PlanTable(table, _):
+        case PlanTable(table):
             return table
         case ReadChunk(chunk):
             return chunk.table

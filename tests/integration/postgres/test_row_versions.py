@@ -7,6 +7,8 @@ import pytest
 from tests.servers.postgres import Database
 from tests.support.postgres.controlled_source import Capture, table_id
 
+from cdcflow.capture.interleave.messages import KnownRows
+
 pytestmark = pytest.mark.postgres
 
 T = table_id("public.t")
@@ -131,20 +133,20 @@ def test_row_version_shows_which_statements_changed_rows(database: Database, cap
     )
     capture.prepare()
     known = capture.plan("public.t").row_version
-    assert capture.source.compare_rows({T: known}).found == ()
+    assert capture.source.compare_rows({T: KnownRows(1, known)}).found == ()
     found = {}
     for statement in STATEMENTS:
         with database.connect(autocommit=True) as session:
             session.execute("SET timezone = 'UTC'")
             for part in statement.split("; "):
                 session.execute(part)
-        for version in capture.source.compare_rows({T: known}).found:
+        for version in capture.source.compare_rows({T: KnownRows(1, known)}).found:
             assert (version.table, version.known) == (T, known)
             found[statement] = version.changed
             known = version.now
     assert {statement: found.get(statement, False) for statement in STATEMENTS} == STATEMENTS
     database.execute("DROP TABLE t")
-    assert capture.source.compare_rows({T: known}).found == ()
+    assert capture.source.compare_rows({T: KnownRows(1, known)}).found == ()
 
 
 def test_statement_that_changes_no_value_is_no_reason_to_read_a_table_again(
@@ -163,7 +165,7 @@ def test_statement_that_changes_no_value_is_no_reason_to_read_a_table_again(
     with database.connect(autocommit=True) as session:
         for statement in HARMLESS.strip().splitlines():
             session.execute(statement.encode())
-            for version in capture.source.compare_rows({T: known}).found:
+            for version in capture.source.compare_rows({T: KnownRows(1, known)}).found:
                 assert not version.changed, statement
                 known = version.now
         with pytest.raises(
@@ -182,7 +184,7 @@ def test_generated_column_that_becomes_an_ordinary_one_was_published_before_sinc
     capture.prepare()
     known = capture.plan("public.t").row_version
     database.execute("ALTER TABLE t ALTER g DROP EXPRESSION")
-    (version,) = capture.source.compare_rows({T: known}).found
+    (version,) = capture.source.compare_rows({T: KnownRows(1, known)}).found
     assert version.changed is (int(str(database.execute("SHOW server_version_num")[0][0])) < 180000)
 
 
@@ -190,6 +192,6 @@ def test_table_of_an_older_log_is_compared_from_now_on(database: Database, captu
     """Reading every table again after an upgrade of cdcflow would be for nothing."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture.prepare()
-    (version,) = capture.source.compare_rows({T: None, table_id("public.gone"): None}).found
+    (version,) = capture.source.compare_rows({T: KnownRows(1, None), table_id("public.gone"): KnownRows(1, None)}).found
     assert (version.known, version.changed) == (None, False)
-    assert capture.source.compare_rows({T: version.now}).found == ()
+    assert capture.source.compare_rows({T: KnownRows(1, version.now)}).found == ()

@@ -17,6 +17,7 @@ from cdcflow.capture.interleave.messages import (
     Chunk,
     ChunkRead,
     Committed,
+    KnownRows,
     MarkSeen,
     Planned,
     RowsCompared,
@@ -91,7 +92,7 @@ class Small:
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()
 
-    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+    def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
         return RowsCompared(())
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:

@@ -17,6 +17,7 @@ from cdcflow.capture.interleave.messages import (
     Chunk,
     ChunkRead,
     Committed,
+    KnownRows,
     Planned,
     RowsCompared,
     Visibility,
@@ -124,7 +125,7 @@ class Tape:
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
         return Preview(())
 
-    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+    def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
         return RowsCompared(())
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:

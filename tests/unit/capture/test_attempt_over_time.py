@@ -17,7 +17,7 @@ from cdcflow.capture import attempt as attempts
 from cdcflow.capture import log_writes
 from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.interleave.limits import Limits
-from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Input, RowsCompared
+from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Input, KnownRows, RowsCompared
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.errors import RightMissing, SinkUnavailable, SourceUnavailable
@@ -47,7 +47,7 @@ class Source(Small):
     def __init__(self, *tables: Any) -> None:
         super().__init__(*tables)
         self.looks = 0
-        self.compared: list[dict[TableId, str | None]] = []
+        self.compared: list[dict[TableId, KnownRows]] = []
         self.closed: list[str] = []
         self.left: Sequence[Finding] = ()
 
@@ -62,7 +62,7 @@ class Source(Small):
         self.looks += 1
         return super().tables()
 
-    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+    def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
         self.compared.append(dict(known))
         return RowsCompared(())
 
@@ -241,7 +241,7 @@ def test_row_versions_are_compared_of_tables_that_were_or_will_be_read() -> None
     }
     on = Stage(Source(ORDERS, ITEMS), progress=Progress(known))
     on.begin()
-    assert on.source.compared == [{ORDERS.id: "7", ITEMS.id: None}]
+    assert on.source.compared == [{ORDERS.id: KnownRows(1, "7"), ITEMS.id: KnownRows(1, None)}]
 
 
 def test_journal_is_rolled_once_for_a_merge_that_waits_for_its_rows() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import closing
 from queue import SimpleQueue
 
+import pytest
 from tests.support.polling import PATIENCE_S
 
 from cdcflow.capture.interleave.messages import (
@@ -15,11 +16,12 @@ from cdcflow.capture.interleave.messages import (
     Input,
     MarkWritten,
     Planned,
+    PlanTable,
     ReadChunk,
     Visibility,
     WriteMark,
 )
-from cdcflow.capture.source_tasks import SourceTasks
+from cdcflow.capture.source_tasks import SourceTask, SourceTasks
 from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
@@ -37,7 +39,7 @@ class Recording:
         self._refuses_marks = refuses_marks
 
     def plan(self, table: TableId, generation: int) -> Planned:
-        self.done.append(f"plan {table.name}")
+        self.done.append(f"plan {table.name} {generation}")
         return Planned(table, generation, "plan", 1, 1, Table(table, 1, (), ()))
 
     def write_mark(self, token: Token) -> None:
@@ -66,7 +68,7 @@ def chunk_of(name: str) -> Chunk:
     return Chunk(TableId("public", name), 1, 1, "plan", None, size=10, low=LOW)
 
 
-def answers_of(source: Recording, task: WriteMark, count: int) -> list[Input]:
+def answers_of(source: Recording, task: SourceTask, count: int) -> list[Input]:
     """The first answers to one task."""
     waker: SimpleQueue[None] = SimpleQueue()
     with closing(SourceTasks(source, 4, lambda: waker.put(None))) as tasks:
@@ -95,3 +97,12 @@ def test_nothing_is_read_for_a_mark_that_could_not_be_written() -> None:
     answers = answers_of(source, WriteMark(LOW, (ReadChunk(chunk_of("orders")),)), 1)
     assert answers == [ChunkFailed(None, "the connection was reset", retry=True)]
     assert source.done == []
+
+
+@pytest.mark.parametrize(("keys_only", "begun"), [(False, 3), (True, 0)])
+def test_plan_for_keys_begins_no_generation_at_the_source(keys_only: bool, begun: int) -> None:
+    """Its rows stay those of the version at which the whole table was read; the machine knows its own number."""
+    source = Recording()
+    (planned,) = answers_of(source, PlanTable(TableId("public", "orders"), 3, keys_only), 1)
+    assert isinstance(planned, Planned)
+    assert (source.done, planned.generation) == ([f"plan orders {begun}"], 3)

@@ -47,10 +47,10 @@ SHAPE = Shape(("id", "a"))
 SEEN = XidSnapshot(1, 1)
 
 
-def machine(limits: Limits | None = None) -> Interleave:
+def machine(limits: Limits | None = None, progress: Progress | None = None) -> Interleave:
     return Interleave(
         epoch=Epoch(1),
-        checkpoint=Checkpoint(position=position_of(0)),
+        checkpoint=Checkpoint(position=position_of(0), progress=(progress or Progress({})).to_json()),
         tables={ORDERS: SHAPE},
         limits=limits or Limits(),
         delivered=np.empty(0, np.uint64),
@@ -297,9 +297,23 @@ def test_table_with_only_keys_left_stays_at_the_version_that_it_was_read_at(
     reading = Backlog(Progress({ORDERS: done}), {ORDERS: SHAPE}, Limits(), Offset(7), {})
     reading.read_keys(ORDERS, Keys((1, 2)), Offset(7))
     assert reading.progress.tables[ORDERS].keys_since == 7
-    assert plan(reading) == PlanTable(ORDERS, 1)
+    assert plan(reading) == PlanTable(ORDERS, 1, keys_only=True)
     assert ChunkChoice(reading).accept_plan(replace(planned(ORDERS), row_version=now)) == "taken"
     assert reading.progress.tables[ORDERS].row_version == version
     chunk = ChunkChoice(reading).chunk(ORDERS, Token("1/1/low"))
     assert chunk is not None
     assert (chunk.kind, chunk.keys) == ("keys", Keys((1, 2)))
+
+
+def test_change_that_only_the_stream_showed_counts_at_any_version_of_the_progress() -> None:
+    """A poll was quicker, and the progress has a later version than the one that the stream compared with. A poll's own
+    answer is dropped: the next poll compares again."""
+    done = TableProgress("done", 1, Offset(1), SHAPE.incarnation, row_version="b")
+    reading = machine(progress=Progress({ORDERS: done}))
+    shown = RowVersion(ORDERS, "a", "c", changed=True)
+    assert told(reading.step(RowsCompared((shown,)))) == []
+    assert "table to be read again" in told(reading.step(RowsFilled(ORDERS, position_of(2), shown)))
+    assert reading.progress.tables[ORDERS].generation == 2
+    unchanged = replace(shown, changed=False)
+    assert told(reading.step(RowsFilled(ORDERS, position_of(2), unchanged))) == []
+    assert told(reading.step(RowsFilled(GONE, position_of(2), replace(shown, table=GONE)))) == []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cdcflow.capture.interleave.messages import RowVersion
+from cdcflow.capture.interleave.messages import KnownRows, RowVersion
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import Relid
 from cdcflow.sources.postgres.rewrites import NO_KEY, CatalogVersion, PrimaryKey, RowVersions, versions
@@ -49,6 +49,10 @@ class Server:
             return [row for row in self.keys if row[0] in wanted]
         rows: Any = self.files if "tree" in sql else self.types if "used" in sql else self.columns
         return [row for row in rows if row[0] in wanted]
+
+
+def rows(version: str | None, generation: int = 1) -> KnownRows:
+    return KnownRows(generation, version)
 
 
 def found(server: Server, *oids: int) -> dict[int, CatalogVersion]:
@@ -113,13 +117,16 @@ class Stage:
         given: Any = self.catalog
         self.versions = RowVersions(given)
 
-    def take(self, oid: int, table: TableId) -> str | None:
+    def take(self, oid: int, table: TableId, generation: int = 1) -> str | None:
         given: Any = self.server
-        return self.versions.take(given, Relid(oid, table))
+        return self.versions.take(given, Relid(oid, table), generation)
 
     def rewrite(self) -> None:
         """Another file and other columns of t."""
         self.server.files[0] = (10, 10, 101, 7, False)
+
+    def rewrite_more(self) -> None:
+        self.server.files[0] = (10, 10, 104, 6, False)
 
     def move(self) -> None:
         """Another file alone: VACUUM FULL."""
@@ -138,14 +145,14 @@ def test_tables_whose_rows_changed_are_reported_and_those_with_a_new_version_too
     """The first are read again, for the others the new version is stored; an unchanged version is not reported."""
     on = Stage()
     t, u = (found(on.server, oid)[oid].to_json() for oid in (10, 20))
-    assert on.versions.compare({T: t, U: u}).found == ()
+    assert on.versions.compare({T: rows(t), U: rows(u)}).found == ()
     assert on.catalog.asked == ["comparing the versions of tables"]
     on.move()
     moved = found(on.server, 10)[10].to_json()
-    assert on.versions.compare({T: t, U: u}).found == (RowVersion(T, t, moved, False),)
+    assert on.versions.compare({T: rows(t), U: rows(u)}).found == (RowVersion(T, t, moved, False),)
     on.rewrite()
     rewritten = found(on.server, 10)[10].to_json()
-    assert on.versions.compare({T: t, U: u}).found == (RowVersion(T, t, rewritten, True),)
+    assert on.versions.compare({T: rows(t), U: rows(u)}).found == (RowVersion(T, t, rewritten, True),)
     assert on.server.asked == [], "the numbers of the tables were known"
 
 
@@ -155,12 +162,12 @@ def test_a_table_without_a_version_gets_one_by_its_name() -> None:
     t = found(on.server, 10)[10].to_json()
     newer = t.replace('"version":1', '"version":2')
     u = found(on.server, 20)[20].to_json()
-    assert on.versions.compare({T: newer, U: None}).found == (
+    assert on.versions.compare({T: rows(newer), U: rows(None)}).found == (
         RowVersion(T, newer, t, False),
         RowVersion(U, None, u, False),
     )
     assert on.server.asked == [(["public", "public"], ["t", "u"])]
-    assert on.versions.compare({TableId("public", "gone"): None}).found == ()
+    assert on.versions.compare({TableId("public", "gone"): rows(None)}).found == ()
     on.catalog.asked.clear()
     assert on.versions.compare({}).found == ()
     assert on.catalog.asked == [], "nothing to ask"
@@ -170,15 +177,16 @@ def test_what_was_compared_is_what_the_stream_is_compared_with() -> None:
     """A table that is to be read again is not known until it is planned."""
     on = Stage()
     t = found(on.server, 10)[10].to_json()
-    on.versions.compare({T: t})
+    on.versions.compare({T: rows(t)})
     on.rewrite()
     now = found(on.server, 10)[10].to_json()
     assert on.versions.changed_version(10, 0) == RowVersion(T, t, now, True)
     assert on.versions.changed_version(10, 0) is None, "it is reported once"
     assert on.catalog.asked[1:] == ["comparing the version of public.t"]
-    on.versions.compare({T: now})
+    on.versions.compare({T: rows(now)})
     assert on.versions.changed_version(10, 0) is None, "the same"
-    on.versions.compare({T: t})
+    on.rewrite_more()
+    assert [version.changed for version in on.versions.compare({T: rows(now)}).found] == [True]
     assert on.versions.changed_version(10, 0) is None, "reported by the comparison already"
     on.server.files[0] = (10, 10, 103, 8, False)
     assert on.versions.changed_version(10, 0) is None, "nor is the next statement: all of it is still to be read"
@@ -207,15 +215,15 @@ def test_a_column_that_is_dropped_is_remembered_for_messages_from_before() -> No
     assert not told.changed
     assert on.catalog.columns_before(10) == (("17", "", "-19"), ("17", "", ""))
     assert on.versions.changed_version(10, 0) is None, "it is reported once"
-    assert on.versions.compare({T: told.now}).found == ()
+    assert on.versions.compare({T: rows(told.now)}).found == ()
     again = Stage()
     again.server.columns[2] = (10, 0, True)
-    (compared,) = again.versions.compare({T: before}).found
+    (compared,) = again.versions.compare({T: rows(before)}).found
     assert compared.now == told.now
     assert again.catalog.columns_before(10) == (("17", "", "-19"), ("17", "", ""))
     assert CatalogVersion.from_json(compared.now).was == (("17", "", "-19"),)
     later = Stage()
-    later.versions.compare({T: compared.now})
+    later.versions.compare({T: rows(compared.now)})
     assert later.catalog.columns_before(10)[0] == ("17", "", "-19")
     for n in range(6):  # columns are created and dropped one after another
         later.server.columns.insert(3 + n, (10, 23, True))
@@ -237,7 +245,7 @@ def test_message_with_unknown_columns_has_the_table_read_again() -> None:
     assert on.versions.changed_version(10, 0) is None
     on.catalog.uncertain.add(30)
     assert on.versions.changed_version(30, 0) is None, "a table that is not read is not reported"
-    assert not on.catalog.uncertain
+    assert on.catalog.uncertain == {30}, "its next message after it is read counts"
 
 
 def test_another_file_alone_is_no_reason_and_is_not_remembered() -> None:
@@ -318,9 +326,9 @@ def test_changed_key_is_a_reason_once_a_message_does_not_describe_its_columns() 
     assert (found.known, found.changed) == (told.now, True)
     later = Stage()
     later.server.keys[0] = (10, False, 950, 951, [1, 3])
-    assert later.versions.compare({T: told.now}).found == ()
+    assert later.versions.compare({T: rows(told.now)}).found == ()
     later.catalog.untold.add(10)
-    assert later.versions.compare({T: told.now}).found == (RowVersion(T, told.now, told.now, True),)
+    assert later.versions.compare({T: rows(told.now)}).found == (RowVersion(T, told.now, told.now, True),)
     later.take(10, T)
     told = later.versions.changed_version(10, 0)
     assert told is not None
@@ -337,9 +345,9 @@ def test_message_that_is_sent_before_its_transaction_is_visible_is_remembered() 
     assert (told.known, told.changed) == (before, False)
     assert on.versions.changed_version(10, 0) is None, "it is reported once"
     later = Stage()
-    assert later.versions.compare({T: told.now}).found == (), "the key is still the same"
+    assert later.versions.compare({T: rows(told.now)}).found == (), "the key is still the same"
     later.server.keys[0] = (10, False, 950, 951, [1, 3])
-    (compared,) = later.versions.compare({T: told.now}).found
+    (compared,) = later.versions.compare({T: rows(told.now)}).found
     assert compared.changed
     taken = later.take(10, T)
     assert taken is not None
@@ -353,7 +361,7 @@ def test_changed_key_of_a_table_with_full_identity_is_a_reason_at_once() -> None
         on.server.keys[0] = (10, then, 900, 901, [1])
         known = on.take(10, T)
         on.server.keys[0] = (10, now, None, None, None)
-        (compared,) = on.versions.compare({T: known}).found
+        (compared,) = on.versions.compare({T: rows(known)}).found
         assert compared.changed
 
 
@@ -365,7 +373,7 @@ def test_a_key_stays_the_same_while_its_constraint_or_its_file_does() -> None:
         on.server.keys[0] = (10, True, 900, 901, [1])
         known = on.take(10, T)
         on.server.keys[0] = (10, True, constraint, file, [1])
-        (compared,) = on.versions.compare({T: known}).found
+        (compared,) = on.versions.compare({T: rows(known)}).found
         assert compared.changed is not same
     without = CatalogVersion(10, {}, ("17",), {}, is_full=True)
     assert CatalogVersion.from_json(without.to_json()) == without
@@ -375,3 +383,59 @@ def test_a_key_stays_the_same_while_its_constraint_or_its_file_does() -> None:
     parted = CatalogVersion(10, {}, ("17",), {}, key=PrimaryKey(1, 0, (1,)))
     assert CatalogVersion(10, {}, ("17",), {}, key=PrimaryKey(2, 0, (1,))).has_other_key(parted)
     assert CatalogVersion.from_json(parted.to_json()) == parted
+
+
+def test_poll_that_answers_during_the_streams_question_takes_nothing_from_its_answer() -> None:
+    """The stream and a poll compare a table at the same time: the columns of a message stay uncertain."""
+    on = Stage()
+    before = on.take(10, T)
+    on.server.columns[0] = (10, 0, True)
+
+    def polled() -> None:
+        on.catalog.meanwhile = lambda: None
+        assert [version.changed for version in on.versions.compare({T: rows(before)}).found] == [False]
+
+    on.catalog.meanwhile = polled
+    on.catalog.uncertain.add(10)
+    shown = on.versions.changed_version(10, 0)
+    assert shown is not None
+    assert shown.changed
+
+
+def test_poll_that_began_before_the_plan_does_not_replace_the_plans_version() -> None:
+    """It was slow: a column that was dropped since must be remembered, or messages from before count as certain."""
+    for polled in (rows(None), rows(None, 0), rows('{"version":2}')):
+        on = Stage()
+        on.take(10, T)
+        on.server.columns[0] = (10, 0, True)
+        on.versions.compare({T: polled})
+        assert on.catalog.columns_before(10) == (("17", "", "-19"),)
+    on = Stage()
+    first = on.take(10, T)
+    on.server.columns[0] = (10, 0, True)
+    on.take(10, T, 2)
+    on.versions.compare({T: rows(first)})
+    assert on.catalog.columns_before(10) == (("", "", "-19"),), "the rows are those of the second generation"
+
+
+def test_plan_that_begins_no_generation_leaves_the_version_of_the_rows() -> None:
+    """A row is read by its key, or a comparison reads its copy; nor does a late plan of an earlier generation."""
+    on = Stage()
+    on.take(10, T, 2)
+    on.server.columns[0] = (10, 0, True)
+    for generation in (0, 1):
+        assert on.take(10, T, generation) is not None
+        assert on.catalog.columns_before(10) == (("17", "", "-19"),)
+    on.take(10, T, 3)
+    assert on.catalog.columns_before(10) == (("", "", "-19"),)
+
+
+def test_table_that_is_not_known_yet_stays_uncertain() -> None:
+    """It is planned, and its next message has it read again."""
+    on = Stage()
+    on.catalog.uncertain.add(10)
+    assert on.versions.changed_version(10, 0) is None
+    on.take(10, T)
+    shown = on.versions.changed_version(10, 0)
+    assert shown is not None
+    assert shown.changed

@@ -58,7 +58,7 @@ class ChunkChoice:
             work.forget_keys()
             self._backlog.set(table, replace(known, since=next_offset))
         work.planning, work.planned_after = True, delivered.ids()
-        return PlanTable(table, known.generation)
+        return PlanTable(table, known.generation, keys_only=known.keys_since is not None)
 
     def unseen_by(self, planned: Planned) -> Uint64s:
         """The transactions delivered before the plan was requested that it did not see.

@@ -156,12 +156,12 @@ class Interleave:
             case RowsFilled(table, _, None):
                 self._rows_changed(table)
             case RowsFilled(_, _, RowVersion() as version):
-                self._compare_version(version)
+                self._compare_version(version, is_shown_again=not version.changed)
             case RowsIncomplete(table, keys, _):
                 self._rows_incomplete(table, keys)
             case RowsCompared(found):
                 for version in found:
-                    self._compare_version(version)
+                    self._compare_version(version, is_shown_again=True)
             case Tick(now_us):
                 self._windows.tick(now_us)
             case MarkWritten(mark):
@@ -185,10 +185,12 @@ class Interleave:
 
     # ── the source ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _compare_version(self, version: RowVersion) -> None:
+    def _compare_version(self, version: RowVersion, *, is_shown_again: bool) -> None:
+        """`is_shown_again`: the next check of the catalog shows it, too. What only the stream showed counts even if
+        the version in the progress has changed."""
         known = self._backlog.get(version.table)
-        if known is None or known.row_version != version.known:
-            return  # planned again since then
+        if known is None or (known.row_version != version.known and is_shown_again):
+            return  # planned again since then, or another comparison was quicker
         if version.changed:
             self._rows_changed(version.table)
         # A change of rows may have left the version the same: a partition that was added, written to, and dropped.

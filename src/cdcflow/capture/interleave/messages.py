@@ -158,13 +158,21 @@ class RowsIncomplete:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownRows:
+    """What the progress has of a table's rows: the generation that reads them, and the row version at which it does
+    (None: unknown)."""
+
+    generation: int
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class RowVersion:
     """The row version of a table in the source's catalog (`now`), compared with `known` (None:
 
     nothing to compare with).
 
-    `changed`: rows that were read at `known` have other values now, and no log records the change. It counts only while
-    `known` is the version in the table's progress.
+    `changed`: rows that were read at `known` have other values now, and no log records the change.
     """
 
     table: TableId
@@ -175,7 +183,8 @@ class RowVersion:
 
 @dataclass(frozen=True, slots=True)
 class RowsCompared:
-    """Result of a catalog check: the tables whose `row_version` has changed."""
+    """Result of a catalog check: the tables whose `row_version` has changed. A version counts only while its `known` is
+    the version in the table's progress: what the check found, the next one finds, too."""
 
     found: tuple[RowVersion, ...]
 
@@ -462,8 +471,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class PlanTable:
+    """`keys_only`: the table's rows were read already, and only keys are read by this plan."""
+
     table: TableId
     generation: int
+    keys_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from cdcflow.capture.interleave.messages import RowsCompared
+from cdcflow.capture.interleave.messages import KnownRows, RowsCompared
 from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
@@ -151,9 +151,9 @@ class Source(Protocol):
         """
         ...
 
-    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
-        """Compare the current rows of tables with the `row_version` at which they were read (None: unknown). Tables
-        whose version is unchanged, or that were dropped, are not in the result.
+    def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
+        """Compare the current rows of tables with the version at which they were read. Tables whose version is
+        unchanged, or that were dropped, are not in the result.
 
         A source whose log reports every statement that changes rows finds nothing. May be called from any thread.
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cdcflow.capture.interleave.messages import RowsCompared, RowVersion
+from cdcflow.capture.interleave.messages import KnownRows, RowsCompared, RowVersion
 from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
@@ -150,12 +150,13 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
         there = {t.id: t.incarnation for t in self._describe(self._select(None))}
         return {t: "it is another table now" for t, incarnation in captured.items() if there.get(t) != incarnation}
 
-    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+    def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
         if self._database.rewrites_known_by == "log":
             return RowsCompared(())  # the log contains the statements themselves
         found = []
         with self._database.changed:
-            for table, then in known.items():
+            for table, rows in known.items():
+                then = rows.version
                 there = self._database.tables.get(table)
                 now = None if there is None else row_version(self._database, there)
                 if now is not None and now != then:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdcflow.capture.interleave.messages import RowsCompared
+from cdcflow.capture.interleave.messages import KnownRows, RowsCompared
 from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
@@ -304,7 +304,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
     def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
         self._shape_of = shape_of
 
-    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+    def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
         return RowsCompared(())  # the binary log contains the statements themselves
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:

@@ -134,7 +134,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         parts_at_once: int,
         look_up: Callable[[TableId], Relid],
         beat: Callable[[Connection], None],
-        take_version: Callable[[Connection, Relid], str | None],
+        take_version: Callable[[Connection, Relid, int], str | None],
         prefix: str,
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
     ) -> None:
@@ -168,7 +168,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
             )
         shape = describe_all(connection, [entry], self._policy)[0].table
         # Before the files are pinned: what a statement does in between is then found later, never missed.
-        version = self._take_version(connection, rel)
+        version = self._take_version(connection, rel, generation)
         plan = _pin_plan(connection, rel.oid, entry.leaves if rel.kind == "p" else (rel,))
         return Planned(
             table=table,

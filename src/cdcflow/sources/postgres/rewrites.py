@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cdcflow.capture.interleave.messages import RowsCompared, RowVersion
+from cdcflow.capture.interleave.messages import KnownRows, RowsCompared, RowVersion
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import Catalog, Relid, Words, word_of
 from cdcflow.sources.postgres.connection import Connection
@@ -269,13 +269,28 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the stream compares a table's rows with: the version (as text) that generation `generation` reads them at,
+    with what was observed since."""
+
+    table: TableId
+    generation: int
+    text: str
+
+
 class RowVersions:
-    """Takes versions when tables are planned, and compares with them when there is a reason. Thread-safe."""
+    """Takes versions when tables are planned, and compares with them when there is a reason. Thread-safe.
+
+    Three threads meet here: one plans, one polls the catalog, and one reads the stream. The stream's version of a table
+    is replaced by the plan of a later generation, and by a poll only if the poll began with that same version: a poll
+    that was slow knows less. Otherwise the stream would take a message for one from after the change.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._lock = threading.Lock()
-        self._known: dict[int, tuple[TableId, str]] = {}
+        self._known: dict[int, _Known] = {}
         catalog.columns_before = self._columns_before
         catalog.key_before = self._key_before
 
@@ -290,20 +305,22 @@ class RowVersions:
     def _version(self, oid: int) -> CatalogVersion | None:
         with self._lock:
             known = self._known.get(oid)
-        return None if known is None else CatalogVersion.from_json(known[1])
+        return None if known is None else CatalogVersion.from_json(known.text)
 
-    def take(self, connection: Connection, rel: Relid) -> str | None:
-        """The version of a table that is about to be planned; None when it is gone."""
+    def take(self, connection: Connection, rel: Relid, generation: int) -> str | None:
+        """The version of a table that is about to be planned; None when it is gone. `generation` 0: its rows stay those
+        of the generation that has read them."""
         found = versions(connection, [rel.oid]).get(rel.oid)
         text = None if found is None else found.to_json()
         with self._lock:
-            if text is not None:
-                self._known[rel.oid] = rel.id, text
+            known = self._known.get(rel.oid)
+            if text is not None and generation and (known is None or known.generation <= generation):
+                self._known[rel.oid] = _Known(rel.id, generation, text)
         return text
 
-    def compare(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+    def compare(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
         """See `cdcflow.ports.Source.compare_rows`."""
-        before = {table: _read(text) for table, text in known.items()}
+        before = {table: _read(rows.version) for table, rows in known.items()}
 
         def ask(connection: Connection) -> dict[TableId, CatalogVersion]:
             oids = {table: version.oid for table, version in before.items() if version is not None}
@@ -319,13 +336,19 @@ class RowVersions:
                 version = version if then is None else version.after(then)
                 text = version.to_json()
                 changed = then is not None and (version.changed_since(then) or self._decoded_otherwise(version))
-                if changed:
-                    self._known.pop(version.oid, None)
-                else:
-                    self._known[version.oid] = table, text
-                if changed or text != known[table]:
-                    compared.append(RowVersion(table, known[table], text, changed))
+                if self._is_latest(version.oid, known[table]):
+                    if changed:
+                        self._known.pop(version.oid, None)
+                    else:
+                        self._known[version.oid] = _Known(table, known[table].generation, text)
+                if changed or text != known[table].version:
+                    compared.append(RowVersion(table, known[table].version, text, changed))
         return RowsCompared(tuple(compared))
+
+    def _is_latest(self, oid: int, polled: KnownRows) -> bool:
+        """Whether a poll that began with these rows knows as much as the stream."""
+        known = self._known.get(oid)
+        return known is None or known.generation < polled.generation or known.text == polled.version
 
     def changed_version(self, oid: int, partition: int) -> RowVersion | None:
         """The version of a table that the stream has just described, if its rows must be read again (returned once), or
@@ -334,12 +357,12 @@ class RowVersions:
         `partition` is one that the table has according to the stream (0 if it reported none). A partition that was
         added and removed left rows in the log, but is in no catalog.
         """
-        uncertain = not partition and self._catalog.take_uncertain(oid)
         with self._lock:
             known = self._known.get(oid)
         if known is None:
             return None
-        table, text = known
+        uncertain = not partition and self._catalog.take_uncertain(oid)
+        table, text = known.table, known.text
         then = CatalogVersion.from_json(text)
         if partition and (oid in then.files or partition in then.files):
             return None
@@ -360,7 +383,7 @@ class RowVersions:
                 if changed:
                     del self._known[oid]
                 else:
-                    self._known[oid] = table, now_text
+                    self._known[oid] = replace(known, text=now_text)
         return RowVersion(table, text, now_text, changed)
 
     def _decoded_otherwise(self, version: CatalogVersion) -> bool:

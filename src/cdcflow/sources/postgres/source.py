@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdcflow.capture.interleave.messages import RowsCompared
+from cdcflow.capture.interleave.messages import KnownRows, RowsCompared
 from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
@@ -303,7 +303,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         finally:
             self._connector.discard(connection)
 
-    def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
+    def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
         return self._row_versions.compare(known)
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cdcflow.capture.interleave.messages import Chunk
+from cdcflow.capture.interleave.messages import Chunk, KnownRows
 from cdcflow.capture.ports.source import Prepared
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.position import Checkpoint, Epoch, Token
@@ -35,7 +35,7 @@ class ServiceScenarios(Scenarios):
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
-            known = {source_kit.table: chunks.plan(source_kit.table, 1).row_version}
+            known = {source_kit.table: KnownRows(1, chunks.plan(source_kit.table, 1).row_version)}
             source_kit.execute("UPDATE items SET name = 'b' WHERE id = 1")
             assert not source.compare_rows({}).found
             assert not any(version.changed for version in source.compare_rows(known).found)
