@@ -31,6 +31,7 @@ from cdcflow.tables.local import file_rewrites, row_changes
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import DeltaLog
 from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.file_keys import KnownKeys
 from cdcflow.tables.local.iceberg import IcebergTable
 from cdcflow.tables.local.row_changes import RowChanges
 from cdcflow.tables.local.session import DuckSession
@@ -83,6 +84,7 @@ def few_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 3)
     monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)
+    monkeypatch.setattr(row_changes, "KNOWN", KnownKeys(at_once=SEED % 2 == 0))
 
 
 def run(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any
@@ -358,6 +358,13 @@ class DeltaTable(FileTable[File]):
             return Touched(file.size, 1, 0)
         return Touched(file.size, self._count(file), int(file.vector["cardinality"]))
 
+    def deleted_rows(self, file: File) -> Numbers:
+        return vectors.deleted_numbers(self._folder, file.vector)
+
+    def content_of(self, file: File, column: str) -> Hashable:
+        field = next(f for f in self._fields if f["name"] == column)
+        return str(self._folder.place_of(name_of(file))), file.size, _physical(field)
+
     def open_file(self, file: File) -> ScannedFile:
         name = name_of(file)
         place = self._folder.place_of(name)
@@ -367,7 +374,7 @@ class DeltaTable(FileTable[File]):
         return ScannedFile(
             rows,
             *_schemas(self._log.metadata["schemaString"]),
-            partial(vectors.deleted_numbers, self._folder, file.vector),
+            partial(self.deleted_rows, file),
             place,
             opened.fetch,
         )

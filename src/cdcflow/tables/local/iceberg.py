@@ -457,6 +457,12 @@ class IcebergTable(FileTable[FileScanTask]):
             return [None] * len(files)
         return [_bounds(file, field.field_id, field.field_type) for file in files]
 
+    def deleted_rows(self, file: FileScanTask) -> Numbers:
+        return self._deletes.of(self._table, file)
+
+    def content_of(self, file: FileScanTask, column: str) -> Hashable:
+        return file.file.file_path, self.size_of(file), self._table.schema().find_field(column).field_id
+
     def open_file(self, file: FileScanTask) -> ScannedFile:
         if file.file.file_format != FileFormat.PARQUET:
             raise HandOver("it has files of another format than Parquet")
@@ -470,8 +476,7 @@ class IcebergTable(FileTable[FileScanTask]):
         ids = [str(field.field_id).encode() for field in self._table.schema().fields]
         # No file has a column with this name.
         held = pa.schema([f.with_name(names.get(id_, f"\0{id_!r}")) for f, id_ in zip(schema, ids, strict=True)])
-        deleted = partial(self._deletes.of, self._table, file)
-        return ScannedFile(opened, schema, held, deleted, file.file.file_path, access.fetch)
+        return ScannedFile(opened, schema, held, partial(self.deleted_rows, file), file.file.file_path, access.fetch)
 
     def replace(
         self,

@@ -2,7 +2,8 @@
 
     plan     find the files that may have rows with one of the range's keys, by the bounds that the format keeps
     load     load the rows with one of the keys into a DuckDB table, each with its file and its number there; of the
-             other columns only those that the statement needs
+             other columns only those that the statement needs. Where a key is one whole number, a file that is needed
+             for the second time is indexed, and its keys are not read again (`file_keys`)
     fold     run the statement that Spark would run, on that table
     commit   write a file with the current rows, and mark changed and deleted rows in their old files; files that are
              small or have many deleted rows are rewritten (`replacing`). All in one commit with cdcflow's position
@@ -24,14 +25,14 @@ from typing import Any, Generic
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.file_keys import KNOWN, FileKeys, keys_table, read_keys
 from cdcflow.tables.local.file_rewrites import Touched
-from cdcflow.tables.local.scan import NONE, Ends, Numbers, RowGroup
+from cdcflow.tables.local.scan import NONE, Ends, Int64s, Numbers, RowGroup, places_of
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.local.table_files import File, TableFiles
 from cdcflow.tables.merge import reduce, statement
@@ -196,19 +197,54 @@ class RowChanges(Generic[File]):
         schema = self._own_names_free()
         small = self._table.small_files(there)
         read = [name for name in schema.names if name in columns or name in keys.names or name == OFFSET]
-        within = self._within({n: there[n] for n in chosen}, keys, read)
+        indexed = {n: index for n in chosen if (index := self._index_of(there[n], keys)) is not None}
+        within = self._within({n: there[n] for n in chosen if n not in indexed}, keys, read)
         numbers = [*chosen, *sorted(small - set(chosen))]
         places: dict[int, _LoadedFile] = {}
         parts = [_with_places(schema.empty_table(), schema, 0, NONE)]
         for number, n in enumerate(numbers):
-            with self._table.open_file(there[n]) as rows:
-                found = rows.find(within.get(n, []), keys.names, keys.pick)
-                places[number] = _LoadedFile(len(rows), rows.deleted_rows, found)
-                if len(found):
-                    parts.append(_with_places(rows.take(found, read), schema, number, found))
+            if n in indexed:
+                places[number], rows = self._find_indexed(there[n], indexed[n], keys, read)
+            else:
+                places[number], rows = self._find_read(there[n], within.get(n, []), keys, read)
+            if rows is not None:
+                parts.append(_with_places(rows, schema, number, places[number].found))
         name = self._table.session.take("standing", pa.concat_tables(parts))
         again = frozenset(number for number, n in enumerate(numbers) if n in small)
         return _Picked(name, [there[n] for n in numbers], places, again)
+
+    def _index_of(self, file: File, keys: Keys) -> FileKeys | None:
+        """Return the index of a file if it has one, by the only column of the keys."""
+        return None if keys.ascending is None else KNOWN.get(self._table.content_of(file, keys.first))
+
+    def _find_indexed(
+        self, file: File, index: FileKeys, keys: Keys, columns: Sequence[str]
+    ) -> tuple[_LoadedFile, pa.Table | None]:
+        """Find the rows of a file with one of the keys by its index, and return these columns of them."""
+        assert keys.ascending is not None  # noqa: S101 - only such keys are indexed
+        gone = self._table.deleted_rows(file)
+        found = index.find(keys.ascending, gone)
+        place = _LoadedFile(len(index), gone, found.numbers)
+        if not len(found.numbers):
+            return place, None
+        if set(columns) == {keys.first, OFFSET}:
+            return place, keys_table(found, keys.first, [self._table.schema.field(name) for name in columns])
+        with self._table.open_file(file) as rows:
+            return place, rows.take(found.numbers, columns)
+
+    def _find_read(
+        self, file: File, groups: Sequence[RowGroup], keys: Keys, columns: Sequence[str]
+    ) -> tuple[_LoadedFile, pa.Table | None]:
+        """The same by reading these row groups of the file."""
+        with self._table.open_file(file) as rows:
+            if groups and keys.ascending is not None:
+                content = self._table.content_of(file, keys.first)
+                index = KNOWN.offer(content, len(rows), lambda: read_keys(rows, keys.first))
+                if index is not None:
+                    return self._find_indexed(file, index, keys, columns)
+            found = rows.find(groups, keys.names, keys.pick)
+            place = _LoadedFile(len(rows), rows.deleted_rows, found)
+            return place, rows.take(found, columns) if len(found) else None
 
     def _within(self, files: Mapping[int, File], keys: Keys, columns: Sequence[str]) -> dict[int, list[RowGroup]]:
         """Return the row groups of some files that may have a row with one of the keys.
@@ -413,14 +449,19 @@ class Keys:
         return self.names[0]
 
     @cached_property
-    def _numbers(self) -> NDArray[np.int64] | None:
+    def _numbers(self) -> Int64s | None:
         """The values of the first column, ascending and unique; `None` if they are not whole numbers of 64 bits."""
         if not pa.types.is_signed_integer(self._type):
             return None
         first = f"c{self._at[0]}"
         sql = f"SELECT DISTINCT {first} FROM {self._changes} WHERE {first} IS NOT NULL ORDER BY 1"  # noqa: S608  cdcflow's own
-        found: NDArray[np.int64] = self._session.arrow(sql).column(0).cast(pa.int64()).to_numpy()
+        found: Int64s = self._session.arrow(sql).column(0).cast(pa.int64()).to_numpy()
         return found
+
+    @property
+    def ascending(self) -> Int64s | None:
+        """The keys, ascending and unique; `None` unless each is one whole number of 64 bits."""
+        return self._numbers if len(self.names) == 1 else None
 
     def near(self, ends: Sequence[Ends | None]) -> list[int]:
         """Return the indexes of the bounds of the first column that include one of the keys, or that are unknown."""
@@ -445,7 +486,7 @@ class Keys:
 
     def pick(self, rows: pa.Table) -> Numbers:
         """Return the numbers, in any order, of the rows that have one of the keys; `rows` has the key's columns."""
-        if len(self.names) == 1 and (keys := self._numbers) is not None:
+        if (keys := self.ascending) is not None:
             return _numbers_with(rows.column(0).cast(pa.int64()), keys)
         named = [f"k{n}" for n in range(len(self.names))]
         given = rows.rename_columns(named).append_column("n", pa.array(np.arange(len(rows))))
@@ -455,14 +496,11 @@ class Keys:
         return found
 
 
-def _numbers_with(column: pa.ChunkedArray, keys: NDArray[np.int64]) -> Numbers:
+def _numbers_with(column: pa.ChunkedArray, keys: Int64s) -> Numbers:
     """Return the numbers of the rows that have one of the keys, which are ascending."""
     if not column.null_count and np.all((values := column.to_numpy())[1:] >= values[:-1]):
         # As a first load and maintenance write a file: then its size does not matter.
-        first, end = np.searchsorted(values, keys), np.searchsorted(values, keys, "right")
-        counts = end - first
-        before = np.cumsum(counts) - counts
-        return np.repeat(first - before, counts) + np.arange(counts.sum())
+        return places_of(values, keys)
     same_key = pc.is_in(column, value_set=pa.array(keys), skip_nulls=True)
     found: Numbers = pc.indices_nonzero(same_key).to_numpy().astype(np.int64)
     return found

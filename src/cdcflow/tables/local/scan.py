@@ -27,6 +27,8 @@ from cdcflow.tables.job.failures import reading
 Numbers = NDArray[np.int64]
 """Numbers of rows in a file, ascending and unique."""
 
+Int64s = NDArray[np.int64]
+
 NONE: Numbers = np.array([], np.int64)
 
 Ends = tuple[Any, Any]
@@ -227,6 +229,23 @@ class ScannedFile:
             begin, end = ends[group.number]
             parts.append(self.read([group], columns).take(pa.array(numbers[begin:end] - group.first)))
         return pa.concat_tables(parts)
+
+
+def places_of(ascending: Int64s, keys: Int64s) -> Numbers:
+    """Return the indexes, ascending, of the values that are among `keys`. Both are ascending; `keys` are unique."""
+    first, end = np.searchsorted(ascending, keys), np.searchsorted(ascending, keys, "right")
+    counts = end - first
+    before = np.cumsum(counts) - counts
+    return np.repeat(first - before, counts) + np.arange(counts.sum())
+
+
+def is_among(numbers: Numbers, listed: Numbers) -> NDArray[np.bool_]:
+    """Return for each of `numbers` whether it is in `listed`, which is ascending."""
+    if not len(listed):
+        return np.zeros(len(numbers), bool)
+    at = np.minimum(np.searchsorted(listed, numbers), len(listed) - 1)
+    found: NDArray[np.bool_] = listed[at] == numbers
+    return found
 
 
 def rename_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -118,6 +118,14 @@ class TableFiles(ABC, Generic[File]):
         """Return how much of it is deleted."""
 
     @abstractmethod
+    def deleted_rows(self, file: File) -> Numbers:
+        """Return the numbers of its deleted rows."""
+
+    @abstractmethod
+    def content_of(self, file: File, column: str) -> Hashable:
+        """Return what identifies its values in a column, whatever the column is called now."""
+
+    @abstractmethod
     def read(self, file: File, columns: Sequence[str]) -> pa.Table:
         """Return these columns of a file's rows that are not deleted, with the table's types."""
 

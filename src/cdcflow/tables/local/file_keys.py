@@ -1,0 +1,180 @@
+"""Where the keys are in the files of tables, kept by a process that merges repeatedly.
+
+Files never change, so a file's keys are read once, and a later merge finds the rows to change without reading the file.
+Only keys of one whole number, which most are. A file is indexed the second time its keys are needed: a single merge
+reads each file once anyway (docs/decisions/0036).
+
+Large indexes are in temporary files without a name, which end with the process, and are mapped into memory: the kernel
+can take their pages back.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.model.table import OFFSET
+from cdcflow.tables.local.scan import Int64s, Numbers, RowGroup, ScannedFile, is_among, places_of
+
+BYTES_MAX = 2 << 30
+"""At most this many bytes of indexes are kept. A file that has no room is read at each merge."""
+
+IN_MEMORY_BYTES_MAX = 1 << 20
+"""A larger index is in a temporary file."""
+
+UNUSED_S = 60.0
+"""An index that was not used for this time makes room for others: its file was replaced, or its table is quiet."""
+
+SEEN_MAX = 10_000
+"""How many files without an index are remembered as read once."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """Rows of a file with one of some keys: their numbers in the file, ascending, their keys and offsets."""
+
+    numbers: Numbers
+    keys: Int64s
+    offsets: Int64s
+
+
+class FileKeys:
+    """The keys of a file's rows in ascending order, each with the row's number and offset.
+
+    `numbers` None: the rows are in the order of their keys.
+    """
+
+    def __init__(self, keys: Int64s, offsets: Int64s, numbers: Int64s | None, memory: mmap.mmap | None = None) -> None:
+        self._keys, self._offsets, self._numbers, self._memory = keys, offsets, numbers, memory
+        self.bytes = keys.nbytes + offsets.nbytes + (0 if numbers is None else numbers.nbytes)
+
+    def __len__(self) -> int:
+        """Return how many rows the file has, including deleted ones."""
+        return len(self._keys)
+
+    def find(self, keys: Int64s, deleted: Numbers) -> FoundRows:
+        """Return the rows with one of these keys, which are ascending, without the deleted rows."""
+        places = places_of(self._keys, keys)
+        numbers = places if self._numbers is None else self._numbers[places]
+        if len(numbers):
+            if self._numbers is not None:
+                order = np.argsort(numbers)
+                numbers, places = numbers[order], places[order]
+            lives = ~is_among(numbers, deleted)
+            numbers, places = numbers[lives], places[lives]
+        found = FoundRows(numbers, self._keys[places], self._offsets[places])
+        if self._memory is not None:
+            self._memory.madvise(mmap.MADV_DONTNEED)
+        return found
+
+
+def read_keys(file: ScannedFile, key: str) -> FileKeys | None:
+    """Read the keys of a file's rows. None: some rows have no key or no offset."""
+    rows = len(file)
+    memory = _map_file(3 * 8 * rows) if 3 * 8 * rows > IN_MEMORY_BYTES_MAX else None
+    keys, offsets, numbers = (
+        np.frombuffer(memory, np.int64, rows, 8 * rows * n) if memory is not None else np.empty(rows, np.int64)
+        for n in range(3)
+    )
+    for group in file.groups:
+        found = _read_group(file, group, key)
+        if found is None:
+            return None
+        keys[group.first : group.first + group.rows], offsets[group.first : group.first + group.rows] = found
+    if np.all(keys[1:] >= keys[:-1]):
+        return FileKeys(keys, offsets, None, memory)
+    numbers[:] = np.argsort(keys, kind="stable")
+    keys[:], offsets[:] = keys[numbers], offsets[numbers]
+    return FileKeys(keys, offsets, numbers, memory)
+
+
+def _read_group(file: ScannedFile, group: RowGroup, key: str) -> tuple[Int64s, Int64s] | None:
+    rows = file.read([group], [key, OFFSET])
+    if any(column.null_count for column in rows.columns):
+        return None
+    keys, offsets = (column.cast(pa.int64()).to_numpy() for column in rows.columns)
+    return keys, offsets
+
+
+def _map_file(size: int) -> mmap.mmap:
+    with tempfile.TemporaryFile(prefix="cdcflow-keys-") as file:
+        file.truncate(size)
+        return mmap.mmap(file.fileno(), size)
+
+
+@dataclass(slots=True)
+class _Used:
+    keys: FileKeys | None
+    at: float
+
+
+class KnownKeys:
+    """The indexes of files, by whatever identifies a file and its key column. Thread-safe."""
+
+    def __init__(
+        self, bytes_max: int = BYTES_MAX, clock: Callable[[], float] = time.monotonic, *, at_once: bool = False
+    ) -> None:
+        """`at_once`: a file is indexed the first time."""
+        self._bytes_max, self._clock, self._at_once = bytes_max, clock, at_once
+        self._lock = threading.Lock()
+        self._seen: dict[Hashable, None] = {}
+        self._used: dict[Hashable, _Used] = {}
+        self._bytes = 0
+
+    def get(self, file: Hashable) -> FileKeys | None:
+        """Return a file's index; None if it has none."""
+        with self._lock:
+            found = self._used.get(file)
+            if found is None:
+                return None
+            found.at = self._clock()
+            return found.keys
+
+    def offer(self, file: Hashable, rows: int, read: Callable[[], FileKeys | None]) -> FileKeys | None:
+        """Have a file of this number of rows indexed by `read` if this is the second time, and there is room."""
+        size = 3 * 8 * rows
+        with self._lock:
+            if file in self._used:
+                return self._used[file].keys
+            if file not in self._seen and not self._at_once:
+                self._seen[file] = None
+                if len(self._seen) > SEEN_MAX:
+                    del self._seen[next(iter(self._seen))]
+                return None
+            self._make_room(size)
+            if self._bytes + size > self._bytes_max:
+                return None
+        keys = read()
+        with self._lock:
+            self._seen.pop(file, None)
+            self._used[file] = _Used(keys, self._clock())
+            self._bytes += 0 if keys is None else keys.bytes
+        return keys
+
+    def _make_room(self, size: int) -> None:
+        """Forget unused indexes, the longest unused first, while there is no room."""
+        if self._bytes + size <= self._bytes_max:
+            return
+        before = self._clock() - UNUSED_S
+        for file, used in sorted(self._used.items(), key=lambda item: item[1].at):
+            if used.at > before or self._bytes + size <= self._bytes_max:
+                return
+            del self._used[file]
+            self._bytes -= 0 if used.keys is None else used.keys.bytes
+
+
+KNOWN = KnownKeys()
+"""Those of this process."""
+
+
+def keys_table(found: FoundRows, key: str, columns: Sequence[pa.Field]) -> pa.Table:
+    """Return the keys and offsets of rows as a table with these columns, in this order."""
+    values = {key: found.keys, OFFSET: found.offsets}
+    return pa.table([pa.array(values[f.name]).cast(f.type) for f in columns], schema=pa.schema(columns))
