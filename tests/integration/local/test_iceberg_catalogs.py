@@ -28,6 +28,7 @@ from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local import file_rewrites, iceberg_commits
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.iceberg_catalogs import TableCatalog
+from cdcflow.tables.merge.policy import Mode
 from cdcflow.tables.paths import Warehouse, table_path
 
 ORDERS = make_table("orders", schema="shop", id="int64", item="string")
@@ -129,14 +130,17 @@ def test_no_class_that_a_table_names_is_imported(
 def test_histories_of_tables_give_what_the_fold_gives(
     tmp_path: Path, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a source does to a table, also tables that are removed from the catalog and built again."""
+    """Whatever a source does to a table, also tables that are removed from the catalog and built again; and whatever
+    partitions and order it has."""
     monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 3)
     monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     log = HandLog(tmp_path / "log")
-    made = Histories(range(SEED, SEED + 6), log, ["current", "current", "soft_delete", "append"])
+    modes: list[Mode] = ["current", "current", "soft_delete", "append"]
+    made = Histories(range(SEED, SEED + 6), log, modes, with_layouts="iceberg")
     for _ in range(2):
         made.write_round()
         made.move_away(lambda table: NamedTable(lake, table))
+        made.lay_out()
         report = local.merge(log.root, lake, table_format="iceberg", policies=made.policies)
         made.check(report, lambda table: rows_of(lake, table.id))
 

@@ -31,6 +31,7 @@ from cdcflow.tables.job.maintenance import UpkeepPolicy, upkeep
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.merge.policy import Mode
 from cdcflow.tables.paths import Warehouse
 
 ORDERS = make_table("orders", schema="shop", id="int64", item="string")
@@ -97,16 +98,18 @@ def test_next_process_resumes_where_the_first_ended(hand_log: HandLog, lake: War
 def test_histories_of_tables_give_what_the_fold_gives(
     first: int, tmp_path: Path, object_server: ObjectServer, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a source does to a table; rows are marked in files that are read by ranges."""
+    """Whatever a source does to a table, partitioned or not; rows are marked in files that are read by ranges."""
     monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 3)
     monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     log = HandLog(tmp_path / "log")
-    made = Histories(range(SEED + first, SEED + first + 8), log, ["current", "current", "soft_delete", "append"])
+    modes: list[Mode] = ["current", "current", "soft_delete", "append"]
+    made = Histories(range(SEED + first, SEED + first + 8), log, modes, with_layouts="iceberg")
     with catalog_of("sql", "", postgres) as catalog:
         lake = lake_of(object_server, catalog, f"iceberg-{next(_buckets)}")
         for _ in range(2):
             made.write_round()
             made.move_away(lambda table: NamedTable(lake, table))
+            made.lay_out()
             report = merge(log, lake, policies=made.policies)
             made.check(report, lambda table: rows_of(lake, table.id))
 
