@@ -15,12 +15,12 @@ from bench.harness import Budget, Failed, tell
 
 NAMES = (
     "drain", "catchup", "backfill", "executors", "load", "latency", "transaction", "growth", "restart", "writer",
-    "kafka", "publish", "tokafka", "kafkalatency", "merge", "mergelatency", "fresh", "tables", "verify", "log",
-    "mysql.drain", "mysql.backfill", "mysql.memory",
+    "kafka", "publish", "tokafka", "kafkalatency", "merge", "mergelatency", "fresh", "freshrate",
+    "tables", "verify", "log", "mysql.drain", "mysql.backfill", "mysql.memory",
 )  # fmt: skip
 SOURCES = Path(__file__).parent.parent / "src"
 QUICK = ("drain", "catchup", "backfill", "latency")
-LONG = ("fresh",)
+LONG = ("fresh", "freshrate")
 """They take hours, and run only if they are named."""
 
 

@@ -64,6 +64,7 @@ class Party:
             cwd=Path(__file__).parent.parent,
             env=environment,
         )
+        self.pid = self._process.pid
 
     def ask(self, do: str, **more: object) -> dict[str, Any]:
         """Run this; returns its seconds, CPU seconds and Spark jobs, and its result.

@@ -36,7 +36,7 @@ BENCHES = (
         "to-kafka",
         "kafka-latency",
     ),
-    *("mysql.drain", "mysql.backfill", "mysql.memory", "merge", "fresh", "tables", "verify", "log"),
+    *("mysql.drain", "mysql.backfill", "mysql.memory", "merge", "fresh", "fresh-rate", "tables", "verify", "log"),
 )
 """The order in which results are shown."""
 

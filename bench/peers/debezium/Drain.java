@@ -27,7 +27,8 @@ import org.apache.kafka.connect.source.SourceRecord;
  * <p>Arguments: FORMAT CHANGES [option=value ...]. FORMAT is `connect` (records as objects, the quickest), `json`
  * (Debezium's default, each with its schema) or `json-plain` (without). Every option is the engine's, but
  * `bench.times=FILE` writes a line `id nanoseconds` for each change when it reached the consumer, on the machine's
- * monotonic clock, and `bench.close=true` closes the engine in good order, so that its files say where it came to.
+ * monotonic clock, `bench.close=true` closes the engine in good order, so that its files say where it came to, and
+ * `bench.seconds` is the longest that a run may take (900).
  *
  * <p>Options with `bench.producer.` before them are a KafkaProducer's. With one of them, and a format of JSON, records go
  * into their topics, and count when the brokers have acknowledged them. A batch is on its way while the engine makes the
@@ -229,6 +230,7 @@ public final class Drain {
     }
     String timesFile = (String) options.remove("bench.times");
     boolean close = "true".equals(options.remove("bench.close"));
+    String secondsMax = (String) options.remove("bench.seconds");
     if (timesFile != null) {
       ids = new long[(int) expected];
       times = new long[(int) expected];
@@ -243,7 +245,7 @@ public final class Drain {
             : format.equals("connect") ? asObjects(options) : asJson(options);
     long startedNs = System.nanoTime();
     Executors.newSingleThreadExecutor().execute((Runnable) engine);
-    if (!DONE.await(900, TimeUnit.SECONDS) || failed || seen < expected) {
+    if (!DONE.await(secondsMax == null ? 900 : Long.parseLong(secondsMax), TimeUnit.SECONDS) || failed || seen < expected) {
       System.err.println("saw " + seen + " of " + expected + " changes");
       Runtime.getRuntime().halt(1);
     }
