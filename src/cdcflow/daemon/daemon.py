@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,8 @@ from cdcflow.http.operations import operation_of
 from cdcflow.log.maintenance import state_files
 
 LOOK_EVERY_S = 2.0
+PROBLEMS_WITHIN_S = 3.0
+"""`cdcflow status` waits ten seconds for its answer."""
 
 
 def run(
@@ -147,17 +151,37 @@ def problems(config: Config) -> list[dict[str, object]]:
 
 
 class Problems:
-    """The result of `problems`, computed again after two seconds: following a backfill queries it often."""
+    """The result of `problems`, computed again after two seconds: following a backfill queries it often.
+
+    A log in Kafka or a source that does not answer delays no caller: after `PROBLEMS_WITHIN_S` the previous result
+    counts. Any thread may call it.
+    """
 
     def __init__(self, in_use: Callable[[], Config]) -> None:
         self._in_use = in_use
         self._found: Sequence[object] = ()
-        self._asked_at = -60.0
+        self._lock = threading.Lock()
+        self._latest: Future[Sequence[object]] | None = None
+        self._due_at = 0.0
 
     def now(self) -> Sequence[object]:
-        if time.monotonic() - self._asked_at >= LOOK_EVERY_S:
-            self._found, self._asked_at = problems(self._in_use()), time.monotonic()
+        with self._lock:
+            if self._latest is None or (self._latest.done() and time.monotonic() >= self._due_at):
+                self._latest = Future()
+                threading.Thread(target=self._compute, args=(self._latest,), name="problems", daemon=True).start()
+            latest = self._latest
+        with contextlib.suppress(TimeoutError):
+            self._found = latest.result(PROBLEMS_WITHIN_S)
         return self._found
+
+    def _compute(self, result: Future[Sequence[object]]) -> None:
+        try:
+            found = problems(self._in_use())
+        except BaseException as error:  # noqa: BLE001  the caller gets it
+            result.set_exception(error)
+        else:
+            self._due_at = time.monotonic() + LOOK_EVERY_S
+            result.set_result(found)
 
 
 def answering(
