@@ -49,7 +49,7 @@ class Area:
     @property
     def note(self) -> str:
         """How to read the plot."""
-        better = "higher" if self.unit.endswith("rows/s") else "lower"
+        better = "higher" if self.unit.endswith(("rows/s", "changes/s")) else "lower"
         return f"{better} is better; {'logarithmic' if self.is_logarithmic else 'linear'} scale"
 
 
@@ -58,6 +58,8 @@ def _with(*peers: str | tuple[str, str]) -> tuple[Column, ...]:
     named = [(peer, peer) if isinstance(peer, str) else peer for peer in peers]
     return (Column("cdcflow"), *(Column(title, peer=name) for title, name in named))
 
+
+_FRESH = "5 tables of 5 M rows"
 
 AREAS = (
     Area(
@@ -187,6 +189,28 @@ AREAS = (
         is_logarithmic=True,
     ),
     Area(
+        "freshness",
+        "From a commit until a plain reader sees it, at 10,000 changes per second: seconds at p99",
+        "s p99",
+        tuple(
+            Case(f"{title} in a {place}", "fresh", f"{name} in a {place}, {_FRESH}, 10,000 changes/s, 30 min")
+            for title, name in (("Delta", "delta"), ("Iceberg", "iceberg"))
+            for place in ("folder", "store")
+        ),
+        _with("the aim"),
+    ),
+    Area(
+        "freshness-rate",
+        "The highest rate of changes that plain readers see within three seconds at p99",
+        "changes/s",
+        tuple(
+            Case(f"{title} in a folder", "fresh-rate", f"{name} in a folder, {_FRESH}, p99 at most 3 s for 10 min")
+            for title, name in (("Delta", "delta"), ("Iceberg", "iceberg"))
+        ),
+        _with(("Debezium and MERGE by Spark", "Debezium JSON, a stream's MERGE")),
+        is_logarithmic=True,
+    ),
+    Area(
         "reading",
         "From a commit to the end of the first read_live that shows it: seconds at p99",
         "s p99",
@@ -212,6 +236,11 @@ AREAS = (
         is_logarithmic=True,
     ),
 )
+
+
+def measured(lines: Sequence[Line]) -> list[Area]:
+    """The areas with figures in the results. A new area is defined before it is measured."""
+    return [area for area in AREAS if figures(area, lines)]
 
 
 def figures(area: Area, lines: Sequence[Line]) -> dict[tuple[str, str], float]:

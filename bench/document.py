@@ -20,6 +20,7 @@ RECORDED = RESULTS / "recorded.json"
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- figures{name}: written by make bench-docs -->", "<!-- end of figures -->"
 TOGETHER = {
+    "fresh": ("fresh", "fresh-rate"),
     "kafka": ("kafka", "publish", "to-kafka", "kafka-latency"),
     "mysql": ("mysql.drain", "mysql.backfill", "mysql.memory"),
 }
@@ -73,6 +74,7 @@ def block(lines: Sequence[Line]) -> str:
     for bench in dict.fromkeys(line.bench for line in lines):
         parts.append(f"## {bench}\n")
         parts += [f"![{plot.alt}](plots/{plot.name}.svg)\n" for plot in plots.of(lines) if plot.bench == bench]
+        parts += [f"![{alt}](plots/{path.name})\n" for path, alt in plots.over_time(bench).items()]
         here = [line for line in lines if line.bench == bench]
         parts.append(_table([line for line in here if line.target]))
         parts.append(_table([line for line in here if not line.target]))

@@ -65,6 +65,16 @@ def of(lines: Sequence[Line]) -> list[Plot]:
     return [plot for plot in _PLOTS if _of(plot, lines)]
 
 
+def over_time(bench: str) -> dict[Path, str]:
+    """The plots that a bench draws itself while it runs, with a text for each: figures over the minutes of a run."""
+    if bench != "fresh":
+        return {}
+    return {
+        path: f"{path.stem.replace('-', ', ')}: seconds from commit to seen over time; lower is better; linear scale"
+        for path in sorted(ALL.glob("fresh-*.svg"))
+    }
+
+
 def draw(lines: Sequence[Line], directory: Path = ALL) -> list[Path]:
     """Draw every case of the lines that have figures; returns the written files."""
     directory.mkdir(parents=True, exist_ok=True)

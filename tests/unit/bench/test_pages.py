@@ -47,16 +47,21 @@ def test_the_short_page_is_short_and_counts_the_targets_rightly() -> None:
 
 def test_every_area_has_all_its_figures() -> None:
     """A case that was renamed in a bench would silently leave an empty row."""
-    for area in AREAS:
-        values = areas.figures(area, document.of_areas(STORED))
+    lines = document.of_areas(STORED)
+    benches = {line.bench for line in lines}
+    assert [a.name for a in AREAS if {c.bench for c in a.cases} & benches] == [a.name for a in areas.measured(lines)]
+    for area in areas.measured(lines):
+        values = areas.figures(area, lines)
         assert {case.label for case in area.cases} == {case for case, _ in values}
         assert {column.title for column in area.columns} == {title for _, title in values}
 
 
 def test_every_plot_is_shown_and_explains_how_to_read_it() -> None:
     """Whether a long bar is good, and whether it is twice as long as another, is not guessed."""
-    shown = {document.PAGE.parent / "plots" / f"{area.name}.svg": document.PAGE for area in AREAS}
+    measured = areas.measured(document.of_areas(STORED))
+    shown = {document.PAGE.parent / "plots" / f"{area.name}.svg": document.PAGE for area in measured}
     shown |= {plots.ALL / f"{plot.name}.svg": RESULTS / f"{plot.bench}.md" for plot in plots.of(STORED)}
+    shown |= dict.fromkeys(plots.over_time("fresh"), RESULTS / "fresh.md")
     assert {*plots.PLOTS.glob("*"), *plots.ALL.glob("*")} == set(shown)
     for plot, page in shown.items():
         assert f"](plots/{plot.name})" in page.read_text()
