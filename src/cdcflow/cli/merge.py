@@ -53,7 +53,7 @@ def merge(
     send_structlog_to(sys.stderr)  # stdout is for the report
     leave_interrupts_out()
     daemon = merging_daemon(settings)
-    merged = prepare_merge(settings, say, say_progress)
+    merged = prepare_merge(settings, say, say_progress, repeats=pause_s is not None)
     if pause_s is None:
         report = merged() if daemon is None else wait_for_turn(merged)
         tell(report, json=json)

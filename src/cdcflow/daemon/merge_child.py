@@ -163,7 +163,7 @@ class MergeLoop:
                 self._reports.send(state="waiting")
                 return False
             check_writable(warehouse_places(self._settings))
-            self._merge = prepare_merge(with_short_upkeep(self._settings), self._say, self._watch)
+            self._merge = prepare_merge(with_short_upkeep(self._settings), self._say, self._watch, repeats=True)
         self._news.clear()
         self._reports.send(state="merging")
         report = self._merge()

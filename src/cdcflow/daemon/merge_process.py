@@ -28,15 +28,16 @@ TURN_WITHIN_S = 60.0
 TURN_EVERY_S = 0.1
 
 
-def prepare_merge(settings: Config, say: Say, watch: Watch) -> Merge:
+def prepare_merge(settings: Config, say: Say, watch: Watch, *, repeats: bool = False) -> Merge:
     """A function that merges once, and may be called again and again. Spark is imported and started when needed.
 
-    `say` gets a text before each long step, `watch` each table whose merge begins.
+    `say` gets a text before each long step, `watch` each table whose merge begins. `repeats`: it is called again and
+    again, so that maintenance can work during the next merges.
 
     Raises:
         ConfigurationError: there is no log, or an engine's packages are not installed.
     """
-    return write_result(settings, send_spans(settings, _prepare(settings, say, watch)))
+    return write_result(settings, send_spans(settings, _prepare(settings, say, watch, repeats=repeats)))
 
 
 def has_log(settings: Config) -> bool:
@@ -71,7 +72,7 @@ def wait_for_turn(merge: Merge) -> MergeReport:
             time.sleep(TURN_EVERY_S)
 
 
-def _prepare(settings: Config, say: Say, watch: Watch) -> Merge:
+def _prepare(settings: Config, say: Say, watch: Watch, *, repeats: bool) -> Merge:
     from cdcflow import wiring
 
     log, policies = settings.log, wiring.policies(settings)
@@ -97,7 +98,7 @@ def _prepare(settings: Config, say: Say, watch: Watch) -> Merge:
                 spark, wiring.tier(settings), place, table_format=chosen.format, watch=watch, policies=policies
             )
 
-        return _maintain(settings, seal_and_merge, wiring.engines(settings, spark))
+        return _maintain(settings, seal_and_merge, wiring.engines(settings, spark), repeats=repeats)
     from cdcflow.tables.job.job import merge as from_files
 
     if settings.merge.engine == "spark":
@@ -108,15 +109,15 @@ def _prepare(settings: Config, say: Say, watch: Watch) -> Merge:
         layout = wiring.merge_layout(log, master)
         return from_files(engines, layout, wiring.warehouse(settings), watch=watch, policies=policies)
 
-    return _maintain(settings, merge_files, engines)
+    return _maintain(settings, merge_files, engines, repeats=repeats)
 
 
-def _maintain(settings: Config, merge: Merge, engines: Engines) -> Merge:
+def _maintain(settings: Config, merge: Merge, engines: Engines, *, repeats: bool) -> Merge:
     """Merge, then do the tables' maintenance that is due, within its budget; it never endangers a merge."""
     from cdcflow import wiring
     from cdcflow.tables.job.maintenance import UpkeepWhenDue
 
-    upkeep = UpkeepWhenDue(engines, wiring.upkeep_policy(settings))
+    upkeep = UpkeepWhenDue(engines, wiring.upkeep_policy(settings), repeats=repeats)
 
     def merge_and_maintain() -> MergeReport:
         report = merge()

@@ -265,6 +265,15 @@ class CurrentTable(ABC):
         do not change. `order`: columns by which the rewritten rows are sorted; if empty, the rows keep their order.
         Raises HandOver if this engine does not compact."""
 
+    def rewrite_portion(self, order: Sequence[SortColumn] = ()) -> Any:  # Any: only the same engine reads it
+        """Read and write what `compact` would, for one portion, without a commit: merges may run at the same time.
+        `None`: nothing is to be compacted. HandOver: this engine does not compact in two steps."""
+        raise HandOver("this engine compacts in one step")
+
+    def finish_portion(self, done: Any) -> Compacted | None:
+        """Commit a rewritten portion. `None`: the table no longer has what was rewritten, and nothing was done."""
+        raise HandOver("this engine compacts in one step")
+
     @abstractmethod
     def let_go(self, kept: Kept) -> str:
         """Remove what is neither needed by a kept cut nor younger than `kept.since`. Return what was done ("" if there
@@ -316,7 +325,8 @@ class Engine(Protocol):
     """It reads a log's files in place, also from an object store; otherwise they are fetched to the local disk."""
 
     compacts_concurrently: bool
-    """It can compact tables while a merge runs; otherwise the merge waits."""
+    """It can compact tables while a merge runs; otherwise compaction has two steps, and a merge waits for the
+    second one, the commit."""
 
     @property
     def rules(self) -> Format:

@@ -358,17 +358,17 @@ def test_commit_that_arrives_first_postpones_the_maintenance_of_a_table(
 ) -> None:
     """Another program's job does not take cdcflow's lock; the table is maintained the next time, the others now."""
     of = IcebergTable if format_name == "iceberg" else DeltaTable
-    right: Callable[..., None] = of.replace
+    right: Callable[..., None] = of.swap
 
     def late(table: Any, *given: Any) -> None:
         with closing(LocalEngine(warehouse, format_name)) as engine:
             other = engine.table(("public", "orders"))
             other.snapshot()
             first = other.files()[:1]
-            right(other, first, other.rows_of(first), {"user": "another"}, "", 0)
+            other.replace(first, other.rows_of(first), {"user": "another"}, "", 0)
         right(table, *given)
 
-    monkeypatch.setattr(of, "replace", late)
+    monkeypatch.setattr(of, "swap", late)
     before = read(warehouse)
     orders, quiet = looked_after(warehouse, format_name).tables
     assert (orders.name, bool(orders.skipped), quiet.skipped) == ("public.orders", True, "")

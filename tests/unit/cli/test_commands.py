@@ -228,7 +228,7 @@ def test_merge_that_skips_a_table_reports_it_and_ends_with_1(folder: Path, monke
     left_out = MergeReport(5, 50, True, 0.2, tables)
     whole = MergeReport(5, 50, True, 0.2, tables[1:])
     for report, code in ((left_out, 1), (whole, 0)):
-        monkeypatch.setattr("cdcflow.cli.merge.prepare_merge", lambda *_, report=report: lambda: report)
+        monkeypatch.setattr("cdcflow.cli.merge.prepare_merge", lambda *_, report=report, **__: lambda: report)
         result = runner.invoke(app, ["merge"])
         assert result.exit_code == code
         assert "yes (cancelled)" in result.stdout

@@ -290,7 +290,7 @@ def test_merge_begins_when_there_is_news(tmp_path: Path, monkeypatch: pytest.Mon
             raise SinkUnavailable("no room")
         return Report()
 
-    monkeypatch.setattr("cdcflow.daemon.merge_process.prepare_merge", lambda *_: merge)
+    monkeypatch.setattr("cdcflow.daemon.merge_process.prepare_merge", lambda *_, **__: merge)
     stop, news = threading.Event(), threading.Event()
     reports = tmp_path / "reports"
     with reports.open("wb") as file:

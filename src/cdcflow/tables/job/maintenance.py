@@ -9,20 +9,28 @@ than is needed, never less, and the next run continues. Versions that no cut eve
 `keep`, stay.
 
 A merge has the tables to itself while it works: a step here never waits for one, and is skipped instead. Compaction may
-run during a merge; of two concurrent commits the format accepts one, and a merge then repeats its table.
+run during a merge; of two concurrent commits the format accepts one, and a merge then repeats its table. The local
+engine compacts in two steps, and a merge waits only for the second one:
+
+    rewrite    reads files and writes new ones, which takes seconds for a large file
+    finish     commits them, with what merges have deleted in the old ones in the meantime
+
+A process that merges again and again rewrites in a thread, and finishes between two merges (`Compaction`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
+from typing import Any
 
 import structlog
 
@@ -38,6 +46,9 @@ from cdcflow.tables.port import Compacted, CurrentTable, Cuts, Engine, HandOver,
 
 Step = Callable[[Engine, CurrentTable, TableSnapshot], str]
 """A step of maintenance of one table, which gets the table's current snapshot. Returns what was done."""
+
+MERGE_WAIT_S, MERGE_POLL_S = 5.0, 0.02
+"""How long the commit of a rewritten portion waits for a merge by another process."""
 
 OUT_OF_TIME = "the budget was used up; its turn comes first the next time"
 
@@ -110,11 +121,16 @@ class UpkeepWhenDue:
     long before an hour is over. Merges are counted in this process, so another process starts again at 0.
     """
 
-    def __init__(self, engines: Engines, policy: UpkeepPolicy, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, engines: Engines, policy: UpkeepPolicy, clock: Callable[[], float] = time.time, *, repeats: bool = False
+    ) -> None:
+        """`repeats`: the process merges again and again, so that files can be rewritten during its merges."""
         self._engines = engines
         self._policy = policy
         self._clock = clock
         self._merges: Counter[str] = Counter()
+        runs_beside = repeats and policy.compact and not engines.first.compacts_concurrently
+        self._compaction = Compaction(engines, policy) if runs_beside else None
 
     def after(self, tables: Iterable[TableMergeReport]) -> UpkeepReport:
         """Run the maintenance that is due after a merge of these tables. An error postpones it; the merge never fails
@@ -129,9 +145,11 @@ class UpkeepWhenDue:
                 turns.began = now
                 turns.save()
             oldest = min((turns.last(name) for name in turns.tables), default=turns.began)
+            if self._compaction is not None:
+                self._compaction.proceed()
             if not worn and now - oldest < policy.every_s:
                 return UpkeepReport()
-            report = upkeep(self._engines, policy, self._clock, due_only=True, worn=worn)
+            report = upkeep(self._engines, policy, self._clock, due_only=True, worn=worn, compaction=self._compaction)
         except Exception as error:  # noqa: BLE001  the merge is done and stays done
             reason = kinds(error)
             if isinstance(error, CdcflowError):  # other errors' texts may contain values of rows
@@ -152,9 +170,10 @@ def upkeep(
     *,
     due_only: bool = False,
     worn: Collection[str] = (),
+    compaction: Compaction | None = None,
 ) -> UpkeepReport:
     """Maintain the cuts and tables of the warehouse in which `engines` work; the tables that have waited longest come
-    first. `due_only`: only tables that are due, and the `worn` ones.
+    first. `due_only`: only tables that are due, and the `worn` ones. `compaction`: compacts the tables later.
 
     Raises:
         SinkUnavailable: the warehouse's store does not answer.
@@ -178,7 +197,10 @@ def upkeep(
         if monotonic() >= deadline:
             break
         kept = Kept(known[name].ids, oldest, clock() - policy.keep_s if policy.keep_s is not None else None)
-        reports.append(_looked_after(engines, name, known[name].path, kept, policy, deadline))
+        if compaction is not None:
+            compaction.add(name, known[name].path)
+        now = policy if compaction is None else replace(policy, compact=False)
+        reports.append(_looked_after(engines, name, known[name].path, kept, now, deadline))
         if reports[-1].skipped != OUT_OF_TIME:
             turns.tables[name] = clock()
             turns.save()
@@ -247,16 +269,141 @@ class _Compacted:
     def bit_by_bit(self, engine: Engine, there: CurrentTable, found: TableSnapshot) -> str:
         """Compact in several commits; a merge can run between two of them."""
         if engine.compacts_concurrently:
-            return str(there.compact(self._order(found)))
+            return str(there.compact(_order(found, by_key=self.clusters)))
         done = Compacted(has_more=True)
         while done.has_more and not self.is_late:
-            with engine.upkeep_lease():
-                done += there.compact(self._order(there.snapshot()))
+            done += self._portion(engine, there)
             self.is_late = done.has_more and monotonic() >= self.deadline
         return str(done)
 
-    def _order(self, table: TableSnapshot | None) -> Sequence[SortColumn]:
-        return () if table is None else order_of(table, by_key=self.clusters)
+    def _portion(self, engine: Engine, there: CurrentTable) -> Compacted:
+        with engine.upkeep_lease():  # while another process merges, most likely it would do so again at the end
+            order = _order(there.snapshot(), by_key=self.clusters)
+        rewritten = there.rewrite_portion(order)
+        if rewritten is None:
+            return Compacted()
+        with ExitStack() as stack:
+            _enter_between_merges(engine, stack)
+            there.snapshot()
+            found = there.finish_portion(rewritten)
+            return there.compact(order) if found is None else found
+
+
+def _order(table: TableSnapshot | None, *, by_key: bool) -> Sequence[SortColumn]:
+    return () if table is None else order_of(table, by_key=by_key)
+
+
+def _enter_between_merges(engine: Engine, stack: ExitStack) -> None:
+    """Take the lease of a maintenance step; a merge that runs may take `MERGE_WAIT_S`.
+
+    Raises:
+        SinkUnavailable: it took longer.
+    """
+    until = time.monotonic() + MERGE_WAIT_S
+    while True:
+        try:
+            stack.enter_context(engine.upkeep_lease())
+        except SinkUnavailable:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(MERGE_POLL_S)
+        else:
+            return
+
+
+class Compaction:
+    """Compaction in a process that merges again and again: one table at a time is rewritten in a thread, and what is
+    rewritten is committed between two merges. `add` tables, and call `proceed` after each merge.
+
+    A table's rewritten files are abandoned if a merge has replaced one of the old files; then it is compacted at once,
+    and the next merge waits.
+    """
+
+    def __init__(self, engines: Engines, policy: UpkeepPolicy) -> None:
+        self._engines = engines
+        self._clusters = policy.cluster
+        self._waiting: dict[str, str] = {}
+        self._done: dict[str, Compacted] = {}
+        self._name = ""
+        self._rewriting: threading.Thread | None = None
+        self._rewritten: Any = None
+        self._error: Exception | None = None
+
+    def add(self, name: str, path: str) -> None:
+        """Compact this table, after those that were added before."""
+        self._waiting.setdefault(name, path)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no table is waiting, or being compacted."""
+        return not self._waiting
+
+    def proceed(self) -> None:
+        """Commit what is rewritten, and begin the next portion; return at once while files are being rewritten."""
+        if self._rewriting is not None:
+            if self._rewriting.is_alive():
+                return
+            self._rewriting = None
+            self._end_portion(self._name, self._waiting[self._name])
+        if self._waiting:
+            self._name = next(iter(self._waiting))
+            # Not a daemon: Arrow's threads must not be in the middle of a file when the interpreter ends.
+            self._rewriting = threading.Thread(
+                target=self._rewrite, args=(self._waiting[self._name],), name="compaction"
+            )
+            self._rewriting.start()
+
+    def join(self) -> None:
+        """Wait until the files that are being rewritten are written."""
+        if self._rewriting is not None:
+            self._rewriting.join()
+
+    def _rewrite(self, path: str) -> None:
+        self._rewritten = self._error = None
+        try:
+            with closing(self._engines.first.table(path.split("/"))) as there:
+                order = _order(there.snapshot(), by_key=self._clusters)
+                self._rewritten = there.rewrite_portion(order)
+        except Exception as error:  # noqa: BLE001  raised again by `_end_portion`
+            self._error = error
+
+    def _end_portion(self, name: str, path: str) -> None:
+        """Commit a portion. The table is no longer waiting unless it has more of them."""
+        found, rewritten, error = Compacted(), self._rewritten, self._error
+        self._rewritten = self._error = None
+        try:
+            if error is not None:
+                raise error
+            if rewritten is not None:
+                found = self._finish(path, rewritten)
+        except HandOver:
+            self._compact_by_other(name, path)
+        except Exception as error:  # noqa: BLE001  as in `upkeep`
+            _log.info("table not compacted", table=name, reason=_passes(self._engines.first, error))
+        done = self._done.pop(name, Compacted()) + found
+        if found.has_more:
+            self._done[name] = done
+            return
+        del self._waiting[name]
+        if done.files:
+            _log.info("table looked after", table=name, done=str(done))
+
+    def _finish(self, path: str, rewritten: Any) -> Compacted:
+        engine = self._engines.first
+        with engine.upkeep_lease(), closing(engine.table(path.split("/"))) as there:
+            snapshot = there.snapshot()
+            found = there.finish_portion(rewritten)
+            return there.compact(_order(snapshot, by_key=self._clusters)) if found is None else found
+
+    def _compact_by_other(self, name: str, path: str) -> None:
+        """Compact a table that only the other engine can compact, if that is running."""
+        compacted = _Compacted(monotonic(), clusters=self._clusters)
+        try:
+            _, what = _run_step(self._engines, self._engines.first, path, compacted.bit_by_bit)
+        except Exception as error:  # noqa: BLE001  as in `upkeep`
+            what = _passes(self._engines.first, error)
+        if what:
+            _log.info("table looked after", table=name, done=what)
 
 
 def _let_go(kept: Kept, engine: Engine, there: CurrentTable, found: TableSnapshot) -> str:

@@ -12,10 +12,12 @@ import re
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -230,6 +232,27 @@ class DeltaTable(FileTable[File]):
             app,
             version,
         )
+
+    @property
+    def layout(self) -> Hashable:
+        return str(self._log.metadata["schemaString"]), self._settings.get(MAPPING)
+
+    def path_of(self, file: File) -> str:
+        return file.path
+
+    def row_count(self, file: File) -> int:
+        return self._count(file)
+
+    def write_files(self, rows: pa.Table) -> list[tuple[File, Numbers]]:
+        self._check_ours()
+        written = self._write_files(rows)
+        ends = list(accumulate(map(self._count, written), initial=0))
+        return [(file, np.arange(begin, end)) for file, begin, end in zip(written, ends, ends[1:], strict=False)]
+
+    def swap(self, old: Sequence[File], new: Sequence[tuple[File, Numbers]], metadata: Mapping[str, Any]) -> None:
+        self._check_ours()
+        marked = self._mark_deleted([(file, gone) for file, gone in new if len(gone)])
+        self._put("MERGE", old, [*marked, *(file for file, gone in new if not len(gone))], metadata, "", 0)
 
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
         self.replace(self._log.files(), rows, metadata, "", 0)

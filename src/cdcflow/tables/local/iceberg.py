@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -39,6 +40,7 @@ from pyiceberg.io.pyarrow import (
     write_file,
 )
 from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction, WriteTask
@@ -63,7 +65,7 @@ from cdcflow.tables.formats.iceberg import CATALOG, ROW_GROUPS, RULES, TRANSACTI
 from cdcflow.tables.formats.iceberg_catalog import step_back
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.job.live import VersionGone
-from cdcflow.tables.local import iceberg_partitions, position_deletes, unneeded_files
+from cdcflow.tables.local import compaction, iceberg_partitions, position_deletes, unneeded_files
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.iceberg_catalogs import LOCKED, TableCatalog
 from cdcflow.tables.local.iceberg_commits import RETRIES
@@ -302,6 +304,54 @@ class IcebergTable(FileTable[FileScanTask]):
                     for file in self._write_files(change, self.in_own_order(part), uuid4()):
                         producer.append_data_file(file)
 
+    @property
+    def layout(self) -> Hashable:
+        metadata = self._table.metadata
+        return metadata.current_schema_id, metadata.default_spec_id
+
+    def path_of(self, file: FileScanTask) -> str:
+        return str(file.file.file_path)
+
+    def row_count(self, file: FileScanTask) -> int:
+        return int(file.file.record_count)
+
+    def write_files(self, rows: pa.Table) -> list[tuple[DataFile, Numbers]]:
+        self._check_ours()
+        _check_written(rows)
+        metadata = self._without_row_groups(self._table.metadata)
+        schema = pyarrow_to_schema(rows.schema, name_mapping=metadata.schema().name_mapping)
+        numbered = rows.append_column(compaction.ROW, pa.array(np.arange(len(rows))))
+        keys: Iterable[PartitionKey | None] = [None]
+        if not metadata.spec().is_unpartitioned():
+            keys = iceberg_partitions.split(numbered, metadata.spec(), metadata.schema())
+        uuid = uuid4()
+        tasks: list[WriteTask] = []
+        numbers: list[Numbers] = []
+        for key in keys:
+            part = key.rows if isinstance(key, iceberg_partitions.PartitionRows) else numbered
+            most = max(1, len(part) * _file_bytes(metadata) // max(part.nbytes, 1))
+            for first in range(0, len(part), most):
+                held = part.slice(first, most)
+                numbers.append(held.column(compaction.ROW).to_numpy())
+                batches = held.drop_columns([compaction.ROW]).to_batches()
+                tasks.append(WriteTask(uuid, len(tasks), schema, batches, partition_key=key))
+        written = list(write_file(self._table.io, metadata, iter(tasks)))
+        for file in written:
+            file.spec_id = metadata.default_spec_id  # PyIceberg sets it only where it reads a manifest
+        return list(zip(written, numbers, strict=True))
+
+    def swap(
+        self, old: Sequence[FileScanTask], new: Sequence[tuple[DataFile, Numbers]], metadata: Mapping[str, Any]
+    ) -> None:
+        table = self._table
+        with self._changing() as change:
+            producer = self._replace(OverwrittenFiles(change, table, _summary(table, metadata, "", 0)), old, ())
+            with producer:
+                for file, gone in new:
+                    producer.append_data_file(file)
+                    if len(gone):
+                        producer.mark(position_deletes.write(table, file, gone))
+
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
         old = self._old(keep)
         with self._changing() as change:
@@ -528,12 +578,14 @@ class IcebergTable(FileTable[FileScanTask]):
     def _write_files(self, change: Transaction, rows: pa.Table, uuid: UUID) -> Iterable[DataFile]:
         """Write new files with these rows. PyIceberg sizes row groups by their number of rows alone, and warns about a
         table whose properties specify bytes."""
-        told = change.table_metadata
-        properties = {name: said for name, said in told.properties.items() if name != ROW_GROUPS}
-        told = told.model_copy(update={"properties": properties})
+        told = self._without_row_groups(change.table_metadata)
         if told.spec().is_unpartitioned():
             return _dataframe_to_data_files(told, rows, self._table.io, write_uuid=uuid)
         return _write_partitions(told, rows, self._table.io, uuid)
+
+    def _without_row_groups(self, metadata: TableMetadata) -> TableMetadata:
+        properties = {name: said for name, said in metadata.properties.items() if name != ROW_GROUPS}
+        return metadata.model_copy(update={"properties": properties})
 
     def _replace(
         self, producer: OverwrittenFiles, old: Sequence[FileScanTask], marked: Sequence[tuple[FileScanTask, Numbers]]
@@ -550,7 +602,7 @@ class IcebergTable(FileTable[FileScanTask]):
 def _write_partitions(metadata: TableMetadata, rows: pa.Table, io: FileIO, uuid: UUID) -> Iterator[DataFile]:
     """Write the files of each partition."""
     schema = pyarrow_to_schema(rows.schema, name_mapping=metadata.schema().name_mapping)
-    size = int(metadata.properties.get(_FILE_BYTES, _FILE_BYTES_DEFAULT))
+    size = _file_bytes(metadata)
     numbers = itertools.count()
     tasks = (
         WriteTask(uuid, next(numbers), schema, batches, partition_key=part)
@@ -558,6 +610,11 @@ def _write_partitions(metadata: TableMetadata, rows: pa.Table, io: FileIO, uuid:
         for batches in bin_pack_arrow_table(part.rows, size)
     )
     return write_file(io, metadata, tasks)
+
+
+def _file_bytes(metadata: TableMetadata) -> int:
+    """Return how many bytes of rows in memory a new file has at most."""
+    return int(metadata.properties.get(_FILE_BYTES, _FILE_BYTES_DEFAULT))
 
 
 _FILE_BYTES = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES

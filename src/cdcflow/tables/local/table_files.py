@@ -18,6 +18,9 @@ from cdcflow.tables.merge.format import Format
 
 File = TypeVar("File")
 
+NewFile = Any
+"""A file that is written and not yet in a commit, as the format describes it."""
+
 
 class TableFiles(ABC, Generic[File]):
     """The files of a table, in the version that was read last. Each method that changes it makes one commit."""
@@ -150,6 +153,29 @@ class TableFiles(ABC, Generic[File]):
     ) -> None:
         """Make one commit that removes the files `old`, adds the rows `new`, and records cdcflow's metadata. For each
         file in `marked`, exactly these rows are deleted."""
+
+    @property
+    @abstractmethod
+    def layout(self) -> Hashable:
+        """What new files depend on: it changes with the columns and the partitions."""
+
+    @abstractmethod
+    def path_of(self, file: File) -> str:
+        """Return the path of a file, which stays the same when more of its rows are marked."""
+
+    @abstractmethod
+    def row_count(self, file: File) -> int:
+        """Return how many rows it has, including deleted ones."""
+
+    @abstractmethod
+    def write_files(self, rows: pa.Table) -> Sequence[tuple[NewFile, Numbers]]:
+        """Write rows into new files without a commit. Return each file with the numbers of its rows, in its order.
+        HandOver: rows have values that only Spark writes."""
+
+    @abstractmethod
+    def swap(self, old: Sequence[File], new: Sequence[tuple[NewFile, Numbers]], metadata: Mapping[str, Any]) -> None:
+        """Make one commit that removes the files `old` and adds written ones, each with these rows marked as
+        deleted."""
 
     @abstractmethod
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from cdcflow.model.file_layout import FileLayout, SortColumn
 from cdcflow.model.table import MISSING
-from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local import compaction, file_rewrites
+from cdcflow.tables.local.compaction import RewrittenFiles
 from cdcflow.tables.local.row_changes import RowChanges
 from cdcflow.tables.local.table_files import File, TableFiles
 from cdcflow.tables.merge import statement
@@ -131,18 +132,23 @@ class FileTable(TableFiles[File], CurrentTable):
         return bool(self.small_files(self.files()))
 
     def compact(self, order: Sequence[SortColumn] = ()) -> Compacted:
-        """Compact one portion (see `replacing`)."""
+        """Compact one portion (see `file_rewrites`)."""
+        done = self.rewrite_portion(order)
+        return (None if done is None else self.finish_portion(done)) or Compacted()
+
+    def rewrite_portion(self, order: Sequence[SortColumn] = ()) -> RewrittenFiles | None:
+        """See `CurrentTable.rewrite_portion`."""
         files = self.files()
-        chosen, rows = self._small_files(files) or self._unworn(files) or ([], None)
-        if not chosen:
-            return Compacted()
-        if order and rows is not None:
-            rows = self.session.in_order(rows, order)
-        self.replace([files[n] for n in chosen], rows, {"upkeep": "compact"}, "", 0)
+        found = self._small_files(files) or self._unworn(files)
+        return None if found is None else compaction.rewrite(self, [files[n] for n in found[0]], found[1], order)
+
+    def finish_portion(self, done: RewrittenFiles) -> Compacted | None:
+        """See `CurrentTable.finish_portion`."""
+        if not compaction.finish(self, done):
+            return None
         now = self.files()
-        made = len(now) - (len(files) - len(chosen))
         has_more = bool(self._files_to_join(now) or self._worn_files(now))
-        return Compacted(len(chosen), made, has_more, bool(order))
+        return Compacted(len(done.old), len(done.new), has_more, done.in_order)
 
     def _small_files(self, files: Sequence[File]) -> tuple[list[int], pa.Table] | None:
         """Return small files to merge into one, and their rows."""

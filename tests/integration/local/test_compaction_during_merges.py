@@ -1,0 +1,215 @@
+"""Files are rewritten while merges run: what merges delete in the meantime does not return, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+
+from cdcflow import local
+from cdcflow.model.file_layout import PartitionField, SortColumn
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.maintenance import Compaction, UpkeepPolicy, UpkeepWhenDue
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.iceberg_catalogs import embedded_catalog
+from cdcflow.tables.merge.policy import Policies, TablePolicy
+
+ORDERS = make_table("orders", id="int64", v="int32")
+PATH = "public", "orders"
+
+Merge = Callable[..., MergeReport]
+
+
+@pytest.fixture(autouse=True)
+def marked_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is too small to have its rows marked, and few of them are rewritten by a merge."""
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "warehouse"  # delta-rs does not read a folder whose name has a percent sign
+
+
+class Orders:
+    """A table, and the rows that it should have."""
+
+    def __init__(self, log: HandLog, merge: Merge, warehouse: Path, *partitions: str) -> None:
+        self.log = log
+        self.warehouse = warehouse
+        self.rows: dict[int, int] = {}
+        fields = tuple(PartitionField.parse(text) for text in partitions)
+        policies = Policies(each={"public.orders": TablePolicy(partition_by=fields)} if fields else {})
+        self._merge = partial(merge, log.root, warehouse, policies=policies)
+        log.state(ORDERS)
+
+    def change(self, ids: Sequence[int], v: int, gone: Sequence[int] = ()) -> MergeReport:
+        """Insert or update rows, delete others, and merge."""
+        steps: list[Any] = [(ORDERS, "u" if n in self.rows else "c", {"id": n, "v": v}) for n in ids]
+        steps += [(ORDERS, "d", {"id": n}) for n in gone]
+        self.rows |= dict.fromkeys(ids, v)
+        for n in gone:
+            del self.rows[n]
+        self.log.segment(steps)
+        return self._merge()
+
+    def check(self, format_name: str) -> None:
+        """The latest version, as another library reads it, and the latest cut have these rows."""
+        others = foreign_rows(self.warehouse, format_name)
+        published = local.read_cut(self.warehouse)["public.orders"].select(["id", "v"]).to_pylist()
+        for rows in (others, published):
+            assert sorted((row["id"], row["v"]) for row in rows) == sorted(self.rows.items())
+
+
+def foreign_rows(warehouse: Path, format_name: str) -> list[dict[str, Any]]:
+    """The rows of the latest version, without cdcflow's reader."""
+    if format_name == "iceberg":
+        (table,) = (t for t in tables_of(warehouse) if t.name()[-1] == "orders")
+        return list(table.scan(selected_fields=("id", "v")).to_arrow().to_pylist())
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    table = DeltaTable(str(warehouse / "public" / "orders"))
+    return list(pa.table(QueryBuilder().register("t", table).execute("SELECT id, v FROM t").read_all()).to_pylist())
+
+
+def tables_of(warehouse: Path) -> Iterator[Any]:
+    catalog = embedded_catalog(warehouse)
+    for name in catalog.list_tables("public"):
+        yield catalog.load_table(name)
+
+
+@pytest.fixture
+def orders(hand_log: HandLog, merge: Merge, warehouse: Path) -> Orders:
+    return fill(Orders(hand_log, merge, warehouse))
+
+
+def fill(orders: Orders) -> Orders:
+    orders.change(range(60), 0)
+    for number in range(1, 5):
+        orders.change([*range(number * 7, number * 7 + 4), 100 - number], number, gone=[number])
+    return orders
+
+
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("order", ["", "v", "id desc"])
+@pytest.mark.parametrize("way", ["small files", "worn files"])
+def test_rows_that_merges_change_while_files_are_rewritten_do_not_return(
+    orders: Orders, format_name: str, order: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rewrite of a large file takes seconds, and merges mark rows in it all the time."""
+    if way == "worn files":
+        monkeypatch.setattr(file_rewrites, "JOINED_BYTES", 0)
+    by = [SortColumn.parse(order)] if order else []
+    with closing(LocalEngine(orders.warehouse, format_name)) as engine:
+        with closing(engine.table(PATH)) as there:
+            there.snapshot()
+            before = len(there.files())
+            rewritten = there.rewrite_portion(by)
+        orders.change([*range(5, 30, 3), 59, 99, 200], 50, gone=[0, 58, 8, 9])
+        orders.change([13, 97, 201], 51, gone=[200, 96])
+        with closing(engine.table(PATH)) as there, engine.upkeep_lease():
+            there.snapshot()
+            assert rewritten is not None
+            done = there.finish_portion(rewritten)
+            marked = sum(there.deletions(file).dead for file in there.files())
+            assert done is not None
+            assert (done.files, done.made) == ((before, 1) if way == "small files" else (1, 1))
+    assert marked > 5
+    orders.check(format_name)
+    orders.change([4, 14, 57, 202], 60, gone=[20])
+    orders.check(format_name)
+
+
+def test_rows_of_several_partitions_keep_their_marks(
+    hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rewritten rows of files with another layout go into several files, in another order."""
+
+    def merge(*given: Any, **more: Any) -> MergeReport:
+        return local.merge(*given, **more, table_format="iceberg")
+
+    fill(Orders(hand_log, merge, warehouse))
+    orders = Orders(hand_log, merge, warehouse, "bucket(3, id)")
+    orders.rows = {row["id"]: row["v"] for row in foreign_rows(warehouse, "iceberg")}
+    orders.change([300], 5)
+    monkeypatch.setattr(file_rewrites, "JOINED_BYTES", 0)
+    with closing(LocalEngine(warehouse, "iceberg")) as engine:
+        with closing(engine.table(PATH)) as there:
+            there.snapshot()
+            rewritten = there.rewrite_portion([SortColumn("v")])
+        orders.change([*range(5, 40, 3), 301], 50, gone=[0, 58, 41])
+        with closing(engine.table(PATH)) as there, engine.upkeep_lease():
+            there.snapshot()
+            assert rewritten is not None
+            done = there.finish_portion(rewritten)
+    assert done is not None
+    assert done.made == 3
+    orders.check("iceberg")
+
+
+def test_files_that_a_merge_has_replaced_are_not_replaced_again(
+    orders: Orders, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise their rows would exist twice."""
+    with closing(LocalEngine(orders.warehouse, format_name)) as engine:
+        with closing(engine.table(PATH)) as there:
+            there.snapshot()
+            rewritten = there.rewrite_portion()
+        with monkeypatch.context() as patch:
+            patch.setattr(file_rewrites, "TINY_BYTES", 1 << 20)
+            orders.change([30], 50)
+        with closing(engine.table(PATH)) as there, engine.upkeep_lease():
+            there.snapshot()
+            assert rewritten is not None
+            assert there.finish_portion(rewritten) is None
+    orders.check(format_name)
+
+
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_table_is_compacted_by_a_process_that_merges_all_the_time(
+    hand_log: HandLog, merge: Merge, warehouse: Path, format_name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compaction gets its turn, in portions, whatever merges change between its two steps; sometimes they replace its
+    files."""
+    chance = random.Random(seed)
+    orders = fill(Orders(hand_log, merge, warehouse))
+    compactions: list[Compaction] = []
+
+    def make(*given: Any) -> Compaction:
+        compactions.append(Compaction(*given))
+        return compactions[0]
+
+    monkeypatch.setattr("cdcflow.tables.job.maintenance.Compaction", make)
+    monkeypatch.setattr(file_rewrites, "AGAIN_BYTES_MAX", 12_000)
+    finished = 0
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        due = UpkeepWhenDue(Engines(engine), UpkeepPolicy(after_merges=2, cluster=bool(seed % 2)), repeats=True)
+        (compaction,) = compactions
+        for number in range(14):
+            gone = chance.sample(sorted(orders.rows), 2)
+            ids = [n for n in chance.sample(range(80), 6) if n not in gone]
+            with monkeypatch.context() as patch:
+                patch.setattr(file_rewrites, "TINY_BYTES", 1 << 20 if chance.random() < 0.2 else 0)
+                report = orders.change([*ids, 300 + number], number, gone)
+            if chance.random() < 0.5:
+                compaction.join()
+            was_idle = compaction.is_idle
+            due.after(report.tables)
+            finished += not was_idle and compaction.is_idle
+            orders.check(format_name)
+        compaction.join()
+        compaction.proceed()
+    assert finished
+    orders.check(format_name)
