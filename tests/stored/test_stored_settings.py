@@ -13,6 +13,7 @@ from tests.unit.config.test_settings_docs import names
 from cdcflow.config import Config, load
 
 LATER = {
+    "log.compact",
     "merge.fast_delta",
     "merge.memory_max",
     "merge.progress_timeout",

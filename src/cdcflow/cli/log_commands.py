@@ -196,12 +196,13 @@ def compact(
     On disk and in the object store. May run while the daemon does.
     """
     from cdcflow import wiring
+    from cdcflow.log.files.compaction import CompactionRule
 
     settings = load(config)
     retention = wiring.retention(settings, grace_s=seconds(grace, zero=True))
     _log(config)
     with wiring.workers(settings, on, "compacting") as workers:
-        made = retention.compact(byte_count(bytes_max), workers)
+        made = retention.compact(CompactionRule(byte_count(bytes_max)), workers)
     if json:
         output.print_json([{"first": s.first_offset, "last": s.last_offset, "of": count} for s, count in made])
         return

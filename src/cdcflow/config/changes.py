@@ -76,6 +76,7 @@ RULES: tuple[SettingRule, ...] = (
     SettingRule("log.kafka.objects", "merge"),
     SettingRule("log.retention", "running"),
     SettingRule("log.index", "running"),
+    SettingRule("log.compact", "running"),
     SettingRule("log.seal", "next cut"),
     SettingRule("log.objects", "next cut"),
     SettingRule("log.kafka", "next cut"),

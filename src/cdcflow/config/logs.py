@@ -137,6 +137,9 @@ class FileLog(Settings):
     index: bool = True
     """The daemon indexes the keys of segments as it seals them, so that `cdcflow get TABLE KEY` finds a row without
     reading the log ([log.md](log-reference.md#the-index))."""
+    compact: bool = True
+    """The daemon joins small sealed segments, here and in the object store
+    ([object-store.md](object-store.md#by-the-daemon))."""
     objects: Objects | None = None
     retention: Retention | None = None
 

@@ -171,6 +171,20 @@ class Index:
         return None if indexing is None else _Thread(indexing)
 
 
+class CompactionComponent:
+    """Joins the log's small segments (`log.compact`)."""
+
+    def __init__(self, tell: OnEvent) -> None:
+        self._tell = tell
+
+    def made_of(self, config: Config) -> object:
+        return (config.log.compact, config.log.objects) if isinstance(config.log, FileLog) else None
+
+    def prepare(self, config: Config) -> Running | None:
+        compacting = wiring.compacting(config, self._tell)
+        return None if compacting is None else _Thread(compacting)
+
+
 class _Thread:
     """Works between entering and leaving a context."""
 

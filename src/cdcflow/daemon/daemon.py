@@ -18,6 +18,7 @@ from cdcflow.capture.requests import Arguments
 from cdcflow.config import Config
 from cdcflow.config.places import naming_paths
 from cdcflow.daemon.components import (
+    CompactionComponent,
     ControlTableComponent,
     Index,
     Notifications,
@@ -89,7 +90,9 @@ def run(
             parts.append(Observing(capture, tell))
         told = Notifications(watch.status, tell, watch.tables_in_log)
         components = around.enter_context(
-            RunningComponents([*parts, RetentionComponent(tell), Index(tell), publish, told, merge])
+            RunningComponents(
+                [*parts, RetentionComponent(tell), Index(tell), CompactionComponent(tell), publish, told, merge]
+            )
         )
         hang_up = None if reloading is None else reloading.hang_up
         around.enter_context(obeying_signals(stop, tell, lambda: capture.is_starting, hang_up))

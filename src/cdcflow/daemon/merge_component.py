@@ -68,7 +68,7 @@ class MergeComponent:
             return None
         log = config.log
         if isinstance(log, FileLog):  # a merge does not use these
-            log = log.model_copy(update={"retention": None, "seal": None, "index": None})
+            log = log.model_copy(update=dict.fromkeys(("retention", "seal", "index", "compact")))
         return config.merge, log, config.service.traces, config.source.kind
 
     def prepare(self, config: Config) -> Running | None:

@@ -46,7 +46,11 @@ def serve(settings: Config, tell: OnEvent) -> None:
         )
         server.start()
         around.callback(server.close)
-        for maintenance in (wiring.indexing(settings, tell), wiring.expiring(settings, tell)):
+        for maintenance in (
+            wiring.indexing(settings, tell),
+            wiring.compacting(settings, tell),
+            wiring.expiring(settings, tell),
+        ):
             if maintenance is not None:
                 around.enter_context(maintenance)
         end_loading()

@@ -133,7 +133,8 @@ def with_component_settings(before: Config, config: Config) -> Config:
     """The previous settings, with those of what runs alongside the capture from `config`."""
     log = before.log
     if isinstance(log, FileLog) and isinstance(config.log, FileLog):
-        log = log.model_copy(update={"retention": config.log.retention, "index": config.log.index})
+        alongside = {name: getattr(config.log, name) for name in ("retention", "index", "compact")}
+        log = log.model_copy(update=alongside)
     update = {"service": config.service, "publish": config.publish, "merge": config.merge, "log": log}
     return before.model_copy(update=update)
 

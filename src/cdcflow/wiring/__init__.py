@@ -19,6 +19,7 @@ from cdcflow.wiring.commands import commands_in_log, repairs_in_log
 from cdcflow.wiring.executors import readers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
 from cdcflow.wiring.logs import (
+    compacting,
     copy_log,
     expiring,
     history_layout,
@@ -73,6 +74,7 @@ __all__ = [
     "store_faults",
     "upload_status",
     "consumers_status",
+    "compacting",
     "copy_log",
     "history_layout",
     "indexing",

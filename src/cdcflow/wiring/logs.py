@@ -14,6 +14,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.files.notes import warehouse_name
 from cdcflow.log.maintenance.background import OnEvent
+from cdcflow.log.maintenance.background_compaction import BackgroundCompaction
 from cdcflow.log.maintenance.expiry import Expiring, ExpiryPolicy
 from cdcflow.log.maintenance.index import BackgroundIndexing
 from cdcflow.log.maintenance.retention import LogRetention
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # a process that only captures does not load Kafka's library
     from cdcflow.log.query.log import ChangeLog
     from cdcflow.sinks.kafka.copies import Copied
     from cdcflow.sinks.kafka.topics import Topics
+    from cdcflow.sinks.objects.remote import RemoteBucket
     from cdcflow.sinks.objects.store import BucketStore
     from cdcflow.stores.bucket import Bucket
 
@@ -153,12 +155,17 @@ def retention(config: Config, *, grace_s: float) -> LogRetention:
             remedy=TOPIC_EXPIRES,
         )
     layout = log_layout(log)
+    return LogRetention(layout, _remote(log), grace_s=grace_s)
+
+
+def _remote(log: FileLog) -> RemoteBucket | None:
+    """The log's segments in its object store, for changing them; None without a store."""
     if log.objects is None:
-        return LogRetention(layout, grace_s=grace_s)
+        return None
     with client_library():
         from cdcflow.sinks.objects.remote import RemoteBucket
         from cdcflow.stores.bucket import Bucket
-    return LogRetention(layout, RemoteBucket(Bucket(log.objects)), grace_s=grace_s)
+    return RemoteBucket(Bucket(log.objects))
 
 
 def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
@@ -173,15 +180,9 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
         names["publish"] = config.publish.kafka.topic_prefix
     keep_for = [(kind, names[kind]) for kind in kinds if kind in names]
     consumers = policy.keep_for is None or "consumer" in policy.keep_for
-    remote = None
-    if log.objects is not None:
-        with client_library():
-            from cdcflow.sinks.objects.remote import RemoteBucket
-            from cdcflow.stores.bucket import Bucket
-        remote = RemoteBucket(Bucket(log.objects))
     kept = ExpiryPolicy(policy.age, policy.bytes, keep_for, consumers)
     keeper = partial(keeping, config) if policy.state else None
-    return Expiring(log_layout(log), kept, on_event, every_s=policy.every, remote=remote, keeping=keeper)
+    return Expiring(log_layout(log), kept, on_event, every_s=policy.every, remote=_remote(log), keeping=keeper)
 
 
 @contextlib.contextmanager
@@ -234,6 +235,15 @@ def indexing(config: Config, on_event: OnEvent) -> BackgroundIndexing | None:
     """The background task that indexes the configured log's keys during a capture, or None if it is turned off."""
     log = config.log
     return BackgroundIndexing(log_layout(log), on_event) if isinstance(log, FileLog) and log.index else None
+
+
+def compacting(config: Config, on_event: OnEvent) -> BackgroundCompaction | None:
+    """The background task that joins the configured log's small segments during a capture, or None if it is turned
+    off."""
+    log = config.log
+    if isinstance(log, KafkaLog) or not log.compact:
+        return None
+    return BackgroundCompaction(log_layout(log), on_event, remote=_remote(log))
 
 
 def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], None]) -> Copied:

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from typing import Any
 import pytest
 from tests.servers.postgres import PostgresServer
 from tests.support.daemon.running_shop import Shop, planned, said
+from tests.support.polling import wait_until
 
 from cdcflow.config import Objects
+from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.index import Indexing
+from cdcflow.log.read.reader import check, read_rows
 
 pytestmark = pytest.mark.postgres
 CANARY = "c4n4ry-of-sixteen-characters"
@@ -214,6 +218,35 @@ def test_log_and_service_settings_apply_while_running(here: Shop, objects: Objec
     here.wait_until(has_many, "further proofs of freshness")
     assert here.ask("status")["counts"]["attempts"] == 2, "only settings of the log end an attempt"
     here.end()
+
+
+def _has_segments(layout: Layout, count: int) -> bool:
+    return len(layout.segment_offsets()) >= count
+
+
+def test_small_segments_are_joined_once_the_settings_allow_it(here: Shop) -> None:
+    """The daemon joins what every merge has read, next to the capture, and every row stays at its offset."""
+    layout = Layout(here.folder / "log")
+    here.rest["log"] |= {"compact": False, "seal": {"age_max": "50ms"}}
+    here.write()
+    here.start()
+    for number in range(2, 14):
+        wanted = len(layout.segment_offsets()) + 1
+        here.database.execute(f"INSERT INTO orders VALUES ({number})")
+        wait_until(partial(_has_segments, layout, wanted), "a sealed segment")
+    before = layout.segment_offsets()
+    notes.write(layout, notes.Note("merge", "/warehouse", before[-1][1]))
+    here.rest["log"]["compact"] = True
+    here.write()
+    assert {change["taken"] for change in planned()["settings"]} == {"running"}
+    said("apply", "--yes")
+    here.wait_until(lambda _: bool(here.events("log compacted")), "small segments to be joined")
+    assert len(layout.segment_offsets()) < len(before) - 6
+    assert here.ask("status")["counts"]["attempts"] == 1
+    here.end()
+    assert check(layout, deep=True).faults == ()
+    found = [row["id"] for _, _, rows in read_rows(layout) for row in rows.to_pylist()]
+    assert sorted(found) == list(range(1, 14))
 
 
 def test_a_stop_during_a_pause_is_in_the_log_once_it_is_open_again(here: Shop) -> None:

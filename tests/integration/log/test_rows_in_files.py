@@ -18,6 +18,7 @@ from cdcflow.config import Seal
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable, SyncFailed
 from cdcflow.log.disk.layer import FileLayer
 from cdcflow.log.files.attached import with_attached_rows
+from cdcflow.log.files.compaction import CompactionRule
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.format import framing
 from cdcflow.log.format.journal import AttachedFile
@@ -116,7 +117,7 @@ def test_a_log_with_files_shows_what_one_without_them_shows(tmp_path: Path, seed
         assert report.is_whole, report.faults
         assert report.rows == len(expected)
     assert not list(Layout(with_files).spools.iterdir())
-    LogRetention(Layout(with_files), None, layer=Unsynced()).compact(NEVER)
+    LogRetention(Layout(with_files), None, layer=Unsynced()).compact(CompactionRule(NEVER))
     assert rows_of(with_files) == expected
     assert check(with_files, deep=True).is_whole
 
@@ -146,7 +147,7 @@ def test_compaction_writes_one_file_for_each_shape(tmp_path: Path) -> None:
             log.seal_pending()
     log.close()
     expected = rows_of(log.path)
-    LogRetention(Layout(log.path), None, layer=Unsynced()).compact(NEVER)
+    LogRetention(Layout(log.path), None, layer=Unsynced()).compact(CompactionRule(NEVER))
     compacted = list_segments(log.path)[0]
     assert compacted.stands_for
     assert sorted(str(f.table["name"]) for f in compacted.files if f.table) == sorted(["orders", PRODUCTS.id.name])

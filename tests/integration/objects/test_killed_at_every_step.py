@@ -130,6 +130,42 @@ def test_compaction_and_expiry_killed_at_any_step_lose_and_double_nothing(
     assert steps > 15
 
 
+@pytest.mark.parametrize("stride", [23, pytest.param(1, marks=pytest.mark.long)])
+def test_daemon_killed_while_it_joins_segments_loses_and_doubles_nothing(
+    object_server: ObjectServer, killable: Killable, tmp_path: Path, stride: int
+) -> None:
+    """It does so all the time, in the bucket as on disk: most kills of a daemon are during one (L18)."""
+    sealed = [[2 * n, 2 * n + 1] for n in range(11)]
+    log = FileLog.open(tmp_path / "sealed", IDENTITY)
+    for ids in sealed:
+        write(log, ids)
+    log.close()
+    rows, deaths = written(sealed), 0
+    for step in range(1, STEPS_MAX, stride):
+        room = tmp_path / f"step-{step}"
+        shutil.copytree(tmp_path / "sealed", room / "log")
+        made = ObjectLog(room / "log", object_server.objects(f"join-{next(_buckets)}"))
+        opened = made.open()
+        made.settled()
+        opened.close()
+        died = killable.died(made, "join", step)
+        for place in (made.layout, made.alone):
+            assert seen(place) == rows, f"after {step} steps"
+        made.retention().sweep()
+        assert not killable.died(made, "join", STEPS_MAX)
+        made.retention().sweep()
+        for place in (made.layout, made.alone):
+            assert seen(place) == rows, f"after {step} steps and another start"
+            assert [(s.first_offset, s.last_offset) for s in list_segments(place)] == [(1, 40), (41, 44)]
+        assert check(made.alone, deep=True).faults == ()
+        names = {name.split("/")[1] for name in made.bucket.list_objects("") if "/" in name}
+        assert names == {segment_name((1, 40)), segment_name((41, 44))}
+        if not died:
+            break
+        deaths += 1
+    assert deaths
+
+
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("place", ["folder", "store"])
 def test_expiry_killed_at_any_step_is_finished_and_named_by_the_next(

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import cdcflow
 from cdcflow.cli.app import app
 from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.log.files.compaction import CompactionRule
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.index import Indexing
 from cdcflow.log.maintenance.retention import LogRetention
@@ -45,7 +46,7 @@ def test_executors_write_the_same_as_this_process(spark: Any, tmp_path: Path) ->
             reopened = None if name == "here" else log_at
             assert Indexing(layout, workers=chosen).step() == 40
             Keeping(cdcflow.open(log.root), layout, workers=chosen, reopened=reopened).keep(40)
-            compacted = LogRetention(layout, grace_s=0).compact(20_000, chosen)
+            compacted = LogRetention(layout, grace_s=0).compact(CompactionRule(20_000), chosen)
         assert len(compacted) > 3
         assert check(layout, deep=True).is_whole
         assert not list(log.root.glob("**/*.tmp"))
@@ -66,10 +67,10 @@ def test_worker_that_dies_leaves_nothing_that_counts(
         each = workers.each
         monkeypatch.setattr(workers, "each", lambda work, given: each(dying(work, tmp_path / "once", how), given))
         with pytest.raises(CdcflowError, match="tasks end without an answer"):
-            LogRetention(layout, grace_s=0).compact(20_000, workers)
+            LogRetention(layout, grace_s=0).compact(CompactionRule(20_000), workers)
         assert check(layout, deep=True).is_whole
         assert current(log.root) == before
-        LogRetention(layout, grace_s=0).compact(20_000, workers)
+        LogRetention(layout, grace_s=0).compact(CompactionRule(20_000), workers)
     assert not list(log.root.glob("**/*.tmp"))
     assert len(list_segments(layout)) < 8
     assert check(layout, deep=True).is_whole
@@ -82,7 +83,7 @@ def test_folder_that_executors_do_not_see_is_named(spark: Any, tmp_path: Path) -
         for probe in log.root.glob(".*.probe"):
             probe.unlink()  # as on a machine that has another folder there
         with pytest.raises(ConfigurationError, match="does not see this folder") as refused:
-            LogRetention(Layout(log.root), grace_s=0).compact(20_000, workers)
+            LogRetention(Layout(log.root), grace_s=0).compact(CompactionRule(20_000), workers)
     assert "without --on" in (refused.value.remedy or "")
     assert len(list_segments(Layout(log.root))) == 4
 

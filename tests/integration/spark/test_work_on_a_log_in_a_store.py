@@ -19,6 +19,7 @@ from tests.support.objects.logs import put_away
 from cdcflow.config import Objects
 from cdcflow.errors import CdcflowError, InvariantViolated
 from cdcflow.log.files import states
+from cdcflow.log.files.compaction import CompactionRule
 from cdcflow.log.files.layout import UPLOADS, Layout, segment_name
 from cdcflow.log.maintenance.index import Indexing
 from cdcflow.log.maintenance.retention import LogRetention
@@ -129,7 +130,7 @@ def test_executors_write_the_same_as_this_process_in_a_store(
             assert Indexing(layout, workers=workers).step() == 40
             Keeping(log_at(layout), layout, workers=workers, reopened=None if name == "here" else log_at).keep(30)
             fetched.clear()
-            compacted = log.retention().compact(20_000, workers)
+            compacted = log.retention().compact(CompactionRule(20_000), workers)
         assert bool(fetched) == (name == "here"), "what executors compact does not come to this machine"
         assert len(compacted) > 3
         assert check(log.layout, deep=True).is_whole
@@ -153,10 +154,10 @@ def test_executor_that_dies_leaves_nothing_that_counts_in_a_store(
         each = workers.each
         monkeypatch.setattr(workers, "each", lambda work, given: each(dying(work, tmp_path / "once", how), given))
         with pytest.raises(CdcflowError, match="tasks end without an answer"):
-            log.retention().compact(20_000, workers)
+            log.retention().compact(CompactionRule(20_000), workers)
         assert check(log.alone, deep=True).is_whole
         assert log.current() == before
-        log.retention().compact(20_000, workers)
+        log.retention().compact(CompactionRule(20_000), workers)
     assert len(list_segments(log.layout)) < 8
     for layout in (log.layout, log.alone):
         assert check(layout, deep=True).is_whole

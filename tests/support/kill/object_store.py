@@ -1,8 +1,9 @@
 """Processes that work on a log with an object store and kill themselves before their COUNT-th step.
 
 A line on stdin is [ROOT, OBJECTS, WORK, COUNT] as JSON; a child is forked for it, and its exit status is answered. WORK
-is `upload`, `keep` (compact, then expire) or `expire` (in the folder alone) or `expire there` (in both). A step is
-anything that changes something: a request that writes or removes, and each rename, removal and new file on disk.
+is `upload`, `keep` (compact, then expire), `join` (as the daemon compacts), `expire` (in the folder alone) or `expire
+there` (in both). A step is anything that changes something: a request that writes or removes, and each rename, removal
+and new file on disk.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from tests.support.objects.logs import ObjectLog
 
 from cdcflow.config import Objects
 from cdcflow.log.disk.layer import OsLayer
+from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout
+from cdcflow.log.files.notes import Note
+from cdcflow.log.maintenance.background_compaction import BackgroundCompaction
 from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
+from cdcflow.sinks.objects.remote import RemoteBucket
 from cdcflow.stores.bucket import Bucket
 
 STEPS: list[tuple[Any, str]] = [(Bucket, "put_new"), (Bucket, "put"), (Bucket, "delete")]
@@ -58,6 +63,10 @@ def work(root: str, objects: str, kind: str, count: int) -> None:
         LogRetention(Layout(log.root)).expire(ExpiryRule(before_cut=2))
     elif kind == "expire there":
         log.retention().expire(ExpiryRule(before_cut=2))
+    elif kind == "join":
+        notes.write(log.layout, Note("merge", "/warehouse", log.layout.segment_offsets()[-1][1]))
+        remote = RemoteBucket(log.bucket)
+        BackgroundCompaction(log.layout, lambda *_: None, remote=remote, grace_s=0).step()
     else:
         log.retention().compact()
         log.retention().expire(ExpiryRule(before_cut=3))

@@ -57,6 +57,9 @@ APPLIED = {
         "test_http_is_opened_moved_refused_and_closed_while_running",
         "integration/cli/test_settings_beside_the_capture.py::test_log_and_service_settings_apply_while_running",
     ),
+    "log.compact": (
+        "integration/cli/test_settings_beside_the_capture.py::test_small_segments_are_joined_once_the_settings_allow_it",
+    ),
     **dict.fromkeys(
         ("log.index", "log.seal", "log.objects"),
         ("integration/cli/test_settings_beside_the_capture.py::test_log_and_service_settings_apply_while_running",),

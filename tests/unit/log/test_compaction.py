@@ -6,14 +6,16 @@ import json
 from dataclasses import replace
 from datetime import date
 from io import BytesIO
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.log.files.compaction import compact, groups
+from cdcflow.log.files.compaction import CompactionRule, SealedSize, compact, groups
 from cdcflow.log.files.layout import Layout, widest_segments
-from cdcflow.log.format.segment import Segment, SegmentFile
+from cdcflow.log.format.segment import Segment
+from cdcflow.log.maintenance.background_compaction import WHILE_SEALING
 from cdcflow.log.maintenance.retention import ExpiryRule, LogRetention
 from cdcflow.log.read.reader import check, list_segments, read_rows, read_transactions
 from cdcflow.model.position import SourceIdentity
@@ -24,40 +26,62 @@ from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, change
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
 
 
-def segments(*sizes: int) -> list[Segment]:
-    return [
-        Segment("log", n, n, n, n, n, n, (SegmentFile("transactions.parquet", 1, size, ""),), {}, "", 1)
-        for n, size in enumerate(sizes, 1)
-    ]
+def segments(*rows: int) -> list[SealedSize]:
+    """Segments with this many rows of a byte."""
+    ends = list(accumulate(rows))
+    return [SealedSize(end - count + 1, end, count, 1) for count, end in zip(rows, ends, strict=True)]
 
 
-def grouped(bytes_max: int, *sizes: int) -> list[list[int]]:
-    return [[s.size for s in group] for group in groups(segments(*sizes), bytes_max)]
+def grouped(bytes_max: int, *rows: int) -> list[list[int]]:
+    return [[s.rows for s in group] for group in groups(segments(*rows), CompactionRule(bytes_max))]
 
 
-def test_small_neighbours_are_compacted_up_to_the_size_and_never_the_latest() -> None:
-    """The journal names the latest segment as its predecessor."""
-    assert grouped(100, 10, 10, 10, 10) == [[10, 10, 10]]
-    assert grouped(25, 10, 10, 10, 10, 10) == [[10, 10], [10, 10]]
-    assert grouped(100, 10, 10) == []
+def test_small_neighbours_are_compacted_up_to_the_size() -> None:
+    """The size bounds the time that a batch takes, and what an expiry can keep."""
+    assert grouped(100, 10, 10, 10) == [[10, 10, 10]]
+    assert grouped(25, 10, 10, 10, 10) == [[10, 10], [10, 10]]
+    assert grouped(100, 10) == []
     assert grouped(100) == []
-    assert grouped(5, 10, 10, 10) == []
+    assert grouped(5, 10, 10) == []
 
 
 def test_large_segment_is_not_rewritten_for_a_few_small_ones() -> None:
     """Otherwise every run would rewrite the whole log: the cost per row must not depend on how often this runs."""
-    assert grouped(1000, 500, 1, 1, 1) == [[1, 1]]
-    assert grouped(1000, 1, 1, 500, 1, 1, 1) == [[1, 1], [1, 1]]
-    assert grouped(1000, 2, 1, 1, 9) == [[2, 1, 1]]
-    written, log = 0, [1] * 2
-    for _ in range(500):
-        log.append(1)
-        for group in grouped(1 << 20, *log):
-            at = next(n for n in range(len(log)) if log[n : n + len(group)] == group)
-            log[at : at + len(group)] = [sum(group)]
-            written += sum(group)
-    assert sum(log) == 502
-    assert written <= 502 * 10
+    assert grouped(1000, 500, 1, 1) == [[1, 1]]
+    assert grouped(1000, 1, 1, 500, 1, 1) == [[1, 1], [1, 1]]
+    assert grouped(1000, 2, 1, 1) == [[2, 1, 1]]
+    log, written = grown(CompactionRule(1 << 20), 500, every=1)
+    assert sum(s.rows for s in log) == 500
+    assert written <= 500 * 9
+
+
+def grown(rule: CompactionRule, count: int, every: int, overhead: int = 0) -> tuple[list[SealedSize], int]:
+    """A log that grows by segments of one row, compacted each time it has `every` more: its segments, and how many rows
+    were written again. Each segment has `overhead` bytes in addition, however many rows it has."""
+    log: list[SealedSize] = []
+    written = 0
+    for offset in range(1, count + 1):
+        log.append(SealedSize(offset, offset, 1 + overhead, 1))
+        for group in groups(log, rule) if offset % every == 0 else ():
+            rows, at = sum(s.rows for s in group), log.index(group[0])
+            ends = sum(s.ends for s in group)
+            joined = SealedSize(group[0].first_offset, group[-1].last_offset, rows + overhead, ends)
+            log[at : at + len(group)] = [joined]
+            written += rows
+    return log, written
+
+
+@pytest.mark.parametrize("overhead", [0, 40])
+@pytest.mark.parametrize("every", [1, 5, 30])
+def test_segments_of_a_day_become_few_and_each_row_is_rewritten_a_few_times(every: int, overhead: int) -> None:
+    """A merge every two seconds seals 43,200 segments a day. Of a small Parquet file most bytes are not rows: by bytes,
+    a joined file would never be larger than the next small one, and would be rewritten with each."""
+    rule = replace(WHILE_SEALING, bytes_max=8000, ends_max=2000)
+    log, written = grown(rule, 20_000, every, overhead)
+    assert len(log) < 20_000 // 2000 * 3 + 60
+    assert max(s.ends for s in log) <= 2000
+    assert written < 20_000 * 9
+    assert all(a.last_offset + 1 == b.first_offset for a, b in pairwise(log))
 
 
 def test_wider_segment_covers_those_it_replaced() -> None:

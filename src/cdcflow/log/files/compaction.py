@@ -4,8 +4,11 @@
                [1──────────────────200][201-260] …        after; the `previous` of 201-260 is still the hash of 151-200
 
 Which segments. Neighbours, oldest first, as many as fit into the requested size. The latest segment is never compacted:
-the journal refers to it as the one it continues. A segment is rewritten only together with others that are at least as
-large as it in sum; so a row is rewritten about log2(size / segment) times over its life, however often this runs.
+the journal refers to it as the one it continues. A segment is rewritten only together with others that have at least as
+many rows in sum; so a row is rewritten about log2(rows of the result / rows of a segment) times over its life, however
+often this runs. Rows are counted, not bytes: they add up exactly, while two small Parquet files joined may be smaller
+than either, because most of their bytes are not rows. A daemon compacts all the time, so its rule requires more of the
+latest segments, which grow the most often (`CompactionRule.growth`, `count_min`).
 
 What stays the same. Everything a reader can request: every row with every column, by the same offset, in the same order
 in its file; all transactions; the checkpoint of the last. The hash chain: the new manifest's `previous` is that of the
@@ -32,7 +35,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,27 +56,66 @@ BATCH_ROWS = 64 << 10
 GATHERED_BYTES_MAX = 64 << 20  # twice the limit of sealing, which has the same amount in flight in addition
 
 
-def groups(segments: Sequence[Segment], bytes_max: int) -> list[list[Segment]]:
-    """Which of these segments (all sealed ones, oldest first) to compact: runs of neighbours of at most `bytes_max`."""
-    found: list[list[Segment]] = []
-    run: list[Segment] = []
-    for segment in segments[:-1]:
-        if sum(s.size for s in run) + segment.size > bytes_max:
-            found += _worthwhile(run)
-            run = []
+@dataclass(frozen=True, slots=True)
+class CompactionRule:
+    """Which neighbouring segments become one, of at most `bytes_max` bytes and `ends_max` sealed segments
+    (None: any number; each adds some 30 bytes to the manifest).
+
+    A run of neighbours that has reached one of these limits is joined where at least 2 segments have twice the rows of
+    the largest one of them. The run after it still grows: it is joined where at least `count_min` segments have
+    `growth` times the rows of the largest one.
+    """
+
+    bytes_max: int
+    ends_max: int | None = None
+    count_min: int = 2
+    growth: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSize:
+    """A sealed segment's offsets, its bytes, and how many segments it was compacted from (1 if it was not)."""
+
+    first_offset: int
+    last_offset: int
+    bytes: int
+    ends: int
+
+    @classmethod
+    def of(cls, segment: Segment) -> SealedSize:
+        return cls(segment.first_offset, segment.last_offset, segment.size, len(segment.seams) + 1)
+
+    @property
+    def rows(self) -> int:
+        return self.last_offset - self.first_offset + 1
+
+
+def groups(segments: Sequence[SealedSize], rule: CompactionRule) -> list[list[SealedSize]]:
+    """Which of these segments to compact by a rule: neighbours, oldest first, without the latest of all segments."""
+    found: list[list[SealedSize]] = []
+    run: list[SealedSize] = []
+    held = ends = 0
+    for segment in segments:
+        if run and (
+            held + segment.bytes > rule.bytes_max or (rule.ends_max is not None and ends + segment.ends > rule.ends_max)
+        ):
+            found += _worthwhile(run, 2, 2)
+            run, held, ends = [], 0, 0
         run.append(segment)
-    return found + _worthwhile(run)
+        held += segment.bytes
+        ends += segment.ends
+    return found + _worthwhile(run, rule.count_min, rule.growth)
 
 
-def _worthwhile(run: list[Segment]) -> list[list[Segment]]:
-    """Split a run at segments that are larger than all that they would be rewritten with."""
-    if len(run) < 2:
+def _worthwhile(run: list[SealedSize], count_min: int, growth: int) -> list[list[SealedSize]]:
+    """Split a run at segments with more rows than those that they would be rewritten with justify."""
+    if len(run) < count_min:
         return []
-    sizes = [s.size for s in run]
-    largest = sizes.index(max(sizes))
-    if 2 * sizes[largest] <= sum(sizes):
+    rows = [segment.rows for segment in run]
+    largest = rows.index(max(rows))
+    if growth * rows[largest] <= sum(rows):
         return [run]
-    return _worthwhile(run[:largest]) + _worthwhile(run[largest + 1 :])
+    return _worthwhile(run[:largest], count_min, growth) + _worthwhile(run[largest + 1 :], count_min, growth)
 
 
 def compact(manifests: Sequence[Manifest], locate: Locate, open_target: OpenTarget) -> Segment:
@@ -179,6 +221,13 @@ def _copy_segments(
                     remedy="run `cdcflow log check`",
                     runbook="log-damaged",
                 )
+    except pa.ArrowInvalid:
+        target.give_up()
+        raise InvariantViolated(
+            f"compacting segment {segment.first_offset}-{segment.last_offset}: {file.path} is damaged",
+            remedy="run `cdcflow log check`",
+            runbook="log-damaged",
+        ) from None
     except BaseException:
         target.give_up()
         raise
@@ -187,5 +236,6 @@ def _copy_segments(
 
 def _batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path) as parquet:
-        for batch in parquet.iter_batches(batch_size=BATCH_ROWS):
+        # In this thread alone: during a capture it has a low priority, and Arrow's other threads do not.
+        for batch in parquet.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
             yield batch if batch.schema.equals(schema) else batch.cast(schema)

@@ -12,6 +12,7 @@ Segments that were compacted away stay for `grace_s`: a merge or a slow reader t
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -24,15 +25,15 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.log.disk.layer import OS_LAYER, DurableFile, FileLayer, remove_tree, storing, syncing, write_file
 from cdcflow.log.disk.maintenance_lock import maintenance
 from cdcflow.log.files import states
-from cdcflow.log.files.compaction import compact, groups
+from cdcflow.log.files.compaction import CompactionRule, SealedSize, compact, groups
 from cdcflow.log.files.layout import Bounds, Layout, segment_bounds, segment_name, widest_segments
 from cdcflow.log.format.segment import Segment
-from cdcflow.log.read.reader import list_segments
+from cdcflow.log.read.reader import check_without_gap, list_segments
 from cdcflow.log.workers import HERE, AwayLog, Workers
 
 GRACE_S = 600.0
 PATIENCE_S = 60.0
-COMPACTED_BYTES_MAX = 256 << 20
+BY_COMMAND = CompactionRule(256 << 20)
 REMOVED = ".expired.tmp"
 COMPACTED = ".compacted.tmp"
 """What the name of a segment's directory ends with while its files are being removed."""
@@ -134,6 +135,7 @@ class LogRetention:
         self._layer = layer
         self._grace_s = grace_s
         self._wait = wait or _patience()
+        self._sizes: dict[Bounds, SealedSize] = {}
         if not layout.is_home:
             raise ConfigurationError(
                 f"working on the segments of {layout.name}: the log's directory is not on this machine",
@@ -163,18 +165,34 @@ class LogRetention:
             self._sweep()
         return gone
 
-    def compact(self, bytes_max: int = COMPACTED_BYTES_MAX, workers: Workers = HERE) -> list[tuple[Segment, int]]:
-        """Combine small neighbouring segments wherever that pays; return the new ones, and how many each replaces.
+    def is_due(self, rule: CompactionRule, last_offset_max: int | None = None) -> bool:
+        """Whether `compact` would find something. Without a lock and without the store's answer, for frequent calls."""
+        try:
+            return any(self._groups(rule, last_offset_max))
+        except FileNotFoundError:  # another process compacted or expired one of them
+            return False
 
+    def compact(
+        self,
+        rule: CompactionRule = BY_COMMAND,
+        workers: Workers = HERE,
+        *,
+        last_offset_max: int | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> list[tuple[Segment, int]]:
+        """Combine small neighbouring segments by a rule; return the new ones, and how many each replaces.
+
+        No segment that ends after `last_offset_max`. `stop` is called before each batch; True from it ends the work.
         The lock is released after each batch, so that uploads wait for one batch at most. Workers that can reach only
         the store compact what was uploaded; the rest is compacted in this process.
         """
         made: list[tuple[Segment, int]] = []
         with maintenance(self._layout, self._wait):
             self._sweep()
-        while True:
+        while not stop():
             with maintenance(self._layout, self._wait):
-                away, here = self._groups(bytes_max)
+                away, here = self._groups(rule, last_offset_max)
+                check_without_gap(list(self._sizes), self._layout)
                 by = HERE if workers.away is not None and not away else workers
                 found = (away if by.away is not None else away + here)[: by.at_once]
                 if not found:
@@ -201,12 +219,24 @@ class LogRetention:
 
     # ── inside: the caller holds the lock ───────────────────────────────────────────────────────────────────
 
-    def _groups(self, bytes_max: int) -> tuple[list[list[Segment]], list[list[Segment]]]:
+    def _groups(
+        self, rule: CompactionRule, last_offset_max: int | None
+    ) -> tuple[list[list[SealedSize]], list[list[SealedSize]]]:
         """Groups of uploaded segments, and groups of others. Never a mixed one, which would be neither."""
-        segments = list_segments(self._layout)
+        segments = self._sealed_sizes()[:-1]  # the journal names the latest one
+        if last_offset_max is not None:
+            segments = [s for s in segments if s.last_offset <= last_offset_max]
         last = 0 if self._remote is None else self._remote.uploaded_offset(self._layout)
         away = [s for s in segments if s.last_offset <= last]
-        return groups(away, bytes_max), groups(segments[len(away) :], bytes_max)
+        return groups(away, rule), groups(segments[len(away) :], rule)
+
+    def _sealed_sizes(self) -> list[SealedSize]:
+        """All segments that count, oldest first. Each manifest is read once: a log may have tens of thousands."""
+        first = self._layout.log_file().first_offset
+        listed = [bounds for bounds in self._layout.segment_offsets() if bounds[0] >= first]
+        known = self._sizes
+        self._sizes = {b: known.get(b) or SealedSize.of(self._layout.manifest(*b)[0]) for b in listed}
+        return list(self._sizes.values())
 
     def _take_over(self, segment: Segment, temporary: Path, *, is_put: bool) -> None:
         """Install a segment whose files are durable in `temporary`, or (`is_put`) only in the store."""
@@ -312,11 +342,16 @@ def _write_compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) 
     temporary = layout.segments / f".{name}.{secrets.token_hex(4)}{COMPACTED}"
     with storing(f"compacting into {layout.segments / name}"):
         layer.mkdir(temporary)
-        segment = compact(
-            [layout.manifest(*bounds) for bounds in group],
-            layout.file,
-            lambda file: DurableFile(layer, temporary / file),
-        )
+        try:
+            segment = compact(
+                [layout.manifest(*bounds) for bounds in group],
+                layout.file,
+                lambda file: DurableFile(layer, temporary / file),
+            )
+        except BaseException:
+            with contextlib.suppress(OSError):  # on a full disk the capture needs the room now
+                remove_tree(layer, temporary)
+            raise
     return segment, temporary.name
 
 
