@@ -12,6 +12,7 @@ import typer
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.config.places import check_writable, log_places
+from cdcflow.config.references import check_secrets
 from cdcflow.daemon.lean import end_loading, lean
 from cdcflow.errors import ConfigurationError
 
@@ -60,6 +61,8 @@ def run(
         )
     settings = load(config)
     check_writable(log_places(settings))
+    if settings.merge.every is not None and not no_merge:  # otherwise only the merge process would report it
+        check_secrets(settings.merge.model_dump(include={"catalog", "objects"}))
     started = partial(_run, settings, config, json, accept_history_loss, keep_rows, wait, not no_merge)
     if on is None:
         started()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import parse_qsl
@@ -54,6 +55,22 @@ def secret(reference: str | None) -> str | None:
         )
     kind, name = match.groups()
     return _secret_from_environment(name) if kind == "env" else _secret_from_file(Path(name).expanduser())
+
+
+def check_secrets(settings: object) -> None:
+    """Read each secret that some settings, as dictionaries and lists, refer to, and forget it.
+
+    Raises:
+        ConfigurationError: as `secret`.
+    """
+    if isinstance(settings, str):
+        if is_reference(settings):
+            secret(settings)
+    elif isinstance(settings, Mapping):
+        check_secrets(list(settings.values()))
+    elif isinstance(settings, Sequence):
+        for each in settings:
+            check_secrets(each)
 
 
 def _secret_from_environment(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -341,6 +342,19 @@ class Config(Settings):
         kept = getattr(self.log, "retention", None)
         if kept is not None and "publish" in (kept.keep_for or ()) and self.publish is None:
             raise ValueError("log.retention.keep_for has publish, and publish is not set: set it, or take that out")
+        return self
+
+    @model_validator(mode="after")
+    def _tables_outside_of_the_log(self) -> Self:
+        log, warehouse = self.log, self.merge.warehouse
+        if not (isinstance(log, FileLog) and log.has_directory and isinstance(warehouse, Path)):
+            return self
+        # Not `resolve`, which fails for a link to itself; the command that opens the folder reports that.
+        if Path(os.path.realpath(warehouse)).is_relative_to(os.path.realpath(log.path)):
+            raise ValueError(
+                "merge.warehouse is log.path or a folder in it, where only the log's own files may be:"
+                " set merge.warehouse to a separate folder"
+            )
         return self
 
     @model_validator(mode="after")

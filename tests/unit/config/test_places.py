@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_its_setting(command: str,
     assert callable(wrong)
     place, said = wrong(tmp_path)
     setting = "log.path" if command == "run" else "merge.warehouse"
-    settings = _settings(tmp_path, **{"log" if command == "run" else "warehouse": place})
+    settings = _settings(tmp_path, place) if command == "run" else _settings(tmp_path, "other", place)
     done = _cdcflow(command, "-c", settings)
     assert done.returncode == 78, done.stderr
     assert done.stderr.startswith(f"ConfigurationError: {setting} {tmp_path}/")

@@ -7,7 +7,9 @@ import traceback
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cdcflow.cli.app import app
 from cdcflow.config import Config, FileLog, KafkaLog, MySQL, load, seconds, secret
 from cdcflow.errors import ConfigurationError
 
@@ -394,6 +396,31 @@ def test_missing_secret_is_named(reference: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         secret(reference)
     assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "merge", ["catalog: {type: rest, uri: https://c, token: REF}", "objects: {access_key: REF, secret_key: REF}"]
+)
+def test_daemon_does_not_start_without_a_secret_of_its_merges(tmp_path: Path, merge: str) -> None:
+    """Its merge process alone would report it, each time it starts, while `cdcflow plan` refuses the settings."""
+    more = "format: iceberg, " if merge.startswith("catalog") else ""
+    given = merge.replace("REF", '"${env:CDCFLOW_NOT_SET}"')
+    merging = f"merge: {{{more}warehouse: s3a://b/w, every: 2m, {given}}}"
+    text = re.sub(r"merge:\n.*\n.*\n", merging + "\n", WHOLE).replace("shop-log", str(tmp_path / "log"))
+    result = CliRunner().invoke(app, ["run", "--config", str(written(tmp_path, text))])
+    assert result.exit_code
+    assert "CDCFLOW_NOT_SET, which is not set" in result.output
+
+
+@pytest.mark.parametrize("warehouse", ["shop-log", "shop-log/tables", "./x/../shop-log/", "ABOVE/shop-log/warehouse"])
+def test_warehouse_in_the_folder_of_the_log_is_refused(
+    tmp_path: Path, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merges and the log would each take the other's files for their own."""
+    monkeypatch.chdir(tmp_path)
+    text = WHOLE.replace("/data/warehouse", warehouse.replace("ABOVE", str(tmp_path)))
+    assert "set merge.warehouse to a separate folder" in complaint(tmp_path, text)
+    load(written(tmp_path, WHOLE.replace("/data/warehouse", "shop-log-tables")))
 
 
 @pytest.mark.parametrize("text", ["30", "soon", "", "-5s"])

@@ -111,7 +111,7 @@ class Daemon:
 
     def config(self, **merge: object) -> Config:
         source = {"kind": "postgres", "url": "postgresql://reader@127.0.0.1:1/none"}
-        settings = {"every": "10ms", "warehouse": str(self.folder / "lake"), **merge}
+        settings = {"every": "10ms", "warehouse": str(self.folder.parent / f"{self.folder.name}-lake"), **merge}
         return Config.model_validate({"source": source, "log": {"path": str(self.folder)}, "merge": settings})
 
     def start(self, **merge: object) -> None:
