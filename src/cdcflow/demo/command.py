@@ -78,6 +78,7 @@ def demo(
     from cdcflow.demo.demo_run import STEPS, DemoRun, new_directory
     from cdcflow.demo.screen import Screen
     from cdcflow.demo.servers.installed import check_installed
+    from cdcflow.demo.warehouses import objects_on_disk
 
     if engine is EngineName.LOCAL and log is LogName.KAFKA:
         raise ConfigurationError("a log in Kafka is merged by Spark", remedy="leave --engine local or --log kafka out")
@@ -121,10 +122,16 @@ def demo(
         )
     )
     screen.print()
-    screen.print("Inspect the result (the source server is stopped):")
-    for command in _commands(
-        folder, log, table_format, engine, outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"
-    ):
+    in_store = warehouse is WarehouseName.S3
+    place = objects_on_disk(folder) if in_store else folder / "warehouse"
+    stopped = (
+        f"servers are stopped; the store's objects are files in {place}" if in_store else "source server is stopped"
+    )
+    screen.print(f"Inspect the result (the {stopped}):")
+    schema = outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"
+    # The paths in Iceberg tables are those of the store; Delta tables can be read from anywhere.
+    readable = None if in_store and table_format is TableFormat.ICEBERG else place
+    for command in _commands(folder, log, table_format, engine, schema, readable):
         screen.print(f"  {command}")
     screen.print()
     if outcome.is_success:
@@ -161,13 +168,15 @@ def _program(name: str) -> str:
     return str(ours.relative_to(Path.cwd())) if ours.is_relative_to(Path.cwd()) else str(ours)
 
 
-def _commands(folder: Path, log: LogName, table_format: TableFormat, engine: EngineName, schema: str) -> list[str]:
-    """Commands to inspect what the demo left; a demo that failed early left only some of it."""
+def _commands(
+    folder: Path, log: LogName, table_format: TableFormat, engine: EngineName, schema: str, warehouse: Path | None
+) -> list[str]:
+    """Commands to inspect what the demo left; a demo that failed early left only some of it. `warehouse`: the folder of
+    its tables, if they can be read there."""
     from cdcflow import wiring
 
     # The broker is stopped as well; the log's history remains.
     config = folder / ("cdcflow.yaml" if log is LogName.FILES else "history.yaml")
-    warehouse = folder / "warehouse"
     given = "" if table_format is TableFormat.DELTA else f"table_formats=['{table_format.value}']"
     cdcflow, python = _program("cdcflow"), _program("python")
     read = (
@@ -185,6 +194,6 @@ def _commands(folder: Path, log: LogName, table_format: TableFormat, engine: Eng
     there = [str(path) for path in said if path.exists()]
     return [
         *(commands if config.exists() and wiring.log_reader(load(config)).exists() else ()),
-        *([f'{python} -c "{read}"'] if warehouse.exists() else ()),
+        *([f'{python} -c "{read}"'] if warehouse is not None and warehouse.exists() else ()),
         *([f"less {' '.join(there)}"] if there else ()),
     ]

@@ -85,6 +85,11 @@ class InStore:
         return f'{{type: jdbc, uri: "{place_of}", jdbc.user: "{url.username}"}}'
 
 
+def objects_on_disk(directory: Path) -> Path:
+    """Where the objects of the warehouse in the demo's store are files, also after its server has ended."""
+    return directory / "store" / "buckets" / BUCKET / "warehouse"
+
+
 def demo_warehouse(
     kind: WarehouseKind, directory: Path, table_format: str, engine: str, source_kind: str
 ) -> DemoWarehouse:

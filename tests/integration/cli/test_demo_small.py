@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_S = 600  # only so that a hang ends; it takes about a minute on two quiet cores
+TIMEOUT_S = 1800  # only so that a hang ends; it takes about a minute on two quiet cores
 
 
 def played(directory: Path, *options: str, **environment: str) -> tuple[int, str, dict[str, object]]:
@@ -61,6 +61,7 @@ def test_small_demo_proves_every_table_but_the_one_with_a_planted_fault(tmp_path
     ("table_format", "engine"),
     [
         ("delta", "local"),
+        ("iceberg", "local"),
         pytest.param("delta", "spark", marks=pytest.mark.spark),
         pytest.param("iceberg", "spark", marks=pytest.mark.spark),
     ],
@@ -72,7 +73,14 @@ def test_the_demo_into_an_object_store(tmp_path: Path, table_format: str, engine
     assert outcome["failures"] == [], text
     assert code == 0
     assert text.splitlines()[-1].startswith("demo passed in ")
-    assert list((tmp_path / "demo/store/buckets/demo/warehouse/public/flights").rglob("*.parquet"))
+    warehouse = tmp_path / "demo/store/buckets/demo/warehouse"
+    assert f"the store's objects are files in {warehouse}):" in text
+    assert list((warehouse / "public/flights").rglob("*.parquet"))
+    read = [line.strip() for line in text.splitlines() if "read_cut" in line and line.startswith("  ")]
+    assert len(read) == (table_format == "delta")
+    for command in read:  # as printed
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (command, done.stderr)
     assert not (tmp_path / "demo/warehouse").exists()
 
 

@@ -51,19 +51,19 @@ def test_demo_with_a_failure_fails_though_all_rows_are_equal() -> None:
 def test_failed_demo_names_only_existing_files(tmp_path: Path, log: LogName) -> None:
     """A demo that failed before its daemon started named seven files to read, none of which existed."""
     delta = TableFormat.DELTA
-    assert look_into(tmp_path, log, delta, EngineName.SPARK, "public") == []
+    assert look_into(tmp_path, log, delta, EngineName.SPARK, "public", tmp_path / "warehouse") == []
     (tmp_path / "demo.json").write_text("{}")
     (tmp_path / "demo.log").touch()
     settings = tmp_path / ("cdcflow.yaml" if log is LogName.FILES else "history.yaml")
     settings.write_text("source: {kind: postgres, url: postgresql://nobody@127.0.0.1/gone}\nlog: {path: log}\n")
     # Settings without a log are not worth reading either.
-    assert look_into(tmp_path, log, delta, EngineName.SPARK, "public") == [
+    assert look_into(tmp_path, log, delta, EngineName.SPARK, "public", tmp_path / "warehouse") == [
         f"less {tmp_path}/demo.log {tmp_path}/demo.json"
     ]
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "log.json").write_text("{}")
     (tmp_path / "warehouse").mkdir()
-    ls, show, check, read, less = look_into(tmp_path, log, delta, EngineName.SPARK, "airports")
+    ls, show, check, read, less = look_into(tmp_path, log, delta, EngineName.SPARK, "airports", tmp_path / "warehouse")
     assert ls == f"{_program('cdcflow')} log ls -c {settings}"
     assert f"{settings} --table airports.airlines" in show
     assert check.endswith(str(settings))
