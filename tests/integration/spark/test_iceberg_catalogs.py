@@ -7,7 +7,7 @@ Here is what differs: properties of the client, names, errors that are conflicts
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,18 @@ from pyiceberg.catalog.rest import RestCatalog as RestClient
 from tests.servers.catalogs import HiveMetastore, RestCatalog
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
+from tests.support.tables.catalogs import sorted_rows
 
 from cdcflow import local
 from cdcflow.errors import SinkUnavailable
+from cdcflow.model.file_layout import PartitionField
 from cdcflow.spark import engine, job, read_cut
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.formats.iceberg import IcebergTable
+from cdcflow.tables.formats.iceberg import identifier
+from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.iceberg_catalogs import TableCatalog
+from cdcflow.tables.merge.policy import Policies, TablePolicy
 from cdcflow.tables.paths import Warehouse, table_path
 
 pytestmark = pytest.mark.spark
@@ -113,6 +119,52 @@ def test_each_engine_resumes_where_the_other_ended(spark: Any, hand_log: HandLog
         assert sorted((row["id"], row["item"]) for row in here) == sorted(expected.items())
     first = local.read_cut(lake, 1)["shop.orders"].select(["id", "item"]).to_pylist()
     assert sorted((row["id"], row["item"]) for row in first) == rows(spark.newSession(), lake, 1)
+
+
+@pytest.mark.long
+@pytest.mark.spread(1)
+def test_each_engine_moves_rows_between_partitions_that_the_other_wrote(
+    spark: Any, hand_log: HandLog, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of a partition that one client skips would appear twice. The specification changes on the
+    way, and each engine finds the rows of both."""
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    hand_log.state(ORDERS)
+    rows_now: dict[int, str] = {}
+    fields = (
+        ["item"],
+        ["item"],
+        ["item"],
+        ["bucket(4, id)", "truncate(1, item)"],
+        ["bucket(4, id)"],
+        ["bucket(4, id)"],
+    )
+    for number, chosen in enumerate(fields):
+        changed = {n: f"{'abc'[(n + number) % 3]}{n % 2}" for n in range(20) if not number or n % 3 == number % 3}
+        steps = [(ORDERS, "u" if n in rows_now else "c", {"id": n, "item": v}) for n, v in changed.items()]
+        rows_now |= changed
+        if number:
+            steps.append((ORDERS, "d", {"id": number}))
+            rows_now.pop(number, None)
+        hand_log.segment(steps)
+        layout = TablePolicy(partition_by=tuple(map(PartitionField.parse, chosen)))
+        policies = Policies(each={str(ORDERS.id): layout})
+        if number % 2:
+            report = job.merge(spark, hand_log.root, lake, policies=policies)
+        else:
+            report = local.merge(hand_log.root, lake, table_format="iceberg", policies=policies)
+        assert [(table.left_out, table.edits) for table in report.tables] == [(None, ())]
+        assert rows(spark.newSession(), lake) == sorted(rows_now.items()), number
+        assert sorted_rows(lake, ORDERS, "id", "item") == sorted(rows_now.items()), number
+    with closing(TableCatalog(lake)) as catalog:
+        found = catalog.load(identifier(table_path(ORDERS.id)))
+    assert found is not None
+    assert [[field.name for field in spec.fields] for spec in found.specs().values()] == [
+        [],
+        ["item_identity"],
+        ["id_bucket_4", "item_truncate_1"],
+        ["id_bucket_4"],
+    ]
 
 
 @pytest.mark.long
