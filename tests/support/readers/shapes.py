@@ -1,5 +1,5 @@
 """Tables of each shape that a reader may or may not open, in one warehouse: with rows that were only created, with
-marked rows, with a renamed column, and each of these with `readable: wide`.
+marked rows, with a renamed column, and each of these with `readable: wide`. Of the Iceberg tables one is partitioned.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 
 from cdcflow import local
+from cdcflow.model.file_layout import PartitionField
 from cdcflow.model.table import TableId
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.merge.policy import Policies, TablePolicy
@@ -35,6 +36,9 @@ COLUMNS: Mapping[str, Any] = {
 SHAPES = ("created", "changed", "renamed")
 NAMES = (*SHAPES, *(f"wide_{shape}" for shape in SHAPES))
 WIDE = Policies(each={f"shop.wide_{shape}": TablePolicy(readable="wide") for shape in SHAPES})
+PARTITIONED = "changed"
+PARTITIONS = tuple(map(PartitionField.parse, ("month(day)", "bucket(4, id)", "note")))
+"""A changed row moves to another partition."""
 
 Row = dict[str, Any]
 
@@ -59,8 +63,13 @@ def make_row(n: int, **more: Any) -> Row:
 def write_shapes(log: HandLog, warehouse: Warehouse, format_name: str) -> None:
     """Merge three segments into six tables. The caller has small files marked, too, not rewritten."""
 
+    policies = WIDE
+    if format_name == "iceberg":
+        partitioned = {f"shop.{PARTITIONED}": TablePolicy(partition_by=PARTITIONS)}
+        policies = Policies(each={**WIDE.each, **partitioned})
+
     def merge() -> None:
-        report = local.merge(log.root, warehouse, table_format=format_name, policies=WIDE)
+        report = local.merge(log.root, warehouse, table_format=format_name, policies=policies)
         assert not [table for table in report.tables if table.left_out]
 
     tables = {name: make_table(name, schema="shop", **COLUMNS) for name in NAMES}
