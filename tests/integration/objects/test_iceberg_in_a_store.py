@@ -206,7 +206,8 @@ def test_maintenance_dies_at_every_request_and_the_next_one_continues(
         assert number > 20, number
         assert compacted, "no run had anything to compact"
         folder = object_server.directory / "buckets" / name / "lake/shop/orders/data"
-        assert len(list(folder.iterdir())) < 40
+        # A run that dies between writing a file and its commit leaves that file.
+        assert len(list(folder.iterdir())) < 20 + number
 
 
 def test_requests_of_a_merge_are_few(

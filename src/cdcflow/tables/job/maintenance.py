@@ -297,14 +297,14 @@ def _enter_between_merges(engine: Engine, stack: ExitStack) -> None:
     """Take the lease of a maintenance step; a merge that runs may take `MERGE_WAIT_S`.
 
     Raises:
-        SinkUnavailable: it took longer.
+        SinkUnavailable: it took longer, or the store does not answer.
     """
     until = time.monotonic() + MERGE_WAIT_S
     while True:
         try:
             stack.enter_context(engine.upkeep_lease())
-        except SinkUnavailable:
-            if time.monotonic() >= until:
+        except SinkUnavailable as error:
+            if error.runbook != "busy" or time.monotonic() >= until:
                 raise
             time.sleep(MERGE_POLL_S)
         else:
