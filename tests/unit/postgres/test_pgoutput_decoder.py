@@ -6,9 +6,11 @@ The expected rows are built together with the messages, change by change, in pla
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -464,7 +466,7 @@ def test_closed_decoder_removes_its_spools(compiled: Compiled | None) -> None:
 def test_large_transaction_that_widens_its_key_reports_all_its_partial_keys(compiled: Compiled | None) -> None:
     """ALTER COLUMN TYPE in the middle of a streamed transaction; its partial rows are read again all the same (P22)."""
     wider = table("keyed", 1, [attribute("id", 20, key=True), attribute("v", 25), attribute("w", 23)])
-    shapes = iter([KEYED, wider])
+    shapes = iter([KEYED, wider] * 2)  # described again when it is committed
     spools = Spools()
     decoder = PgoutputDecoder(
         describe=lambda _: next(shapes),
@@ -482,6 +484,68 @@ def test_large_transaction_that_widens_its_key_reports_all_its_partial_keys(comp
     assert isinstance(event.run, SpooledTransaction)
     assert event.run.shapes == {KEYED.table, wider.table}
     assert event.run.partial[TableId("public", "keyed")].keys.to_pydict() == {"id": [1, 9_000_000_000]}
+
+
+def _next(shapes: Iterator[DescribedTable], _: Relation) -> DescribedTable:
+    return next(shapes)
+
+
+def test_table_that_is_described_differently_at_the_commit_is_read_again(compiled: Compiled | None) -> None:
+    """No catalog shows what a streamed transaction did to the table of its own rows before it is committed."""
+    columns = [attribute("id", 23, key=True), attribute("v", 25), replace(attribute("w", 23), number=9)]
+    moved = table("keyed", 1, columns)
+    for at_commit in (moved, KEYED):
+        shapes = iter([KEYED, at_commit])
+        decoder = PgoutputDecoder(
+            describe=functools.partial(_next, shapes),
+            open_spool=Spools(),
+            spool_bytes_max=1 << 30,
+            binary=False,
+            skip_until=0,
+            compiled=compiled,
+        )
+        block = [stream_start(5, first=True), relation(KEYED, 5), insert(1, [b"1", b"a", b"2"], 5), stream_stop()]
+        assert decoder.decode([xlog(m) for m in block]) == []
+        *filled, committed = decoder.decode([xlog(stream_commit(5, 64))])
+        assert isinstance(committed, Committed)
+        assert [event.table for event in filled if isinstance(event, RowsFilled)] == (
+            [KEYED.table.id] if at_commit is moved else []
+        )
+
+
+def test_table_that_a_hidden_transaction_changed_is_read_again() -> None:
+    """The transaction is committed, but the catalog does not show it yet."""
+    asked = []
+
+    def hidden(xid: int, oids: Collection[int]) -> Collection[int]:
+        asked.append((xid, tuple(oids)))
+        return oids if xid == 8 else ()
+
+    decoder, _ = decoder_of(hidden=hidden)
+    messages = []
+    for xid in (7, 8):
+        messages += [begin(xid, xid * 100), relation(KEYED), insert(1, [b"%d" % xid, b"a", b"2"]), commit(xid * 100)]
+    filled, committed = decoder.decode([xlog(m) for m in messages])
+    assert asked == [(7, (1,)), (8, (1,))]
+    assert isinstance(filled, RowsFilled)
+    assert (filled.table, filled.version) == (KEYED.table.id, None)
+    assert isinstance(committed, Committed)
+
+
+def test_table_to_be_read_again_is_not_lost_with_an_error_after_it() -> None:
+    """The stream begins again with values as text: the version that showed the change is already replaced."""
+    version = RowVersion(KEYED.table.id, "1", "2", changed=True)
+
+    def changed(oid: int, _: int) -> RowVersion | None:
+        if oid == 1:
+            return version
+        raise KeyError(oid)
+
+    decoder, _ = decoder_of(changed=changed)
+    with pytest.raises(KeyError):
+        decoder.decode([xlog(m) for m in (begin(7, 100), relation(KEYED), relation(FULL), commit(100))])
+    assert [filled.version for filled in decoder.take_filled()] == [version]
+    assert decoder.take_filled() == []
 
 
 def test_rows_that_a_statement_changed_are_reported_before_a_row_in_the_new_shape() -> None:

@@ -260,8 +260,9 @@ class CatchingUp:
         try:
             events = self._decoder.decode(taken.messages) if len(taken.messages) else []
         except NeedsText:
+            filled = self._decoder.take_filled()
             self._begin_again_in_text()
-            return []
+            return [*filled]
         if events:
             self._delivered = max(self._delivered, lsn_of(position_after(events[-1])))
         if taken.ended:

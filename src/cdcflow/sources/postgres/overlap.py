@@ -148,6 +148,9 @@ class TransactionsOnly:
         self.idle = True
         self.gathering = False
 
+    def take_filled(self) -> list[StreamEvent]:
+        return []
+
     def decode(self, messages: Joined) -> list[StreamEvent]:
         frames = frames_of(messages)
         start, buffer = frames.start, frames.buffer

@@ -23,7 +23,7 @@ The source of this: the server's `src/backend/replication/pgoutput/pgoutput.c` a
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -82,6 +82,8 @@ _OTHER_SEEN = ~sum(1 << ord(c) - 64 for c in "BCORYTMIUD")
 
 Describe = Callable[[Relation], DescribedTable | None]
 """None: the table is not captured under the name that this message gives it."""
+Hidden = Callable[[int, Collection[int]], Collection[int]]
+"""What `HiddenChanges.tables` is."""
 
 
 @dataclass(slots=True)
@@ -109,7 +111,10 @@ class PgoutputDecoder:
     describes a partition right after the table that publishes its rows, so `changed` is called a second time: for the
     relation described before, with this one as a partition of it (0 if there was none). `captures`: whether a
     relation's rows are decoded at all; a publication of all tables, or of those of a schema, sends others too.
-    `describe` may still exclude those that have a certain name.
+    `describe` may still exclude those that have a certain name. `hidden` returns the tables, among those given, that a
+    committed transaction may have changed without the catalog showing it yet: they are read again. A streamed
+    transaction is in no catalog, so its relations are described again when it is committed, and tables whose
+    description differs are read again.
     """
 
     def __init__(
@@ -124,6 +129,7 @@ class PgoutputDecoder:
         compiled: Compiled | None = COMPILED,
         changed: Changed | None = None,
         captures: Callable[[int], bool] = lambda oid: True,
+        hidden: Hidden = lambda xid, oids: (),
     ) -> None:
         self.messages_ignored = 0
         self._describe = describe
@@ -135,6 +141,7 @@ class PgoutputDecoder:
         self._compiled = compiled
         self._changed = changed
         self._captures = captures
+        self._hidden = hidden
         self._left_out: set[int] = set()
         self._filled: list[RowsFilled] = []
         self._described_last = 0
@@ -176,8 +183,14 @@ class PgoutputDecoder:
             return []
         events = self._decode(messages)
         # First, so that no position after a row in the new shape becomes durable without the request to read again.
-        filled, self._filled = self._filled, []
+        filled = self.take_filled()
         return [*filled, *events] if filled else events
+
+    def take_filled(self) -> list[RowsFilled]:
+        """The tables to be read again that no call of `decode` has returned. If `decode` raises, the server sends their
+        messages again, but not everything that was known when they arrived is known then."""
+        filled, self._filled = self._filled, []
+        return filled
 
     def _decode(self, messages: Sequence[bytes] | Joined) -> list[StreamEvent]:
         frames = self._frames(messages if isinstance(messages, Joined) else join_messages(messages))
@@ -363,9 +376,15 @@ class PgoutputDecoder:
                 relation = relation_of(body[1 + header :])
                 self._before[relation.oid], self._described_last = self._described_last, relation.oid
                 is_captured = self._captures(relation.oid)
+                # A streamed transaction is in no catalog: it is compared when it is committed.
+                is_hidden = is_captured and not header and self._is_hidden(relation.oid, frames, at)
                 shape = self._shape(relation) if is_captured else None
-                if not header:  # a streamed transaction is compared when it is committed
+                if not header:
                     self._compare(relation.oid)
+                if shape is not None and is_hidden:
+                    self._read_again(shape)
+                if shape is not None and header and self._block is not None:
+                    self._block.described.append((relation, shape))
                 if shape is None:
                     self._left_out.add(relation.oid)
                     continue
@@ -412,6 +431,37 @@ class PgoutputDecoder:
         for asked, partition in ((oid, 0), (before, oid)) if before else ((oid, 0),):
             if self._changed is not None and (found := self._changed(asked, partition)) is not None:
                 self._filled.append(RowsFilled(found.table, position_of(Lsn(self._skip_until)), found))
+
+    def _is_hidden(self, oid: int, frames: Frames, at: int) -> bool:
+        """Whether the transaction of message `at`, which is committed, changed this table and is not visible yet."""
+        begins = np.flatnonzero(frames.kind[:at] == _BEGIN)
+        if len(begins):
+            xid = int(frames.buffer.uint32(frames.start[begins[-1:]] + 17)[0])
+        elif self._spooling is not None:
+            xid = self._spooling.xid
+        else:
+            raise InvariantViolated("pgoutput Relation outside of a transaction", runbook="stream-not-understood")
+        return oid in self._hidden(xid, (oid,))
+
+    def _describe_again(self, transaction: PendingTransaction) -> None:
+        """Compare the shapes of a streamed transaction, which were described before its commit, with what the catalog
+        shows now. Its rows are in the spool already, so tables that differ are read again."""
+        oids = {relation.oid for relation, _ in transaction.described}
+        hidden = self._hidden(transaction.xid, oids)
+        seen: list[tuple[Relation, RelationShape]] = []
+        for relation, shape in transaction.described:
+            if (relation, shape) in seen:
+                continue
+            seen.append((relation, shape))
+            again = self._shape(relation)
+            if again.described.table != shape.described.table or relation.oid in hidden:
+                self._read_again(shape)
+                if self._shapes.get(relation.oid) == shape:
+                    self._shapes[relation.oid] = again
+
+    def _read_again(self, shape: RelationShape) -> None:
+        if shape.relation.columns:
+            self._filled.append(RowsFilled(shape.described.table.id, position_of(Lsn(self._skip_until))))
 
     def _shape(self, relation: Relation) -> RelationShape:
         described = self._describe_relation(relation)
@@ -501,6 +551,7 @@ class PgoutputDecoder:
         transaction = self._streamed.pop(xid)
         self._shapes.update(transaction.shapes)
         partitions = (oid for oid in self._left_out if self._before[oid] in transaction.shapes)
+        self._describe_again(transaction)
         for oid in (*transaction.shapes, *partitions):
             self._compare(oid)  # the catalog shows what this transaction did to a table only now
         return self._commit_spooled(transaction, end, clock + EPOCH_US)

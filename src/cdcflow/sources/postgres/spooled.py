@@ -38,10 +38,12 @@ class SpooledMark:
 @dataclass(slots=True)
 class PendingTransaction(SpooledRows):
     """A transaction that goes into a spool: streamed before its commit, or too large to wait for it in memory. Its
-    parts are sub-transactions (0 where it is not streamed); `shapes` hold inside it."""
+    parts are sub-transactions (0 where it is not streamed); `shapes` hold inside it, and `described` are all that were
+    described before its commit, each with its message."""
 
     xid: int = 0
     shapes: Shapes = field(default_factory=dict)
+    described: list[tuple[Relation, RelationShape]] = field(default_factory=list)
     marks: list[SpooledMark] = field(default_factory=list)
     origin: str | None = None
 

@@ -21,7 +21,7 @@ import contextlib
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import psycopg
@@ -82,6 +82,7 @@ class MessageDecoder(Protocol):
     @property
     def gathering(self) -> bool: ...
     def decode(self, messages: Joined) -> list[StreamEvent]: ...
+    def take_filled(self) -> Sequence[StreamEvent]: ...
     def close(self) -> None: ...
 
 
@@ -163,8 +164,9 @@ class PostgresStream(BulkStream):
         try:
             events = self._decoder.decode(messages) if len(messages) else []
         except NeedsText:
+            filled = self._decoder.take_filled()
             self._begin_again_in_text()
-            return []
+            return [*filled]
         if events:
             self._delivered = max(self._delivered, lsn_of(position_after(events[-1])))
         if end > self._delivered and self._between and self._decoder.idle:

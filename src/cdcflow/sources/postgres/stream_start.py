@@ -12,6 +12,7 @@ from cdcflow.sources.postgres.catalog import Catalog
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, backlog_of
 from cdcflow.sources.postgres.chunks import mark_prefix
 from cdcflow.sources.postgres.connection import Connector
+from cdcflow.sources.postgres.hidden_changes import HiddenChanges
 from cdcflow.sources.postgres.lsn import Lsn
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
 from cdcflow.sources.postgres.rewrites import RowVersions
@@ -79,6 +80,7 @@ class StreamStart:
             mark_prefix=mark_prefix(self.slot),
             changed=self.row_versions.changed_version,
             captures=self.catalog.lives.captures,
+            hidden=HiddenChanges(self.catalog).tables,
         )
 
     def _describe_binary(self, relation: Relation) -> DescribedTable | None:
