@@ -41,9 +41,11 @@ class Stored:
             whole[name] |= own
         (self.folder / "cdcflow.yaml").write_text(yaml.safe_dump(whole))
 
-    def differences(self) -> list[str]:
-        """The commands that print something else than they did: each with the first difference."""
-        return [text for asked in self.answers if "command" in asked for text in self._differences(asked)]
+    def differences(self, *commands: str) -> list[str]:
+        """The commands, or those of these names, that print something else than they did: each with the first
+        difference."""
+        asked = [one for one in self.answers if "command" in one and (not commands or one["command"][0] in commands)]
+        return [text for one in asked for text in self._differences(one)]
 
     def _differences(self, asked: dict[str, Any]) -> Iterator[str]:
         command = asked["command"]

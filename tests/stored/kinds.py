@@ -181,6 +181,62 @@ def _warehouses(tree: Path, folder: Path, engine: str) -> Pipeline:
     return pipeline
 
 
+def spools(tree: Path, folder: Path) -> Pipeline:
+    """A journal that attaches a spool with the rows of a streamed transaction, and warehouses that still have a table's
+    earlier incarnation: it was recreated before their latest cut, and again after it."""
+    FIXED.mkdir(parents=True, exist_ok=True)
+    with PostgresServer() as server:
+        server.restart(logical_decoding_work_mem="64kB")
+        pipeline = _captured(tree, FIXED / "spools", "postgres", server)
+        files = [_configure(pipeline, table_format, "local") for table_format in ("delta", "iceberg")]
+        with pipeline.daemon():
+            pipeline.until_read()
+            pipeline.seal()
+            _merge(pipeline, files)
+            pipeline.change(statements.ENDED)
+            pipeline.until_shown("shop.doomed", {"id": 2, "w": 22})
+            pipeline.seal()
+            _merge(pipeline, files)
+            pipeline.configure(log=NEVER)
+            pipeline.run("apply", "--yes")
+            pipeline.change(statements.ENDED_AGAIN)
+            pipeline.until_shown("shop.doomed", {"id": 7, "x": "seven"})
+            pipeline.change(statements.STREAMED)
+        for file in files:
+            pipeline.ask("cuts", "--json", "--config", file)
+        for file in files:
+            pipeline.answers.append({"warehouse": file.removesuffix(".yaml"), "rows": _rows(tree, pipeline, file)})
+        _ask_attached(pipeline)
+    shutil.move(FIXED / "spools", folder)
+    pipeline.folder = folder
+    return pipeline
+
+
+def spools_mysql(tree: Path, folder: Path) -> Pipeline:
+    """A journal that attaches the spool of an XA transaction, which was prepared before another one committed."""
+    with MySQLServer("mysql") as server:
+        pipeline = _captured(tree, folder, "mysql", server)
+        with pipeline.daemon():
+            pipeline.until_read()
+            pipeline.seal()
+            pipeline.configure(log=NEVER)
+            pipeline.run("apply", "--yes")
+            pipeline.change(statements.PREPARED)
+            pipeline.change(["XA COMMIT 'stored'"])
+        _ask_attached(pipeline)
+    return pipeline
+
+
+def _ask_attached(pipeline: Pipeline) -> None:
+    """What the commands print of a log whose journal needs a spool."""
+    assert list((pipeline.folder / "log" / "spool").iterdir()), "the server did not send the transaction in parts"
+    pipeline.ask("log", "show", "--json", "--from", "1", "--limit", "100000")
+    for command in ("ls", "check"):
+        pipeline.ask("log", command, "--json")
+    for key in ("30001,large large large ", "1,line 1"):
+        pipeline.ask("history", "shop.items", key, "--json")
+
+
 def _configure(pipeline: Pipeline, table_format: str, engine: str) -> str:
     name = table_format
     each = {table: {"mode": mode} for table, mode in MODES.items()}

@@ -164,6 +164,15 @@ class Pipeline:
 
         self.until(f"step {self.steps}", has_step)
 
+    def until_shown(self, table: str, values: dict[str, Any]) -> None:
+        """Wait until the log's last row of a table has these values."""
+
+        def is_shown() -> bool:
+            shown = self.run("log", "show", "--json", "--table", table, "--limit", "1").splitlines()
+            return bool(shown) and values.items() <= json.loads(shown[-1]).items()
+
+        self.until(f"{table} to have {values}", is_shown)
+
     def last(self) -> dict[str, Any]:
         """The log's last row."""
         return dict(json.loads(self.run("log", "show", "--json", "--limit", "1").splitlines()[-1]))

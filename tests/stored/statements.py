@@ -100,6 +100,12 @@ ENDED = [
     "INSERT INTO shop.doomed VALUES (1, 11), (2, 22)",
 ]
 
+ENDED_AGAIN = [
+    "DROP TABLE shop.doomed",
+    "CREATE TABLE shop.doomed (id int PRIMARY KEY, x text)",
+    "INSERT INTO shop.doomed VALUES (2, 'twice'), (7, 'seven')",
+]
+
 EMPTIED = ["TRUNCATE TABLE shop.doomed", "INSERT INTO shop.doomed VALUES (3, 33)"]
 
 OPEN = [
@@ -107,6 +113,25 @@ OPEN = [
     LARGE.replace("10000 + i", "20000 + i"),
     "DELETE FROM shop.orders WHERE id = 5",
     "UPDATE shop.orders SET id = 4002 WHERE id = 6",
+]
+
+STREAMED = [
+    "BEGIN",
+    LARGE.replace("10000 + i", "30000 + i").replace("n WHERE i < 600", "n WHERE i < 1500"),
+    "SAVEPOINT a",
+    LARGE.replace("10000 + i", "40000 + i").replace("n WHERE i < 600", "n WHERE i < 1500"),
+    "ROLLBACK TO a",
+    "UPDATE shop.items SET n = -1 WHERE id = 30001",
+    "COMMIT",
+]
+"""A transaction that a server with little memory for decoding sends before it commits, with a part that is undone."""
+
+PREPARED = [
+    "XA START 'stored'",
+    LARGE.replace("10000 + i", "30000 + i"),
+    "UPDATE shop.items SET n = -1 WHERE id = 30001",
+    "XA END 'stored'",
+    "XA PREPARE 'stored'",
 ]
 
 LATER = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import shutil
@@ -16,20 +17,36 @@ from tests.stored.pipelines import FIXED, Pipeline
 from tests.stored.test_stored_logs import PROGRAM, append
 
 from cdcflow import local
+from cdcflow.log.files import notes
+from cdcflow.log.files.layout import Layout
 
 FORMATS = ("delta", "iceberg")
 
 
 @pytest.fixture(params=["local", "spark"])
 def stored(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stored]:
-    """A log and its warehouses, of one engine, where they were written: Iceberg stores whole paths."""
-    folder = FIXED / str(request.param)
+    """A log and its warehouses, of one engine."""
+    with unpacked(f"warehouses-{request.param}", request.param, monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture
+def recreated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stored]:
+    """A log and its warehouses. `shop.doomed` was recreated before their latest cut, and again after it."""
+    with unpacked("spools", "spools", monkeypatch) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def unpacked(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stored]:
+    """An archive in the folder where it was written: Iceberg stores whole paths."""
+    folder = FIXED / name
     FIXED.mkdir(parents=True, exist_ok=True)
     with (FIXED / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            made = Stored(f"warehouses-{request.param}", folder)
+            made = Stored(kind, folder)
             monkeypatch.chdir(made.folder)
             yield made
         finally:
@@ -91,6 +108,39 @@ def test_merge_continues_from_the_stored_tables(stored: Stored, name: str) -> No
     append(stored.folder / "log", 9001, 9002)
     printed("merge", *use("local", name))
     assert rows(Path(name)) == rebuilt(name)
+
+
+def test_merge_continues_across_a_recreated_table(recreated: Stored) -> None:
+    """Its rows at the cut, those in the live view, and the rows after a merge, which are those of the whole log."""
+    assert recreated.differences("cuts") == []
+    append(recreated.folder / "log", 9001)
+    for asked in recreated.answers:
+        if "warehouse" not in asked:
+            continue
+        name, known = asked["warehouse"], asked["rows"]["shop.doomed"]
+        assert rows(Path(name))["shop.doomed"] == _sorted(known)
+        assert [row["w"] for row in _sorted(known)] == [11, 22]
+        assert _values(local.read_live("log", name, ["shop.doomed"])["shop.doomed"].to_pylist()) == DOOMED
+        printed("merge", *use("local", name))
+        now, whole = rows(Path(name)), rebuilt(name)
+        assert _values(now.pop("shop.doomed")) == _values(whole.pop("shop.doomed")) == DOOMED
+        assert now == whole
+
+
+DOOMED = [(2, "twice"), (7, "seven")]
+"""The rows of its last incarnation. A stored table has the columns of the earlier ones, too."""
+
+
+def _values(listed: list[Any]) -> list[Any]:
+    return sorted((row["id"], row["x"]) for row in listed if not row.get("_is_deleted"))
+
+
+def test_notes_of_merges_hold_what_they_still_need(recreated: Stored) -> None:
+    """Retention with `keep_for: [merge]` keeps what no stored warehouse has, and nothing else."""
+    layout = Layout(recreated.folder / "log")
+    noted = {Path(note.name).name: note.offset for note in notes.all_of(layout, "merge")}
+    cuts = {name: json.loads(printed("cuts", "--json", "--config", f"{name}.yaml"))[-1]["offset"] for name in FORMATS}
+    assert noted == cuts
 
 
 @pytest.mark.spark

@@ -55,6 +55,8 @@ KINDS: dict[str, Callable[[Path, Path], Pipeline]] = {
     "warehouses-local": kinds.warehouses_local,
     "warehouses-spark": kinds.warehouses_spark,
     "settings": kinds.settings,
+    "spools": kinds.spools,
+    "spools-mysql": kinds.spools_mysql,
 }
 
 
