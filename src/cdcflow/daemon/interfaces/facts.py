@@ -48,14 +48,12 @@ def _count(text: str | None) -> int | None:
     return None
 
 
-def merges(cuts: Path | None) -> list[dict[str, Any]] | None:
+def merges(cuts: Path) -> list[dict[str, Any]]:
     """The latest published cuts of a warehouse, latest first, each with when it was published.
 
-    `cuts`: the folder of the table of cuts, or None if a different machine has it. Each commit of that table names the
-    cut that it published, so no engine is needed to read it. Return None if it cannot be determined.
+    `cuts`: the folder of the table of cuts. Each commit of that table names the cut that it published, so no engine is
+    needed to read it. What cannot be read is not in the list.
     """
-    if cuts is None:
-        return None
     found: list[dict[str, Any]] = []
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         for clock_ms, said in _commits(cuts):
