@@ -98,9 +98,13 @@ servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, b
 	$(BIN)/python -m tests.support.publish.debezium
 	$(BIN)/python -m tests.support.docker.compose_files
 
+# pytest compiles each test file with its assertions explained, and stores that: two processes do it once, not each of six.
+COLLECT := python -m pytest --numprocesses 0 --collect-only --quiet --quiet
+
 .PHONY: test
 test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
-	@$(BIN)/python -m pytest --numprocesses 6 --dist loadscope --no-loadscope-reorder -m "not long$(if $(CHROMIUM),, and not page)" $(PYTEST)
+	@$(if $(PYTEST),,$(BIN)/$(COLLECT) tests/integration > /dev/null & $(BIN)/$(COLLECT) --ignore tests/integration tests > /dev/null || true; wait)
+	$(BIN)/python -m pytest --numprocesses 6 --dist loadscope --no-loadscope-reorder -m "not long$(if $(CHROMIUM),, and not page)" $(PYTEST)
 
 .PHONY: test-page page-pictures
 test-page: $(INSTALLED) ## the page in a real Chromium, without a window (needs chromium and chromedriver)
