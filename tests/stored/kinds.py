@@ -213,7 +213,7 @@ def spools(tree: Path, folder: Path) -> Pipeline:
 
 
 def spools_mysql(tree: Path, folder: Path) -> Pipeline:
-    """A journal that attaches the spool of an XA transaction, which was prepared before another one committed."""
+    """A journal that attaches the spool of an XA transaction, which was prepared before a row was committed."""
     with MySQLServer("mysql") as server:
         pipeline = _captured(tree, folder, "mysql", server)
         with pipeline.daemon():
