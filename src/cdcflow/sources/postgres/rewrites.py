@@ -334,6 +334,8 @@ class RowVersions:
             for table, version in now.items():
                 then = before[table]
                 version = version if then is None else version.after(then)
+                if version.oid in self._catalog.untold:
+                    version = replace(version, untold=True)  # what the stream reported may have been dropped
                 text = version.to_json()
                 changed = then is not None and (version.changed_since(then) or self._decoded_otherwise(version))
                 if self._is_latest(version.oid, known[table]):
