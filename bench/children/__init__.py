@@ -18,4 +18,5 @@ class _NoPandas:
             raise ModuleNotFoundError(f"{name} is hidden from the benchmarks", name=name)
 
 
-sys.meta_path.insert(0, _NoPandas)
+if sys.argv[:1] == ["-m"]:  # so while `python -m bench.children.…` looks for its module, not where one is imported
+    sys.meta_path.insert(0, _NoPandas)

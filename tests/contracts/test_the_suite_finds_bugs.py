@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.support.capture.memory_kit import MemoryKit
 
-from cdcflow.capture.interleave.messages import Advanced, Chunk, MarkSeen, RowsCompared
+from cdcflow.capture.interleave.messages import Advanced, Chunk, KnownRows, MarkSeen, RowsCompared
 from cdcflow.errors import CdcflowError
 from cdcflow.model.change import ChangeBatch, KeySet, Run
 from cdcflow.model.position import Checkpoint
@@ -203,7 +203,8 @@ def waits_for_ever(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def always_changed(real: Callable[..., RowsCompared]) -> Callable[..., Any]:
     def compare(self: MemorySource, known: Any) -> RowsCompared:
-        return real(self, {table: f"before {version}" for table, version in known.items()})
+        before = {t: KnownRows(rows.generation, f"before {rows.version}") for t, rows in known.items()}
+        return real(self, before)
 
     return compare
 

@@ -308,11 +308,11 @@ class MergeSupervisor:
 
     def _report_end(self, end: _End, pause_s: float) -> None:
         """Report why a merge process ended, and wait before the next one."""
-        self._ends[end.cause] += 1
         if end.cause != "failed":
             reason = f"the merge process was ended: {end.reason}"
             state_files.write_merge_failure(self._config.log.folder, SinkUnavailable(reason))
             self._note_failure(end.cause, None, reason, end.remedy)
+        self._ends[end.cause] += 1  # after its reason: another thread may read both at any time
         self._state = {"state": "restarting", "since": _now(), "retry_at": round(time.time() + pause_s, 3)}
         self._tell("merge process ended", {"cause": end.cause, "next_in_seconds": pause_s})
         until = time.monotonic() + pause_s

@@ -13,6 +13,7 @@ from tests.support.merge.histories import make_table
 
 import cdcflow
 from cdcflow.errors import CdcflowError
+from cdcflow.log.files.compaction import CompactionRule
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.maintenance.retention import LogRetention
 
@@ -20,6 +21,8 @@ SEED = int(os.environ.get("CDCFLOW_COMPACT_SEED", "0")) or random.SystemRandom()
 ITEMS = make_table("items", id="int64", v="int32")
 NAME = "public.items"
 KEYS = range(4)
+ALL = CompactionRule(256 << 20, growth=1)
+"""Whatever their sizes."""
 
 
 def answers(root: Path, last: int) -> list[object]:
@@ -50,7 +53,7 @@ def test_each_offset_has_the_answers_that_it_had(tmp_path: Path, number: int) ->
     for _ in range(2):
         chain(Layout(log.root))
         # What is compacted once is compacted again, with what came since.
-        assert LogRetention(Layout(log.root), grace_s=0).compact(), told
+        assert LogRetention(Layout(log.root), grace_s=0).compact(ALL), told
         assert answers(log.root, last) == before, told
         for key in (1, 2):
             log.segment([(ITEMS, "u", {"id": key, "v": 9})])
