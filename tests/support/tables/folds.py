@@ -585,7 +585,9 @@ def _last_name(name: str, number: int, held: Mapping[int, pa.DataType], shapes: 
     """What the table finally calls a column that has another type in some of these shapes."""
     for shape in shapes:
         own = [c.name for c in shape.columns if c.number == number and FAMILY[c.type.arrow] == FAMILY[held[number]]]
-        others = {c.name.lower() for c in shape.columns if c.number != number}
+        # A column of another type gets a version, whose name is no other's.
+        own_type = [c for c in shape.columns if FAMILY[c.type.arrow] == FAMILY[held[c.number]]]
+        others = {c.name.lower() for c in own_type if c.number != number}
         if own:
             name = own[0]
         elif name.lower() in others:
