@@ -59,6 +59,7 @@ def _with(*peers: str | tuple[str, str]) -> tuple[Column, ...]:
     return (Column("cdcflow"), *(Column(title, peer=name) for title, name in named))
 
 
+_FORMATS = (("Delta", "delta"), ("Iceberg", "iceberg"))
 _FRESH = "5 tables of 5 M rows"
 
 AREAS = (
@@ -194,7 +195,7 @@ AREAS = (
         "s p99",
         tuple(
             Case(f"{title} in a {place}", "fresh", f"{name} in a {place}, {_FRESH}, 10,000 changes/s, 30 min")
-            for title, name in (("Delta", "delta"), ("Iceberg", "iceberg"))
+            for title, name in _FORMATS
             for place in ("folder", "store")
         ),
         _with("the aim"),
@@ -205,7 +206,7 @@ AREAS = (
         "changes/s",
         tuple(
             Case(f"{title} in a folder", "fresh-rate", f"{name} in a folder, {_FRESH}, p99 at most 3 s for 10 min")
-            for title, name in (("Delta", "delta"), ("Iceberg", "iceberg"))
+            for title, name in _FORMATS
         ),
         _with(("Debezium and MERGE by Spark", "Debezium JSON, a stream's MERGE")),
         is_logarithmic=True,
@@ -217,7 +218,7 @@ AREAS = (
         tuple(
             Case(f"{title} {how}", "tables", f"{name}: freshness, 50 commits/s, sealed every 2 s, log{{}}, {how}")
             for how in ("without Spark", "by Spark")
-            for title, name in (("Delta", "delta"), ("Iceberg", "iceberg"))
+            for title, name in _FORMATS
         ),
         (Column("log on disk", variant=" on disk"), Column("log in a store", variant=" in S3")),
     ),

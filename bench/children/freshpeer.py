@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.children.merging import COLUMNS, answer, jobs, table_name
+from bench.children.merging import answer, jobs, merge_sql, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,14 +117,7 @@ def merge(target: str, view: str, batch: DataFrame, _: int) -> None:
     batch.where("value IS NOT NULL").select("offset", event.alias("e")).selectExpr(
         "coalesce(e.after.id, e.before.id) AS id", "e.op AS op", "offset", "e.after AS after"
     ).createOrReplaceTempView(view)
-    listed = ", ".join(f"t.{c} = s.after.{c}" for c in COLUMNS)
-    latest = f"SELECT *, row_number() OVER (PARTITION BY id ORDER BY offset DESC) AS n FROM {view}"
-    batch.sparkSession.sql(
-        f"MERGE INTO {target} t USING (SELECT * FROM ({latest}) WHERE n = 1) s ON t.id = s.id"
-        f" WHEN MATCHED AND s.op = 'd' THEN DELETE WHEN MATCHED THEN UPDATE SET {listed}"
-        f" WHEN NOT MATCHED AND s.op <> 'd' THEN INSERT ({', '.join(COLUMNS)})"
-        f" VALUES ({', '.join(f's.after.{c}' for c in COLUMNS)})"
-    )
+    batch.sparkSession.sql(merge_sql(target, view, "offset"))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,18 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 COLUMNS = "id", "qty", "price", "at", "note", "doc"
 
 
+def merge_sql(target: str, view: str, order: str) -> str:
+    """The MERGE of Debezium's events in a view (`id`, `op`, `after`): the latest of each key by a column `order`."""
+    listed = ", ".join(f"t.{c} = s.after.{c}" for c in COLUMNS)
+    latest = f"SELECT *, row_number() OVER (PARTITION BY id ORDER BY {order} DESC) AS n FROM {view}"
+    return (
+        f"MERGE INTO {target} t USING (SELECT * FROM ({latest}) WHERE n = 1) s ON t.id = s.id"
+        f" WHEN MATCHED AND s.op = 'd' THEN DELETE WHEN MATCHED THEN UPDATE SET {listed}"
+        f" WHEN NOT MATCHED AND s.op <> 'd' THEN INSERT ({', '.join(COLUMNS)})"
+        f" VALUES ({', '.join(f's.after.{c}' for c in COLUMNS)})"
+    )
+
+
 def main() -> int:
     asked = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
@@ -203,14 +215,7 @@ def streamed(spark: SparkSession, events: str, target: str, tables: int) -> None
             batch.where(f"source.table = '{table}'").selectExpr(
                 "coalesce(after.id, before.id) AS id", "op", "source.lsn AS lsn", "after"
             ).createOrReplaceTempView(view)
-            listed = ", ".join(f"t.{c} = s.after.{c}" for c in COLUMNS)
-            newest = f"SELECT *, row_number() OVER (PARTITION BY id ORDER BY lsn DESC) AS n FROM {view}"
-            batch.sparkSession.sql(
-                f"MERGE INTO {name} t USING (SELECT * FROM ({newest}) WHERE n = 1) s ON t.id = s.id"
-                f" WHEN MATCHED AND s.op = 'd' THEN DELETE WHEN MATCHED THEN UPDATE SET {listed}"
-                f" WHEN NOT MATCHED AND s.op <> 'd' THEN INSERT ({', '.join(COLUMNS)})"
-                f" VALUES ({', '.join(f's.after.{c}' for c in COLUMNS)})"
-            )
+            batch.sparkSession.sql(merge_sql(name, view, "lsn"))
         batch.unpersist()
 
     lines = spark.readStream.format("text").load(events)

@@ -491,7 +491,7 @@ def _next(shapes: Iterator[DescribedTable], _: Relation) -> DescribedTable:
 
 
 def test_table_that_is_described_differently_at_the_commit_is_read_again(compiled: Compiled | None) -> None:
-    """No catalog shows what a streamed transaction did to the table of its own rows before it is committed."""
+    """Until a streamed transaction is committed, the catalog lacks the columns that it has added to a table."""
     columns = [attribute("id", 23, key=True), attribute("v", 25), replace(attribute("w", 23), number=9)]
     moved = table("keyed", 1, columns)
     for at_commit in (moved, KEYED):

@@ -240,7 +240,8 @@ def places_of(ascending: Int64s, keys: Int64s) -> Numbers:
 
 
 def is_among(numbers: Numbers, listed: Numbers) -> NDArray[np.bool_]:
-    """Return for each of `numbers` whether it is in `listed`, which is ascending."""
+    """Return for each of `numbers` whether it is in `listed`, which is ascending and may be much longer: `np.isin`
+    would sort it again."""
     if not len(listed):
         return np.zeros(len(numbers), bool)
     at = np.minimum(np.searchsorted(listed, numbers), len(listed) - 1)
