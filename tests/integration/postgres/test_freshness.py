@@ -108,6 +108,8 @@ def test_metrics_stay_and_the_lag_grows_while_the_server_is_unavailable(
         own_postgres.stop(immediate=True)
         try:
             away = on.until(lambda s: s["state"] == "waiting" and not s["source_up"], "the outage to be noticed")
+            # An attempt counts as interrupted once it has closed what it had open, which may take a while.
+            on.until(lambda s: bool(s["counts"]["retries"]), "the interruption to be counted")
             later = on.until(lambda s: s["lag_seconds"] > away["lag_seconds"] + 0.2, "the lag to grow")
             page = on.metrics(later)
         finally:
