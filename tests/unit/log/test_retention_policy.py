@@ -58,6 +58,22 @@ def test_nothing_expires_before_the_merge_has_reported_its_position(log: Layout)
     ]  # fmt: skip
 
 
+def test_reader_that_limits_expiry_is_reported_once_while_it_advances(log: Layout) -> None:
+    """Its offset and the number of segments change at each step; another reader is another report."""
+    events: Told = []
+    expiring = Expiring(log, OLD, lambda event, fields: events.append((event, fields)), every_s=600)
+    for warehouse, offset in (("/warehouse", 0), ("/warehouse", 1), ("/other", 0)):
+        notes.write(log, Note("merge", warehouse, offset))
+        if warehouse == "/other":
+            notes.write(log, Note("merge", "/warehouse", 8))
+        expiring.step()
+    waits = [str(fields["reason"]) for event, fields in events if event == "retention waits"]
+    assert [reason.rpartition(" the merge ")[2] for reason in waits] == [
+        "into /warehouse has reached offset 0",
+        "into /other has reached offset 0",
+    ]
+
+
 def test_segments_that_every_reader_has_expire_and_the_latest_stays(log: Layout) -> None:
     """Of two warehouses the slower one decides, also in the middle of a segment."""
     notes.write(log, Note("merge", "/warehouse", 8))

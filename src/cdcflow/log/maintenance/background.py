@@ -56,10 +56,10 @@ class BackgroundTask(ABC):
             except Exception as error:  # noqa: BLE001  it never ends a capture; its text may hold values
                 self._say(self.put_off, type(error).__name__)
 
-    def _say(self, event: str, reason: str) -> None:
-        """Report each reason once."""
-        if reason != self._said:
-            self._said = reason
+    def _say(self, event: str, reason: str, cause: str = "") -> None:
+        """Report each reason once. `cause`: what it comes down to, if the reason has figures that keep changing."""
+        if (cause or reason) != self._said:
+            self._said = cause or reason
             self._tell(event, {"reason": reason})
 
     def _is_well(self) -> None:

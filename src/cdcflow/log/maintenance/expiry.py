@@ -70,12 +70,12 @@ class Expiring(BackgroundTask):
         if not self._layout.log_json.exists():
             return
         rule = self._policy.rule(self._clock())
-        offset, reason = self._floor()
+        offset, reason, cause = self._floor()
         due = expiring(list_segments(self._layout), rule)
         held = [segment for segment in due if offset is not None and segment.last_offset > offset]
         going = due[: len(due) - len(held)]
         if going and (lacking := self._keep(going[-1].last_offset)):
-            held, going, reason = due, [], lacking
+            held, going, reason, cause = due, [], lacking, ""
         if going:
             retention = LogRetention(self._layout, self._remote, grace_s=GRACE_S, wait=self._patience())
             gone = retention.expire(replace(rule, last_offset_max=going[-1].last_offset))
@@ -87,7 +87,7 @@ class Expiring(BackgroundTask):
             if self._keeping is not None:
                 state_writer.tidy(self._layout)
         if held:
-            self._say("retention waits", f"{len(held)} segments are due and kept: {reason}")
+            self._say("retention waits", f"{len(held)} segments are due and kept: {reason}", cause)
         else:
             self._is_well()
 
@@ -101,20 +101,22 @@ class Expiring(BackgroundTask):
         lacking = self._keeping().keep_state(offset)
         return f"log.retention.state cannot keep all tables. {lacking}" if lacking else ""
 
-    def _floor(self) -> tuple[int | None, str]:
-        """The last offset that may expire (None: any), and which reader limits it."""
-        lowest: int | None = None
-        why = ""
+    def _floor(self) -> tuple[int | None, str, str]:
+        """The last offset that may expire (None: any), why, and which reader limits it, in words without figures."""
+        limiting: notes.Note | None = None
         for note in consumers.notes(self._layout) if self._policy.consumers else ():
-            if lowest is None or note.offset < lowest:
-                lowest, why = note.offset, _reason(note)
+            if limiting is None or note.offset < limiting.offset:
+                limiting = note
         for kind, name in self._policy.keep_for:
             if notes.read(self._layout, kind, name) is None:
-                return 0, f"no {kind} into {name} has reported its position yet (log.retention.keep_for)"
+                reason = f"no {kind} into {name} has reported its position yet (log.retention.keep_for)"
+                return 0, reason, reason
             for note in notes.all_of(self._layout, kind):
-                if lowest is None or note.offset < lowest:
-                    lowest, why = note.offset, _reason(note)
-        return lowest, why
+                if limiting is None or note.offset < limiting.offset:
+                    limiting = note
+        if limiting is None:
+            return None, "", ""
+        return limiting.offset, _reason(limiting), " ".join((limiting.kind, limiting.name, *limiting.held_by))
 
     def _patience(self) -> Callable[[float], bool]:
         until = time.monotonic() + PATIENCE_S

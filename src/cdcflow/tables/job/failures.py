@@ -41,6 +41,7 @@ _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 _AGAIN = {"merged": "run `cdcflow merge`", "read": "read it again"}
+_AFTER_ROOM = {"merged": "the next merge (a daemon's, or `cdcflow merge`) continues", "read": "then read it again"}
 
 
 class TableFailed(CannotFollow):
@@ -121,7 +122,7 @@ def table_failed(
     if found.kind == "full":
         return TableFailed(
             f"{told} there is no room at {place} ({found.what})",
-            remedy=f"make room there, then {command}; nothing is lost",
+            remedy=f"make room there; {_AFTER_ROOM[attempted]}; nothing is lost",
         )
     if found.kind == "refused":
         return TableFailed(
@@ -189,7 +190,7 @@ def _of_all(found: Failure, cuts: str) -> CdcflowError:
     told = "what all tables of a warehouse have in common:"
     if found.kind == "full":
         return SinkUnavailable(
-            f"{told} there is no room at {place} ({found.what})", remedy="make room there, then run `cdcflow merge`"
+            f"{told} there is no room at {place} ({found.what})", remedy=f"make room there; {_AFTER_ROOM['merged']}"
         )
     if found.kind == "refused":
         return ConfigurationError(
