@@ -189,7 +189,7 @@ def test_histories_of_tables_with_repairs_give_what_the_fold_gives(table_format:
 def test_histories_of_returning_shapes_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
     """Statements that are undone soon: rows of a shape from before them differ from its rows after them."""
     made = run(SEED, UNDONE, tmp_path, rounds=ROUNDS, table_format=table_format, with_undone=True)
-    # 14 in the mean of random seeds, and 6 in one of 150; without `with_undone` there is none.
+    # 14 in the mean of random seeds, and 6 in one of 150; 0 without `with_undone`.
     assert sum(history.covered["without"] for history in made.listed) > 1
 
 
