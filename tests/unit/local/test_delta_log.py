@@ -141,7 +141,7 @@ def test_versions_are_read_one_by_one_where_no_checkpoint_can_be_written(
     def refused(*_: Any) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(deltalog, "ForeignTable", refused)
+    monkeypatch.setattr(deltalog, "write_checkpoint", refused)
     table = made(tmp_path / "t")
     for number in range(1, CHECKPOINT_EVERY + 3):
         table.append(rows(number), {"cut": number}, "", 0, 1)

@@ -1,15 +1,21 @@
-"""Checkpoints of a Delta table in an object store: the whole state at a version, in one file.
+"""Checkpoints of a Delta table: the whole state at a version, in one file.
 
-delta-rs writes those of tables on a disk. In a store it reads each commit since the previous checkpoint four times,
-with a request each (212 for 50 commits, measured with 1.6.6); this writes them from the state in memory, with five.
-Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#checkpoints
+delta-rs reads each commit since the previous checkpoint four times, in a store with a request each (212 for 50 commits,
+measured with 1.6.6); this writes them from the state in memory, with five. Source:
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md#checkpoints
+
+A checkpoint also has the files that the table has removed, for as long as it keeps them. Other writers may omit
+their deletion vectors, so those of cdcflow state since when they have all of them (`Removals`).
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -88,8 +94,37 @@ _SCHEMA = pa.schema(
     ]
 )
 _OF_VERSION = re.compile(r"(\d{20})\.")
+_REMOVALS = b"cdcflow.removals"
+
+DATED_BEFORE_S = 86_400.0
+"""A program may have dated a file's removal this long before its commit: when it began to rewrite the file."""
 
 Action = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """Since when a checkpoint has each removed file with its deletion vector: by commits after `version` (-1: all)
+    later than `ms`, in milliseconds since 1970."""
+
+    version: int = -1
+    ms: int = 0
+
+    @classmethod
+    def of(cls, checkpoint: pq.ParquetFile) -> Removals | None:
+        """Return what a checkpoint states; `None` if another program has written it."""
+        said = (checkpoint.schema_arrow.metadata or {}).get(_REMOVALS)
+        return None if said is None else cls(**json.loads(said))
+
+    def has_since(self, version: int, next_ms: float) -> bool:
+        """Return whether the checkpoint has all files removed after a version. `next_ms`: when the next one was
+        committed."""
+        return self.version <= version and next_ms - DATED_BEFORE_S * 1000 >= self.ms
+
+
+def may_be_since(committed_ms: float, remove: Action) -> bool:
+    """Return whether a file may have been removed by a commit of this time, or by a later one."""
+    return int(remove.get("deletionTimestamp") or committed_ms) >= committed_ms - DATED_BEFORE_S * 1000
 
 
 def name_of_checkpoint(version: int) -> str:
@@ -103,25 +138,39 @@ def write_checkpoint(
     state: Sequence[Action],
     removed: Sequence[Action],
     removed_before: pa.Array | None,
+    known: Removals,
     now_ms: int,
 ) -> None:
     """Write the checkpoint of a version. `state`: its protocol, description, transactions and files. `removed`: the
-    `remove` actions since the previous checkpoint; `removed_before`: those in it. Actions that are older than the table
-    keeps removed files are dropped: their files need not exist any longer."""
+    `remove` actions since the previous checkpoint; `removed_before`: those in it, which it has since `known`. Actions
+    that are older than the table keeps removed files are dropped: their files need not exist any longer."""
     metadata = next(action["metaData"] for action in state if "metaData" in action)
     removals = pa.array([{**action, "dataChange": False} for action in removed], _REMOVE)
     if removed_before is not None:
         removals = pa.concat_arrays([_as_type(removed_before, _REMOVE), removals])
     kept_s = removed_kept_s(metadata.get("configuration") or {})
     if kept_s is not None:
-        since = pa.scalar(int(now_ms - kept_s * 1000), pa.int64())
-        removals = removals.filter(pc.greater_equal(pc.fill_null(pc.struct_field(removals, 1), 0), since))
+        since = int(now_ms - (kept_s + DATED_BEFORE_S) * 1000)
+        known = Removals(known.version, max(known.ms, since))
+        dated = pc.fill_null(pc.struct_field(removals, 1), 0)
+        removals = removals.filter(pc.greater_equal(dated, pa.scalar(since, pa.int64())))
     present = _keys(pa.array([action["add"] for action in state if "add" in action], _ADD))
     removals = removals.filter(pc.invert(pc.is_in(_keys(removals), present)))
     rows = pa.concat_tables([_rows(state), _rows_of("remove", removals)])
-    size = log.write(name_of_checkpoint(version), lambda file: pq.write_table(rows, file, compression="zstd"))
+    rows = rows.replace_schema_metadata({_REMOVALS: json.dumps(asdict(known))})
+    size = _write(log, name_of_checkpoint(version), rows)
     last = {"version": version, "size": len(rows), "sizeInBytes": size, "numOfAddFiles": len(present)}
     log.replace(LAST, json.dumps(last).encode())
+
+
+def _write(log: WarehouseFolder, name: str, rows: pa.Table) -> int:
+    """Write a file, durably; no reader sees a part of it. Return its bytes."""
+    if log.path is None:
+        return log.write(name, lambda file: pq.write_table(rows, file, compression="zstd"))
+    content = io.BytesIO()
+    pq.write_table(rows, content, compression="zstd")
+    log.create(name, content.getvalue())
+    return content.tell()
 
 
 def _rows(actions: Sequence[Action]) -> pa.Table:
@@ -171,9 +220,20 @@ def remove_expired(log: WarehouseFolder, metadata: Action, now_s: float) -> int:
 
 def _older_than(log: WarehouseFolder, before: float) -> Iterable[tuple[int, str]]:
     """Yield the versions and names of the log's files, in their order, up to the first commit that is not older."""
-    for entry in log.entries():
-        found = _OF_VERSION.match(entry.name)
-        if found is None or (entry.modified >= before and entry.name.endswith(".json")):
+    for name, modified in _files(log):
+        found = _OF_VERSION.match(name)
+        if found is None or (modified >= before and name.endswith(".json")):
             return
-        if entry.modified < before:
-            yield int(found[1]), entry.name
+        if modified < before:
+            yield int(found[1]), name
+
+
+def _files(log: WarehouseFolder) -> Iterator[tuple[str, float]]:
+    """Yield the names of the log's files, in their order, and when each was written. Of a disk, only those of a
+    version: what precedes them there is other programs' own."""
+    if log.path is None:
+        yield from ((entry.name, entry.modified) for entry in log.entries())
+        return
+    for name in filter(_OF_VERSION.match, log.names()):
+        with suppress(FileNotFoundError):  # removed in the meantime
+            yield name, log.modified_at(name)

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcflow.errors import HistoryLost
 from cdcflow.log.files.parquet import repeating
 from cdcflow.model.file_layout import SortColumn
 from cdcflow.tables.folders import WarehouseFolder
@@ -266,7 +265,7 @@ class DeltaTable(FileTable[File]):
             self.describe(wanted, {"upkeep": "retention"})
         needed = kept.of(self._log.metadata["id"])
         before = min(since, now - delta.REMOVED_KEPT_S)
-        least = self._log.at_time_ms(before * 1000)
+        least = self._log.about_time_ms(before * 1000)
         oldest = min([self._log.version, least, *needed])
         used = self._used_since(oldest)
         if used is None:
@@ -276,20 +275,12 @@ class DeltaTable(FileTable[File]):
         return f"{len(gone)} files removed" if gone else ""
 
     def _used_since(self, oldest: int) -> set[str] | None:
-        """Return the names of the files that any version since this one has; `None` if that is unknown."""
-        then = DeltaLog(self._folder)
-        try:
-            if then.update(oldest) != oldest:
-                return None
-        except (FileNotFoundError, LogBegun, HistoryLost):
+        """Return the names of the files that any version since this one has; `None` if that is unknown. Each such file
+        is either still there, or was removed since."""
+        removed = self._log.removed_since(oldest)
+        if removed is None:
             return None
-        files = list(then.files())
-        for version in range(oldest + 1, self._log.version + 1):
-            found = self._log.actions(version)
-            if found is None:
-                return None
-            files += [File.of(action["add"]) for action in found if "add" in action]
-        return {name.rpartition("/")[2] for file in files for name in _names_of(file)}
+        return {name.rpartition("/")[2] for file in (*self._log.files(), *removed) for name in _names_of(file)}
 
     def _written_before(self, at: float) -> list[str]:
         """Return the names of files of rows and of vectors that are older than a time, in seconds since 1970."""

@@ -24,15 +24,20 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
-from deltalake import DeltaTable as ForeignTable
 
 from cdcflow.errors import HistoryLost
-from cdcflow.tables.durable import sync_file
 from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats.delta import MAPPING, checkpoint_every
 from cdcflow.tables.formats.delta_commits import actions_of, identity, lines_of, set_aside, torn_since
 from cdcflow.tables.job.failures import reading
-from cdcflow.tables.local.checkpoints import LAST, name_of_checkpoint, remove_expired, write_checkpoint
+from cdcflow.tables.local.checkpoints import (
+    LAST,
+    Removals,
+    may_be_since,
+    name_of_checkpoint,
+    remove_expired,
+    write_checkpoint,
+)
 from cdcflow.tables.port import HandOver
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
@@ -75,6 +80,11 @@ class File:
     @classmethod
     def of(cls, add: Mapping[str, Any]) -> File:
         return cls(add["path"], add["size"], add.get("stats") or "{}", _vector(add), add["modificationTime"])
+
+    @classmethod
+    def of_remove(cls, remove: Mapping[str, Any]) -> File:
+        """Return the file that a `remove` refers to."""
+        return cls(remove["path"], remove.get("size") or 0, vector=_vector(remove))
 
     @property
     def stats(self) -> Mapping[str, Any]:
@@ -146,7 +156,7 @@ class DeltaLog:
         self.transactions: dict[str, int] = {}
         self._checkpoint: str | None = None
         self._held: tuple[str, bytes] | None = None
-        self._removed: list[Action] = []
+        self._removed: list[tuple[int, Action]] = []
         self._is_proven = True
         self._latest: list[Action] | None = None
         self._since: list[Action] = []
@@ -246,6 +256,21 @@ class DeltaLog:
                 return version
         return 0
 
+    def about_time_ms(self, at_ms: float) -> int:
+        """Return the same or an older version, from few commits: each halves what is left of the log. The clocks of
+        writers may differ, so a version may be dated before an older one."""
+        oldest, newest = 0, self.version
+        while oldest < newest:
+            middle = (oldest + newest + 1) // 2
+            found = self.actions(middle)
+            if found is None:
+                oldest = middle + 1
+            elif (committed := _committed_ms(found)) is not None and committed <= at_ms:
+                oldest = middle
+            else:
+                newest = middle - 1
+        return oldest
+
     def files(self) -> list[File]:
         """Return the files of the latest version."""
         with self._lock:
@@ -282,32 +307,58 @@ class DeltaLog:
 
     def _write_checkpoint(self) -> None:
         try:
-            if self._folder.path is None:
-                self._write_stored_checkpoint(time.time())
-                return
-            table = ForeignTable(self._folder.path)
-            table.create_checkpoint()
-            # Before the commits that it replaces are removed.
-            sync_file(self._folder.path / "_delta_log" / name_of_checkpoint(self.version))
-            self._place.sync()
-            table.cleanup_metadata()
+            self._write_state(time.time())
         except Exception as error:  # noqa: BLE001  whatever the error is: the commits themselves exist
             _log.info("no checkpoint of a Delta table", table=self._folder.table_name, error=type(error).__name__)
 
-    def _write_stored_checkpoint(self, now: float) -> None:
+    def _write_state(self, now: float) -> None:
         try:
-            before = None if self._checkpoint is None else self._column(self._checkpoint, "remove")
+            known, before = self._removals()
         except FileNotFoundError:  # another writer has removed it after writing later ones
             self._begin_later()
-            before = None if self._checkpoint is None else self._column(self._checkpoint, "remove")
+            known, before = self._removals()
+        known = known or Removals(-1 if self._checkpoint is None else _version_of(self._checkpoint))
         files = self.files()
         with self._lock:
             state: list[Action] = [{"protocol": self.protocol}, {"metaData": self.metadata}]
             state += [{"txn": {"appId": app, "version": number}} for app, number in self.transactions.items()]
             state += [{"add": {**file.add_action()["add"], "dataChange": False}} for file in files]
-            write_checkpoint(self._place, self.version, state, self._removed, before, int(now * 1000))
+            removed = [action for _, action in self._removed]
+            write_checkpoint(self._place, self.version, state, removed, before, known, int(now * 1000))
             self._checkpoint, self._removed, self._held = name_of_checkpoint(self.version), [], None
         remove_expired(self._place, self.metadata, now)
+
+    def _removals(self) -> tuple[Removals | None, pa.Array | None]:
+        """Return the files in the checkpoint that the table has removed, and since when it has them; both are `None`
+        if there is no checkpoint, and the first if another program has written it."""
+        if self._checkpoint is None:
+            return None, None
+        return self._statement_in(self._checkpoint), self._column(self._checkpoint, "remove")
+
+    def _statement_in(self, checkpoint: str) -> Removals | None:
+        with reading(self._place.place_of(checkpoint)), self._open(checkpoint) as file:
+            return Removals.of(file)
+
+    def removed_since(self, version: int) -> list[File] | None:
+        """Return the files that commits after a version have removed, and perhaps others that were removed earlier;
+        `None` if a commit is missing. Few commits are read where a checkpoint of cdcflow has them."""
+        with self._lock:
+            found = [File.of_remove(action) for removed_by, action in self._removed if removed_by > version]
+            checkpoint = self._checkpoint
+        if checkpoint is None or (begin := _version_of(checkpoint)) <= version:
+            return found
+        try:
+            known, committed = self._statement_in(checkpoint), _committed_ms(self.actions(version + 1))
+            if known is not None and committed is not None and known.has_since(version, committed):
+                listed = self._in_checkpoint(checkpoint, "remove")
+                return [*found, *(File.of_remove(action) for action in listed if may_be_since(committed, action))]
+        except FileNotFoundError:  # another writer has removed it after writing later ones
+            pass
+        for each in range(version + 1, begin + 1):
+            if (actions := self.actions(each)) is None:
+                return None
+            found += [File.of_remove(action["remove"]) for action in actions if "remove" in action]
+        return found
 
     def _begin_later(self) -> None:
         """Read the same version again, from the last checkpoint that the table has now."""
@@ -406,8 +457,7 @@ class DeltaLog:
         for action in actions:
             self._note(action)
         files = [action for action in actions if "add" in action or "remove" in action]
-        if self._folder.path is None:  # a checkpoint on a disk is written by delta-rs, which reads them itself
-            self._removed += [action["remove"] for action in files if "remove" in action]
+        self._removed += [(self.version + 1, action["remove"]) for action in files if "remove" in action]
         if self._files is None:
             self._since += files
         else:
@@ -446,8 +496,7 @@ def _take(files: dict[tuple[str, str], File], actions: Iterable[Action]) -> None
             file = File.of(action["add"])
             files[file.key] = file
         elif "remove" in action:
-            gone = action["remove"]
-            files.pop(File(gone["path"], 0, vector=_vector(gone)).key, None)
+            files.pop(File.of_remove(action["remove"]).key, None)
 
 
 def _members(text: str) -> dict[str, str]:
@@ -474,6 +523,16 @@ def _vector(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return a file's deletion vector. In a checkpoint a missing vector may be a struct of NULLs."""
     found: Mapping[str, Any] | None = of.get("deletionVector")
     return found if found and found.get("storageType") else None
+
+
+def _committed_ms(actions: Sequence[Action] | None) -> float | None:
+    """Return the time of a commit, in milliseconds since 1970, as its writer states it; `None` if that is unknown."""
+    infos = (action["commitInfo"] for action in actions or () if "commitInfo" in action)
+    return next((info["timestamp"] for info in infos if "timestamp" in info), None)
+
+
+def _version_of(checkpoint: str) -> int:
+    return int(checkpoint.partition(".")[0])
 
 
 def _commit_name(version: int) -> str:
