@@ -68,6 +68,18 @@ class OnPostgres(Beside):
         tables = ["public.*", "side.*", "!*.hidden_*"]
         self.source = {"kind": "postgres", "url": url, "tables": tables}
 
+    def decode_in_little_memory(self) -> None:
+        """For sessions that begin later: transactions of more than 64 kB are sent before their commit."""
+        self.execute(f"ALTER DATABASE {self.database.name} SET logical_decoding_work_mem = '64kB'")
+
+    def streamed(self) -> int:
+        """How many transactions were sent before their commit."""
+        found = self.ask(
+            "SELECT coalesce(sum(stream_txns), 0)::bigint FROM pg_replication_slots JOIN pg_stat_replication_slots"
+            f" USING (slot_name) WHERE database = '{self.database.name}'"
+        )
+        return int(found[0][0])
+
     def execute(self, statement: str) -> None:
         if "{publication}" in statement:
             row = self.connection.execute("SELECT quote_ident(pubname) FROM pg_publication").fetchone()

@@ -8,15 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.ddlfuzz import clauses, columns, keys, rows, servers, tables
-from tests.ddlfuzz.kinds import DAEMON, KINDS, Step, acted
+from tests.ddlfuzz.kinds import DAEMON, KINDS, Kind, Step, acted
 from tests.ddlfuzz.model import Model, Server, is_hidden
 
 FAMILIES = (clauses, columns, keys, rows, servers, tables)  # importing them registers their kinds
 CASES = Path(__file__).parent / "cases"
-SETTINGS = {"look": "8", "windows": "large", "chunk": "40"}
+SETTINGS = {"look": "8", "windows": "large", "chunk": "40", "memory": "large"}
 """`look`: seconds between two polls of the list of tables. `windows`: small ones catch up a few rows at a time.
-`chunk`: rows a chunk of the backfill has at most."""
+`chunk`: rows a chunk of the backfill has at most. `memory`: with a small one, PostgreSQL sends a transaction of some
+hundred rows before its commit."""
 LENGTHS = (10, 16, 24)
+TRIES = 20
+MANY = ("150", "400")
+"""Rows of an insert into a table whose columns the same transaction changed: more than a small memory holds."""
 CHANGES = ("insert", "update", "delete")
 ENDINGS = (
     "drop_table",
@@ -31,6 +35,29 @@ ENDINGS = (
     "online_change",
 )
 """Of tables that end while no daemon runs, or one lags: some changes, and then the end."""
+
+
+ADDING = ("add_null", "add_constant", "readd_column")
+COLUMNS = tuple(k.name for k in KINDS.values() if k.act.__module__ == columns.__name__)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A later step: one of these kinds, of this table only, or of any if it is "". `is_large`: an insert of many
+    rows."""
+
+    among: tuple[str, ...]
+    table: str = ""
+    is_large: bool = False
+
+    def draw(self, found: Kind, model: Model, dice: random.Random) -> tuple[str, ...] | None:
+        """Arguments of a kind."""
+        for _ in range(TRIES if self.table else 1):
+            drawn = found.draw(model, dice)
+            arguments = None if drawn is None else tuple(map(str, drawn))
+            if arguments is not None and self.table in ("", *arguments[:1]):
+                return (*arguments[:2], dice.choice(MANY), arguments[3]) if self.is_large else arguments
+        return None
 
 
 @dataclass(frozen=True)
@@ -80,8 +107,9 @@ def drawn(server: Server, seed: int, kinds: Collection[str] | None = None) -> Ca
         "look": dice.choice(("8", "0.2")),
         "windows": dice.choice(("large", "small")) if server == "postgres" else "large",
         "chunk": dice.choice(("15", "40", "200")),
+        "memory": dice.choice(("large", "small")) if server == "postgres" else "large",
     }
-    model = Model(server)
+    model = before = Model(server)
     steps: list[Step] = []
     for step in _beginning(model, dice, kinds):
         found = acted(model, step)
@@ -90,27 +118,45 @@ def drawn(server: Server, seed: int, kinds: Collection[str] | None = None) -> Ca
     # The daemon begins before the steps, in mid-way, or reads everything before the first of them.
     steps += dice.choice(([], [Step("start")], [Step("start"), Step("wait")], [Step("start"), Step("wait")]))
     left = dice.choice(LENGTHS)
-    ahead: list[tuple[str, ...]] = []
+    ahead: list[Planned] = []
     while left:
         if not ahead and dice.random() < 0.16:
             steps.append(Step(dice.choices(DAEMON, (5, 3, 2, 6))[0]))
             if steps[-1].name in ("stop", "kill") and dice.random() < 0.4:
-                ahead = [CHANGES, ENDINGS]
+                ahead = [Planned(CHANGES), Planned(ENDINGS)]
             continue
-        among = ahead.pop(0) if ahead else tuple(k.name for k in chosen)
-        of_these = [k for k in chosen if k.name in among] or chosen
+        if not ahead and model.is_postgres and kinds is None and dice.random() < 0.15:
+            ahead = _migration(model, dice)
+        planned = ahead.pop(0) if ahead else Planned(tuple(k.name for k in chosen))
+        if planned.among[0] in DAEMON:
+            steps.append(Step(planned.among[0]))
+            continue
+        of_these = [k for k in chosen if k.name in planned.among] or chosen
         found_kind = dice.choices(of_these, [k.weight for k in of_these])[0]
-        arguments = found_kind.draw(model, dice)
+        arguments = planned.draw(found_kind, model, dice)
         if arguments is None:
             continue
-        step = Step(found_kind.name, tuple(map(str, arguments)))
+        step = Step(found_kind.name, arguments)
         after = acted(model, step)
         if after is None:
             continue
-        model = after[0]
+        if step.name == "begin":
+            before = model
+        model = before if step.name == "rollback" and model.is_postgres else after[0]
         steps.append(step)
         left -= 1
     return Case(server, tuple(steps), settings, f"seed {seed}")
+
+
+def _migration(model: Model, dice: random.Random) -> list[Planned]:
+    """A transaction that changes a table's columns, and many of its rows."""
+    table = dice.choice(list(model.tables)) if model.tables else ""
+    altering = [Planned(ADDING, table), *dice.choice(([], [], [Planned(COLUMNS, table)]))]
+    filling = [Planned(("insert",), table, is_large=True), Planned(("update",), table)]
+    dice.shuffle(filling)
+    ending = dice.choices(("commit", "rollback"), (6, 1))[0]
+    before = dice.choice(([], [Planned(("wait",))]))
+    return [*before, Planned(("begin",)), *altering, *filling, Planned(("linger",)), Planned((ending,))]
 
 
 def _beginning(model: Model, dice: random.Random, kinds: Collection[str] | None) -> Iterator[Step]:

@@ -29,10 +29,14 @@ from cdcflow.capture.interleave.progress import Progress
 from cdcflow.config import load
 from cdcflow.model.table import TableId
 
+OWN = ("begin", "commit", "linger", "rollback")
+"""Steps that need no savepoint of their own."""
 PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "60"))
 """More than the time between two polls of the list of tables. A machine with other things to do needs more."""
 POLL_S = 0.05
 """Each answer takes the daemon away from its work."""
+LINGER_S = 1.5
+"""How long an open transaction waits at most for its rows to be sent."""
 Sort = Literal["difference", "stop", "hang", "broken"]
 _SQL = re.compile(
     r"\b((?:ALTER|DROP|SET GLOBAL|GRANT|UPDATE) [^;\n]*?)(?=;|\n|$| \(or |, then |, or |, which | and run | and read )"
@@ -79,6 +83,8 @@ def execute(case: Case, server: PostgresServer | MySQLServer) -> Outcome:
     finally:
         if run.daemon is not None:
             run.daemon.kill()
+        if isinstance(beside, OnPostgres):
+            run.outcome.counts["streamed"] += beside.streamed()
         beside.close()
         shutil.rmtree(folder, ignore_errors=True)
     run.outcome.seconds = time.monotonic() - began
@@ -97,6 +103,8 @@ class Run:
         self.model = Model(case.server)
         self.before_transaction = self.model
         self.kept = Kept(beside) if isinstance(beside, OnPostgres) else None
+        if isinstance(beside, OnPostgres) and self.settings["memory"] == "small":
+            beside.decode_in_little_memory()
         self.daemon: Daemon | None = None
         self.accept = False
         self.backfill: tuple[str, ...] = ()
@@ -154,10 +162,12 @@ class Run:
             after = self.before_transaction
         if self.kept is not None:
             self.kept.before(step)
-        if not self._said(statements, own=step.name in ("begin", "commit", "rollback")):
+        if not self._said(statements, own=step.name in OWN):
             self.outcome.counts["refused"] += 1
             return
         self.outcome.counts[step.name] += 1
+        if step.name == "linger":
+            self._linger()
         if self.kept is not None:
             self.kept.after(step)
         if not after.is_postgres and not statements[-1].startswith(("INSERT", "UPDATE", "DELETE", "BEGIN", "SET")):
@@ -183,6 +193,14 @@ class Run:
                 self.beside.execute("ROLLBACK")
             return False
         return True
+
+    def _linger(self) -> None:
+        """A transaction that is not large never gets there."""
+        deadline = time.monotonic() + LINGER_S
+        while self.daemon is not None and self.settings["memory"] == "small" and time.monotonic() < deadline:
+            if any(self.folder.rglob("*.spool")):
+                return
+            time.sleep(POLL_S)
 
     def _commit(self) -> None:
         if self.model.in_transaction:

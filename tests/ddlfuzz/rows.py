@@ -100,6 +100,12 @@ def rollback(model: Model) -> list[str] | None:
     return ["ROLLBACK"]
 
 
-ROWS = frozenset(("begin", "commit", "delete", "insert", "rekey", "rollback", "truncate", "update"))
+@kind(nothing, "postgres", weight=1)
+def linger(model: Model) -> list[str] | None:
+    """The executor waits until the daemon has some of the transaction's rows: the server may send them early."""
+    return [] if model.in_transaction else None
+
+
+ROWS = frozenset(("begin", "commit", "delete", "insert", "linger", "rekey", "rollback", "truncate", "update"))
 
 __all__ = ["ROWS", "insert"]
