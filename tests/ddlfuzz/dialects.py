@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,6 +24,10 @@ from cdcflow.sources.mysql.position import BinlogPosition
 
 _numbers = itertools.count(1)
 _CLIENT_SET = re.compile(r"SET character_set_client = (\w+)")
+HOLDING = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
+"""A PostgreSQL server where commits wait for a standby that does not exist, in sessions that ask for it."""
+LOCK_TIMEOUT, HELD_TIMEOUT = "5s", "200ms"
+"""While a commit is held, others wait in vain for its tables."""
 Error = (psycopg.Error, pymysql.Error)
 
 
@@ -56,9 +61,9 @@ class Beside(ABC):
 class OnPostgres(Beside):
     def __init__(self, server: PostgresServer) -> None:
         self.database: Database = server.create_database(f"fuzz_{next(_numbers)}")
-        self.connection = self.database.connect()
+        self.connection = self._connected(LOCK_TIMEOUT)
+        self.held: psycopg.Connection[tuple[Any, ...]] | None = None
         for statement in (
-            "SET lock_timeout = '5s'",
             "CREATE SCHEMA side",
             "CREATE SCHEMA away",
             "CREATE TYPE public.mood AS ENUM ('calm', 'glad', 'odd')",
@@ -81,12 +86,49 @@ class OnPostgres(Beside):
         return int(found[0][0])
 
     def execute(self, statement: str) -> None:
+        match statement:
+            case "{hold}":
+                self._hold()
+                return
+            case "{release}":
+                self._release()
+                return
         if "{publication}" in statement:
             row = self.connection.execute("SELECT quote_ident(pubname) FROM pg_publication").fetchone()
             if row is None:
                 raise psycopg.errors.UndefinedObject("there is no publication yet")
             statement = statement.replace("{publication}", row[0])
         self.connection.execute(statement.encode())
+
+    def _hold(self) -> None:
+        """Commit in a session of its own, and return when that waits. A transaction without changes does not."""
+        self.execute("SET LOCAL synchronous_commit = on")
+        self.held, self.connection = self.connection, self._connected(HELD_TIMEOUT)
+        self.held.pgconn.send_query(b"COMMIT")
+        waits = f"SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = {self.held.info.backend_pid}"
+        while self._is_held() and self.ask(waits) != [(True,)]:
+            time.sleep(0.002)
+
+    def _release(self) -> None:
+        while self._is_held():
+            assert self.held is not None
+            self.held.cancel()  # ends the wait with a warning; the transaction is committed
+            time.sleep(0.002)
+        if self.held is not None:
+            self.held.close()
+            self.held = None
+        self.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
+
+    def _is_held(self) -> bool:
+        if self.held is None:
+            return False
+        self.held.pgconn.consume_input()
+        return bool(self.held.pgconn.is_busy())
+
+    def _connected(self, lock_timeout: str) -> psycopg.Connection[tuple[Any, ...]]:
+        connection = self.database.connect()
+        connection.execute(f"SET lock_timeout = '{lock_timeout}'".encode())
+        return connection
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         return self.connection.execute(query.encode()).fetchall()
@@ -134,6 +176,7 @@ class OnPostgres(Beside):
         return f"{table.schema}.{table.name}"
 
     def close(self) -> None:
+        self._release()
         self.connection.close()
         self.database.drop()
 
@@ -202,7 +245,7 @@ class OnMySQL(Beside):
 def running(server: Server, *, in_lower_case: bool = False) -> Iterator[PostgresServer | MySQLServer]:
     """A server for many cases. `in_lower_case`: a MySQL or MariaDB that does not tell the case of names."""
     if server == "postgres":
-        with PostgresServer() as postgres:
+        with PostgresServer(settings=HOLDING) as postgres:
             yield postgres
     else:
         with MySQLServer(server, in_lower_case=in_lower_case) as started:

@@ -154,9 +154,15 @@ def _migration(model: Model, dice: random.Random) -> list[Planned]:
     altering = [Planned(ADDING, table), *dice.choice(([], [], [Planned(COLUMNS, table)]))]
     filling = [Planned(("insert",), table, is_large=True), Planned(("update",), table)]
     dice.shuffle(filling)
-    ending = dice.choices(("commit", "rollback"), (6, 1))[0]
     before = dice.choice(([], [Planned(("wait",))]))
-    return [*before, Planned(("begin",)), *altering, *filling, Planned(("linger",)), Planned((ending,))]
+    ending = dice.choices(("commit", "hold", "rollback"), (4, 4, 1))[0]
+    ends = [Planned(("linger",)), Planned((ending,))]
+    if ending == "hold":
+        ends += [
+            Planned(dice.choice((CHANGES, COLUMNS, ("stop",), ("kill",)))) for _ in range(dice.choice((0, 0, 1, 2)))
+        ]
+        ends += [*dice.choice(([], [], [Planned(("start",))])), Planned(("release",))]
+    return [*before, Planned(("begin",)), *altering, *filling, *ends]
 
 
 def _beginning(model: Model, dice: random.Random, kinds: Collection[str] | None) -> Iterator[Step]:

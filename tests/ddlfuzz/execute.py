@@ -17,10 +17,11 @@ import yaml
 from tests.ddlfuzz import oracle
 from tests.ddlfuzz.daemon import Daemon, Status, Stop
 from tests.ddlfuzz.dialects import Beside, Error, OnPostgres, fresh
-from tests.ddlfuzz.draw import SETTINGS, Case
+from tests.ddlfuzz.draw import COLUMNS, SETTINGS, Case
 from tests.ddlfuzz.kept import Kept
 from tests.ddlfuzz.kinds import COMPARE, DAEMON, Step, acted
 from tests.ddlfuzz.model import Column, Model, Table
+from tests.ddlfuzz.rows import ROWS
 from tests.servers.mysql import MySQLServer
 from tests.servers.postgres import PostgresServer
 
@@ -29,12 +30,16 @@ from cdcflow.capture.interleave.progress import Progress
 from cdcflow.config import load
 from cdcflow.model.table import TableId
 
-OWN = ("begin", "commit", "linger", "rollback")
+OWN = ("begin", "commit", "hold", "linger", "release", "rollback")
 """Steps that need no savepoint of their own."""
 PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "60"))
 """More than the time between two polls of the list of tables. A machine with other things to do needs more."""
 POLL_S = 0.05
 """Each answer takes the daemon away from its work."""
+HELD_S = 4.0
+"""How long a commit is held at most for the daemon to have it: the daemon waits a second for it to be visible."""
+WHILE_HELD = (*ROWS, *COLUMNS, "release")
+"""Steps that other sessions may try while a commit is held; its end comes before any other."""
 LINGER_S = 1.5
 """How long an open transaction waits at most for its rows to be sent."""
 Sort = Literal["difference", "stop", "hang", "broken"]
@@ -108,6 +113,7 @@ class Run:
         self.daemon: Daemon | None = None
         self.accept = False
         self.backfill: tuple[str, ...] = ()
+        self.held_until = ""
         self.told = ""
         self.repeated = 0
         self.mended: set[str] = set()
@@ -133,7 +139,9 @@ class Run:
     def _daemon_step(self, name: str) -> None:
         match name:
             case "start":
-                self._commit()
+                # A new slot waits until every transaction has ended.
+                if self.model.in_transaction or self.accept or not self.outcome.counts["start"]:
+                    self._commit()
                 self._start()
             case "wait" if self.daemon is not None:
                 self._commit()
@@ -156,6 +164,12 @@ class Run:
             self.outcome.counts["meaningless"] += 1
             return
         after, statements = found
+        if self.model.held and step.name not in WHILE_HELD:
+            self._release()
+            self._database_step(step)
+            return
+        if step == Step("release", ("late",)):
+            self._await_position()
         if step.name == "begin":
             self.before_transaction = self.model.copy()
         if step.name == "rollback" and self.model.is_postgres:
@@ -168,6 +182,10 @@ class Run:
         self.outcome.counts[step.name] += 1
         if step.name == "linger":
             self._linger()
+        if step.name == "hold":
+            self.held_until = self.beside.fence()
+            if self.kept is not None:  # what other sessions see of its tables is not what the log has
+                self.kept.lost()
         if self.kept is not None:
             self.kept.after(step)
         if not after.is_postgres and not statements[-1].startswith(("INSERT", "UPDATE", "DELETE", "BEGIN", "SET")):
@@ -202,9 +220,23 @@ class Run:
                 return
             time.sleep(POLL_S)
 
+    def _await_position(self) -> None:
+        """The daemon has the commit that is held. It may be busy with a table that the commit's session has locked."""
+        deadline = time.monotonic() + HELD_S
+        while self.daemon is not None and time.monotonic() < deadline:
+            status = self.daemon.status()
+            if status is None or (status.position and self.beside.is_past(status.position, self.held_until)):
+                return
+            time.sleep(POLL_S)
+
     def _commit(self) -> None:
         if self.model.in_transaction:
             self._database_step(Step("commit"))
+        self._release()
+
+    def _release(self) -> None:
+        if self.model.held:
+            self._database_step(Step("release", ("soon",)))
 
     # ── the daemon ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -226,7 +258,7 @@ class Run:
             stop = daemon.stop()
             if stop is None:
                 return
-            if stop.kind == "SourceUnavailable" and self.model.in_transaction:
+            if stop.kind == "SourceUnavailable" and (self.model.in_transaction or self.model.held):
                 # The case's own lock made the daemon wait: when it is stopped, it reports what it waited for, and
                 # nothing is unverified.
                 self.outcome.stops.append("stopped while it waited: " + stop.message.split("\n")[0])

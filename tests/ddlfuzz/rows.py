@@ -77,7 +77,7 @@ def truncate(model: Model, table: str) -> list[str] | None:
 
 @kind(nothing, weight=4)
 def begin(model: Model) -> list[str] | None:
-    if model.in_transaction:
+    if model.in_transaction or model.held:
         return None
     model.in_transaction = True
     return ["BEGIN"]
@@ -106,6 +106,28 @@ def linger(model: Model) -> list[str] | None:
     return [] if model.in_transaction else None
 
 
-ROWS = frozenset(("begin", "commit", "delete", "insert", "linger", "rekey", "rollback", "truncate", "update"))
+@kind(nothing, "postgres", weight=1)
+def hold(model: Model) -> list[str] | None:
+    """A commit that waits for a standby: it is sent, and no session sees it. Later steps are of another session."""
+    if not model.in_transaction:
+        return None
+    model.in_transaction, model.held = False, True
+    return ["{hold}"]
+
+
+def _patience(model: Model, dice: random.Random) -> tuple[object, ...] | None:
+    return (dice.choice(("soon", "late")),)
+
+
+@kind(_patience, "postgres", weight=6)
+def release(model: Model, patience: str) -> list[str] | None:
+    """End the wait of a commit. `late`: not before the executor has seen that the daemon has it."""
+    if not model.held:
+        return None
+    model.held = False
+    return ["{release}"]
+
+
+ROWS = frozenset(("begin", "commit", "delete", "hold", "insert", "linger", "rekey", "rollback", "truncate", "update"))
 
 __all__ = ["ROWS", "insert"]
