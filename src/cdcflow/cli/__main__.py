@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import sys
 
+_ASKING = ("status", "doctor", "get", "history", "range", "diff", "transaction", "consumer", "log", "bundle")
+ABOUT_LOGS = frozenset({*_ASKING, "plan", "apply", "table", "ctl", "drop"})
+"""Commands that never need Spark, so pandas neither; the daemon's own take care of that themselves."""
+
 
 def main() -> None:
     """The entry point of the installed command. Ctrl-C during its imports yields no traceback either."""
     try:
+        if ABOUT_LOGS.intersection(sys.argv[1:2]):
+            from cdcflow.daemon.lean import without_luxuries
+
+            without_luxuries()
         from cdcflow.cli.app import main as run
 
         run()

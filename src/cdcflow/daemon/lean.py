@@ -43,7 +43,7 @@ def lean() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _large_pieces_apart()
     _giving_memory_back()
-    _without_luxuries()
+    without_luxuries()
     sys.setswitchinterval(0.001)  # a change that has arrived must not wait 5 ms for the thread that seals
 
 
@@ -82,7 +82,7 @@ def _giving_memory_back() -> None:
         pa.set_memory_pool(pa.system_memory_pool())
 
 
-def _without_luxuries() -> None:
+def without_luxuries() -> None:
     """Let pyarrow do without pandas and structlog without rich in this process, even if they are installed.
 
     pyarrow imports pandas with its first array, if it can: 40 MB of memory and some tenths of a second at every start,

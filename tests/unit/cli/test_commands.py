@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import logging
@@ -668,3 +669,19 @@ def test_only_a_done_table_shows_hundred_percent(fields: dict[str, Any], expecte
 def test_numbers_read_well(say: Callable[[float | None], str], value: float | None, expected: str) -> None:
     """Status is read in a hurry."""
     assert say(value) == expected
+
+
+@pytest.mark.parametrize("command", ["status", "log check"])
+def test_commands_about_a_log_do_without_pandas(command: str, tmp_path: Path) -> None:
+    """pyarrow imports it with its first array, half a second at each start. It is installed here, and could be."""
+    assert importlib.util.find_spec("pandas") is not None
+    path = tmp_path / "cdcflow.yaml"
+    path.write_text("source: {kind: postgres, url: 'postgresql://u@127.0.0.1:1/d'}\nlog: {path: log}\n")
+    code = (
+        "import sys; from cdcflow.cli.__main__ import main\n"
+        "try: main()\n"
+        "finally: print('pyarrow' in sys.modules, 'pandas' in sys.modules, file=sys.stderr)"
+    )
+    arguments = [sys.executable, "-c", code, *command.split(), "-c", str(path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.stderr.splitlines()[-1] == "True False", done.stderr
