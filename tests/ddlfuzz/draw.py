@@ -109,7 +109,7 @@ def drawn(server: Server, seed: int, kinds: Collection[str] | None = None) -> Ca
         "chunk": dice.choice(("15", "40", "200")),
         "memory": dice.choice(("large", "small")) if server == "postgres" else "large",
     }
-    model = before = Model(server)
+    model = before = at_savepoint = Model(server)
     steps: list[Step] = []
     for step in _beginning(model, dice, kinds):
         found = acted(model, step)
@@ -143,6 +143,10 @@ def drawn(server: Server, seed: int, kinds: Collection[str] | None = None) -> Ca
         if step.name == "begin":
             before = model
         model = before if step.name == "rollback" and model.is_postgres else after[0]
+        if step.name == "savepoint":
+            at_savepoint = model
+        if step.name == "undo":
+            model = at_savepoint
         steps.append(step)
         left -= 1
     return Case(server, tuple(steps), settings, f"seed {seed}")
@@ -154,6 +158,9 @@ def _migration(model: Model, dice: random.Random) -> list[Planned]:
     altering = [Planned(ADDING, table), *dice.choice(([], [], [Planned(COLUMNS, table)]))]
     filling = [Planned(("insert",), table, is_large=True), Planned(("update",), table)]
     dice.shuffle(filling)
+    if dice.random() < 0.4:
+        undone = [Planned(("savepoint",)), Planned(ADDING, table), filling[0], Planned(("linger",)), Planned(("undo",))]
+        filling = dice.choice(([*undone, *filling], [*filling, *undone[:1], *undone[2:]]))
     before = dice.choice(([], [Planned(("wait",))]))
     ending = dice.choices(("commit", "hold", "rollback"), (4, 4, 1))[0]
     ends = [Planned(("linger",)), Planned((ending,))]

@@ -30,7 +30,7 @@ from cdcflow.capture.interleave.progress import Progress
 from cdcflow.config import load
 from cdcflow.model.table import TableId
 
-OWN = ("begin", "commit", "hold", "linger", "release", "rollback")
+OWN = ("begin", "commit", "hold", "linger", "release", "rollback", "savepoint", "undo")
 """Steps that need no savepoint of their own."""
 PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "60"))
 """More than the time between two polls of the list of tables. A machine with other things to do needs more."""
@@ -106,7 +106,7 @@ class Run:
         self.folder = folder
         self.settings = {**SETTINGS, **case.settings}
         self.model = Model(case.server)
-        self.before_transaction = self.model
+        self.before_transaction = self.at_savepoint = self.model
         self.kept = Kept(beside) if isinstance(beside, OnPostgres) else None
         if isinstance(beside, OnPostgres) and self.settings["memory"] == "small":
             beside.decode_in_little_memory()
@@ -174,6 +174,10 @@ class Run:
             self.before_transaction = self.model.copy()
         if step.name == "rollback" and self.model.is_postgres:
             after = self.before_transaction
+        if step.name == "savepoint":
+            self.at_savepoint = after.copy()
+        if step.name == "undo":
+            after = self.at_savepoint.copy()
         if self.kept is not None:
             self.kept.before(step)
         if not self._said(statements, own=step.name in OWN):

@@ -74,7 +74,7 @@ class Kept:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._known = _Known({})
-        self._at_begin = self._known
+        self._at_begin = self._at_savepoint = self._known
         self._before: dict[TableId, Ended] = {}
         self._names_before: dict[int, TableId | None] = {}
 
@@ -87,7 +87,8 @@ class Kept:
 
     def lost(self) -> None:
         """The log may have a gap."""
-        self._known, self._at_begin = (_with(k, read=frozenset(), ended={}) for k in (self._known, self._at_begin))
+        states = (self._known, self._at_begin, self._at_savepoint)
+        self._known, self._at_begin, self._at_savepoint = (_with(k, read=frozenset(), ended={}) for k in states)
 
     def before(self, step: Step) -> None:
         """Take the rows of the tables that a step may end."""
@@ -105,6 +106,10 @@ class Kept:
             self._at_begin = self._known
         if step.name == "rollback":
             self._known = self._at_begin
+        if step.name == "savepoint":
+            self._at_savepoint = self._known
+        if step.name == "undo":
+            self._known = self._at_savepoint
         if step.name in ROWS:
             return
         old = self._known

@@ -74,6 +74,7 @@ class Model:
     parted: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Tables that were partitions: the table each was detached from, and its number."""
     in_transaction: bool = False
+    has_savepoint: bool = False
     held: bool = False
     """A commit waits for a standby that does not exist, and other sessions do not see it yet (PostgreSQL)."""
     published: bool = True

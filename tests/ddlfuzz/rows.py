@@ -87,7 +87,7 @@ def begin(model: Model) -> list[str] | None:
 def commit(model: Model) -> list[str] | None:
     if not model.in_transaction:
         return None
-    model.in_transaction = False
+    model.in_transaction = model.has_savepoint = False
     return ["COMMIT"]
 
 
@@ -96,8 +96,22 @@ def rollback(model: Model) -> list[str] | None:
     """The executor restores the model from before `begin`, where the server rolls DDL back too."""
     if not model.in_transaction:
         return None
-    model.in_transaction = False
+    model.in_transaction = model.has_savepoint = False
     return ["ROLLBACK"]
+
+
+@kind(nothing, "postgres", weight=1)
+def savepoint(model: Model) -> list[str] | None:
+    if not model.in_transaction:
+        return None
+    model.has_savepoint = True
+    return ["SAVEPOINT kept"]
+
+
+@kind(nothing, "postgres", weight=1)
+def undo(model: Model) -> list[str] | None:
+    """Back to the savepoint. The executor restores the model from there."""
+    return ["ROLLBACK TO SAVEPOINT kept"] if model.has_savepoint else None
 
 
 @kind(nothing, "postgres", weight=1)
@@ -111,7 +125,7 @@ def hold(model: Model) -> list[str] | None:
     """A commit that waits for a standby: it is sent, and no session sees it. Later steps are of another session."""
     if not model.in_transaction:
         return None
-    model.in_transaction, model.held = False, True
+    model.in_transaction, model.has_savepoint, model.held = False, False, True
     return ["{hold}"]
 
 
@@ -128,6 +142,7 @@ def release(model: Model, patience: str) -> list[str] | None:
     return ["{release}"]
 
 
-ROWS = frozenset(("begin", "commit", "delete", "hold", "insert", "linger", "rekey", "rollback", "truncate", "update"))
+CHANGES = ("delete", "insert", "rekey", "truncate", "update")
+ROWS = frozenset((*CHANGES, "begin", "commit", "hold", "linger", "rollback", "savepoint", "undo"))
 
 __all__ = ["ROWS", "insert"]
