@@ -56,6 +56,8 @@ class Follower(Run):
         self.mode = mode
         self.dice = dice
         self.compared = 0
+        self.cascaded = 0
+        """Comparisons with a difference that a foreign key may have made, which MariaDB does not log."""
         self.equal: set[TableId] = set()
         self.logged = LogSoFar()
         self.unmergeable: dict[TableId, str] = {}
@@ -259,7 +261,9 @@ class Follower(Run):
             return False  # the source's texts are of another type
         logged = Counter(tuple(of_the_log(row[name], kinds[name]) for name in names) for row in rows)
         self.compared += 1
-        if logged != wanted:
+        if logged != wanted and isinstance(self.on, OnSuite) and table in self.on.cascading:
+            self.cascaded += 1
+        elif logged != wanted:
             more, less = list((logged - wanted).elements()), list((wanted - logged).elements())
             counted = f"{len(more)} rows in the log only, {len(less)} in the source only"
             raise Failure("difference", f"table {table} {names}: {counted}: {more[:1]} {less[:1]}"[:900])

@@ -22,18 +22,24 @@ _CAPTURED = (
     f" WHERE t.table_schema NOT IN {OWN} AND t.table_type = 'BASE TABLE' AND t.engine IN ('InnoDB')"
     " ORDER BY 1, 2, c.ordinal_position"
 )
+_CASCADING = (
+    "SELECT constraint_schema, table_name FROM information_schema.referential_constraints"
+    " WHERE delete_rule IN ('CASCADE', 'SET NULL') OR update_rule IN ('CASCADE', 'SET NULL')"
+)
 
 
 class OnSuite(Beside):
     """All databases of a running server but its own.
 
-    `types`: each column's name for its type there. `policies`: the settings in `source.columns`.
+    `types`: each column's name for its type there. `policies`: the settings in `source.columns`. `cascading`: tables
+    that a foreign key could change without a row in MariaDB's binlog, which doctor and status report (docs/mysql.md).
     """
 
     def __init__(self, server: MySQLServer) -> None:
         self.server = server
         self.types: dict[TableId, dict[str, str]] = {}
         self.left_out: set[TableId] = set()
+        self.cascading: set[TableId] = set()
         self.policies: dict[str, str] = {}
         self.connection: Any = None
         self._connect()
@@ -83,6 +89,8 @@ class OnSuite(Beside):
         for schema, table, column, data_type in self.ask(_CAPTURED):
             found = self.types.setdefault(TableId(schema.decode(), table.decode()), {})
             found[column.decode()] = data_type.decode()
+        if self.server.flavor == "mariadb":
+            self.cascading |= {TableId(schema.decode(), table.decode()) for schema, table in self.ask(_CASCADING)}
         return {table: list(columns) for table, columns in self.types.items() if table not in self.left_out}
 
     def sql_name(self, table: TableId) -> str:
