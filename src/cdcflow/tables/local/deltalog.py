@@ -318,8 +318,8 @@ class DeltaLog:
             self._begin_later()
             known, before = self._removals()
         known = known or Removals(-1 if self._checkpoint is None else _version_of(self._checkpoint))
-        files = self.files()
         with self._lock:
+            files = self.files()
             state: list[Action] = [{"protocol": self.protocol}, {"metaData": self.metadata}]
             state += [{"txn": {"appId": app, "version": number}} for app, number in self.transactions.items()]
             state += [{"add": {**file.add_action()["add"], "dataChange": False}} for file in files]
