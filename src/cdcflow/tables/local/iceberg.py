@@ -70,6 +70,7 @@ from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.iceberg_catalogs import LOCKED, TableCatalog
 from cdcflow.tables.local.iceberg_commits import RETRIES
 from cdcflow.tables.local.iceberg_files import TableIO, open_random
+from cdcflow.tables.local.iceberg_metadata import with_updates
 from cdcflow.tables.local.position_deletes import OverwrittenFiles
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile
 from cdcflow.tables.local.tables import FileTable
@@ -88,8 +89,7 @@ _DELETES = "it has deletes that only Spark reads"
 
 
 class _Change(Transaction):
-    """A transaction that computes the table's new metadata once per update, and not at each access: PyIceberg copies
-    all kept snapshots for it."""
+    """A transaction that computes the table's new metadata once per update, and not at each access."""
 
     _seen: tuple[int, TableMetadata] | None = None
 
@@ -98,7 +98,7 @@ class _Change(Transaction):
         if not self._updates:
             return self._table.metadata
         if self._seen is None or self._seen[0] != len(self._updates):
-            self._seen = len(self._updates), super().table_metadata
+            self._seen = len(self._updates), with_updates(self._table.metadata, self._updates)
         return self._seen[1]
 
 
@@ -421,8 +421,10 @@ class IcebergTable(FileTable[FileScanTask]):
         return _transactions(self._table, self._table.current_snapshot()).get(app, version - 1) >= version
 
     def _changing(self) -> _Change:
-        self._table.metadata.properties[RETRIES] = "0"
-        return _Change(self._table)
+        table = self._table
+        properties = {**table.metadata.properties, RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": properties})  # other readers share the old one
+        return _Change(table)
 
     def _tag(self, change: Transaction, snapshot: int, cut: int) -> None:
         tag = iceberg.tag(cut)

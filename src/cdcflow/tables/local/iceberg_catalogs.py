@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import Endpoints, RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AuthManagerAdapter
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     NoSuchIcebergTableError,
@@ -35,8 +35,11 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.io import PY_IO_IMPL, FileIO
-from pyiceberg.table import Table
+from pyiceberg.table import CommitTableResponse, StagedTable, Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.typedef import Identifier as FullName
 from requests import Session
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
@@ -48,6 +51,7 @@ from cdcflow.tables.job.failures import FileUnreadable
 from cdcflow.tables.local.catalog_errors import as_own
 from cdcflow.tables.local.iceberg_commits import LoadedTable
 from cdcflow.tables.local.iceberg_files import BUCKETS, TableBuckets, TableIO
+from cdcflow.tables.local.iceberg_metadata import KnownMetadata, with_updates
 from cdcflow.tables.local.iceberg_settings import CatalogSettings, OnlyForSpark, SqlAddress, catalog_settings
 from cdcflow.tables.local.iceberg_tokens import TIMEOUT_S, Tokens
 from cdcflow.tables.local.no_foreign_code import NoForeignCode
@@ -272,7 +276,48 @@ def _check_package(settings: CatalogSettings) -> None:
 
 
 class _Sql(NoForeignCode, SqlCatalog):
-    """A catalog in a database."""
+    """A catalog in a database. A metadata file that it names is read once, and not at all after a commit of this
+    process."""
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        self._known = KnownMetadata()
+        super().__init__(name, **properties)
+
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        location = orm_table.metadata_location
+        known = None if location is None else self._known.find(location)
+        if location is None or known is None:
+            found = super()._convert_orm_to_iceberg(orm_table)
+            self._known.add(found.metadata_location, found.metadata, orm_table.previous_metadata_location)
+            return found
+        name = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+        return Table(name, known, location, self._load_file_io(known.properties, location), self)
+
+    def _update_and_stage_table(
+        self,
+        current_table: Table | None,
+        table_identifier: FullName,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        if current_table is None:
+            return super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        for requirement in requirements:
+            requirement.validate(current_table.metadata)
+        before = current_table.metadata_location
+        metadata = with_updates(current_table.metadata, updates, before)
+        places = load_location_provider(metadata.location, metadata.properties)
+        location = places.new_table_metadata_file_location(self._parse_metadata_version(before) + 1)
+        return StagedTable(
+            table_identifier, metadata, location, self._load_file_io(metadata.properties, location), self
+        )
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        done = super().commit_table(table, requirements, updates)
+        self._known.add(done.metadata_location, done.metadata, table.metadata_location)
+        return done
 
     def create_tables(self) -> None:
         for _ in range(2):  # another process may create the same one of the two tables at the same time

@@ -26,11 +26,11 @@ from pyiceberg.table.update import (
     AssertRefSnapshotId,
     TableRequirement,
     TableUpdate,
-    update_table_metadata,
 )
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.tables.local.catalog_errors import kind_of, may_be_executed
+from cdcflow.tables.local.iceberg_metadata import with_updates
 
 ASK_WITHIN_S = 30.0
 """How long a catalog that does not answer gets requests for the table after a commit."""
@@ -111,7 +111,7 @@ def has_updates(found: TableMetadata, base: TableMetadata, updates: tuple[TableU
     if added:
         known = {snapshot.snapshot_id for snapshot in found.snapshots}
         return all(id_ in known for id_ in added)
-    return _state(found) == _state(update_table_metadata(base, updates))
+    return _state(found) == _state(with_updates(base, updates))
 
 
 def _state(metadata: TableMetadata) -> tuple[object, ...]:
