@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from tests.support.log.hand_log import HandLog
@@ -17,7 +18,7 @@ from tests.support.merge.histories import make_table
 from cdcflow import local
 from cdcflow.tables.job import job
 from cdcflow.tables.job.engines import Engines
-from cdcflow.tables.local import file_rewrites, iceberg_metadata
+from cdcflow.tables.local import file_rewrites, iceberg_manifests, iceberg_metadata
 from cdcflow.tables.local.iceberg_catalogs import TableCatalog, embedded_catalog
 
 ORDERS = make_table("orders", id="int64", v="int32")
@@ -58,7 +59,7 @@ def shown(warehouse: Path) -> dict[int, int]:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Table]:
-    """Each table as it was loaded."""
+    """Every table that a merge loads."""
     found: list[Table] = []
     load = TableCatalog.load
 
@@ -108,6 +109,29 @@ def test_metadata_of_its_own_commits_is_not_read_again_and_equals_its_file(
     assert shown(warehouse) == rows
 
 
+def test_a_manifest_is_read_at_most_once(
+    start: Callable[[], Process], hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyIceberg decodes each of them, in Python, four times per commit."""
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    read = Counter[str]()
+    fetch = ManifestFile.fetch_manifest_entry
+
+    def counted(manifest: ManifestFile, *given: Any, **more: Any) -> Any:
+        read[manifest.manifest_path] += 1
+        return fetch(manifest, *given, **more)
+
+    merge, rows = start(), dict[int, int]()
+    for value in range(9):
+        change(hand_log, rows, value)
+        with monkeypatch.context() as context:
+            context.setattr(ManifestFile, "fetch_manifest_entry", counted)
+            merge()
+        assert shown(warehouse) == rows, value
+    assert set(read.values()) == {1}
+    assert len(read) > 9, "those of data files and those of delete files"
+
+
 @pytest.mark.parametrize("most", [1, 10_000])
 def test_two_processes_that_merge_in_turn_see_each_others_commits(
     most: int,
@@ -118,6 +142,7 @@ def test_two_processes_that_merge_in_turn_see_each_others_commits(
 ) -> None:
     """What one of them remembers is outdated then. With little memory nothing is remembered."""
     monkeypatch.setattr(iceberg_metadata, "SNAPSHOTS_MAX", most)
+    monkeypatch.setattr(iceberg_manifests, "BYTES_MAX", 1000 * most)
     monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     processes, rows = (start(), start()), dict[int, int]()
     for value in range(9):

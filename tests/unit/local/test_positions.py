@@ -67,7 +67,7 @@ def test_marks_of_several_files_at_once_are_read_and_stay(table: IcebergTable) -
     first, second = by_first_id(table)
     both = shared(table, {first.file.file_path: [2, 1, 2], second.file.file_path: [9]})
     with table._changing() as change:
-        producer = position_deletes.OverwrittenFiles(change, table._table, {})
+        producer = position_deletes.OverwrittenFiles(change, table._table, {}, table._manifests)
         with producer:
             producer.mark(both)
     assert ids(table) == [0, *range(3, 19)]

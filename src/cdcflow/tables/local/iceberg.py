@@ -70,6 +70,7 @@ from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.iceberg_catalogs import LOCKED, TableCatalog
 from cdcflow.tables.local.iceberg_commits import RETRIES
 from cdcflow.tables.local.iceberg_files import TableIO, open_random
+from cdcflow.tables.local.iceberg_manifests import DELETES, KnownManifests
 from cdcflow.tables.local.iceberg_metadata import with_updates
 from cdcflow.tables.local.position_deletes import OverwrittenFiles
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile
@@ -85,7 +86,6 @@ _BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, Str
 """Key types that manifests order as SQL does."""
 
 _CONFLICTS = (CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
-_DELETES = "it has deletes that only Spark reads"
 
 
 class _Change(Transaction):
@@ -109,13 +109,14 @@ class IcebergTables:
         self._warehouse = Warehouse.of(warehouse)
         self._bytes_max = bytes_max
         self._pinned: dict[str, tuple[int, int]] = {}
+        self._manifests = KnownManifests()
 
     @cached_property
     def _catalog(self) -> TableCatalog:
         return TableCatalog(self._warehouse)
 
     def table(self, path: Sequence[str]) -> IcebergTable:
-        return IcebergTable(self._catalog, self._warehouse, path, self._bytes_max, self._pinned)
+        return IcebergTable(self._catalog, self._warehouse, path, self._bytes_max, self._pinned, self._manifests)
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, _CONFLICTS) or LOCKED in str(error)
@@ -137,8 +138,10 @@ class IcebergTable(FileTable[FileScanTask]):
         path: Sequence[str],
         bytes_max: int | None,
         pinned: dict[str, tuple[int, int]],
+        manifests: KnownManifests,
     ) -> None:
-        """`pinned`: by location, the version and cut that were tagged last."""
+        """`pinned`: by location, the version and cut that were tagged last. `manifests`: those that need not be
+        read."""
         self._identifier = iceberg.identifier(path)
         super().__init__(".".join(self._identifier), bytes_max)
         self._catalog = catalog
@@ -146,7 +149,9 @@ class IcebergTable(FileTable[FileScanTask]):
         self._path = tuple(path)
         self._location = warehouse.location_of(path)
         self._pinned = pinned
+        self._manifests = manifests
         self._loaded: Table | None = None
+        self._schema: tuple[Schema, pa.Schema] | None = None
         self._deletes = position_deletes.Deletes()
 
     def snapshot(self) -> TableSnapshot | None:
@@ -284,7 +289,10 @@ class IcebergTable(FileTable[FileScanTask]):
 
     @property
     def schema(self) -> pa.Schema:
-        return _arrow(self._table.schema())
+        found = self._table.schema()
+        if self._schema is None or self._schema[0] is not found:
+            self._schema = found, _arrow(found)
+        return self._schema[1]
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
         old = self._old(keep)
@@ -345,7 +353,9 @@ class IcebergTable(FileTable[FileScanTask]):
     ) -> None:
         table = self._table
         with self._changing() as change:
-            producer = self._replace(OverwrittenFiles(change, table, _summary(table, metadata, "", 0)), old, ())
+            producer = self._replace(
+                OverwrittenFiles(change, table, _summary(table, metadata, "", 0), self._manifests), old, ()
+            )
             with producer:
                 for file, gone in new:
                     producer.append_data_file(file)
@@ -446,12 +456,17 @@ class IcebergTable(FileTable[FileScanTask]):
         return self._plan_files()
 
     def _plan_files(self) -> list[FileScanTask]:
+        table = self._table
         try:
-            return list(self._table.scan().plan_files())
+            if table.catalog.supports_server_side_planning():
+                return list(table.scan().plan_files())
+            return self._manifests.plan(table.current_snapshot(), table.io)
+        except HandOver:
+            raise
         except Exception as error:
             self._check_manifests()
             if isinstance(error, ValueError):
-                raise HandOver(_DELETES) from error
+                raise HandOver(DELETES) from error
             raise
 
     def _check_manifests(self) -> None:
@@ -568,7 +583,7 @@ class IcebergTable(FileTable[FileScanTask]):
         said = _summary(table, metadata, app, version)
         producer: OverwrittenFiles | _MergeAppendFiles
         if old or marked:
-            producer = self._replace(OverwrittenFiles(change, table, said), old, marked)
+            producer = self._replace(OverwrittenFiles(change, table, said, self._manifests), old, marked)
         else:
             producer = change.update_snapshot(snapshot_properties=said).merge_append()
         with producer:

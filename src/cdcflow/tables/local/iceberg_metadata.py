@@ -1,7 +1,7 @@
 """The metadata of Iceberg tables, with every snapshot that a table keeps: changed and read without a copy of them all.
 
-PyIceberg copies and parses all of it for each change and each look at a table, so a commit would cost more the more
-commits there were. Its models cannot be changed, so they are shared here; a metadata file never changes either.
+PyIceberg copies all of it for each change, and parses it whenever a table is loaded: a commit would cost more the more
+commits precede it. Its models cannot be changed, so they are shared here; a metadata file never changes either.
 """
 
 from __future__ import annotations

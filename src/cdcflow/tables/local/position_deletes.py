@@ -8,7 +8,7 @@ https://iceberg.apache.org/spec/#position-delete-files
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from uuid import uuid4
 
 import numpy as np
@@ -34,6 +34,7 @@ from pyiceberg.typedef import EMPTY_DICT
 
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.iceberg_files import open_random
+from cdcflow.tables.local.iceberg_manifests import KnownManifests
 from cdcflow.tables.local.scan import NONE, Numbers
 
 _PATH, _NUMBER = "file_path", "pos"
@@ -121,8 +122,10 @@ class OverwrittenFiles(_OverwriteFiles):
     """An overwrite that adds and removes delete files. It also drops manifests without live entries, which PyIceberg
     would carry along indefinitely."""
 
-    def __init__(self, change: Transaction, table: Table, said: dict[str, str]) -> None:
+    def __init__(self, change: Transaction, table: Table, said: dict[str, str], known: KnownManifests) -> None:
+        """`known`: manifests that need not be read."""
         super().__init__(Operation.OVERWRITE, change, table.io, snapshot_properties=said)
+        self._known = known
         self._added_deletes: list[DataFile] = []
         self._removed_deletes: set[DataFile] = set()
 
@@ -133,6 +136,52 @@ class OverwrittenFiles(_OverwriteFiles):
     def let_go(self, deletes: Iterable[DataFile]) -> None:
         """Remove delete files that are no longer needed."""
         self._removed_deletes.update(deletes)
+
+    def _manifests_before(self) -> Sequence[ManifestFile]:
+        """Return the manifests of the snapshot that this one follows."""
+        parent = self._parent_snapshot_id
+        before = None if parent is None else self._transaction.table_metadata.snapshot_by_id(parent)
+        return self._known.of(before, self._io)
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        """Return the manifests to keep, and new ones with the remaining files of those that list a removed file."""
+        found: list[ManifestFile] = []
+        for manifest in self._manifests_before():
+            entries, left = self._split(manifest)
+            if len(left) == len(entries):
+                found.append(manifest)
+            elif left:
+                with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+                    for entry in left:
+                        writer.existing(entry)
+                found.append(writer.to_manifest_file())
+        return found
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        """Return the entries of the data files to remove, as removed."""
+        found: list[ManifestEntry] = []
+        for manifest in self._manifests_before() if self._deleted_data_files else ():
+            entries, left = self._split(manifest)
+            if len(left) < len(entries):
+                found += [self._as_removed(entry) for entry in entries if entry.data_file in self._deleted_data_files]
+        self._validate_required_deletes(found)
+        return found
+
+    def _split(self, manifest: ManifestFile) -> tuple[Sequence[ManifestEntry], Sequence[ManifestEntry]]:
+        """Return a manifest's entries, and those that stay; nothing for a manifest that cannot list a removed file."""
+        if not self._deleted_data_files or manifest.content != ManifestContent.DATA:
+            return (), ()
+        entries = self._known.entries(manifest, self._io)
+        return entries, [entry for entry in entries if entry.data_file not in self._deleted_data_files]
+
+    def _as_removed(self, entry: ManifestEntry) -> ManifestEntry:
+        return ManifestEntry.from_args(
+            status=ManifestEntryStatus.DELETED,
+            snapshot_id=self._snapshot_id,
+            sequence_number=entry.sequence_number,
+            file_sequence_number=entry.file_sequence_number,
+            data_file=entry.data_file,
+        )
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         living = [
@@ -165,9 +214,9 @@ class OverwrittenFiles(_OverwriteFiles):
         kept: list[ManifestFile] = []
         entries: list[ManifestEntry] = []
         for manifest in manifests:
-            said = []
+            said: Sequence[ManifestEntry] = ()
             if manifest.content == ManifestContent.DELETES:
-                said = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+                said = self._known.entries(manifest, self._io)
             if any(entry.data_file in self._removed_deletes for entry in said):
                 entries += [self._as_now(entry) for entry in said]
             else:
@@ -175,10 +224,11 @@ class OverwrittenFiles(_OverwriteFiles):
         return kept, entries
 
     def _as_now(self, entry: ManifestEntry) -> ManifestEntry:
-        goes = entry.data_file in self._removed_deletes
+        if entry.data_file in self._removed_deletes:
+            return self._as_removed(entry)
         return ManifestEntry.from_args(
-            status=ManifestEntryStatus.DELETED if goes else ManifestEntryStatus.EXISTING,
-            snapshot_id=self._snapshot_id if goes else entry.snapshot_id,
+            status=ManifestEntryStatus.EXISTING,
+            snapshot_id=entry.snapshot_id,
             sequence_number=entry.sequence_number,
             file_sequence_number=entry.file_sequence_number,
             data_file=entry.data_file,
@@ -194,12 +244,8 @@ class OverwrittenFiles(_OverwriteFiles):
         return writer.to_manifest_file()
 
     def _build_delete_files_partition_predicate(self) -> None:
-        """Do nothing: see `_build_manifest_evaluator`."""
-
-    def _build_manifest_evaluator(self, spec_id: int) -> Callable[[ManifestFile], bool]:
-        """Let every manifest be read. PyIceberg skips some by the partitions of the files to delete, but compares these
-        as values of the columns, which they are not (a day is a number)."""
-        return lambda manifest: True
+        """Do nothing: PyIceberg would skip manifests by the partitions of the files to delete, but compares these as
+        values of the columns, which they are not (a day is a number)."""
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         """Return the summary, also of delete files, which PyIceberg would count by the current specification."""

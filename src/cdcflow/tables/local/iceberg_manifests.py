@@ -1,0 +1,106 @@
+"""Manifests of Iceberg tables, each read once by a process: neither a manifest nor a list of them ever changes.
+
+PyIceberg decodes all of them, in Python, once to plan and three more times for each commit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFileContent, ManifestEntry, ManifestFile
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.delete_file_index import DeleteFileIndex
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from cdcflow.tables.port import HandOver
+
+BYTES_MAX = 4 << 20
+"""How many bytes of manifests are known; decoded they take some ten times as much memory."""
+DELETES = "it has deletes that only Spark reads"
+
+_LISTED_BYTES = 200
+"""What one manifest takes in a list of them."""
+_Found = TypeVar("_Found")
+
+
+class KnownManifests:
+    """The manifests that were used last, by location. May be used from several threads; what it returns must not be
+    changed."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[int, Any]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def of(self, snapshot: Snapshot | None, io: FileIO) -> Sequence[ManifestFile]:
+        """Return the manifests of a snapshot."""
+        if snapshot is None:
+            return ()
+        return self._find(
+            snapshot.manifest_list, lambda: snapshot.manifests(io), lambda found: _LISTED_BYTES * len(found)
+        )
+
+    def entries(self, manifest: ManifestFile, io: FileIO) -> Sequence[ManifestEntry]:
+        """Return the entries of a manifest that do not remove a file."""
+        return self._find(
+            manifest.manifest_path,
+            lambda: manifest.fetch_manifest_entry(io, discard_deleted=True),
+            lambda _: manifest.manifest_length,
+        )
+
+    def plan(self, snapshot: Snapshot | None, io: FileIO) -> list[FileScanTask]:
+        """Return the data files of a snapshot, each with its delete files, as a scan without a filter does.
+
+        Raises:
+            HandOver: it has deletes that PyIceberg does not read.
+        """
+        files: list[ManifestEntry] = []
+        deletes = DeleteFileIndex()
+        for entry in self._all_entries(self.of(snapshot, io), io):
+            match entry.data_file.content:
+                case _ if entry.data_file.record_count == 0:
+                    continue
+                case DataFileContent.DATA:
+                    files.append(entry)
+                case DataFileContent.POSITION_DELETES:
+                    deletes.add_delete_file(entry, partition_key=entry.data_file.partition)
+                case _:
+                    raise HandOver(DELETES)
+        return [
+            FileScanTask(
+                entry.data_file,
+                deletes.for_data_file(entry.sequence_number or 0, entry.data_file, entry.data_file.partition),
+            )
+            for entry in files
+        ]
+
+    def _all_entries(self, manifests: Sequence[ManifestFile], io: FileIO) -> Iterable[ManifestEntry]:
+        with self._lock:
+            missing = [manifest for manifest in manifests if manifest.manifest_path not in self._known]
+        read = {}
+        if len(missing) > 1:  # at the same time, which matters in a store
+            found = ExecutorFactory.get_or_create().map(lambda manifest: self.entries(manifest, io), missing)
+            read = dict(zip((manifest.manifest_path for manifest in missing), found, strict=True))
+        for manifest in manifests:
+            yield from read.get(manifest.manifest_path) or self.entries(manifest, io)
+
+    def _find(self, location: str, read: Callable[[], _Found], size: Callable[[_Found], int]) -> _Found:
+        with self._lock:
+            known = self._known.get(location)
+            if known is not None:
+                self._known.move_to_end(location)
+                return known[1]  # type: ignore[no-any-return]  # each location is of one kind
+        found = read()
+        with self._lock:
+            if location not in self._known:
+                self._known[location] = size(found), found
+                self._bytes += size(found)
+            while self._bytes > BYTES_MAX:
+                _, (freed, _) = self._known.popitem(last=False)
+                self._bytes -= freed
+        return found
