@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.merge.histories import make_table
 from cdcflow import local
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local.engine import LocalEngine
 
 ORDERS = make_table("orders", id="int64", v="int32")
 NAME = "public.orders"
@@ -51,6 +53,33 @@ def test_a_published_cut_is_durable(merge: Merge, hand_log: HandLog, warehouse: 
         disk.moments[-1].put_into(warehouse)
         assert rows(warehouse) == expected
         disk = PowerCuts(warehouse, every=1000)
+
+
+@pytest.mark.usefixtures("marked")
+def test_files_that_maintenance_wrote_are_durable(
+    merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str
+) -> None:
+    """They are written before the table is locked, and named later by a separate commit."""
+    warehouse.mkdir()
+    hand_log.state(ORDERS)
+    expected: dict[int, int] = {}
+    for number in range(12):
+        expected |= dict.fromkeys(range(3 * number, 3 * number + 3), number)
+        hand_log.segment([(ORDERS, "c", {"id": n, "v": number}) for n in range(3 * number, 3 * number + 3)])
+        assert merge(hand_log.root, warehouse).published
+    disk = PowerCuts(warehouse, every=1000)
+    with disk.watching(), closing(LocalEngine(warehouse, format_name)) as engine:
+        with closing(engine.table(("public", "orders"))) as table:
+            table.snapshot()
+            written = table.rewrite_portion()
+            assert written is not None
+        with closing(engine.table(("public", "orders"))) as table:
+            table.snapshot()
+            assert table.finish_portion(written) is not None
+    disk.moments[-1].put_into(warehouse)
+    hand_log.segment([(ORDERS, "u", {"id": 0, "v": 99})])
+    assert merge(hand_log.root, warehouse).published
+    assert rows(warehouse) == expected | {0: 99}
 
 
 @pytest.mark.usefixtures("marked")

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -146,9 +147,12 @@ class PowerCuts:
     def watching(self) -> Iterator[None]:
         real = os.fsync
 
+        turn = threading.Lock()
+
         def fsync(fd: int) -> None:
             real(fd)
-            self._synced(fd)
+            with turn:  # several threads sync files at the same time
+                self._synced(fd)
 
         with patch("os.fsync", fsync):
             yield

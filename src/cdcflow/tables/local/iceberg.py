@@ -74,6 +74,7 @@ from cdcflow.tables.local.iceberg_manifests import DELETES, KnownManifests
 from cdcflow.tables.local.iceberg_metadata import with_updates
 from cdcflow.tables.local.position_deletes import OverwrittenFiles
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile
+from cdcflow.tables.local.synced import sync
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.file_layouts import existing_order
 from cdcflow.tables.merge.format import Format
@@ -344,6 +345,7 @@ class IcebergTable(FileTable[FileScanTask]):
                 batches = held.drop_columns([compaction.ROW]).to_batches()
                 tasks.append(WriteTask(uuid, len(tasks), schema, batches, partition_key=key))
         written = list(write_file(self._table.io, metadata, iter(tasks)))
+        sync(self._table.io)  # the commit may use another IO
         for file in written:
             file.spec_id = metadata.default_spec_id  # PyIceberg sets it only where it reads a manifest
         return list(zip(written, numbers, strict=True))

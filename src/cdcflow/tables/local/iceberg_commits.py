@@ -31,6 +31,7 @@ from pyiceberg.table.update import (
 from cdcflow.errors import SinkUnavailable
 from cdcflow.tables.local.catalog_errors import kind_of, may_be_executed
 from cdcflow.tables.local.iceberg_metadata import with_updates
+from cdcflow.tables.local.synced import SyncedIO, sync
 
 ASK_WITHIN_S = 30.0
 """How long a catalog that does not answer gets requests for the table after a commit."""
@@ -46,16 +47,20 @@ _log = structlog.get_logger()
 
 
 class LoadedTable(Table):
-    """A table as its catalog has it, whose commits succeed or fail, but are never of unknown outcome."""
+    """A table as its catalog has it, whose commits succeed or fail, but are never of unknown outcome. Its files are
+    durable before a commit names them."""
 
     @classmethod
     def of(cls, table: Table) -> LoadedTable:
         """Return the same table."""
+        if isinstance(table.io, SyncedIO):
+            table.io.defers = True
         return cls(
             table.name(), table.metadata, table.metadata_location, table.io, table.catalog, dict(table.config or {})
         )
 
     def _do_commit(self, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...]) -> None:
+        sync(self.io)
         try:
             super()._do_commit(updates, (*requirements, *_requirements(self.metadata)))
         except Exception as error:

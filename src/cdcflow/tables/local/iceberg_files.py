@@ -172,7 +172,9 @@ class TableIO(SyncedIO):
         for location in locations:
             found = in_bucket(location)
             if found is None:
-                folder, _, name = self.parse_location(location)[2].rpartition("/")
+                path = self.parse_location(location)[2]
+                self.forget(path)
+                folder, _, name = path.rpartition("/")
                 DiskFolder(Path(folder)).delete([name])
             else:
                 keys.setdefault(found[0], []).append(found[1])
