@@ -92,7 +92,8 @@ class Upkeep(Settings):
     """With `merge.every` a table is also maintained after this number of merges that changed it; `0`: by time alone."""
     budget: Seconds = 60.0
     """Maximum time for maintenance after a merge; the tables that waited longest come first, the others after a later
-    merge. The merge process of `cdcflow run` begins no further step after `merge.every`, or after half a second."""
+    merge. With Spark the merge process of `cdcflow run` begins no further step after `merge.every`, or after half a
+    second."""
     compact: bool = True
     """Combine small files, and rewrite files with many dead rows."""
     cluster: bool = False

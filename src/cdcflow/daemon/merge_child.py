@@ -46,8 +46,6 @@ NO_LOG_EVERY_S = 0.5
 REPEAT_AFTER_S = 600.0
 """A table that is excluded from each cut is an event of each merge."""
 _SENT_MAX = 1000
-UPKEEP_LEAST_S = 0.5
-"""Maintenance after a merge has at least this time, so that it gets to each of its steps."""
 NICENESS = 5
 """Of a processor that both need, the capture gets three quarters."""
 _PR_SET_PDEATHSIG = 1
@@ -163,7 +161,7 @@ class MergeLoop:
                 self._reports.send(state="waiting")
                 return False
             check_writable(warehouse_places(self._settings))
-            self._merge = prepare_merge(with_short_upkeep(self._settings), self._say, self._watch, repeats=True)
+            self._merge = prepare_merge(self._settings, self._say, self._watch, repeats=True)
         self._news.clear()
         self._reports.send(state="merging")
         report = self._merge()
@@ -197,15 +195,6 @@ class MergeLoop:
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
             if self._news.wait(min(left, SLICE_S)):
                 return
-
-
-def with_short_upkeep(settings: Config) -> Config:
-    """Settings with which maintenance begins no further step after an interval, instead of doing all that is due at
-    once: several tables are due after the same number of merges. What remains is done after the next ones."""
-    upkeep = settings.merge.upkeep
-    budget_s = min(upkeep.budget, max(settings.merge.every or 0.0, UPKEEP_LEAST_S))
-    merge = settings.merge.model_copy(update={"upkeep": upkeep.model_copy(update={"budget": budget_s})})
-    return settings.model_copy(update={"merge": merge})
 
 
 def failure_fields(error: Exception) -> dict[str, object]:

@@ -26,6 +26,8 @@ Merge = Callable[[], "MergeReport"]
 Say = Callable[[str], None]
 TURN_WITHIN_S = 60.0
 TURN_EVERY_S = 0.1
+UPKEEP_LEAST_S = 0.5
+"""Maintenance for which the next merge waits has at least this time, so that it gets to each of its steps."""
 
 
 def prepare_merge(settings: Config, say: Say, watch: Watch, *, repeats: bool = False) -> Merge:
@@ -115,17 +117,29 @@ def _prepare(settings: Config, say: Say, watch: Watch, *, repeats: bool) -> Merg
 def _maintain(settings: Config, merge: Merge, engines: Engines, *, repeats: bool) -> Merge:
     """Merge, then do the tables' maintenance that is due, within its budget; it never endangers a merge."""
     from cdcflow import wiring
-    from cdcflow.tables.job.maintenance import UpkeepWhenDue
+    from cdcflow.tables.job.maintenance import UpkeepWhenDue, runs_beside
 
-    upkeep = UpkeepWhenDue(engines, wiring.upkeep_policy(settings), repeats=repeats)
+    waits = repeats and not runs_beside(engines, repeats=repeats)
+    policy = wiring.upkeep_policy(with_short_upkeep(settings) if waits else settings)
+    upkeep = UpkeepWhenDue(engines, policy, repeats=repeats)
 
     def merge_and_maintain() -> MergeReport:
-        report = merge()
+        with upkeep.merging():
+            report = merge()
         if report.cut:
             upkeep.after(report.tables)
         return report
 
     return merge_and_maintain
+
+
+def with_short_upkeep(settings: Config) -> Config:
+    """Settings with which maintenance begins no further step after an interval, instead of doing all that is due at
+    once: several tables are due after the same number of merges. What remains is done after the next ones."""
+    upkeep = settings.merge.upkeep
+    budget_s = min(upkeep.budget, max(settings.merge.every or 0.0, UPKEEP_LEAST_S))
+    merge = settings.merge.model_copy(update={"upkeep": upkeep.model_copy(update={"budget": budget_s})})
+    return settings.model_copy(update={"merge": merge})
 
 
 def write_result(settings: Config, merge: Merge) -> Merge:

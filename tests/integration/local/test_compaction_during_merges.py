@@ -1,8 +1,11 @@
-"""Files are rewritten while merges run: what merges delete in the meantime does not return, and nothing is lost."""
+"""Files are rewritten while merges run: what merges delete in the meantime does not return, and nothing is lost. Cuts
+are listed during merges, too, and expire between two of them."""
 
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -14,12 +17,14 @@ from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 
 from cdcflow import local
+from cdcflow.errors import HistoryLost
 from cdcflow.model.file_layout import PartitionField, SortColumn
+from cdcflow.tables.formats import delta
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.maintenance import Compaction, UpkeepPolicy, UpkeepWhenDue
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local import file_rewrites
-from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.engine import LocalCuts, LocalEngine
 from cdcflow.tables.local.iceberg_catalogs import embedded_catalog
 from cdcflow.tables.merge.policy import Policies, TablePolicy
 
@@ -212,4 +217,86 @@ def test_a_table_is_compacted_by_a_process_that_merges_all_the_time(
         compaction.join()
         compaction.proceed()
     assert finished
+    orders.check(format_name)
+
+
+def cuts_of(engine: LocalEngine) -> list[int]:
+    return [one.cut for one in engine.cuts().list_cuts()]
+
+
+@pytest.mark.spread(1)
+def test_a_merge_waits_only_for_the_steps_of_maintenance_that_change_something(
+    orders: Orders, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing cuts and tables takes seconds in a warehouse with many cuts; readers got nothing new in that time."""
+    listing, may_list = threading.Event(), threading.Event()
+    list_cuts = LocalCuts.list_cuts
+
+    def listed_later(cuts: LocalCuts) -> list[Any]:
+        if threading.current_thread().name == "upkeep":
+            listing.set()
+            assert may_list.wait(60)
+        return list_cuts(cuts)
+
+    monkeypatch.setattr(LocalCuts, "list_cuts", listed_later)
+    with closing(LocalEngine(orders.warehouse, format_name)) as engine:
+        policy = UpkeepPolicy(keep_s=0.0, after_merges=1, compact=True)
+        due = UpkeepWhenDue(Engines(engine), policy, repeats=True)
+        due.after(())
+        with due.merging():
+            report = orders.change([1, 2], 70)
+        due.after(report.tables)
+        assert listing.wait(60)
+        with due.merging():
+            orders.change([3], 71)
+            before = cuts_of(engine)
+            may_list.set()
+            due._running.join(0.5)  # type: ignore[union-attr]
+            assert cuts_of(engine) == before
+            assert due._running is not None
+            assert due._running.is_alive(), "it changes nothing during a merge"
+        due.join()
+        # Of the cuts that it listed only the latest is kept.
+        assert cuts_of(engine) == before[-1:]
+        assert [table.name for table in due.after(()).tables] == ["public.orders"]
+        due.join()
+    orders.check(format_name)
+
+
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("seed", range(4))
+def test_cuts_expire_during_merges_and_the_kept_ones_read_the_same(
+    hand_log: HandLog, merge: Merge, warehouse: Path, format_name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is merged while maintenance chooses what to remove, each cut shows its own rows or has expired."""
+    monkeypatch.setattr(delta, "REMOVED_KEPT_S", 0.0)
+    chance = random.Random(seed)
+    orders = fill(Orders(hand_log, merge, warehouse))
+    shown: dict[int, list[tuple[int, int]]] = {}
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        # Without compaction: with a retention of 0, files that it has written would be removed before their commit.
+        policy = UpkeepPolicy(keep_s=0.2, every_s=0.0, compact=False)
+        due = UpkeepWhenDue(Engines(engine), policy, lambda: time.time() + 0.1, repeats=True)
+        for number in range(12):
+            gone = chance.sample(sorted(orders.rows), 2)
+            ids = [n for n in chance.sample(range(80), 6) if n not in gone]
+            with due.merging():
+                report = orders.change([*ids, 300 + number], number, gone)
+            shown[report.cut] = sorted(orders.rows.items())
+            if chance.random() < 0.3:
+                due.join()
+            due.after(report.tables)
+        due.join()
+        kept = cuts_of(engine)
+        assert kept[-1] == report.cut
+        assert set(shown) - set(kept), "some have expired"
+        for cut, rows in shown.items():
+            try:
+                found = local.read_cut(warehouse, cut)["public.orders"].select(["id", "v"]).to_pylist()
+            except HistoryLost:
+                assert cut not in kept
+            else:
+                assert sorted((row["id"], row["v"]) for row in found) == rows
+        due.after(())
+        due.join()
     orders.check(format_name)

@@ -16,8 +16,9 @@ from tests.support.polling import wait_until
 
 from cdcflow.config import Config
 from cdcflow.daemon import merge_component
-from cdcflow.daemon.merge_child import MergeLoop, Reports, with_short_upkeep
+from cdcflow.daemon.merge_child import MergeLoop, Reports
 from cdcflow.daemon.merge_component import MergeComponent
+from cdcflow.daemon.merge_process import with_short_upkeep
 from cdcflow.errors import SinkUnavailable
 from cdcflow.log.maintenance import state_files
 

@@ -15,7 +15,8 @@ engine compacts in two steps, and a merge waits only for the second one:
     rewrite    reads files and writes new ones, which takes seconds for a large file
     finish     commits them, with what merges have deleted in the old ones in the meantime
 
-A process that merges again and again rewrites in a thread, and finishes between two merges (`Compaction`).
+A process that merges again and again rewrites in a thread, and finishes between two merges (`Compaction`). Another
+thread lists cuts and chooses what is due; its steps have their turn between two merges, too.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
@@ -43,6 +44,9 @@ from cdcflow.tables.job.ranges import order_of
 from cdcflow.tables.job.reports import TableMergeReport
 from cdcflow.tables.paths import STATE
 from cdcflow.tables.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept, TableSnapshot
+
+Turn = Callable[[], AbstractContextManager[object]]
+"""Held during a step that changes anything, by a thread that does not merge: no merge of this process begins."""
 
 Step = Callable[[Engine, CurrentTable, TableSnapshot], str]
 """A step of maintenance of one table, which gets the table's current snapshot. Returns what was done."""
@@ -124,43 +128,107 @@ class UpkeepWhenDue:
     def __init__(
         self, engines: Engines, policy: UpkeepPolicy, clock: Callable[[], float] = time.time, *, repeats: bool = False
     ) -> None:
-        """`repeats`: the process merges again and again, so that files can be rewritten during its merges."""
+        """`repeats`: the process merges again and again, so that maintenance can work during its merges, if the first
+        engine merges in this process. Each merge is then in `merging`."""
         self._engines = engines
         self._policy = policy
         self._clock = clock
         self._merges: Counter[str] = Counter()
-        runs_beside = repeats and policy.compact and not engines.first.compacts_concurrently
-        self._compaction = Compaction(engines, policy) if runs_beside else None
+        self._runs_beside = runs_beside(engines, repeats=repeats)
+        self._compaction = Compaction(engines, policy) if self._runs_beside and policy.compact else None
+        self._turn = threading.Lock()
+        self._running: threading.Thread | None = None
+        self._report = UpkeepReport()
+        self._maintained: frozenset[str] = frozenset()
+
+    def merging(self) -> AbstractContextManager[object]:
+        """Return what is held during a merge: a step of maintenance that has begun comes first."""
+        return self._turn
 
     def after(self, tables: Iterable[TableMergeReport]) -> UpkeepReport:
         """Run the maintenance that is due after a merge of these tables. An error postpones it; the merge never fails
-        because of it."""
+        because of it. If it works during merges, return at once: what the latest run did, if it has ended."""
         policy, now = self._policy, self._clock()
         self._merges.update(table.name for table in tables if table.changes)
         counted = policy.compact and policy.after_merges > 0
+        report = self._ended_run()
         worn = {name for name, count in self._merges.items() if counted and count >= policy.after_merges}
         try:
+            if self._compaction is not None:
+                with self._turn:
+                    self._compaction.proceed()
+            if self._running is not None:
+                return report
             turns = _Turns.of(self._engines.first)
             if not turns.began:  # nothing is due in a warehouse that is new, or new to maintenance
                 turns.began = now
                 turns.save()
             oldest = min((turns.last(name) for name in turns.tables), default=turns.began)
-            if self._compaction is not None:
-                self._compaction.proceed()
             if not worn and now - oldest < policy.every_s:
-                return UpkeepReport()
-            report = upkeep(self._engines, policy, self._clock, due_only=True, worn=worn, compaction=self._compaction)
+                return report
         except Exception as error:  # noqa: BLE001  the merge is done and stays done
-            reason = kinds(error)
-            if isinstance(error, CdcflowError):  # other errors' texts may contain values of rows
-                reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            _log.warning("upkeep ended early", reason=reason)
-            return UpkeepReport(skipped=reason)
+            return _ended_early(error)
+        if self._runs_beside:
+            # Not a daemon: as that of a compaction.
+            self._running = threading.Thread(target=self._run, args=(worn,), name="upkeep")
+            self._running.start()
+            return report
+        self._run(worn)
+        return self._close_run()
+
+    def join(self) -> None:
+        """Wait until a run that works during merges has ended."""
+        if self._running is not None:
+            self._running.join()
+
+    def _ended_run(self) -> UpkeepReport:
+        """Return what a run during merges did, if it has ended since."""
+        if self._running is None or self._running.is_alive():
+            return UpkeepReport()
+        self._running = None
+        return self._close_run()
+
+    def _close_run(self) -> UpkeepReport:
+        for name in self._maintained:
+            self._merges.pop(name, None)
+        return self._report
+
+    def _run(self, worn: Collection[str]) -> None:
+        turn = self._between_merges if self._runs_beside else nullcontext
+        try:
+            report = upkeep(
+                self._engines,
+                self._policy,
+                self._clock,
+                due_only=True,
+                worn=worn,
+                compaction=self._compaction,
+                turn=turn,
+            )
+        except Exception as error:  # noqa: BLE001  as above
+            self._report, self._maintained = _ended_early(error), frozenset()
+            return
         asked = {table.name: table.skipped for table in report.tables}
-        for name in worn | asked.keys():  # a table that no kept cut shows is not in the report; its count is reset too
-            if name not in report.put_off and asked.get(name) != OUT_OF_TIME:
-                del self._merges[name]
-        return report
+        # A table that no kept cut shows is not in the report; its count is reset too.
+        named = {*worn, *asked}
+        done = (name for name in named if name not in report.put_off and asked.get(name) != OUT_OF_TIME)
+        self._report, self._maintained = report, frozenset(done)
+
+    def _between_merges(self) -> AbstractContextManager[object]:
+        return self._turn
+
+
+def runs_beside(engines: Engines, *, repeats: bool) -> bool:
+    """Return whether maintenance works in threads during the merges of a process that merges again and again."""
+    return repeats and not engines.first.compacts_concurrently
+
+
+def _ended_early(error: Exception) -> UpkeepReport:
+    reason = kinds(error)
+    if isinstance(error, CdcflowError):  # other errors' texts may contain values of rows
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    _log.warning("upkeep ended early", reason=reason)
+    return UpkeepReport(skipped=reason)
 
 
 def upkeep(
@@ -171,9 +239,11 @@ def upkeep(
     due_only: bool = False,
     worn: Collection[str] = (),
     compaction: Compaction | None = None,
+    turn: Turn = nullcontext,
 ) -> UpkeepReport:
     """Maintain the cuts and tables of the warehouse in which `engines` work; the tables that have waited longest come
-    first. `due_only`: only tables that are due, and the `worn` ones. `compaction`: compacts the tables later.
+    first. `due_only`: only tables that are due, and the `worn` ones. `compaction`: compacts the tables later. `turn`:
+    held during each step that changes anything; of compaction only with `compaction`.
 
     Raises:
         SinkUnavailable: the warehouse's store does not answer.
@@ -185,8 +255,7 @@ def upkeep(
     cuts = engine.cuts()
     expired, oldest, why_not = 0, 0, ""
     try:
-        with engine.upkeep_lease():
-            expired, oldest = _expire(cuts, policy.keep_s, clock())
+        expired, oldest = _expire(engine, cuts, policy.keep_s, clock(), turn)
     except Exception as error:  # noqa: BLE001  raised again unless it is a reason to skip
         why_not = _passes(engine, error)
     known = cuts.tables_shown()
@@ -194,13 +263,13 @@ def upkeep(
     due = [n for n in names if not due_only or n in worn or clock() - turns.last(n) >= policy.every_s]
     reports: list[TableUpkeep] = []
     for name in due:
-        if monotonic() >= deadline:
-            break
+        if monotonic() >= deadline or not threading.main_thread().is_alive():
+            break  # the process ends
         kept = Kept(known[name].ids, oldest, clock() - policy.keep_s if policy.keep_s is not None else None)
         if compaction is not None:
             compaction.add(name, known[name].path)
         now = policy if compaction is None else replace(policy, compact=False)
-        reports.append(_looked_after(engines, name, known[name].path, kept, now, deadline))
+        reports.append(_looked_after(engines, name, known[name].path, kept, now, deadline, turn))
         if reports[-1].skipped != OUT_OF_TIME:
             turns.tables[name] = clock()
             turns.save()
@@ -218,21 +287,22 @@ def first_kept(listed: list[ListedCut], keep_s: float | None, now: float) -> int
     return next((one.cut for one in listed if one.published >= since), listed[-1].cut)
 
 
-def _expire(cuts: Cuts, keep_s: float | None, now: float) -> tuple[int, int]:
+def _expire(engine: Engine, cuts: Cuts, keep_s: float | None, now: float, turn: Turn) -> tuple[int, int]:
     """Expire old cuts. Return how many, and the oldest kept one."""
     listed = cuts.list_cuts()
     if not listed:
         return 0, 0
     oldest = first_kept(listed, keep_s, now)
     gone = sum(one.cut < oldest for one in listed)
-    cuts.tidy(oldest)
+    with turn(), engine.upkeep_lease():
+        cuts.tidy(oldest)
     if gone:
         _log.info("cuts expired", cuts=gone, oldest=oldest)
     return gone, oldest
 
 
 def _looked_after(
-    engines: Engines, name: str, path: str, kept: Kept, policy: UpkeepPolicy, deadline: float
+    engines: Engines, name: str, path: str, kept: Kept, policy: UpkeepPolicy, deadline: float, turn: Turn
 ) -> TableUpkeep:
     engine: Engine = engines.first
     done: list[str] = []
@@ -241,7 +311,7 @@ def _looked_after(
     if policy.compact:
         steps.append(compacted.bit_by_bit)
     if kept.since is not None:
-        steps.append(partial(_let_go, kept))
+        steps.append(partial(_let_go, kept, turn))
     for step in steps:
         if monotonic() >= deadline:
             return TableUpkeep(name, tuple(done), OUT_OF_TIME)
@@ -346,7 +416,7 @@ class Compaction:
             self._rewriting = None
             self._end_portion(self._name, self._waiting[self._name])
         if self._waiting:
-            self._name = next(iter(self._waiting))
+            self._name = list(self._waiting)[0]  # noqa: RUF015  another thread may add one
             # Not a daemon: Arrow's threads must not be in the middle of a file when the interpreter ends.
             self._rewriting = threading.Thread(
                 target=self._rewrite, args=(self._waiting[self._name],), name="compaction"
@@ -406,9 +476,9 @@ class Compaction:
             _log.info("table looked after", table=name, done=what)
 
 
-def _let_go(kept: Kept, engine: Engine, there: CurrentTable, found: TableSnapshot) -> str:
+def _let_go(kept: Kept, turn: Turn, engine: Engine, there: CurrentTable, found: TableSnapshot) -> str:
     # A merge that publishes at the same time would change what cuts need.
-    with engine.upkeep_lease():
+    with turn(), engine.upkeep_lease():
         there.snapshot()
         return there.let_go(kept)
 

@@ -212,6 +212,7 @@ class LocalCuts:
         self._folder = folder
         self._table = tables.table((CUTS,))
         self._version: int | None = None
+        self._parts: dict[tuple[str, int], pa.Table] = {}
 
     def drop_torn(self) -> None:
         self._table.drop_torn()
@@ -238,7 +239,7 @@ class LocalCuts:
         with _only_for_spark():
             if self._table.snapshot() is None:
                 return []
-            rows = self._table.rows()
+            rows = self._rows()
         counts = [len(entries or ()) for entries in rows.column("ids").to_pylist()]
         plain = rows.select(["cut", "offset", "position"]).to_pylist()
         clocks, published = (rows.column(name).cast(pa.int64()).to_pylist() for name in ("commit_clock", "published"))
@@ -254,7 +255,7 @@ class LocalCuts:
 
     def tables_shown(self) -> Mapping[str, Shown]:
         with _only_for_spark():
-            rows = None if self._table.snapshot() is None else self._table.rows()
+            rows = None if self._table.snapshot() is None else self._rows()
         found: dict[str, tuple[str, dict[str, set[int]]]] = {}
         for batch in () if rows is None else rows.select(["tables", "ids"]).to_batches(ROWS_AT_ONCE):
             for row in batch.to_pylist(maps_as_pydicts="strict"):
@@ -267,7 +268,7 @@ class LocalCuts:
         with _only_for_spark():
             if self._table.snapshot() is None:
                 return
-            rows = self._table.rows()
+            rows = self._rows()
             kept = rows.filter(pc.greater_equal(rows.column("cut"), oldest))
             if len(kept) < len(rows):
                 # This first, so that a reader of an expired cut gets the reason.
@@ -275,6 +276,18 @@ class LocalCuts:
             if len(kept) < len(rows) or self._table.has_many_files:
                 self._table.rewrite(kept, {"upkeep": "cuts", "oldest": oldest}, KEPT)
             self._table.let_go(Kept({}, 0, time.time() - VERSIONS_KEPT_S))
+
+    def _rows(self) -> pa.Table:
+        """Return all rows of the latest version. What was read before is not read again: a listing reads a file for
+        each cut since the last one, and what follows it should be short."""
+        schema = self._table.schema
+        before, self._parts = self._parts, {}
+        for file in self._table.files():
+            part = self._table.path_of(file), self._table.deletions(file).dead
+            known = before.get(part)
+            is_same = known is not None and known.schema.equals(schema)
+            self._parts[part] = known if is_same else self._table.rows_of([file])
+        return pa.concat_tables([schema.empty_table(), *self._parts.values()])
 
     def publish(self, cut: Cut) -> None:
         with _only_for_spark():
