@@ -37,6 +37,7 @@ COMPARED_BEFORE_DROPS = 0.15
 IMPATIENCE_S = 8.0
 """How long a comparison in the middle of a test waits for the log."""
 _TABLE = re.compile(r"TABLE `((?:[^`]|``)+)`\.`((?:[^`]|``)+)`")
+_PATTERN = re.compile(r"write !(\w+)\.(\w+)\)")
 _DROPS = re.compile(r"^\s*(?:DROP\s+(?:TABLE|DATABASE|SCHEMA)|RENAME\s+TABLE|TRUNCATE)\b", re.IGNORECASE)
 
 
@@ -159,6 +160,7 @@ class Follower(Run):
         if "write !schema.table" not in stop.remedy:
             return False
         tables = {TableId(*(part.replace("``", "`") for part in found)) for found in _TABLE.findall(stop.remedy)}
+        tables |= {TableId(*found) for found in _PATTERN.findall(stop.remedy)}
         settings = yaml.safe_load(self.path.read_text())
         settings["source"]["tables"] += [f"!{_pattern(table)}" for table in sorted(tables)]
         self.path.write_text(yaml.safe_dump(settings))

@@ -104,6 +104,8 @@ TEXTS = {
     "enum('a','b','ü','x,y')": ("b", "ü", "x,y"),
     "enum('ü','é') character set latin1": ("é",),
     "set('a','b','ü')": ("", "a,ü"),
+    "enum('a','ü') character set binary": ("ü",),
+    "set('a','a ','ü') character set binary": ("", "a,a ,ü"),
     f"set({LABELS})": ("m0,m63", ",".join(f"m{n}" for n in range(64))),
 }
 

@@ -87,6 +87,16 @@ def test_labels_are_in_their_columns_character_set() -> None:
     assert [c.collation for c in found.columns] == [8, 255, 255, 255]
 
 
+def test_labels_without_a_character_set_are_utf8() -> None:
+    """CHARACTER SET binary: the label is the statement's bytes. Other bytes have no meaning, and the table is named."""
+    found = of(ENUM, SET, optional=((6, lenenc(1) + text("ü")), (5, lenenc(1) + text("a ")), (10, lenenc(63))))
+    assert [c.labels for c in found.columns] == [("ü",), ("a ",)]
+    with pytest.raises(ConfigurationError, match=r"table .*binary has a label that is not UTF-8") as caught:
+        of(ENUM, optional=((6, lenenc(1) + text(b"\xfc")), (10, lenenc(63))))
+    assert caught.value.remedy is not None
+    assert caught.value.remedy.startswith("leave the table out: add ")
+
+
 @pytest.mark.parametrize(("key", "numbers"), [((8, b"\2\0"), (2, 0)), ((9, b"\1\0\0\x0a"), (1, 0)), ((7, b"\1"), ())])
 def test_primary_key_in_its_own_order(key: tuple[int, bytes], numbers: tuple[int, ...]) -> None:
     """Also where only the first characters of a column are in it."""

@@ -201,7 +201,7 @@ def table_map(event: bytes) -> TableMap:
     nullable, at = _bytes(event, at, (count + 7) // 8)
     types = _types(table, codes, metadata)
     told = _optional(event, at)
-    columns = _columns(types, nullable, told)
+    columns = _columns(table, types, nullable, told)
     key = _numbers(told[_KEY]) if _KEY in told else _numbers(told.get(_PREFIX_KEY, b""))[::2]
     if any(k >= count for k in key):
         raise protocol_error("a TABLE_MAP event whose key names a column that does not exist")
@@ -233,7 +233,9 @@ def _optional(event: bytes, at: int) -> dict[int, bytes]:
     return told
 
 
-def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, bytes]) -> tuple[ServerColumn, ...]:
+def _columns(
+    table: TableId, types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, bytes]
+) -> tuple[ServerColumn, ...]:
     codes = [code for code, _ in types]
     names = _strings(told[_NAMES], len(codes)) if _NAMES in told else [b""] * len(codes)
     unsigned = _unsigned_columns(codes, told.get(_SIGNEDNESS, b""))
@@ -241,8 +243,9 @@ def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, 
     collations = _collations([i for i, c in enumerate(codes) if c in counted], told, _DEFAULT_CHARSET, _CHARSETS)
     labelled = [i for i, c in enumerate(codes) if c in _LABELLED]
     collations |= _collations(labelled, told, _LABELS_DEFAULT_CHARSET, _LABELS_CHARSETS)
-    labels = _labels([i for i, c in enumerate(codes) if c == TypeCode.ENUM], told.get(_ENUM_LABELS), collations)
-    labels |= _labels([i for i, c in enumerate(codes) if c == TypeCode.SET], told.get(_SET_LABELS), collations)
+    enums, sets = ([i for i, c in enumerate(codes) if c == code] for code in (TypeCode.ENUM, TypeCode.SET))
+    labels = _labels(table, enums, told.get(_ENUM_LABELS), collations)
+    labels |= _labels(table, sets, told.get(_SET_LABELS), collations)
     return tuple(
         ServerColumn(
             name=_text(names[i]),
@@ -278,7 +281,9 @@ def _collations(columns: Sequence[int], told: dict[int, bytes], default: int, ea
     return out
 
 
-def _labels(columns: Sequence[int], value: bytes | None, collations: dict[int, int]) -> dict[int, tuple[str, ...]]:
+def _labels(
+    table: TableId, columns: Sequence[int], value: bytes | None, collations: dict[int, int]
+) -> dict[int, tuple[str, ...]]:
     out: dict[int, tuple[str, ...]] = {}
     if value is None:
         return out
@@ -291,16 +296,26 @@ def _labels(columns: Sequence[int], value: bytes | None, collations: dict[int, i
         for _ in range(count):
             size, at = length_at(value, at)
             raw, at = _bytes(value, at, size)
-            found.append(_label(raw, collations.get(column)))
+            found.append(_label(table, raw, collations.get(column)))
         out[column] = tuple(found)
     return out
 
 
-def _label(raw: bytes, collation: int | None) -> str:
+def _label(table: TableId, raw: bytes, collation: int | None) -> str:
+    charset = "binary" if collation is None else charset_of(collation).name
+    if charset != "binary":
+        try:
+            return decode_text(charset, raw)
+        except UnicodeDecodeError:
+            raise protocol_error("a label that is not in its column's character set") from None
     try:
-        return raw.decode() if collation is None else decode_text(charset_of(collation).name, raw)
+        return raw.decode()  # bytes without a character set: those of the statement, which is in UTF-8 nearly always
     except UnicodeDecodeError:
-        raise protocol_error("a label that is not in its column's character set") from None
+        raise ConfigurationError(
+            f"an ENUM or SET of table {table} with CHARACTER SET binary has a label that is not UTF-8",
+            remedy=f'leave the table out: add "!{table}" to source.tables',
+            runbook="table-not-capturable",
+        ) from None
 
 
 def _strings(value: bytes, count: int) -> list[bytes]:
