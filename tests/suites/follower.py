@@ -157,15 +157,17 @@ class Follower(Run):
 
     def _done_otherwise(self, stop: Stop) -> bool:
         """Leave tables out of the settings that the server does not alter as the stop says, or that need a person."""
-        if "write !schema.table" not in stop.remedy:
+        tables = {TableId(*found) for found in _PATTERN.findall(stop.remedy)}
+        if "write !schema.table" in stop.remedy:
+            named = _TABLE.findall(stop.remedy)
+            tables |= {TableId(*(part.replace("``", "`") for part in found)) for found in named}
+        if not tables:
             return False
-        tables = {TableId(*(part.replace("``", "`") for part in found)) for found in _TABLE.findall(stop.remedy)}
-        tables |= {TableId(*found) for found in _PATTERN.findall(stop.remedy)}
         settings = yaml.safe_load(self.path.read_text())
         settings["source"]["tables"] += [f"!{_pattern(table)}" for table in sorted(tables)]
         self.path.write_text(yaml.safe_dump(settings))
         self.on.left_out |= tables
-        return bool(tables)
+        return True
 
     def _set_column(self, column: str, policy: str | None) -> None:
         super()._set_column(column, policy)
