@@ -54,6 +54,7 @@ class Daemon:
     """A running capture. Ends by `stop`, by `kill`, or by itself (`ended`)."""
 
     def __init__(self, config: Path, *, look_s: float, small: bool, accept: bool, backfill: tuple[str, ...]) -> None:
+        self.backfill = backfill
         self._here, there = _FORKING.Pipe()
         orders = Orders(accept_history_loss=accept, backfill=backfill or None)
         # The forked one finds its modules where this one found them.

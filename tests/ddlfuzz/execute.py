@@ -281,10 +281,12 @@ class Run:
             assert self.daemon is not None
             status = self.daemon.status()
             if status is None:
-                stop = self.daemon.ended()
-                self.daemon = None
+                daemon, self.daemon = self.daemon, None
+                stop = daemon.ended()
                 assert stop is not None
                 self._stopped(stop)
+                # It may have ended before it recorded the order to read tables again.
+                self.backfill = self.backfill or daemon.backfill
                 self._start()
                 fence = self.beside.fence()
                 continue
