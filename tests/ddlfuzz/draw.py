@@ -147,6 +147,8 @@ def drawn(server: Server, seed: int, kinds: Collection[str] | None = None) -> Ca
             at_savepoint = model
         if step.name == "undo":
             model = at_savepoint
+        if step.name == "detach_part" and not ahead and dice.random() < 0.6:
+            ahead = [Planned(CHANGES), Planned(("attach_part",))]
         steps.append(step)
         left -= 1
     return Case(server, tuple(steps), settings, f"seed {seed}")

@@ -86,7 +86,7 @@ def drop_database(model: Model) -> list[str] | None:
     return ["DROP DATABASE {database}", "CREATE DATABASE {database}", "USE {database}", *created(model, "t0")]
 
 
-@kind(nothing, "postgres", weight=1)
+@kind(nothing, "postgres", weight=8)
 def drop_schema(model: Model) -> list[str] | None:
     """With the tables in it."""
     gone = [name for name in model.tables if name.startswith("side.")]
@@ -195,7 +195,7 @@ def drop_part(model: Model, table: str, part: str) -> list[str] | None:
     return [f"DROP TABLE {part}" if model.is_postgres else f"ALTER TABLE {table} DROP PARTITION {part}"]
 
 
-@kind(_one_part, "postgres")
+@kind(_one_part, "postgres", weight=4)
 def detach_part(model: Model, table: str, part: str) -> list[str] | None:
     shape = model.tables[table]
     parts = shape.parts or {}
