@@ -27,7 +27,7 @@ from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, ignored_object, name_refusals, not_there
 from cdcflow.sources.mysql.connection import Connection, Connector, query, query_row
-from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, history_table_error, parts
+from cdcflow.sources.mysql.errors import CHANGING, DENIED, LOCKED, NOT_THERE, READ_ANEW, history_table_error, parts
 from cdcflow.sources.mysql.lives import Lives
 from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.rights import reads_all_of, select_missing, unseen
@@ -359,7 +359,11 @@ class Catalog(Session[Connection]):
         wanted = frozenset(t for t in expected if self.wanted.selects(t))
         doubted: frozenset[TableId] = frozenset()
         for _ in range(LOOKS_MAX):
-            found, unknown, held = self.ask(attempted, partial(self._select_held, doubted=doubted, only=only))
+            looked = self.ask(attempted, partial(self._select_held, doubted=doubted, only=only))
+            if isinstance(looked, str):
+                changed = looked
+                continue
+            found, unknown, held = looked
             wrong = found.refused.keys() | _inconsistent_tables(found)
             lacking = wanted - {t.id for t in found.tables}
             unsure = (wrong - held.unchanged - held.locked) | (lacking - held.unchanged - held.gone)
@@ -377,10 +381,8 @@ class Catalog(Session[Connection]):
                     )
                 return found
             doubted |= unsure
-        changing = ", ".join(map(str, sorted(unsure)))
-        raise SourceUnavailable(
-            f"{attempted}: {changing} was altered or renamed while cdcflow read it, several times in a row"
-        )
+            changed = f"{', '.join(map(str, sorted(unsure)))} was altered or renamed while cdcflow read it"
+        raise SourceUnavailable(f"{attempted}: {changed}, several times in a row")
 
     def _was_captured(self, text: str) -> bool:
         """Whether a table with this name in the settings was captured and is gone: then it is not an error."""
@@ -410,10 +412,17 @@ class Catalog(Session[Connection]):
 
     def _select_held(
         self, connection: Connection, doubted: frozenset[TableId], only: TableId | None
-    ) -> tuple[Selected, Sequence[str], LockedTables]:
+    ) -> tuple[Selected, Sequence[str], LockedTables] | str:
+        """The tables, or the server's message about one that was altered or dropped during a query."""
         collations = self._collation_ids(connection)
         with _block_ddl(connection, doubted) as held:
-            found, unknown = select(connection, self.wanted, collations, only=only)
+            try:
+                found, unknown = select(connection, self.wanted, collations, only=only)
+            except pymysql.Error as error:
+                number, said = parts(error)
+                if number in CHANGING:
+                    return f"{said} ({number})"
+                raise
             return found.refusing(self.describe_entry), unknown, held
 
     def describe_entry(self, table: CatalogTable) -> DescribedTable:

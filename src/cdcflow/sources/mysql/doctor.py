@@ -35,7 +35,7 @@ from cdcflow.sources.mysql import binlog_status, second_opinion
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, table_names
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, query, query_row, version_of
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
-from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, map_error
+from cdcflow.sources.mysql.errors import CHANGING, NO_SUCH_TABLE, map_error, parts
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.marks import WrittenMarks
 from cdcflow.sources.mysql.retention import is_rds, retention
@@ -240,7 +240,13 @@ def _are_logged(connection: Connection, flavor: Flavor) -> bool:
 
 
 def _definition(connection: Connection, table: TableId) -> str:
-    return str(query(connection, f"SHOW CREATE TABLE {quote_name(table.schema)}.{quote_name(table.name)}")[0][1])
+    """The statement that creates a table; empty if another session has dropped it since it was listed."""
+    try:
+        return str(query(connection, f"SHOW CREATE TABLE {quote_name(table.schema)}.{quote_name(table.name)}")[0][1])
+    except pymysql.Error as error:
+        if parts(error)[0] in CHANGING:
+            return ""
+        raise
 
 
 # ── cdcflow doctor ─────────────────────────────────────────────────────────────────────────────────────────────

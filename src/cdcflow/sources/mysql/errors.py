@@ -51,6 +51,9 @@ NOT_THERE = frozenset((NO_SUCH_TABLE, 1044, 1049, 1142))
 DENIED = frozenset((1044, 1142, 1143))
 """No right to a schema, to a table, or to a column."""
 LOCKED = frozenset((1205, 1213))
+CHANGING = frozenset((NO_SUCH_TABLE, 1615, 1684))
+"""Another session altered or dropped a table while `information_schema` was read: it is gone, must be opened
+again, or was skipped."""
 NO_SUCH_INDEX = 1176
 NO_SUCH_FUNCTION = frozenset((1305, 1046))
 """1046: the server would search a schema for the function, but no schema is selected."""
@@ -73,7 +76,7 @@ _RETRIED = frozenset(
     (
         *(1021, 1028, 1037, 1038, 1040, 1041, 1053, 1077, 1079, 1080, 1129, 1135, 1152, 1153, 1154, 1155, 1156, 1157),
         *(1158, 1159, 1160, 1161, 1184, 1189, 1190, 1203, 1205, 1213, 1226, 1317, 1412, 1927, 1969, 3024, 3168, 3169),
-        *(1814, 3170, 3572, 4031),
+        *(1615, 1684, 1814, 3170, 3572, 4031),
         *range(2000, 2060),
     )
 )
