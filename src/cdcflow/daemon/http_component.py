@@ -29,7 +29,8 @@ from cdcflow.tables.paths import CUTS
 from cdcflow.version import __version__
 
 MERGES_EVERY_S = 10.0
-
+REPLACED_WITHIN_S = 10
+"""How long requests of a server that is replaced may take."""
 
 FILES_MAX = 256
 """The maximum number of a log's files read for one query: the processors are needed by the capture."""
@@ -124,8 +125,9 @@ class _HttpServing:
 
     def end(self, *, wait: bool) -> None:
         self._ended()
-        # In a thread: this server may be answering the request that replaces it.
-        ending = threading.Thread(target=self._server.close, name="http-end", daemon=True)
+        # In a thread: this server may be answering the request that replaces it, and a busy machine takes long to.
+        within_s = 1 if wait else REPLACED_WITHIN_S
+        ending = threading.Thread(target=self._server.close, args=(within_s,), name="http-end", daemon=True)
         ending.start()
         if wait:
             ending.join()

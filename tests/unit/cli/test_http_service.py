@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from tests.support.polling import wait_until
 
 from cdcflow.config import AccessToken
+from cdcflow.daemon.http_component import _HttpServing
 from cdcflow.daemon.interfaces.health import health, readiness
 from cdcflow.daemon.interfaces.http_server import LIBRARIES, HttpServer
 from cdcflow.errors import ConfigurationError
@@ -350,6 +352,28 @@ def test_server_with_other_settings_inherits_the_port(host: str, monkeypatch: py
             HttpServer(f"127.0.0.1:{after.port}", lambda: STATUS).start()
     finally:
         after.close()
+
+
+def test_replaced_server_answers_earlier_requests() -> None:
+    """The request that replaces it is itself one: on a busy machine its answer took longer than a second."""
+    asked, let_go = threading.Event(), threading.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        while not let_go.is_set():
+            await asyncio.sleep(0.01)
+        await Response("done", 200)(scope, receive, send)
+
+    made = HttpServer("127.0.0.1:0", dict, application=lambda names: slow)
+    made.start()
+    serving = _HttpServing(made, lambda: None, lambda: None)
+    with socket.create_connection(("127.0.0.1", made.port), timeout=30) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert asked.wait(30)
+        serving.end(wait=False)
+        time.sleep(1.5)  # more than a daemon that ends gives to its requests
+        let_go.set()
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("asks", [True, False])

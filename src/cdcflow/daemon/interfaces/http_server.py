@@ -107,12 +107,14 @@ class HttpServer:
         """Require `after`'s tokens from now on, until this server is closed."""
         self._access.give_way_to(after._access)
 
-    def close(self) -> None:
+    def close(self, within_s: int = 1) -> None:
+        """Close it; requests that are being answered have this time."""
         if self._takes_samples:
             self._history.close()
         if self._server is not None and self._thread is not None:
+            self._server.config.timeout_graceful_shutdown = within_s
             self._server.should_exit = True
-            self._thread.join(timeout=5)
+            self._thread.join(timeout=within_s + 4)
         if self._socket is not None:
             self._socket.close()
 
@@ -152,7 +154,6 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=10,
-            timeout_graceful_shutdown=1,
         )
         # Outside the main thread uvicorn does not install signal handlers: signals are handled by the daemon.
         return uvicorn.Server(config)
