@@ -24,7 +24,7 @@ from cdcflow.sources.mysql.position import BinlogPosition
 
 _numbers = itertools.count(1)
 _CLIENT_SET = re.compile(r"SET character_set_client = (\w+)")
-HOLDING = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
+HOLDING = {"synchronous_standby_names": "absent", "synchronous_commit": "local"}
 """A PostgreSQL server where commits wait for a standby that does not exist, in sessions that ask for it."""
 LOCK_TIMEOUT, HELD_TIMEOUT = "5s", "200ms"
 """While a commit is held, others wait in vain for its tables."""

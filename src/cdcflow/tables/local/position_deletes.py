@@ -163,7 +163,7 @@ class OverwrittenFiles(_OverwriteFiles):
         for manifest in self._manifests_before() if self._deleted_data_files else ():
             entries, left = self._split(manifest)
             if len(left) < len(entries):
-                found += [self._as_removed(entry) for entry in entries if entry.data_file in self._deleted_data_files]
+                found += [self._as_now(entry) for entry in entries if entry.data_file in self._deleted_data_files]
         self._validate_required_deletes(found)
         return found
 
@@ -173,15 +173,6 @@ class OverwrittenFiles(_OverwriteFiles):
             return (), ()
         entries = self._known.entries(manifest, self._io)
         return entries, [entry for entry in entries if entry.data_file not in self._deleted_data_files]
-
-    def _as_removed(self, entry: ManifestEntry) -> ManifestEntry:
-        return ManifestEntry.from_args(
-            status=ManifestEntryStatus.DELETED,
-            snapshot_id=self._snapshot_id,
-            sequence_number=entry.sequence_number,
-            file_sequence_number=entry.file_sequence_number,
-            data_file=entry.data_file,
-        )
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         living = [
@@ -224,11 +215,10 @@ class OverwrittenFiles(_OverwriteFiles):
         return kept, entries
 
     def _as_now(self, entry: ManifestEntry) -> ManifestEntry:
-        if entry.data_file in self._removed_deletes:
-            return self._as_removed(entry)
+        goes = entry.data_file in self._removed_deletes or entry.data_file in self._deleted_data_files
         return ManifestEntry.from_args(
-            status=ManifestEntryStatus.EXISTING,
-            snapshot_id=entry.snapshot_id,
+            status=ManifestEntryStatus.DELETED if goes else ManifestEntryStatus.EXISTING,
+            snapshot_id=self._snapshot_id if goes else entry.snapshot_id,
             sequence_number=entry.sequence_number,
             file_sequence_number=entry.file_sequence_number,
             data_file=entry.data_file,
