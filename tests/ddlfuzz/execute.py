@@ -290,8 +290,8 @@ class Run:
                 self._start()
                 fence = self.beside.fence()
                 continue
-            done = sum(t["state"] == "done" for t in status.tables.values())
-            if done > read:  # not in vain: one more table was read
+            done = sum((t["state"] == "done") + t["rows"] for t in status.tables.values())
+            if done > read:  # not in vain: one more table was read, or more rows of one
                 read, deadline = done, time.monotonic() + self.patience_s
             if status.position and self.beside.is_past(status.position, fence):
                 if self._mend_failed(status):
@@ -346,8 +346,8 @@ class Run:
         return not waiting and all(states.get(str(t)) == "done" for t in tables)
 
     def _mend_failed(self, status: Status) -> bool:
-        """A backfill may fail because its table was dropped, or for a reason that includes a remedy: then the remedy is
-        applied (True), and must end it by the daemon's next read of the list of tables."""
+        """A backfill may fail because its table was dropped and created again, or for a reason that includes a remedy:
+        then the remedy is applied (True). The failure must end by the daemon's next read of the list of tables."""
         if status.list_reads < self.list_reads_due:
             return False
         failed = {name: t["reason"] for name, t in status.tables.items() if t["state"] == "failed"}
@@ -357,7 +357,8 @@ class Run:
                 continue
             said = f"the backfill of {table} failed: {reason}"
             statements, settings = _SQL.findall(reason), _SETTING.findall(reason)
-            if said in self.mended or not (statements or settings):
+            backfill = _BACKFILL.findall(reason)
+            if said in self.mended:
                 raise Failure("hang", said)
             self.mended.add(said)
             self.outcome.stops.append(said)
@@ -366,8 +367,8 @@ class Run:
             for column, policy in settings:
                 self._set_column(column, policy)
                 is_set = True
-            if found := _BACKFILL.findall(reason):
-                self.backfill, is_set = (*self.backfill, *found), True
+            if backfill:
+                self.backfill, is_set = (*self.backfill, *backfill), True
             mended = True
         if is_set:
             self._stop()

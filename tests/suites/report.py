@@ -41,10 +41,10 @@ class Report:
             print(f"     stop: {stop[:400]}", flush=True)
         self.counts["stops"] += len(follower.outcome.stops)
         self.counts["tables compared"] += follower.compared
-        self.counts["tables changed by cascades"] += follower.cascaded
+        self.counts["tables read after cascades"] += follower.read_after_cascades
         self.counts["tables read again"] += len(follower.read_again)
         follower.outcome.stops.clear()
-        follower.compared = follower.cascaded = 0
+        follower.compared = follower.read_after_cascades = 0
 
     def summary(self) -> str:
         counted = ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items()))

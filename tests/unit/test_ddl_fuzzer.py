@@ -140,19 +140,16 @@ class Told:
     [("it is odd\n  run ALTER TABLE `shop`.`t` FORCE", ["ALTER TABLE `shop`.`t` FORCE"]), ("it is odd", [])],
 )
 def test_failed_reading_is_repaired_once_by_its_remedy(reason: str, mended: list[str]) -> None:
-    """An error without a remedy, or one that returns after its remedy was applied, is a failure of the case."""
+    """An error that remains at the next read of the list, with a remedy or without one, fails the case."""
     run = object.__new__(Run)
     told = Told()
     run.beside, run.model = told, Model("mariadb")  # type: ignore[assignment]  # what the test passes instead
     run.mended, run.outcome, run.kept, run.list_reads_due = set(), Outcome(), None, 0
     status = Status(tables={"shop.t": {"state": "failed", "reason": reason}}, list_reads=3)
-    if mended:
-        assert run._mend_failed(status)
-        assert not run._mend_failed(Status(tables={"shop.t": {"state": "done", "reason": None}}, list_reads=4))
-        assert not run._mend_failed(replace(status, list_reads=4)), (
-            "a read that began before the remedy decides nothing"
-        )
-        status = replace(status, list_reads=5)
+    assert run._mend_failed(status)
+    assert not run._mend_failed(Status(tables={"shop.t": {"state": "done", "reason": None}}, list_reads=4))
+    assert not run._mend_failed(replace(status, list_reads=4)), "a read that began before the remedy decides nothing"
+    status = replace(status, list_reads=5)
     assert told.statements == mended
     with pytest.raises(Failure, match=r"the backfill of shop\.t failed: it is odd"):
         run._mend_failed(status)

@@ -139,8 +139,8 @@ class Session:
                 cursor.execute(text.encode("latin1", "replace"))
                 while cursor.nextset():
                     pass
-        except (pymysql.err.Error, OSError, UnicodeError, ValueError):
-            return False
+        except (pymysql.err.Error, OSError, UnicodeError, ValueError, AttributeError):
+            return False  # PyMySQL meets None where another thread closed the connection
         return True
 
 

@@ -56,7 +56,7 @@ from cdcflow.capture.interleave.tail import Tail
 from cdcflow.capture.interleave.window import Window, split_runs, token, window_number
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Epoch, Offset, Position, Token
-from cdcflow.model.table import TableId
+from cdcflow.model.table import TableId, word
 
 
 class WindowSequence:
@@ -313,13 +313,12 @@ class WindowSequence:
             smaller = self._choice.shrink_chunk(table)
             self._give_up(table, "too many changes were held back", bytes=window.held_bytes)
             if not smaller:
-                reason = (
-                    f"more than {self._backlog.limits.held_bytes_max} bytes were written while the table was read whole"
-                )
                 self.stop(
                     table,
                     "failed",
-                    f"{reason}; raise source.backfill.held_bytes_max, or read it when fewer changes are written",
+                    f"more than {self._backlog.limits.held_bytes_max} bytes were written while the table was read"
+                    " whole; raise source.backfill.held_bytes_max, or wait until fewer changes are written, then run"
+                    f" `cdcflow backfill {word(table)}`",
                 )
 
     def leave(self, table: TableId) -> None:
