@@ -20,10 +20,11 @@ from cdcflow import local
 from cdcflow.errors import HistoryLost
 from cdcflow.model.file_layout import PartitionField, SortColumn
 from cdcflow.tables.formats import delta
+from cdcflow.tables.job import job
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.maintenance import Compaction, UpkeepPolicy, UpkeepWhenDue
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local import compaction, file_rewrites
 from cdcflow.tables.local.engine import LocalCuts, LocalEngine
 from cdcflow.tables.local.iceberg_catalogs import embedded_catalog
 from cdcflow.tables.merge.policy import Policies, TablePolicy
@@ -57,6 +58,10 @@ class Orders:
         policies = Policies(each={"public.orders": TablePolicy(partition_by=fields)} if fields else {})
         self._merge = partial(merge, log.root, warehouse, policies=policies)
         log.state(ORDERS)
+
+    def merge_by(self, merge: Callable[[], MergeReport]) -> None:
+        """Merge by this function from now on."""
+        self._merge = partial(merge)
 
     def change(self, ids: Sequence[int], v: int, gone: Sequence[int] = ()) -> MergeReport:
         """Insert or update rows, delete others, and merge."""
@@ -179,6 +184,63 @@ def test_files_that_a_merge_has_replaced_are_not_replaced_again(
             assert rewritten is not None
             assert there.finish_portion(rewritten) is None
     orders.check(format_name)
+
+
+def merge_by(engine: LocalEngine, orders: Orders) -> None:
+    """Merges of this log by this engine, as in a process that merges again and again."""
+    orders.merge_by(lambda: job.merge(Engines(engine), orders.log.root, orders.warehouse))
+
+
+@pytest.mark.parametrize("tiny", [0, 1 << 20], ids=["many deleted rows", "tiny files"])
+def test_a_merge_rewrites_no_file_that_its_process_compacts(
+    orders: Orders, format_name: str, tiny: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What compaction has written would be in vain, and compacting again at once takes the next merge's time."""
+    monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.0)
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", tiny)
+    monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 2)
+    with closing(LocalEngine(orders.warehouse, format_name)) as engine:
+        merge_by(engine, orders)
+        with closing(engine.table(PATH)) as there:
+            there.snapshot()
+            rewritten = there.rewrite_portion()
+        for number in range(4):
+            orders.change([5, 30, 99, 200 + number], 50 + number, gone=[40 + number])
+        with closing(engine.table(PATH)) as there, engine.upkeep_lease():
+            there.snapshot()
+            assert rewritten is not None
+            assert there.finish_portion(rewritten) is not None
+        orders.check(format_name)
+        orders.change([10], 60)
+        assert not has_marks(engine), "merges rewrite files again"
+    orders.check(format_name)
+
+
+def test_a_merge_rewrites_files_whose_compaction_failed(
+    orders: Orders, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.0)
+    with closing(LocalEngine(orders.warehouse, format_name)) as engine:
+        merge_by(engine, orders)
+        with monkeypatch.context() as patch, closing(engine.table(PATH)) as there:
+            patch.setattr(compaction, "rewrite", _full_disk)
+            there.snapshot()
+            with pytest.raises(OSError, match="full"):
+                there.rewrite_portion()
+        orders.change([12], 50)
+        assert not has_marks(engine)
+    orders.check(format_name)
+
+
+def has_marks(engine: LocalEngine) -> bool:
+    """Whether the file that most rows are in has deleted rows."""
+    with closing(engine.table(PATH)) as there:
+        there.snapshot()
+        return bool(there.deletions(max(there.files(), key=there.row_count)).dead)
+
+
+def _full_disk(*_: Any) -> None:
+    raise OSError("full")
 
 
 @pytest.mark.spread(2)

@@ -385,8 +385,8 @@ class Compaction:
     """Compaction in a process that merges again and again: one table at a time is rewritten in a thread, and what is
     rewritten is committed between two merges. `add` tables, and call `proceed` after each merge.
 
-    A table's rewritten files are abandoned if a merge has replaced one of the old files; then it is compacted at once,
-    and the next merge waits.
+    Merges of the same process only mark rows in files that are being rewritten. If another program has replaced one of
+    them, the new files are abandoned; then the table is compacted at once, and the next merge waits.
     """
 
     def __init__(self, engines: Engines, policy: UpkeepPolicy) -> None:

@@ -4,8 +4,9 @@
     merges     may mark more rows of the old files as deleted, or replace some of these files
     finish     one commit: remove the old files, add the new ones, with the marks that merges have added to the old ones
 
-Each row of a new file was at a known place in an old one, so a mark can follow it. If a merge replaced one of the old
-files, or changed the columns, the new files are abandoned, as those of a process that died before its commit.
+Each row of a new file was at a known place in an old one, so a mark can follow it. If one of the old files was
+replaced, or the columns changed, the new files are abandoned, as those of a process that died before its commit. Merges
+of the same process replace none of them (`table_files.HeldFiles`).
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from cdcflow.tables.job.failures import kinds, of_system
 from cdcflow.tables.job.job import TABLES_AT_ONCE
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
 from cdcflow.tables.job.store_lease import store_lease, upkeep_store_lease
+from cdcflow.tables.local.table_files import HeldFiles
 from cdcflow.tables.local.tables import FileTable, LocalTables
 from cdcflow.tables.local.warehouse_folder import open_folder
 from cdcflow.tables.merge.format import Format
@@ -81,6 +82,7 @@ class LocalEngine:
         self._changes_max = changes_max
         self._duckdb_bytes = None if memory_max is None else _duckdb_bytes(memory_max)
         self._tables = _tables(format_, self._warehouse, bytes_max)
+        self._held: dict[tuple[str, ...], HeldFiles] = {}
         self.rules: Format = rules_of(format_)
 
     def close(self) -> None:
@@ -127,6 +129,7 @@ class LocalEngine:
     def table(self, path: Sequence[str]) -> FileTable[Any]:
         found = self._tables.table(path)
         found.memory_bytes = self._duckdb_bytes
+        found.held = self._held.setdefault(tuple(path), found.held)
         return found
 
     def declines(

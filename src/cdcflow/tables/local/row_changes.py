@@ -185,7 +185,8 @@ class RowChanges(Generic[File]):
         near = keys.near(self._table.bounds(there, keys.first))
         chosen = self._table.in_partitions(there, near, keys.names, keys.values)
         # Files that would be rewritten in any case are read once, as a whole.
-        if sum(self._table.size_of(there[n]) for n in chosen) < file_rewrites.TINY_BYTES:
+        is_tiny = sum(self._table.size_of(there[n]) for n in chosen) < file_rewrites.TINY_BYTES
+        if is_tiny and not any(self._is_held(there[n]) for n in chosen):
             return self._stand_whole(there, chosen)
         return self._pick(keys, there, chosen, columns)
 
@@ -195,7 +196,7 @@ class RowChanges(Generic[File]):
         """Load the rows with one of the keys, with these columns. The files with the numbers in `chosen` may have such
         rows."""
         schema = self._own_names_free()
-        small = self._table.small_files(there)
+        small = self._small_files(there)
         read = [name for name in schema.names if name in columns or name in keys.names or name == OFFSET]
         indexed = {n: index for n in chosen if (index := self._index_of(there[n], keys)) is not None}
         within = self._within({n: there[n] for n in chosen if n not in indexed}, keys, read)
@@ -212,6 +213,15 @@ class RowChanges(Generic[File]):
         name = self._table.session.take("standing", pa.concat_tables(parts))
         again = frozenset(number for number, n in enumerate(numbers) if n in small)
         return _Picked(name, [there[n] for n in numbers], places, again)
+
+    def _is_held(self, file: File) -> bool:
+        """Return whether maintenance rewrites this file at present, so that its rows are only marked."""
+        return self._table.marks_rows and self._table.path_of(file) in self._table.held.paths
+
+    def _small_files(self, there: Sequence[File]) -> set[int]:
+        """Return the indexes of the small files to rewrite along with a change."""
+        free = [n for n, file in enumerate(there) if not self._is_held(file)]
+        return {free[n] for n in self._table.small_files([there[n] for n in free])}
 
     def _index_of(self, file: File, keys: Keys) -> FileKeys | None:
         """Return the index of a file if it has one, by the only column of the keys."""
@@ -280,7 +290,7 @@ class RowChanges(Generic[File]):
     def _stand_whole(self, there: Sequence[File], chosen: Sequence[int]) -> _Whole[File]:
         """Load all rows of the files with the numbers in `chosen`."""
         schema = self._own_names_free()
-        small = self._table.small_files(there)
+        small = self._small_files(there)
         self._check_size(sum(self._table.size_of(there[n]) for n in chosen))
         numbers = [*chosen, *sorted(small - set(chosen))]
         parts = [schema.empty_table().append_column(FILE, pa.array([], pa.int32()))]
@@ -353,7 +363,7 @@ class RowChanges(Generic[File]):
                 self._table.size_of(standing.files[number]), place.rows, len(place.gone) + len(dead[number])
             )
             for number, place in standing.places.items()
-            if number in dead and number not in standing.again
+            if number in dead and number not in standing.again and not self._is_held(standing.files[number])
         }
         spent = sum(self._table.size_of(standing.files[number]) for number in standing.again)
         if self._table.marks_rows:

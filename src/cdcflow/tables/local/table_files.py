@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +23,14 @@ NewFile = Any
 """A file that is written and not yet in a commit, as the format describes it."""
 
 
+@dataclass(slots=True)
+class HeldFiles:
+    """The paths of a table's files that compaction rewrites at present. Merges of the same process only mark rows in
+    them: if a merge rewrote one, what compaction has written would be in vain."""
+
+    paths: frozenset[str] = frozenset()
+
+
 class TableFiles(ABC, Generic[File]):
     """The files of a table, in the version that was read last. Each method that changes it makes one commit."""
 
@@ -33,6 +42,7 @@ class TableFiles(ABC, Generic[File]):
         self.bytes_max = bytes_max
         self.memory_bytes: int | None = None
         """How much memory DuckDB may use for it."""
+        self.held = HeldFiles()
 
     @cached_property
     def session(self) -> DuckSession:

@@ -139,23 +139,34 @@ class FileTable(TableFiles[File], CurrentTable):
     def rewrite_portion(self, order: Sequence[SortColumn] = ()) -> RewrittenFiles | None:
         """See `CurrentTable.rewrite_portion`."""
         files = self.files()
-        found = self._small_files(files) or self._unworn(files)
-        return None if found is None else compaction.rewrite(self, [files[n] for n in found[0]], found[1], order)
+        small, worn = self._files_to_join(files), sorted(self._worn_files(files))
+        self.held.paths = frozenset(self.path_of(files[n]) for n in (*small, *worn))
+        done = None
+        try:
+            found = self._small_files(files, small) or self._unworn(files, worn)
+            if found is not None:
+                done = compaction.rewrite(self, [files[n] for n in found[0]], found[1], order)
+        finally:
+            self.held.paths = frozenset(() if done is None else (old.path for old in done.old))
+        return done
 
     def finish_portion(self, done: RewrittenFiles) -> Compacted | None:
         """See `CurrentTable.finish_portion`."""
-        if not compaction.finish(self, done):
-            return None
+        try:
+            if not compaction.finish(self, done):
+                return None
+        finally:
+            self.held.paths = frozenset()
         now = self.files()
         has_more = bool(self._files_to_join(now) or self._worn_files(now))
         return Compacted(len(done.old), len(done.new), has_more, done.in_order)
 
-    def _small_files(self, files: Sequence[File]) -> tuple[list[int], pa.Table] | None:
-        """Return small files to merge into one, and their rows."""
+    def _small_files(self, files: Sequence[File], small: Sequence[int]) -> tuple[list[int], pa.Table] | None:
+        """Return those of the small files that are merged into one at a time, and their rows."""
         chosen: list[int] = []
         parts: list[pa.Table] = []
         size = 0
-        for n in self._files_to_join(files):
+        for n in small:
             part = self.rows_of([files[n]])
             size += part.nbytes
             if size > file_rewrites.JOINED_MEMORY_MAX:
@@ -164,10 +175,9 @@ class FileTable(TableFiles[File], CurrentTable):
             parts.append(part)
         return (chosen, pa.concat_tables(parts)) if len(chosen) > 1 else None
 
-    def _unworn(self, files: Sequence[File]) -> tuple[list[int], pa.Table] | None:
+    def _unworn(self, files: Sequence[File], worn: list[int]) -> tuple[list[int], pa.Table] | None:
         """Return files to rewrite because many of their rows are deleted, and their remaining rows."""
-        chosen = sorted(self._worn_files(files))
-        return (chosen, self.rows_of([files[n] for n in chosen])) if chosen else None
+        return (worn, self.rows_of([files[n] for n in worn])) if worn else None
 
     def _worn_files(self, files: Sequence[File]) -> list[int]:
         held = (
