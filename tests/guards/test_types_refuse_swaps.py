@@ -9,7 +9,7 @@ from mypy import api
 
 ROOT = Path(__file__).parents[2]
 PREAMBLE = """\
-from cdcflow.capture.interleave.messages import Advanced
+from cdcflow.capture.interleave.messages import Advanced, MarkSeen
 from cdcflow.capture.ports.source import Prepared, SourceHistory, TablesToReread
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.sources.mysql.gtids import MariadbGtids, MysqlGtids
@@ -25,7 +25,7 @@ from cdcflow.sources.postgres.stored_state import PostgresState
 def swapped(
     slot: Slot, names: Names, lsn: Lsn, begin: BinlogPosition, checkpoint: Checkpoint, progress: StreamProgress,
     mysql: MySQLState, postgres: PostgresState, gtids: MysqlGtids, mariadb: MariadbGtids, offset: Offset,
-    position: Position, text: str,
+    position: Position, text: str, token: Token,
 ) -> object:
 """
 SWAPS = {
@@ -45,7 +45,12 @@ SWAPS = {
     "MariaDB's set of GTIDs for MySQL's": "gtids.covers(mariadb)",
     "the history for the tables to read again": "Prepared(checkpoint, TablesToReread(), SourceHistory.LOST)",
     "one dialect's state for another's": "check_names(mysql, names)",
-    "a mark's token for a position": "Advanced(Token('1/1/low'))",
+    "a mark's token for a position": "Advanced(token)",
+    "a mark's token for a position's text": "Position(token)",
+    "a position for a mark's token": "MarkSeen(position, position, 0)",
+    "a text for a mark's token": "progress.expect(text, begin.coordinate)",
+    "a mark's token compared with a text": "token == text",
+    "a mark's token compared with a position": "token == position",
     "a time for a coordinate": "progress.expect_time(begin.coordinate, 5)",
     "an epoch for an offset": "Checkpoint(next_offset=Epoch(1))",
     "an LSN compared with an offset": "lsn == offset",
@@ -70,6 +75,9 @@ RIGHT = [
     "lsn_of(position) == lsn",
     "StreamProgress(binlog_position_of(position), by_gtid=False)",
     "position == position",
+    "MarkSeen(token, position, 0)",
+    "progress.expect(token, begin.coordinate)",
+    "token == Token(token.text)",
 ]
 
 

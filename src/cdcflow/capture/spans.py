@@ -50,7 +50,7 @@ class Spans:
     def mark_asked_for(self, token: Token) -> None:
         """A mark is to be written; a low one opens a window."""
         number = window_number(token, self._epoch)
-        if number is not None and token.endswith("/low"):
+        if number is not None and token.text.endswith("/low"):
             self._window = number, self._now_ns()
 
     def window_closed(self, fields: Mapping[str, object]) -> None:

@@ -13,9 +13,6 @@ Offset = NewType("Offset", int)
 Epoch = NewType("Epoch", int)
 """One run of the capture process on one log: 1 for the first, incremented at every start."""
 
-Token = NewType("Token", str)
-"""The unique text of one watermark; it begins with its epoch, so marks of an earlier run mean nothing."""
-
 CHECKPOINT_VERSION = 1
 
 
@@ -56,6 +53,20 @@ class Position:
     """A position in one source's log: a text that only that source's dialect can parse or order.
 
     Files, messages and JSON contain `text`.
+    """
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@own_kind
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What identifies one watermark: a unique text. It begins with its epoch, so marks of an earlier run mean nothing.
+
+    The source's log contains `text`.
     """
 
     text: str

@@ -46,7 +46,7 @@ def always(*_: object) -> bool:
 
 
 def is_mark(end: str) -> Counts:
-    return lambda _self, token: token.endswith(end)
+    return lambda _self, token: token.text.endswith(end)
 
 
 def appends_rows_of(kind: Kind) -> Counts:

@@ -194,7 +194,7 @@ def refused(log: Log, kind: type[CdcflowError], said: str) -> Reader:
 def told(found: Reader) -> list[int | str]:
     """How many rows came in one piece, and the marks between them."""
     return [
-        e.run.rows if isinstance(e, Committed) else e.token
+        e.run.rows if isinstance(e, Committed) else e.token.text
         for e in found.events
         if isinstance(e, (Committed, MarkSeen))
     ]

@@ -138,7 +138,7 @@ def transactions(events: Sequence[StreamEvent], spools: Spools | None = None) ->
 
 
 def marks(events: Sequence[StreamEvent]) -> list[str]:
-    return [e.token for e in events if isinstance(e, MarkSeen)]
+    return [e.token.text for e in events if isinstance(e, MarkSeen)]
 
 
 def advanced(events: Sequence[StreamEvent]) -> list[str]:

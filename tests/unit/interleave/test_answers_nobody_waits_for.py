@@ -272,7 +272,7 @@ def test_a_lost_connection_without_a_window_holds_up_no_mark() -> None:
     )
     reading.step(Tick(0))
     reading.step(ChunkFailed(None, "the connection is gone", retry=True))
-    assert [e.token for e in reading.step(Backfill((ORDERS,))) if isinstance(e, WriteMark)] == ["2/1/low"]
+    assert [e.token for e in reading.step(Backfill((ORDERS,))) if isinstance(e, WriteMark)] == [Token("2/1/low")]
 
 
 def test_changed_rows_of_a_table_that_is_not_read_hold_up_its_next_plan() -> None:

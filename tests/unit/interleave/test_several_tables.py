@@ -61,7 +61,7 @@ class Reading:
     def _begun(self, effects: list[Effect]) -> None:
         (write,) = (e for e in effects if isinstance(e, WriteMark))
         self.chunks: list[ReadChunk] = list(write.reads)
-        self.low, self.high = write.token, Token(write.token.replace("low", "high"))
+        self.low, self.high = write.token, Token(write.token.text.replace("low", "high"))
         self.machine.step(MarkWritten(self.low))
 
     def low_comes_back(self) -> list[Effect]:

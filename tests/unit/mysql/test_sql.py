@@ -10,7 +10,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.sql import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,
-    Token,
+    SqlToken,
     behind_if,
     literal,
     name_at,
@@ -24,7 +24,7 @@ from cdcflow.sources.mysql.sql import (
 MODES = [0, ANSI_QUOTES, NO_BACKSLASH_ESCAPES, ANSI_QUOTES | NO_BACKSLASH_ESCAPES]
 
 
-def tokens(text: str, sql_mode: int = 0) -> list[Token]:
+def tokens(text: str, sql_mode: int = 0) -> list[SqlToken]:
     return list(tokens_of(text, sql_mode))
 
 
@@ -37,7 +37,7 @@ def names(text: str, sql_mode: int = 0) -> list[str]:
 @given(st.text(min_size=1))
 def test_quoted_name_is_read_back_unchanged(sql_mode: int, name: str) -> None:
     """S01: whatever it has in it, it stays one name."""
-    assert tokens(quote_name(name), sql_mode) == [Token("", name, True)]
+    assert tokens(quote_name(name), sql_mode) == [SqlToken("", name, True)]
 
 
 @pytest.mark.parametrize("sql_mode", MODES)
@@ -99,15 +99,15 @@ def test_a_text_is_cut_where_the_server_cuts_it(text: str, found: list[str]) -> 
 @pytest.mark.parametrize(
     ("text", "token"),
     [
-        ("Table", Token("TABLE", "Table", True)),
-        ("`Table`", Token("", "Table", True)),
-        ("'Table'", Token("", "Table", False)),
-        ('"Table"', Token("", "Table", True)),
-        ("=", Token("", "=", False)),
-        ("7", Token("7", "7", True)),
+        ("Table", SqlToken("TABLE", "Table", True)),
+        ("`Table`", SqlToken("", "Table", True)),
+        ("'Table'", SqlToken("", "Table", False)),
+        ('"Table"', SqlToken("", "Table", True)),
+        ("=", SqlToken("", "=", False)),
+        ("7", SqlToken("7", "7", True)),
     ],
 )
-def test_only_an_unquoted_word_is_a_keyword_and_a_string_is_not_a_name(text: str, token: Token) -> None:
+def test_only_an_unquoted_word_is_a_keyword_and_a_string_is_not_a_name(text: str, token: SqlToken) -> None:
     """Text in double quotes is a string or a name, depending on the session; where it matters it is treated as a
     name."""
     assert tokens(text) == [token]

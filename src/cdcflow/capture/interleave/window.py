@@ -25,9 +25,9 @@ def token(epoch: Epoch, number: int, end: End) -> Token:
     return Token(f"{epoch}/{number}/{end}")
 
 
-def window_number(text: Token, epoch: Epoch) -> int | None:
+def window_number(token: Token, epoch: Epoch) -> int | None:
     """The number of the window that a mark belongs to; None when it is not one of this epoch."""
-    parts = text.split("/")
+    parts = token.text.split("/")
     if len(parts) != 3 or parts[0] != str(epoch) or parts[2] not in ("low", "high") or not parts[1].isdecimal():
         return None
     return int(parts[1])

@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cdcflow.sources.mysql.sql import Token, behind_if, name_at, word_at
+from cdcflow.sources.mysql.sql import SqlToken, behind_if, name_at, word_at
 from cdcflow.sources.mysql.types.charsets import charset_of
 from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.numbers import INTEGER_BYTES
@@ -68,7 +68,7 @@ class Altered:
 HARMLESS = Altered(fills=False)
 
 
-def alter_effects(tokens: Sequence[Token]) -> Altered:
+def alter_effects(tokens: Sequence[SqlToken]) -> Altered:
     """What the clauses of ALTER TABLE do; `tokens` are those after the table's name."""
     redefined: list[Redefined] = []
     for clause in _split(tokens):
@@ -98,7 +98,7 @@ def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:
     return old.name == new.name and before.metadata // old.bytes_max <= column.size
 
 
-def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
+def _split(tokens: Sequence[SqlToken]) -> Iterator[Sequence[SqlToken]]:
     """The parts between commas, ignoring commas in parentheses."""
     begin = depth = 0
     for at, token in enumerate(tokens):
@@ -111,7 +111,7 @@ def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
     yield tokens[begin:]
 
 
-def _clause(clause: Sequence[Token]) -> bool | Redefined:
+def _clause(clause: Sequence[SqlToken]) -> bool | Redefined:
     """Whether a clause fills, or the redefined column, which must still be compared."""
     at = _behind_options(clause, 0)
     if at == len(clause):
@@ -137,7 +137,7 @@ def _clause(clause: Sequence[Token]) -> bool | Redefined:
     return head not in _PARTITIONS or second != "PARTITION"
 
 
-def _behind_options(clause: Sequence[Token], at: int) -> int:
+def _behind_options(clause: Sequence[SqlToken], at: int) -> int:
     """The index of the first token that does not belong to a harmless option."""
     while at < len(clause):
         if clause[at].word == "ENGINE":
@@ -154,7 +154,7 @@ def _behind_options(clause: Sequence[Token], at: int) -> int:
     return len(clause)
 
 
-def _add_fills(rest: Sequence[Token]) -> bool:
+def _add_fills(rest: Sequence[SqlToken]) -> bool:
     if any(t.word == "PRIMARY" for t in rest):  # a reserved word, so it means a key at any position
         return True
     first = word_at(rest, 0)
@@ -167,7 +167,7 @@ def _add_fills(rest: Sequence[Token]) -> bool:
     return _comes_filled(rest[at:])
 
 
-def _comes_filled(definition: Sequence[Token]) -> bool:
+def _comes_filled(definition: Sequence[SqlToken]) -> bool:
     """Whether an added column has anything but NULL in the existing rows."""
     words = [t.word for t in definition]
     if not words or words[0] in ("SYSTEM", "PERIOD"):
@@ -184,7 +184,7 @@ def _comes_filled(definition: Sequence[Token]) -> bool:
     return word_at(definition, 1) == "TIMESTAMP" and not says_null
 
 
-def _redefinition(clause: Sequence[Token], at: int) -> bool | Redefined:
+def _redefinition(clause: Sequence[SqlToken], at: int) -> bool | Redefined:
     """MODIFY or CHANGE: the new definition if it can be compared with the old one; otherwise True: it fills."""
     is_change = clause[at].word == "CHANGE"
     at = behind_if(clause, at + 1 + (word_at(clause, at + 1) == "COLUMN"))

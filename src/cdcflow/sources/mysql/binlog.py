@@ -289,7 +289,7 @@ class BinlogDecoder:
         """Marks, each with the number of the last transaction before it (-1: before all of these)."""
         written = [(groups.of(at), token) for at, token in tokens if not token.startswith(HEARTBEAT)]
         expected = [
-            (int(np.searchsorted(coordinates, coordinate.value, side="right")) - 1, str(token))
+            (int(np.searchsorted(coordinates, coordinate.value, side="right")) - 1, token.text)
             for token, coordinate in self.progress.take_marks(self.progress.coordinate_at(int(events.reach[-1])))
         ]
         return sorted([*written, *expected], key=itemgetter(0))  # marks at one position: in the order of requests

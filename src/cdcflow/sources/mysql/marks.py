@@ -84,7 +84,7 @@ class WrittenMarks:
 
     def write(self, connection: Connection, token: Token) -> None:
         """Commit a mark."""
-        text = literal(token)
+        text = literal(token.text)
         try:
             query(
                 connection,

@@ -59,7 +59,7 @@ def _pattern(sql_mode: int, flavor: Flavor, is_single: bool) -> re.Pattern[str]:
 
 
 @dataclass(slots=True)
-class Token:
+class SqlToken:
     """`word` in capitals if it is a bare word, otherwise empty; `name`: its text as an identifier."""
 
     word: str
@@ -67,23 +67,25 @@ class Token:
     is_name: bool
 
 
-def tokens_of(text: str, sql_mode: int = 0, flavor: Flavor = "mariadb", *, is_single: bool = False) -> Iterator[Token]:
+def tokens_of(
+    text: str, sql_mode: int = 0, flavor: Flavor = "mariadb", *, is_single: bool = False
+) -> Iterator[SqlToken]:
     """The tokens of a statement. `sql_mode`: that of the session that executed it, as its bits in the log. `is_single`:
     the text was in a single-byte character set."""
     pattern = _pattern(sql_mode & (ANSI_QUOTES | NO_BACKSLASH_ESCAPES), flavor, is_single)
     for found in pattern.finditer(text):
         if word := found["word"]:
             # The capitals of some other letters are ASCII: of a dotless i, of a long s.
-            yield Token(word.upper() if word.isascii() else "", word, True)
+            yield SqlToken(word.upper() if word.isascii() else "", word, True)
         elif found["quoted"]:
-            yield Token("", found["quoted"][1:-1].replace("``", "`"), True)
+            yield SqlToken("", found["quoted"][1:-1].replace("``", "`"), True)
         elif found["string"]:
-            yield Token("", found["string"][1:-1].replace('""', '"'), found["string"][0] == '"')
+            yield SqlToken("", found["string"][1:-1].replace('""', '"'), found["string"][0] == '"')
         elif found["other"]:
-            yield Token("", found["other"], False)
+            yield SqlToken("", found["other"], False)
 
 
-def table_at(tokens: Sequence[Token], at: int, schema: str) -> tuple[TableId | None, int]:
+def table_at(tokens: Sequence[SqlToken], at: int, schema: str) -> tuple[TableId | None, int]:
     """The table whose name begins at this token, and the index of the token after the name."""
     if name_at(tokens, at) == "." and not tokens[at].is_name:  # MariaDB: of the session's schema
         at += 1
@@ -94,15 +96,15 @@ def table_at(tokens: Sequence[Token], at: int, schema: str) -> tuple[TableId | N
     return TableId(schema, tokens[at].name), at + 1
 
 
-def name_at(tokens: Sequence[Token], at: int) -> str:
+def name_at(tokens: Sequence[SqlToken], at: int) -> str:
     return tokens[at].name if at < len(tokens) else ""
 
 
-def word_at(tokens: Sequence[Token], at: int) -> str:
+def word_at(tokens: Sequence[SqlToken], at: int) -> str:
     return tokens[at].word if at < len(tokens) else ""
 
 
-def behind_if(tokens: Sequence[Token], at: int) -> int:
+def behind_if(tokens: Sequence[SqlToken], at: int) -> int:
     """The index of the token after IF EXISTS or IF NOT EXISTS, if `at` is at one."""
     if word_at(tokens, at) != "IF":
         return at

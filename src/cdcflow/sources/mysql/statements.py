@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.alters import HARMLESS, Altered, alter_effects
 from cdcflow.sources.mysql.events import Query, Xid
-from cdcflow.sources.mysql.sql import Token, behind_if, name_at, table_at, tokens_of, word_at
+from cdcflow.sources.mysql.sql import SqlToken, behind_if, name_at, table_at, tokens_of, word_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def statement_of(query: Query) -> Statement:
     return _ddl(tokens, query)
 
 
-def _ddl(tokens: list[Token], query: Query) -> Statement:
+def _ddl(tokens: list[SqlToken], query: Query) -> Statement:
     words = [t.word for t in tokens[:5]]
     schema = query.schema
     if "TEMPORARY" in words[:4] and words[0] in ("CREATE", "DROP"):
@@ -225,7 +225,7 @@ def _ddl(tokens: list[Token], query: Query) -> Statement:
     return OtherDdl(None)
 
 
-def _parse_create(tokens: list[Token], at: int, schema: str) -> Statement:
+def _parse_create(tokens: list[SqlToken], at: int, schema: str) -> Statement:
     """A table created from a query is logged as an empty one with row events, or its rows are not in the log."""
     table, rest = table_at(tokens, behind_if(tokens, at), schema)
     words = [t.word for t in tokens]
@@ -258,7 +258,7 @@ def _is_versioned(words: list[str]) -> bool:
     )
 
 
-def _parse_alter(tokens: list[Token], at: int, schema: str, *, is_ignore: bool) -> Statement:
+def _parse_alter(tokens: list[SqlToken], at: int, schema: str, *, is_ignore: bool) -> Statement:
     table, at = table_at(tokens, behind_if(tokens, at), schema)
     if table is None:
         return OtherDdl(None)
@@ -282,10 +282,10 @@ def _parse_alter(tokens: list[Token], at: int, schema: str, *, is_ignore: bool) 
     return parts[0] if len(parts) == 1 else Several(tuple(parts))
 
 
-def _without_rename(tokens: list[Token], schema: str) -> tuple[list[Token], TableId | None]:
+def _without_rename(tokens: list[SqlToken], schema: str) -> tuple[list[SqlToken], TableId | None]:
     """The clauses except those that rename the table, and the last new name, or None. A rename whose name cannot be
     determined stays in the clauses, and fills."""
-    kept: list[Token] = []
+    kept: list[SqlToken] = []
     new: TableId | None = None
     at = 0
     while at < len(tokens):
@@ -300,7 +300,7 @@ def _without_rename(tokens: list[Token], schema: str) -> tuple[list[Token], Tabl
     return kept, new
 
 
-def _changed_tables(tokens: list[Token], schema: str) -> tuple[TableId, ...]:
+def _changed_tables(tokens: list[SqlToken], schema: str) -> tuple[TableId, ...]:
     """The one table that a plain INSERT, REPLACE, UPDATE or DELETE changes; empty for other statements."""
     word, at = tokens[0].word, 1
     while word_at(tokens, at) in _NOISE:
@@ -318,7 +318,7 @@ def _changed_tables(tokens: list[Token], schema: str) -> tuple[TableId, ...]:
     return (table,)
 
 
-def _rename_pairs(tokens: list[Token], at: int, schema: str) -> tuple[tuple[TableId, TableId], ...]:
+def _rename_pairs(tokens: list[SqlToken], at: int, schema: str) -> tuple[tuple[TableId, TableId], ...]:
     pairs: list[tuple[TableId, TableId]] = []
     while True:
         old, at = table_at(tokens, at, schema)
@@ -335,7 +335,7 @@ def _rename_pairs(tokens: list[Token], at: int, schema: str) -> tuple[tuple[Tabl
         at += 1
 
 
-def _table_list(tokens: list[Token], at: int, schema: str) -> tuple[TableId, ...]:
+def _table_list(tokens: list[SqlToken], at: int, schema: str) -> tuple[TableId, ...]:
     out: list[TableId] = []
     while True:
         table, at = table_at(tokens, at, schema)

@@ -183,7 +183,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         )
 
     def write_mark(self, connection: Connection, token: Token) -> None:
-        self._emit(connection, token, "local")
+        self._emit(connection, token.text, "local")
 
     def heartbeat(self, connection: Connection) -> None:
         """Write a mark that no reader waits for, and check whether the publication is unchanged."""

@@ -169,7 +169,7 @@ def bare(connection: Connection[Any, Any]) -> socket.socket:
 
 def window_of(chunk: Chunk) -> tuple[str, int]:
     """Return epoch and number of the window that a chunk belongs to, from its low mark."""
-    epoch, number, _ = chunk.low.split("/")
+    epoch, number, _ = chunk.low.text.split("/")
     return epoch, int(number)
 
 

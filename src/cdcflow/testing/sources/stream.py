@@ -211,7 +211,7 @@ class StreamScenarios(Scenarios):
             source_kit.execute("INSERT INTO items VALUES (2, 'after')")
             chunks.write_mark(Token("1/1/high"))
             events = collect(stream, seen_mark(Token("1/1/high")))
-        low = next(i for i, e in enumerate(events) if isinstance(e, MarkSeen) and e.token == "1/1/low")
+        low = next(i for i, e in enumerate(events) if isinstance(e, MarkSeen) and e.token == Token("1/1/low"))
         assert rows_of(events[:low], source_kit.table) == [("c", 1, "before")]
         assert rows_of(events[low:], source_kit.table) == [("c", 2, "after")]
 
@@ -223,7 +223,7 @@ class StreamScenarios(Scenarios):
             chunks.write_mark(Token("1/1/low"))
             collect(theirs, seen_mark(Token("1/1/low")))
             events = self.stream_to_mark(source, checkpoint, "1/2/low")
-        assert [e.token for e in events if isinstance(e, MarkSeen)] == ["1/2/low"]
+        assert [e.token for e in events if isinstance(e, MarkSeen)] == [Token("1/2/low")]
         source.close()
 
     def test_idle_source_still_moves_the_position(self, source_kit: SourceKit) -> None:
