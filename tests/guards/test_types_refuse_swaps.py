@@ -9,9 +9,14 @@ from mypy import api
 
 ROOT = Path(__file__).parents[2]
 PREAMBLE = """\
-from cdcflow.capture.interleave.messages import Advanced, MarkSeen
+from cdcflow.capture.interleave.messages import Advanced, MarkSeen, Proven, Repair
+from cdcflow.capture.interleave.backlog import Backlog
+from cdcflow.capture.interleave.progress import Gap
+from cdcflow.capture.interleave.window import window_number
 from cdcflow.capture.ports.source import Prepared, SourceHistory, TablesToReread
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
+from cdcflow.model.change import KeySet
+from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.gtids import MariadbGtids, MysqlGtids
 from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress, binlog_position_of
 from cdcflow.sources.mysql.stored_state import MySQLState
@@ -25,7 +30,8 @@ from cdcflow.sources.postgres.stored_state import PostgresState
 def swapped(
     slot: Slot, names: Names, lsn: Lsn, begin: BinlogPosition, checkpoint: Checkpoint, progress: StreamProgress,
     mysql: MySQLState, postgres: PostgresState, gtids: MysqlGtids, mariadb: MariadbGtids, offset: Offset,
-    position: Position, text: str, token: Token,
+    position: Position, text: str, token: Token, epoch: Epoch,
+    backlog: Backlog, table: TableId, keys: KeySet,
 ) -> object:
 """
 SWAPS = {
@@ -52,7 +58,19 @@ SWAPS = {
     "a mark's token compared with a text": "token == text",
     "a mark's token compared with a position": "token == position",
     "a time for a coordinate": "progress.expect_time(begin.coordinate, 5)",
-    "an epoch for an offset": "Checkpoint(next_offset=Epoch(1))",
+    "an epoch for an offset": "Checkpoint(next_offset=epoch)",
+    "an offset for an epoch": "Checkpoint(epoch=offset)",
+    "the number of a cut for an epoch": "Checkpoint(epoch=checkpoint.cut)",
+    "the number of a cut for an offset": "Checkpoint(next_offset=checkpoint.cut)",
+    "an offset for a mark's epoch": "window_number(token, offset)",
+    "an offset for a comparison's epoch": "Proven(table, position, offset)",
+    "a text for a comparison's position": "Proven(table, text, epoch)",
+    "an offset for a gap's epoch": "Gap(offset, 1, offset, text, text)",
+    "a text for a repair's position": "Repair(table, keys, text)",
+    "a base for a base's position": "backlog.attach(table, text, epoch, offset, text)",
+    "an epoch for a base's offset": "backlog.attach(table, text, epoch, epoch, position)",
+    "a byte of the binary log for a set of GTIDs": "BinlogPosition(begin.file, begin.pos, begin.pos)",
+    "a byte of the binary log for a coordinate": "progress.expect(token, begin.pos)",
     "an LSN compared with an offset": "lsn == offset",
     "an LSN compared with a position in the binary log": "lsn < begin",
     "positions in two binary logs' order": "begin < begin",
@@ -78,6 +96,13 @@ RIGHT = [
     "MarkSeen(token, position, 0)",
     "progress.expect(token, begin.coordinate)",
     "token == Token(token.text)",
+    "Checkpoint(epoch=epoch)",
+    "window_number(token, epoch)",
+    "Proven(table, position, epoch)",
+    "Gap(offset, 1, epoch, text, text)",
+    "Repair(table, keys, position)",
+    "backlog.attach(table, text, epoch, offset, position)",
+    "BinlogPosition(begin.file, begin.pos, begin.gtids)",
 ]
 
 

@@ -82,7 +82,7 @@ from cdcflow.capture.interleave.messages import (
 from cdcflow.capture.interleave.progress import Progress, RepairRecord, TableProgress
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import KeySet, Uint64s
-from cdcflow.model.position import Checkpoint, Epoch, Token
+from cdcflow.model.position import Checkpoint, Epoch, Position, Token
 from cdcflow.model.table import TableId
 
 DIVIDER = "----"
@@ -238,7 +238,8 @@ class Narration:
                 yield Reread(_table(name), Keys(int(k) for k in keys.split(",")))
             case "repair":
                 name, keys = words[0].split(":")
-                yield Repair(_table(name), Keys(int(k) for k in keys.split(",")), options.get("until"))
+                until = Position(options["until"]) if "until" in options else None
+                yield Repair(_table(name), Keys(int(k) for k in keys.split(",")), until)
             case "pause-capture":
                 yield PauseCapture()
             case "resume-capture":

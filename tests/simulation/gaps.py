@@ -83,7 +83,7 @@ class Gaps:
         if known is None:
             return
         if self._faults.proves_unseen and known.in_doubt:
-            yield Proven(table, position_of(0).text, self._log.epoch)
+            yield Proven(table, position_of(0), self._log.epoch)
         elif table not in self.comparisons:
             self._begin(table)
         elif self._log.cuts[-1].lsn >= self.comparisons[table].lsn:
@@ -110,7 +110,7 @@ class Gaps:
         touched = self._touched(table, begun)
         if not differing:
             self._counts["found equal"] += 1
-            yield Proven(table, position_of(begun.lsn).text, begun.epoch)
+            yield Proven(table, position_of(begun.lsn), begun.epoch)
             if known.gap is not None and known.in_doubt and begun.epoch < known.gap.epoch:
                 self._counts["compared too early"] += 1
         elif touched is not None and (sure := differing - touched) and known.state == "done":

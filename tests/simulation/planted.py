@@ -30,7 +30,7 @@ from cdcflow.capture.interleave.progress import State, TableProgress
 from cdcflow.capture.interleave.window import Window
 from cdcflow.capture.interleave.window_sequence import WindowSequence
 from cdcflow.capture.log_writes import Recording
-from cdcflow.model.position import Token
+from cdcflow.model.position import Epoch, Token
 from cdcflow.model.table import TableId
 
 
@@ -228,7 +228,7 @@ def clears_with_any_end(backlog: Backlog, table: TableId, state: State, reason: 
 
 def of_any_epoch(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
     """A `_fitting` that takes a comparison which began before the gap for a proof."""
-    return _fitting(replace(order, epoch=1 << 62) if isinstance(order, Proven) else order, known)
+    return _fitting(replace(order, epoch=Epoch(1 << 62)) if isinstance(order, Proven) else order, known)
 
 
 def keeps_what_was_not_read(known: TableProgress | None) -> bool:

@@ -22,6 +22,7 @@ from cdcflow.capture.interleave.messages import (
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import KeySet
 from cdcflow.model.keytexts import keys_of
+from cdcflow.model.position import Epoch, Position
 from cdcflow.model.table import Table, TableId, word
 
 REREAD_KEYS_MAX = 10_000
@@ -130,7 +131,7 @@ def _repair(attempt: Attempt, names: Sequence[str], ids: Sequence[TableId], told
     attempted = f"repairing rows of {ids[0]}"
     found = keys_of(_table(attempt, ids[0]), told.keys, attempted)
     _check_count(attempted, ids[0], found)
-    return Repair(ids[0], found, told.known_until)
+    return Repair(ids[0], found, None if told.known_until is None else Position(told.known_until))
 
 
 def _proven(names: Sequence[str], ids: Sequence[TableId], told: Arguments) -> Proven:
@@ -140,7 +141,7 @@ def _proven(names: Sequence[str], ids: Sequence[TableId], told: Arguments) -> Pr
             remedy=f"run `cdcflow repair {word(ids[0])}`, which compares it and reports the result",
             runbook="order-refused",
         )
-    return Proven(ids[0], told.position, told.epoch, told.base or "")
+    return Proven(ids[0], Position(told.position), Epoch(told.epoch), told.base or "")
 
 
 def _attach(attempt: Attempt, names: Sequence[str], ids: Sequence[TableId], told: Arguments) -> Attach:

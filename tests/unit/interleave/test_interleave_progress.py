@@ -106,7 +106,7 @@ def test_what_was_whole_once_stays_whole_while_it_is_read_again() -> None:
     assert whole_since(taken_up(known, incarnation=8)) is None, "another table of the same name"
 
 
-GAP = Gap(Offset(50), generation=1, epoch=4, before="0/5", after="0/9")
+GAP = Gap(Offset(50), generation=1, epoch=Epoch(4), before="0/5", after="0/9")
 IN_DOUBT = TableProgress("done", 1, Offset(10), incarnation=7, whole_since=Offset(10), gap=GAP)
 
 
@@ -149,13 +149,13 @@ def test_table_is_proven_only_by_a_comparison_that_began_after_the_gap(
     known: TableProgress, epoch: int, outcome: str
 ) -> None:
     """A comparison from before it found what was true then."""
-    assert outcome_of(Proven(ORDERS, "0/9", epoch), ORDERS, known).outcome == outcome
+    assert outcome_of(Proven(ORDERS, Position("0/9"), Epoch(epoch)), ORDERS, known).outcome == outcome
 
 
 def test_what_was_proven_is_kept() -> None:
     """A later merge still has to know where changes were lost, and through which offset."""
     backlog = taken_up(IN_DOUBT)
-    backlog.prove(ORDERS, "0/9", Offset(60))
+    backlog.prove(ORDERS, Position("0/9"), Offset(60))
     found = backlog.progress.tables[ORDERS]
     assert (found.in_doubt, found.gap) == (False, replace(GAP, proven="0/9", until=Offset(60)))
 
@@ -223,7 +223,7 @@ def test_shape_of_a_table_without_rows_is_in_the_log_until_a_row_of_it_is_read()
     assert forgotten.progress.tables[ORDERS].shape is None
 
 
-BASE = Gap(Offset(50), generation=4, epoch=1, before="", after="0/9", base="b1")
+BASE = Gap(Offset(50), generation=4, epoch=Epoch(1), before="", after="0/9", base="b1")
 ATTACHED = TableProgress("done", 4, Offset(50), incarnation=7, exhausted=True, gap=BASE)
 
 
@@ -249,7 +249,7 @@ def test_a_table_gets_a_base_where_the_log_does_not_have_all_of_its_rows(known: 
 def test_table_with_a_base_is_not_read_and_stays_incomplete_in_the_log_after_repairs() -> None:
     """A plan that was requested before the base was attached arrives too late, and only keys are read."""
     backlog = taken_up(replace(READING, incarnation=7))
-    backlog.attach(ORDERS, "b1", Epoch(1), Offset(90), "0/9")
+    backlog.attach(ORDERS, "b1", Epoch(1), Offset(90), Position("0/9"))
     found = backlog.progress.tables[ORDERS]
     assert (found.state, found.generation, found.in_doubt, found.has_base, found.active) == (
         "done",
@@ -288,9 +288,9 @@ def test_base_survives_its_json_and_is_removed_with_its_table() -> None:
 
 def test_only_a_comparison_with_the_current_base_proves_a_table() -> None:
     """A table that got a different base in the meantime remains unverified."""
-    assert outcome_of(Proven(ORDERS, "0/9", 1, "b1"), ORDERS, ATTACHED).outcome == "proven"
-    assert outcome_of(Proven(ORDERS, "0/9", 1, "b0"), ORDERS, ATTACHED).outcome == "refused"
-    assert outcome_of(Proven(ORDERS, "0/9", 1), ORDERS, ATTACHED).outcome == "refused"
+    assert outcome_of(Proven(ORDERS, Position("0/9"), Epoch(1), "b1"), ORDERS, ATTACHED).outcome == "proven"
+    assert outcome_of(Proven(ORDERS, Position("0/9"), Epoch(1), "b0"), ORDERS, ATTACHED).outcome == "refused"
+    assert outcome_of(Proven(ORDERS, Position("0/9"), Epoch(1)), ORDERS, ATTACHED).outcome == "refused"
 
 
 def test_gap_after_a_base_keeps_the_base() -> None:

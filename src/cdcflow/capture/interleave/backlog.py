@@ -41,7 +41,7 @@ from cdcflow.capture.interleave.progress import (
 from cdcflow.capture.interleave.reconcile import taken_up
 from cdcflow.capture.interleave.work import Work
 from cdcflow.model.change import KeySet
-from cdcflow.model.position import Epoch, Offset
+from cdcflow.model.position import Epoch, Offset, Position, position_text
 from cdcflow.model.table import TableId
 
 UNKNOWN = "the log no longer records which of its rows are partial"
@@ -262,32 +262,32 @@ class Backlog:
             self.set(table, replace(known, keys_ordered=kept.distinct().to_text()))
             self.changed = True
 
-    def order_repair(self, table: TableId, keys: KeySet, known_until: str | None, next_offset: Offset) -> None:
+    def order_repair(self, table: TableId, keys: KeySet, known_until: Position | None, next_offset: Offset) -> None:
         """Have the rows with these keys repaired, even if the whole table will be read.
 
         The end of that generation would keep rows that the log has had since it began, right or wrong.
         """
         self._begin_keys(table, next_offset)
         known = self.progress.tables[table]
-        order = RepairOrder(self.progress.next_repair, keys.distinct().to_text(), known_until)
+        order = RepairOrder(self.progress.next_repair, keys.distinct().to_text(), position_text(known_until))
         self.set(table, replace(known, to_repair=(*known.to_repair, order)))
         self.changed = True
 
-    def prove(self, table: TableId, position: str, next_offset: Offset) -> None:
+    def prove(self, table: TableId, position: Position, next_offset: Offset) -> None:
         """A comparison has shown that its rows are right, although changes of it were lost."""
         known = self.progress.tables[table]
         assert known.gap is not None  # noqa: S101 - otherwise the command does not fit
-        self.set(table, replace(known, gap=replace(known.gap, proven=position, until=next_offset)))
+        self.set(table, replace(known, gap=replace(known.gap, proven=position.text, until=next_offset)))
         self.changed = True
 
-    def attach(self, table: TableId, base: str, epoch: Epoch, next_offset: Offset, position: str) -> None:
+    def attach(self, table: TableId, base: str, epoch: Epoch, next_offset: Offset, position: Position | None) -> None:
         """Record that the rows of a table were loaded another way.
 
         Its current generation ends: chunks of it that are still being read are ignored when they arrive.
         """
         known = self.progress.tables[table]
         self.work[table] = Work(self.limits.keys_per_chunk, known.row_version or self.work[table].version)
-        gap = Gap(next_offset, known.generation + 1, epoch, "", position, base=base)
+        gap = Gap(next_offset, known.generation + 1, epoch, "", position_text(position) or "", base=base)
         # The state of a table that was completely read, so that only keys are read of it.
         attached = TableProgress(
             "done",

@@ -63,7 +63,7 @@ from cdcflow.capture.interleave.progress import CommandRecord, Progress, State
 from cdcflow.capture.interleave.tail import Tail
 from cdcflow.capture.interleave.window_sequence import WindowSequence
 from cdcflow.model.change import KeySet, Uint64s
-from cdcflow.model.position import Checkpoint, Epoch, position_text
+from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import TableId
 
 
@@ -284,8 +284,7 @@ class Interleave:
                 self._backlog.prove(table, order.position, self._tail.next_offset)
             case Attach():
                 self._windows.leave(table)
-                position = position_text(self._tail.position) or ""
-                self._backlog.attach(table, order.base, self._epoch, self._tail.next_offset, position)
+                self._backlog.attach(table, order.base, self._epoch, self._tail.next_offset, self._tail.position)
         return found
 
     def _forget(self, table: TableId) -> None:

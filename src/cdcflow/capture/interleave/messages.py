@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from cdcflow.model.change import KeySet, Uint64s
-from cdcflow.model.position import Offset, Position, Token
+from cdcflow.model.position import Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
 
 Shape = Hashable
@@ -336,7 +336,7 @@ class Repair:
 
     table: TableId
     keys: KeySet
-    known_until: str | None = None
+    known_until: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +348,8 @@ class Proven:
     """
 
     table: TableId
-    position: str
-    epoch: int
+    position: Position
+    epoch: Epoch
     base: str = ""
     """For a table with a base: which one was compared (`Attach`)."""
 

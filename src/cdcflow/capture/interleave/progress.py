@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from cdcflow.model.position import Offset
+from cdcflow.model.position import Epoch, Offset
 from cdcflow.model.table import TableId
 
 PROGRESS_VERSION = 1
@@ -57,7 +57,7 @@ class Gap:
 
     offset: Offset
     generation: int
-    epoch: int
+    epoch: Epoch
     before: str
     after: str
     proven: str | None = None
