@@ -18,7 +18,7 @@ from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.change import KeySet
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.gtids import MariadbGtids, MysqlGtids
-from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress, binlog_position_of
+from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, StreamProgress, binlog_position_of, coordinate
 from cdcflow.sources.mysql.stored_state import MySQLState
 from cdcflow.sources.postgres.lsn import Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.slot_names import Names
@@ -70,6 +70,9 @@ SWAPS = {
     "a base for a base's position": "backlog.attach(table, text, epoch, offset, text)",
     "an epoch for a base's offset": "backlog.attach(table, text, epoch, epoch, position)",
     "a byte of the binary log for a set of GTIDs": "BinlogPosition(begin.file, begin.pos, begin.pos)",
+    "a set of GTIDs for a file of the binary log": "BinlogPosition(begin.gtids, begin.pos)",
+    "a file of the binary log for a set of GTIDs": "BinlogPosition(begin.file, begin.pos, begin.file)",
+    "a set of GTIDs for a coordinate's file": "coordinate(begin.gtids, begin.pos)",
     "a byte of the binary log for a coordinate": "progress.expect(token, begin.pos)",
     "an LSN compared with an offset": "lsn == offset",
     "an LSN compared with a position in the binary log": "lsn < begin",
@@ -103,6 +106,7 @@ RIGHT = [
     "Repair(table, keys, position)",
     "backlog.attach(table, text, epoch, offset, position)",
     "BinlogPosition(begin.file, begin.pos, begin.gtids)",
+    "coordinate(BinlogFile(text), begin.pos)",
 ]
 
 

@@ -19,7 +19,7 @@ from tests.support.polling import wait_for
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.read import reader
 from cdcflow.model.position import position_text
-from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition
 from cdcflow.testing.folded import folded_log
 
 pytestmark = pytest.mark.mysql
@@ -109,7 +109,8 @@ def test_copy_is_exact_after_a_kill_in_the_backfill(mysql_database: MySQLDatabas
             wait_for(lambda: progress(log), lambda found: found[0] > 3000, "rows", patience_s=PATIENCE_S)
         with daemon(config, signal.SIGTERM):
             wait_for(lambda: progress(log), lambda found: found[1], "all tables to be read", patience_s=PATIENCE_S)
-    end = BinlogPosition(*mysql_database.server.binlog()).coordinate
+    file, pos = mysql_database.server.binlog()
+    end = BinlogPosition(BinlogFile(file), pos).coordinate
     with daemon(config, signal.SIGTERM):
         wait_for(
             lambda: BinlogPosition.parse(progress(log)[2]).coordinate,

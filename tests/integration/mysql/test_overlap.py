@@ -20,7 +20,7 @@ from cdcflow.errors import HistoryLost
 from cdcflow.log.format.transactions import HEADERS_BACK
 from cdcflow.model.change import Run
 from cdcflow.model.position import Position
-from cdcflow.sources.mysql.position import binlog_position_of, position_of
+from cdcflow.sources.mysql.position import BinlogFile, binlog_position_of, position_of
 from cdcflow.testing.sources.reading import position_at
 
 pytestmark = pytest.mark.mysql
@@ -160,7 +160,7 @@ def test_copy_is_recognized_by_its_file_where_transactions_do_not_show_it(
     ours = logged([e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)])
     assert len(ours) == (0 if job == "of another table" else 6)
     reached = next(p for e in reversed(events) if (p := position_at(e)) is not None)
-    last = position_of(replace(binlog_position_of(reached), file=file, pos=pos, gtids=str(gtids)))
+    last = position_of(replace(binlog_position_of(reached), file=BinlogFile(file), pos=pos, gtids=str(gtids)))
     at_end = replace(begun, position=last, next_transaction=len(ours) + 1)
     capture.close()
     again = make_capture(database, tables=tables).source

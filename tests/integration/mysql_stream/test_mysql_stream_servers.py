@@ -23,7 +23,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
-from cdcflow.sources.mysql.position import BinlogPosition, Coordinate, binlog_position_of, coordinate
+from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, Coordinate, binlog_position_of, coordinate
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.stream import BinlogStream
 
@@ -89,7 +89,7 @@ class Follower:
 
     def upto(self, place: tuple[str, int]) -> list[list[Row]]:
         """The rows of all transactions up to a place of the log."""
-        self.until(lambda: self.reached() >= coordinate(*place))
+        self.until(lambda: self.reached() >= coordinate(BinlogFile(place[0]), place[1]))
         return [rows for _, _, rows in transactions(self.events, self.spools)]
 
     def reached(self) -> Coordinate:
@@ -121,7 +121,7 @@ def here(database: MySQLDatabase) -> str:
     asked = "SELECT @@gtid_executed" if server.flavor == "mysql" else "SELECT @@gtid_binlog_pos"
     gtids = "".join(str(server.execute(asked)[0][0]).split())
     file, pos = server.binlog()
-    return BinlogPosition(file, pos, gtids).text
+    return BinlogPosition(BinlogFile(file), pos, gtids).text
 
 
 def tell(database: MySQLDatabase) -> list[list[tuple[str, str, int | None]]]:

@@ -15,10 +15,12 @@ import pyarrow as pa
 
 from cdcflow.model.table import Identity, TableId
 from cdcflow.sources.mysql.gtids import Flavor
+from cdcflow.sources.mysql.position import BinlogFile
 from cdcflow.sources.mysql.tables import DescribedTable, describe, table_map
 from cdcflow.sources.mysql.types.columns import Policy
 
 MYSQL_VERSION, MARIADB_VERSION = "9.7.4", "10.11.19-MariaDB-log"
+FIRST_FILE = BinlogFile("binlog.000001")
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 MARKS = TableId("cdcflow", "cdcflow_marks")
 STMT_END = 1
@@ -170,8 +172,8 @@ class Log:
         return f"binlog.{self.file_number:06d}"
 
     @property
-    def place(self) -> tuple[str, int]:
-        return self.file, self.pos
+    def place(self) -> tuple[BinlogFile, int]:
+        return BinlogFile(self.file), self.pos
 
     # ── events ──
 
@@ -319,8 +321,9 @@ class Log:
 
     # ── dumps ──
 
-    def dump(self, file: str = "binlog.000001", pos: int = 4) -> bytes:
+    def dump(self, begin: BinlogFile = FIRST_FILE, pos: int = 4) -> bytes:
         """Packets as a server sends them to a client that reads from this position."""
+        file = begin.name
         out = [packet(self.event(4, struct.pack("<Q", pos) + file.encode(), made_up=True))]
         if pos > 4:
             out.append(packet(self.event(15, self.format_body(), made_up=True)))

@@ -18,7 +18,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.sources.memory.stored_state import MemoryState
 from cdcflow.sources.mysql.gtids import MariadbGtids, MysqlGtids
-from cdcflow.sources.mysql.position import BinlogPosition, Coordinate
+from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, Coordinate
 from cdcflow.sources.mysql.source import MySQLSource
 from cdcflow.sources.mysql.stored_state import MySQLState
 from cdcflow.sources.postgres.lsn import Lsn
@@ -151,7 +151,7 @@ def test_orders_are_stored_next_to_the_state_as_before(orders: StoredOrders, wri
 MIXED: list[Any] = [
     Lsn(5),
     Coordinate(5),
-    BinlogPosition("b.1", 5),
+    BinlogPosition(BinlogFile("b.1"), 5),
     MysqlGtids.parse(""),
     MariadbGtids.parse(""),
     Offset(5),

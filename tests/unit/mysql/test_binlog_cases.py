@@ -26,7 +26,7 @@ from cdcflow.model.change import SpooledTransaction
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.dump import Dump
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.position import BinlogPosition, coordinate
+from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, coordinate
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
@@ -122,7 +122,7 @@ def test_reading_on_beyond_4_gib_begins_with_the_file(flavor: Flavor) -> None:
     position = BinlogPosition(*log.place, gtids="" if flavor == "mysql" else f"0-7-{log.gno}")
     one(log, 3)
     dump = Dump(flavor, position, False, 5, "", 1.0)
-    assert dump.start == (log.file, 4)
+    assert dump.start == (BinlogFile(log.file), 4)
     found = reader(log, position.text)
     found.feed(log.dump(*dump.start))
     assert ids_of(found) == [3]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.sources.mysql.dump import encode_gtids
 from cdcflow.sources.mysql.gtids import Gtids, MariadbGtids, MysqlGtids, gtid_set
-from cdcflow.sources.mysql.position import BinlogPosition, coordinate
+from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, coordinate
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4c6b8d21-71ca-11e1-9e33-c80aa9429562"
 
@@ -146,15 +146,15 @@ def test_what_is_no_position_is_refused(text: str) -> None:
 def test_reading_begins_before_the_oldest_prepared_transaction() -> None:
     """M45: transactions already delivered after it are skipped, not read into the log again."""
     position = BinlogPosition.parse("x.000009:500;0-1-9;xa=x.000004:70;0-1-3")
-    assert position.start == BinlogPosition("x.000004", 70, "0-1-3")
-    assert BinlogPosition("x.000001", 4).start == BinlogPosition("x.000001", 4)
+    assert position.start == BinlogPosition(BinlogFile("x.000004"), 70, "0-1-3")
+    assert BinlogPosition(BinlogFile("x.000001"), 4).start == BinlogPosition(BinlogFile("x.000001"), 4)
 
 
 def test_coordinates_grow_over_files_and_beyond_4_gib() -> None:
     """M26: they are the transactions' numbers, and decide what a snapshot may not know."""
     places = [("b.000001", 4), ("b.000001", 1 << 33), ("b.000002", 4), ("b.1000000", 5)]
-    coordinates = [coordinate(*p) for p in places]
+    coordinates = [coordinate(BinlogFile(file), pos) for file, pos in places]
     assert coordinates == sorted(set(coordinates))
     for file, pos in (("binlog", 4), ("b.8388608", 4), ("b.000001", 1 << 40)):
         with pytest.raises(ConfigurationError, match="cdcflow can parse"):
-            coordinate(file, pos)
+            coordinate(BinlogFile(file), pos)

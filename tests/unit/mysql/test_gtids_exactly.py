@@ -7,7 +7,7 @@ import pytest
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.sources.mysql.gtids import Gtids, MariadbGtids, MysqlGtids, gtid_set
-from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition, byte_of, coordinate
+from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogFile, BinlogPosition, byte_of, coordinate
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4c6b8d21-71ca-11e1-9e33-c80aa9429562"
 MOST = 2**63 - 1
@@ -174,29 +174,29 @@ def test_texts_of_a_mariadb_run_are_in_their_domain_s_place() -> None:
 
 def test_a_coordinate_is_the_file_s_number_and_the_byte_in_it() -> None:
     """23 bits and 40 bits: together the transaction's number, and a snapshot's place."""
-    assert coordinate("binlog.000003", 1234) == BinlogPosition("binlog.000003", 1234).coordinate
-    assert coordinate("binlog.000003", 1234).value == 3 * 2**40 + 1234
-    assert coordinate("b.0", 0).value == 0
-    assert coordinate("host.7.000012", FIRST_EVENT).value == 12 * 2**40 + 4
-    assert coordinate("b.8388607", 2**40 - 1).value == 2**63 - 1
-    assert byte_of(coordinate("b.8388607", 2**40 - 1)) == 2**40 - 1
-    assert byte_of(coordinate("b.000003", 1234)) == 1234
+    assert coordinate(BinlogFile("binlog.000003"), 1234) == BinlogPosition(BinlogFile("binlog.000003"), 1234).coordinate
+    assert coordinate(BinlogFile("binlog.000003"), 1234).value == 3 * 2**40 + 1234
+    assert coordinate(BinlogFile("b.0"), 0).value == 0
+    assert coordinate(BinlogFile("host.7.000012"), FIRST_EVENT).value == 12 * 2**40 + 4
+    assert coordinate(BinlogFile("b.8388607"), 2**40 - 1).value == 2**63 - 1
+    assert byte_of(coordinate(BinlogFile("b.8388607"), 2**40 - 1)) == 2**40 - 1
+    assert byte_of(coordinate(BinlogFile("b.000003"), 1234)) == 1234
     for file, pos in (("b.8388608", 0), ("b.000001", 2**40), ("b.000001x", 4), ("b000001", 4)):
         with pytest.raises(ConfigurationError) as refused:
-            coordinate(file, pos)
+            coordinate(BinlogFile(file), pos)
         assert f"binary log {file} at byte {pos}" in str(refused.value)
 
 
 def test_a_position_is_written_with_what_is_held_and_read_as_that() -> None:
     """A colon may be in a file's name; the set may be empty."""
-    held = BinlogPosition("b.000002", 99, "0-1-40")
-    whole = BinlogPosition("a:b.000003", 1234, "0-1-77", held)
+    held = BinlogPosition(BinlogFile("b.000002"), 99, "0-1-40")
+    whole = BinlogPosition(BinlogFile("a:b.000003"), 1234, "0-1-77", held)
     assert whole.text == "a:b.000003:1234;0-1-77;xa=b.000002:99;0-1-40"
     assert BinlogPosition.parse(whole.text) == whole
     assert whole.start == held
     assert held.text == "b.000002:99;0-1-40"
     assert held.start == held
-    assert BinlogPosition("b.1", 4).text == "b.1:4;"
+    assert BinlogPosition(BinlogFile("b.1"), 4).text == "b.1:4;"
 
 
 @pytest.mark.parametrize(

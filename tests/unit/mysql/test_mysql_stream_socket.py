@@ -27,7 +27,7 @@ from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.sources.mysql import stream as streams
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.dump import Dump
-from cdcflow.sources.mysql.position import BinlogPosition, coordinate
+from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, coordinate
 from cdcflow.sources.mysql.row_events import Marks
 from cdcflow.sources.mysql.stream import BinlogStream
 
@@ -80,7 +80,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
     theirs.settimeout(5)
     monkeypatch.setattr(streams, "begin", lambda connection, dump: None)
     monkeypatch.setattr(streams, "BYTES_MAX", 1 << 16)
-    place = BinlogPosition("binlog.000001", 4)
+    place = BinlogPosition(BinlogFile("binlog.000001"), 4)
     decoder = BinlogDecoder(
         flavor="mysql",
         position=place,

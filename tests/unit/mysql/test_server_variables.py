@@ -9,6 +9,7 @@ import pytest
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql import binlog_status, doctor
+from cdcflow.sources.mysql.position import BinlogFile
 
 GOOD = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_metadata": "FULL", "version": "12.3.1-MariaDB"}
 
@@ -20,7 +21,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(
         doctor, "variables", lambda _connection, *names: {name: found[name] for name in names if name in found}
     )
-    monkeypatch.setattr(binlog_status, "end", lambda *_: binlog_status.BinlogEnd("binlog.000001", 4, ""))
+    monkeypatch.setattr(binlog_status, "end", lambda *_: binlog_status.BinlogEnd(BinlogFile("binlog.000001"), 4, ""))
     return found
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from cdcflow.capture.interleave.messages import Advanced, MarkSeen
 from cdcflow.model.position import Position, Token
-from cdcflow.sources.mysql.position import NOWHERE, BinlogPosition, Coordinate, StreamProgress, coordinate
+from cdcflow.sources.mysql.position import NOWHERE, BinlogFile, BinlogPosition, Coordinate, StreamProgress, coordinate
 
-FILE = "binlog.000002"
+FIRST, FILE = BinlogFile("binlog.000001"), BinlogFile("binlog.000002")
 LOW, HIGH = Token("1/1/low"), Token("1/1/high")
 
 
@@ -68,7 +68,7 @@ def test_stream_begins_where_the_held_transactions_do_and_skips_what_was_deliver
     """M45: an undecided XA transaction is stored before it."""
     begun = BinlogPosition.parse(f"{FILE}:100;0-1-5;xa=binlog.000001:50;0-1-3")
     progress = StreamProgress(begun, by_gtid=False)
-    assert (progress.file, progress.pos, progress.base) == ("binlog.000001", 50, coordinate("binlog.000001", 0).value)
+    assert (progress.file, progress.pos, progress.base) == (FIRST, 50, coordinate(FIRST, 0).value)
     assert (progress.skip_until, progress.last, progress.commit_ts) == (coordinate(FILE, 100), Position(begun.text), 0)
     progress.enter_file(FILE)
     assert (progress.file, progress.base) == (FILE, coordinate(FILE, 0).value)

@@ -41,7 +41,7 @@ from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
-from cdcflow.sources.mysql.position import BinlogPosition, Coordinate, StreamProgress, began_text
+from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, Coordinate, StreamProgress, began_text
 from cdcflow.sources.mysql.row_events import HEARTBEAT, Marks, RowEvents
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
 from cdcflow.sources.mysql.tables import Tables
@@ -130,7 +130,7 @@ class BinlogDecoder:
 
     # ── files and parts ─────────────────────────────────────────────────────────────────────────────────────
 
-    def rotate(self, file: str, pos: int) -> list[StreamEvent]:
+    def rotate(self, file: BinlogFile, pos: int) -> list[StreamEvent]:
         """The events that follow are in this file, starting at this byte. Table ids start over (hard case M13)."""
         if not self.idle:
             raise InvariantViolated(
@@ -252,7 +252,7 @@ class BinlogDecoder:
         marks = self._marks(events, groups, coordinates, found.tokens)
         wanted = sorted({*full.tolist(), *(k for k, _ in marks if k >= 0), len(groups) - 1})
         spelled = dict(zip(wanted, self._gtids.texts(groups.openers.gtids, np.array(wanted)), strict=True))
-        held, file, reach = self._held_text(), self.progress.file, events.reach[groups.ender].tolist()
+        held, file, reach = self._held_text(), self.progress.file.name, events.reach[groups.ender].tolist()
         text = {k: f"{file}:{reach[k]};{spelled[k]}{held}" for k in wanted}
         run = Run(
             coordinates[full].astype(np.uint64),

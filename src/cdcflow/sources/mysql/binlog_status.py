@@ -12,14 +12,14 @@ import pymysql
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql.connection import Connection, at_once, query, query_row, version_of
 from cdcflow.sources.mysql.gtids import Flavor
-from cdcflow.sources.mysql.position import BinlogPosition, Coordinate, coordinate
+from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, Coordinate, coordinate
 
 
 @dataclass(frozen=True, slots=True)
 class BinlogEnd:
     """The end of the binary log, whether its last transactions are visible or not. `filters`: databases it excludes."""
 
-    file: str
+    file: BinlogFile
     pos: int
     filters: str
 
@@ -54,7 +54,7 @@ def end(connection: Connection) -> BinlogEnd:
         )
     file, pos, do_db, ignore_db, *_ = rows[0]
     filters = "; ".join(f"{n} {v}" for n, v in (("binlog_do_db", do_db), ("binlog_ignore_db", ignore_db)) if v)
-    return BinlogEnd(str(file), int(pos), filters)
+    return BinlogEnd(BinlogFile(str(file)), int(pos), filters)
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, BinlogEnd, b
     try:
         file, pos, _, _, executed, *_ = after[0]
         seen, now = ("".join(str(text).split()) for text in (before[0][0], executed))
-        yield seen, BinlogEnd(str(file), int(pos), ""), seen == now and not owners[0][0]
+        yield seen, BinlogEnd(BinlogFile(str(file)), int(pos), ""), seen == now and not owners[0][0]
     finally:
         with contextlib.suppress(pymysql.Error):
             query(connection, "ROLLBACK")
@@ -102,12 +102,12 @@ def snapshot_end(connection: Connection) -> BinlogEnd:
             remedy="set log_bin in the server's configuration, and restart it",
             runbook="server-settings",
         )
-    return BinlogEnd(str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"]), "")
+    return BinlogEnd(BinlogFile(str(found["binlog_snapshot_file"])), int(found["binlog_snapshot_position"]), "")
 
 
-def files(connection: Connection) -> list[tuple[str, int]]:
+def files(connection: Connection) -> list[tuple[BinlogFile, int]]:
     """The binary log's files and their sizes in bytes, oldest first."""
-    return [(str(row[0]), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]
+    return [(BinlogFile(str(row[0])), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]
 
 
 def executed_gtids(connection: Connection) -> str:
@@ -143,7 +143,7 @@ def has_gtids(connection: Connection, flavor: Flavor) -> bool:
     return flavor == "mariadb" or str(query_row(connection, "SELECT @@GLOBAL.gtid_mode")[0]) == "ON"
 
 
-def gtids_at(connection: Connection, file: str, pos: int) -> str | None:
+def gtids_at(connection: Connection, file: BinlogFile, pos: int) -> str | None:
     """MariaDB: the last GTIDs before a position in its binary log; None if it has no such position, or if an event
     before it in that file is larger than `max_allowed_packet`: then the server's function fails."""
     text = query_row(connection, f"SELECT BINLOG_GTID_POS('{_plain(file)}', {pos})")[0]
@@ -209,7 +209,7 @@ def quiet_end(connection: Connection) -> tuple[BinlogEnd, str] | None:
         connection, "SHOW MASTER STATUS", "SELECT @@GLOBAL.gtid_binlog_pos", "SHOW MASTER STATUS"
     )
     file, pos, *_ = before[0]
-    return (BinlogEnd(str(file), int(pos), ""), str(gtids[0][0])) if before == after else None
+    return (BinlogEnd(BinlogFile(str(file)), int(pos), ""), str(gtids[0][0])) if before == after else None
 
 
 def next_of_mariadb(connection: Connection, position: BinlogPosition) -> tuple[int, int] | None:
@@ -235,7 +235,7 @@ def server_of(connection: Connection, flavor: Flavor) -> str:
     return str(query_row(connection, "SELECT @@GLOBAL.server_id")[0])
 
 
-def bytes_behind(files: list[tuple[str, int]], position: BinlogPosition) -> int | None:
+def bytes_behind(files: list[tuple[BinlogFile, int]], position: BinlogPosition) -> int | None:
     """The number of bytes of these files after a position; None if its file is not among them."""
     names = [name for name, _ in files]
     if position.file not in names:
@@ -244,10 +244,10 @@ def bytes_behind(files: list[tuple[str, int]], position: BinlogPosition) -> int 
     return sum(size for _, size in files[at:]) - min(position.pos, files[at][1])
 
 
-def _plain(file: str) -> str:
-    if not file.replace(".", "").replace("-", "").replace("_", "").isalnum():
+def _plain(file: BinlogFile) -> str:
+    if not file.name.replace(".", "").replace("-", "").replace("_", "").isalnum():
         raise ConfigurationError(
-            f"the binary log's file is called {file!r}, a name that cdcflow does not use in SQL",
+            f"the binary log's file is called {file.name!r}, a name that cdcflow does not use in SQL",
             runbook="binlog-unknown",
         )
-    return file
+    return file.name

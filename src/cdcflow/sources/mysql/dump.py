@@ -24,7 +24,7 @@ from cdcflow.sources.mysql.connection import Connection, mapping_errors, query
 from cdcflow.sources.mysql.errors import history_lost, map_error
 from cdcflow.sources.mysql.events import format_of, rotate_of, said_error
 from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
-from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
+from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogFile, BinlogPosition
 from cdcflow.sources.mysql.sql import literal
 from cdcflow.sources.mysql.wire import Events, Little, SplitFunction, protocol_error
 
@@ -48,12 +48,12 @@ class Dump:
     heartbeat_s: float
 
     @property
-    def start(self) -> tuple[str, int]:
+    def start(self) -> tuple[BinlogFile, int]:
         """The file and byte at which the server begins to send. The command has 32 bits for the byte: beyond these, the
         file is read from its beginning, and what was delivered is skipped (hard case M26)."""
         start = self.position.start
         if self.by_gtid:
-            return "", FIRST_EVENT
+            return BinlogFile(""), FIRST_EVENT
         return start.file, start.pos if start.pos < 1 << 32 else FIRST_EVENT
 
 
@@ -89,7 +89,7 @@ def _variables(dump: Dump) -> dict[str, str]:
 def _command(dump: Dump) -> tuple[int, bytes]:
     file, pos = dump.start
     if not dump.by_gtid or dump.flavor == "mariadb":
-        return _COM_BINLOG_DUMP, struct.pack("<IHI", pos, 0, dump.server_id) + file.encode()
+        return _COM_BINLOG_DUMP, struct.pack("<IHI", pos, 0, dump.server_id) + file.name.encode()
     known = encode_gtids(MysqlGtids.parse(dump.position.start.gtids))
     head = struct.pack("<HII", _THROUGH_GTID, dump.server_id, 0)
     return _COM_BINLOG_DUMP_GTID, head + struct.pack("<QI", FIRST_EVENT, len(known)) + known
@@ -116,7 +116,7 @@ def encode_gtids(gtids: MysqlGtids) -> bytes:
 class EventDecoder(Protocol):
     """What receives the events (`BinlogDecoder`)."""
 
-    def rotate(self, file: str, pos: int) -> list[StreamEvent]: ...
+    def rotate(self, file: BinlogFile, pos: int) -> list[StreamEvent]: ...
 
     def file_began(self, seconds: int) -> None: ...
 

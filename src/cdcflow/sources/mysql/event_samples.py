@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.position import BinlogFile
 from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.wire import Events
 
@@ -54,7 +55,7 @@ class EventGroup:
     table_map: bytes
     rows: pa.RecordBatch
     counts: Int64s
-    file: str
+    file: BinlogFile
 
 
 def sample_of(group: EventGroup, nth: int) -> EventSample | None:

@@ -18,6 +18,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.mysql.errors import READ_ANEW, history_lost
 from cdcflow.sources.mysql.gtids import Flavor
+from cdcflow.sources.mysql.position import BinlogFile
 from cdcflow.sources.mysql.statement_text import statement_text
 from cdcflow.sources.mysql.status_variables import status_variables
 from cdcflow.sources.mysql.wire import ARTIFICIAL, CHECKSUM, HEADER, IGNORABLE, Events, has_checksum, protocol_error
@@ -195,7 +196,7 @@ class Rotate:
     """The file and the byte at which the next event begins. `made_up`: it is not an event of a file; the server only
     reports where it begins to read."""
 
-    file: str
+    file: BinlogFile
     pos: int
     made_up: bool
 
@@ -211,7 +212,7 @@ def rotate_of(event: bytes, checksum: bool) -> Rotate:
     if len(body) < 9 or int.from_bytes(body[:8], "little") >= 1 << 40:
         raise protocol_error("a ROTATE event that names no position")
     try:
-        return Rotate(body[8:].decode(), int.from_bytes(body[:8], "little"), made_up)
+        return Rotate(BinlogFile(body[8:].decode()), int.from_bytes(body[:8], "little"), made_up)
     except UnicodeDecodeError:
         raise protocol_error("a ROTATE event with a malformed name, or a wrong checksum") from None
 

@@ -36,7 +36,7 @@ from cdcflow.sources.mysql.connection import Connection, Connector, mapping_erro
 from cdcflow.sources.mysql.dump import Dump, Packets, ServerIdConflicts, begin, refusal_of
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.events import IS_OPENER
-from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition, binlog_position_of
+from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogFile, BinlogPosition, binlog_position_of
 from cdcflow.sources.mysql.transactions import openers_of
 from cdcflow.sources.mysql.wire import Events
 
@@ -130,7 +130,7 @@ class _Began:
 
     seconds: int = 0
 
-    def rotate(self, file: str, pos: int) -> list[StreamEvent]:
+    def rotate(self, file: BinlogFile, pos: int) -> list[StreamEvent]:
         return []
 
     def file_began(self, seconds: int) -> None:
@@ -172,14 +172,14 @@ class _Commits:
     """Takes events as a decoder does, and keeps the time of the transaction that ends at each of the bytes `wanted` of
     `file`."""
 
-    file: str
+    file: BinlogFile
     wanted: Int64s
     found: dict[int, int] = field(default_factory=dict)
     reached: int = 0
     commit_ts: int = -1
     is_past: bool = False
 
-    def rotate(self, file: str, pos: int) -> list[StreamEvent]:
+    def rotate(self, file: BinlogFile, pos: int) -> list[StreamEvent]:
         self.is_past = self.is_past or file != self.file
         return []
 

@@ -41,6 +41,17 @@ class Coordinate:
     value: int
 
 
+@own_kind
+@dataclass(frozen=True, slots=True)
+class BinlogFile:
+    """A file of one server's binary log, by its name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
 NOWHERE = Coordinate(-1)
 """Before every place."""
 
@@ -51,7 +62,7 @@ class BinlogPosition:
     """A position between two transactions. `gtids` is the text of the set of those before it; `xa` and `began` are as
     described above (0: unknown)."""
 
-    file: str
+    file: BinlogFile
     pos: int
     gtids: str = ""
     xa: BinlogPosition | None = None
@@ -82,10 +93,10 @@ class BinlogPosition:
         if not file or not pos.isdecimal() or len(rest) not in (1, 3):
             raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}", runbook="stream-not-understood")
         if len(rest) == 1:
-            return cls(file, int(pos), rest[0], began=began)
+            return cls(BinlogFile(file), int(pos), rest[0], began=began)
         if not rest[1].startswith(_XA):
             raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}", runbook="stream-not-understood")
-        return cls(file, int(pos), rest[0], cls.parse(f"{rest[1].removeprefix(_XA)};{rest[2]}"), began)
+        return cls(BinlogFile(file), int(pos), rest[0], cls.parse(f"{rest[1].removeprefix(_XA)};{rest[2]}"), began)
 
 
 def binlog_position_of(position: Position) -> BinlogPosition:
@@ -102,13 +113,13 @@ def began_text(seconds: int) -> str:
     return f";{_BEGAN}{seconds}" if seconds else ""
 
 
-def coordinate(file: str, pos: int) -> Coordinate:
+def coordinate(file: BinlogFile, pos: int) -> Coordinate:
     """The place at a byte of a file: 23 bits for the file, 40 for the byte.
 
     Raises:
         ConfigurationError: the file has no number, or one too large.
     """
-    found = _NUMBER.search(file)
+    found = _NUMBER.search(file.name)
     if found is None or (number := int(found[1])) >= 1 << 23 or pos >= 1 << _POSITION_BITS:
         raise ConfigurationError(
             f"the server's binary log {file} at byte {pos} has no number that cdcflow can parse",
@@ -149,7 +160,7 @@ class StreamProgress:
         self._times: list[tuple[int, Coordinate]] = []
         self.enter_file(position.start.file)
 
-    def enter_file(self, file: str) -> None:
+    def enter_file(self, file: BinlogFile) -> None:
         """The following events are in this file."""
         self.file, self.began = file, 0
         self.base = coordinate(file, 0).value

@@ -30,6 +30,7 @@ from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.event_samples import EventGroup, EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
 from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.position import BinlogFile
 from cdcflow.sources.mysql.rows import DecodedRows, RowKind
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, Tables, table_map, table_name
 from cdcflow.sources.mysql.wire import HEADER, Events, Types, protocol_error
@@ -105,13 +106,13 @@ class RowEvents:
     ) -> None:
         self._compiled = compiled
         self._samples = samples
-        self._file = ""
+        self._file = BinlogFile("")
         self._tables = tables
         self._marks = marks
         self._maps: NumberedTables[Mapped] = NumberedTables({})
         self._known: dict[bytes, Mapped] = {}
 
-    def begin_file(self, file: str) -> None:
+    def begin_file(self, file: BinlogFile) -> None:
         """A new file, or a new connection: table ids start over."""
         self._file = file
         self._maps.known.clear()

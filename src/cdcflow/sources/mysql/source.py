@@ -421,7 +421,7 @@ def status_of(connection: Connection, flavor: str, acknowledged: Position | None
     """How far the log's end is ahead, and how long the server keeps the log that cdcflow still needs."""
     files = binlog_status.files(connection)
     found = doctor.variables(connection, "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size")
-    details: dict[str, str] = {"oldest_file": files[0][0], "newest_file": files[-1][0]} if files else {}
+    details: dict[str, str] = {"oldest_file": files[0][0].name, "newest_file": files[-1][0].name} if files else {}
     details |= _retention(found)
     lag: int | None = None
     if acknowledged is not None:
@@ -431,7 +431,7 @@ def status_of(connection: Connection, flavor: str, acknowledged: Position | None
         if lag is None:
             details["position_file"] = f"{position.file} is gone"
         else:
-            details |= {"position_file": position.file, "files_until_lost": str(names.index(position.file))}
+            details |= {"position_file": position.file.name, "files_until_lost": str(names.index(position.file))}
     is_lost = acknowledged is not None and lag is None
     return SourceStatus(lag, sum(size for _, size in files), details, is_lost)
 
