@@ -54,6 +54,12 @@ class OnSuite(Beside):
 
     def _connect(self) -> None:
         self.connection = self.server.connect(None, ssl_disabled=True)
+        # HEX of a large value becomes NULL where it does not fit into a packet.
+        ((packet_max,),) = self.ask("SELECT @@GLOBAL.max_allowed_packet")
+        self.execute(f"SET GLOBAL max_allowed_packet = {1 << 30}")
+        self.connection.close()
+        self.connection = self.server.connect(None, ssl_disabled=True)
+        self.execute(f"SET GLOBAL max_allowed_packet = {int(packet_max)}")
         self.connection.use_unicode, self.connection.decoders = False, {}
         for statement in (
             "lock_wait_timeout = 3",

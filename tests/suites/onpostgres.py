@@ -47,7 +47,7 @@ END $$;
 CREATE EVENT TRIGGER full_without_key ON ddl_command_end WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO',
   'ALTER TABLE') EXECUTE FUNCTION suites.full_without_key();
 """
-RESTART_S = 30.0
+RESTART_S = 90.0
 """How long the server may need to start its processes again."""
 _CAPTURED = """
 SELECT nspname, relname, relkind::text, array_agg(attname::text ORDER BY attnum)

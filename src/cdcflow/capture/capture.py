@@ -168,26 +168,25 @@ class Capture:
         self._attempts = 0
 
     def _try_on(self) -> None:
-        for attempt in tenacity.Retrying(
+        attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._is_tried_again),
             wait=self._pause_s,
             stop=tenacity.stop_when_event_set(self._stop),
             sleep=self._wait,
             before_sleep=self._tell_retry,
             reraise=True,
-        ):
-            with attempt:
-                try:
-                    self._once()
-                except (TablesChanged, SettingsChanged):
-                    # No error: after a stop no attempt follows that could use the new list.
-                    if not self._stop.is_set():
-                        raise
-                except (SourceUnavailable, SinkUnavailable) as error:
-                    # If a running attempt could not write to its log at the end, that is still reported as an error.
-                    if not self._stop.is_set() or (self._ran and isinstance(error, SinkUnavailable)):
-                        raise
-                    self._on_event("stopped while it was interrupted", fields_of(error))
+        )
+        try:
+            attempts(self._once)
+        except (TablesChanged, SettingsChanged):
+            # No error: after a stop no attempt follows that could use the new list.
+            if not self._stop.is_set():
+                raise
+        except (SourceUnavailable, SinkUnavailable) as error:
+            # If a running attempt could not write to its log at the end, that is still reported as an error.
+            if not self._stop.is_set() or (self._ran and isinstance(error, SinkUnavailable)):
+                raise
+            self._on_event("stopped while it was interrupted", fields_of(error))
 
     def _is_tried_again(self, error: BaseException) -> bool:
         """A right that is missing at the start is a mistake; one revoked during capture may be granted again."""

@@ -16,6 +16,7 @@ from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import HEALTHY_AFTER_S, Capture
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.settings import SettingsInUse
+from cdcflow.capture.source_polls import TablesChanged
 from cdcflow.capture.waker import Waker
 from cdcflow.errors import CdcflowError, InvariantViolated, OutcomeUnknown, SinkUnavailable, SourceUnavailable
 from cdcflow.sinks.memory import Memory, MemoryLog
@@ -108,6 +109,24 @@ def test_other_tables_need_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     last.on_poll = stage.capture.stop
     stage.capture.run()
     assert stage.pauses == [0.0, 0.2]
+
+
+@pytest.mark.parametrize("error", [TablesChanged(), SourceUnavailable("no answer"), SinkUnavailable("no answer")])
+def test_a_stop_between_an_attempt_and_the_decision_about_the_next_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    stage = Stage(monkeypatch, error, orders=Orders())
+    decide = stage.capture._is_tried_again
+
+    def stop_first(error: BaseException) -> bool:
+        stage.capture.stop()
+        return decide(error)
+
+    monkeypatch.setattr(stage.capture, "_is_tried_again", stop_first)
+    stage.capture.run()
+    assert stage.pauses == []
+    reported = [event for event, _ in stage.told if event == "stopped while it was interrupted"]
+    assert len(reported) == (not isinstance(error, TablesChanged))
 
 
 def test_every_source_and_log_is_closed_whatever_ends_its_try(monkeypatch: pytest.MonkeyPatch) -> None:
