@@ -317,6 +317,17 @@ class Cuts(Protocol):
         """
 
 
+class Later(Protocol):
+    """Work that commits leave, and that a thread may do while others commit. If it is never done, nothing is lost."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is some."""
+
+    def do_next(self) -> None:
+        """Do one piece of it, the one that has waited longest."""
+
+
 class Engine(Protocol):
     """Something that merges into the tables of one warehouse, all of which have one format."""
 
@@ -344,6 +355,10 @@ class Engine(Protocol):
         Raises:
             HistoryLost, SinkUnavailable, InvariantViolated: as `segments.present` does.
         """
+
+    def defer_checkpoints(self) -> Later | None:
+        """Leave the checkpoints of tables' logs as later work from now on; `None` if commits of this engine write
+        none, or write them without delay to others."""
 
     def cuts(self) -> Cuts: ...
 

@@ -24,7 +24,7 @@ from cdcflow.tables.job import job
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.maintenance import Compaction, UpkeepPolicy, UpkeepWhenDue
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.local import compaction, file_rewrites
+from cdcflow.tables.local import checkpoints, compaction, deltalog, file_rewrites
 from cdcflow.tables.local.engine import LocalCuts, LocalEngine
 from cdcflow.tables.local.iceberg_catalogs import embedded_catalog
 from cdcflow.tables.merge.policy import Policies, TablePolicy
@@ -279,6 +279,42 @@ def test_a_table_is_compacted_by_a_process_that_merges_all_the_time(
         compaction.join()
         compaction.proceed()
     assert finished
+    orders.check(format_name)
+
+
+@pytest.mark.parametrize("format_name", ["delta"])
+def test_no_merge_waits_for_a_checkpoint(
+    orders: Orders, format_name: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables that are merged together reach their intervals with the same merge, and a checkpoint names each file that
+    was removed in a week."""
+    may_write, by = threading.Event(), list[str]()
+    write = checkpoints.write_checkpoint
+
+    def written_later(*given: Any) -> None:
+        by.append(threading.current_thread().name)
+        assert may_write.wait(60)
+        write(*given)
+
+    monkeypatch.setattr(deltalog, "checkpoint_every", lambda _: 3)
+    monkeypatch.setattr(deltalog, "write_checkpoint", written_later)
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        due = UpkeepWhenDue(Engines(engine), UpkeepPolicy(compact=False), repeats=True)
+        merge_by(engine, orders)
+        for number in range(7):
+            with due.merging():
+                report = orders.change([1, 2, 300 + number], 70 + number)
+            due.after(report.tables)
+            orders.check(format_name)
+        assert by == ["later"]
+        may_write.set()
+        due.join()
+        while due._later is not None and due._later.is_due:
+            due.after(())
+            due.join()
+        assert set(by) == {"later"}
+        assert list((warehouse / "public" / "orders").glob("_delta_log/*.checkpoint.parquet"))
+        orders.change([1, 2], 80)
     orders.check(format_name)
 
 

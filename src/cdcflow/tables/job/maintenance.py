@@ -43,7 +43,7 @@ from cdcflow.tables.job.failures import kinds
 from cdcflow.tables.job.ranges import order_of
 from cdcflow.tables.job.reports import TableMergeReport
 from cdcflow.tables.paths import STATE
-from cdcflow.tables.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept, TableSnapshot
+from cdcflow.tables.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept, Later, TableSnapshot
 
 Turn = Callable[[], AbstractContextManager[object]]
 """Held during a step that changes anything, by a thread that does not merge: no merge of this process begins."""
@@ -136,6 +136,8 @@ class UpkeepWhenDue:
         self._merges: Counter[str] = Counter()
         self._runs_beside = runs_beside(engines, repeats=repeats)
         self._compaction = Compaction(engines, policy) if self._runs_beside and policy.compact else None
+        self._later = engines.first.defer_checkpoints() if self._runs_beside else None
+        self._doing_later: threading.Thread | None = None
         self._turn = threading.Lock()
         self._running: threading.Thread | None = None
         self._report = UpkeepReport()
@@ -149,6 +151,7 @@ class UpkeepWhenDue:
         """Run the maintenance that is due after a merge of these tables. An error postpones it; the merge never fails
         because of it. If it works during merges, return at once: what the latest run did, if it has ended."""
         policy, now = self._policy, self._clock()
+        self._begin_later_work()
         self._merges.update(table.name for table in tables if table.changes)
         counted = policy.compact and policy.after_merges > 0
         report = self._ended_run()
@@ -177,9 +180,18 @@ class UpkeepWhenDue:
         return self._close_run()
 
     def join(self) -> None:
-        """Wait until a run that works during merges has ended."""
-        if self._running is not None:
-            self._running.join()
+        """Wait until what works during merges has ended."""
+        for thread in (self._running, self._doing_later):
+            if thread is not None:
+                thread.join()
+
+    def _begin_later_work(self) -> None:
+        """Do a piece of what commits have left, during the next merge: one at a time."""
+        is_busy = self._doing_later is not None and self._doing_later.is_alive()
+        if self._later is not None and self._later.is_due and not is_busy:
+            # Not a daemon: as that of a compaction.
+            self._doing_later = threading.Thread(target=_do_next, args=(self._later,), name="later")
+            self._doing_later.start()
 
     def _ended_run(self) -> UpkeepReport:
         """Return what a run during merges did, if it has ended since."""
@@ -216,6 +228,13 @@ class UpkeepWhenDue:
 
     def _between_merges(self) -> AbstractContextManager[object]:
         return self._turn
+
+
+def _do_next(later: Later) -> None:
+    try:
+        later.do_next()
+    except Exception as error:  # noqa: BLE001  nothing needs it
+        _log.info("later work of a merge failed", reason=kinds(error))
 
 
 def runs_beside(engines: Engines, *, repeats: bool) -> bool:

@@ -41,6 +41,7 @@ from cdcflow.tables.job.failures import reading
 from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.local import vectors
 from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, name_of, unread
+from cdcflow.tables.local.due_checkpoints import DueCheckpoints
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile, rename_columns
 from cdcflow.tables.local.tables import TYPES, FileTable, type_of
@@ -76,11 +77,19 @@ class DeltaTables:
         self._warehouse = open_folder(Warehouse.of(warehouse))
         self._bytes_max = bytes_max
         self._logs: dict[str, DeltaLog] = {}
+        self._later: DueCheckpoints | None = None
+
+    def defer_checkpoints(self) -> DueCheckpoints:
+        """See `Engine.defer_checkpoints`."""
+        self._later = self._later or DueCheckpoints()
+        return self._later
 
     def table(self, path: Sequence[str]) -> DeltaTable:
         folder = self._warehouse.folder(*path)
         known = self._logs.get(folder.location)
         log = self._logs[folder.location] = DeltaLog(folder) if known is None else known.copy()
+        if self._later is not None:
+            self._later.follow(log)
         return DeltaTable(folder, self._bytes_max, log)
 
     def is_conflict(self, error: BaseException) -> bool:

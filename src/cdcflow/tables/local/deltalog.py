@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,8 @@ class DeltaLog:
         self._folder = WarehouseFolder.of(folder)
         self._place = self._folder.folder("_delta_log")
         self._lock = threading.RLock()
+        self.on_checkpoint: Callable[[DeltaLog], None] | None = None
+        """Called when a checkpoint is due, instead of writing it at once."""
         self._forget()
 
     def _forget(self) -> None:
@@ -161,6 +163,11 @@ class DeltaLog:
         self._latest: list[Action] | None = None
         self._since: list[Action] = []
         self._files: dict[tuple[str, str], File] | None = None
+
+    @property
+    def location(self) -> str:
+        """The path or URL of the table's folder."""
+        return self._folder.location
 
     def update(self, until: int | None = None) -> int:
         """Read the new versions, up to a version (`None`: the latest). Return the last version that was read.
@@ -191,6 +198,7 @@ class DeltaLog:
             found._removed = list(self._removed)
             found._files = None if self._files is None else dict(self._files)
         found._is_proven = False
+        found.on_checkpoint = self.on_checkpoint
         return found
 
     def _check(self) -> list[bytes | None]:
@@ -303,9 +311,30 @@ class DeltaLog:
             self._apply(actions)
             self._latest, self.commit_id = list(actions), identity(lines_of(text))
         if version and version % checkpoint_every(self.metadata.get("configuration") or {}) == 0:
-            self._write_checkpoint()
+            if self.on_checkpoint is None:
+                self.write_checkpoint()
+            else:
+                self.on_checkpoint(self)
 
-    def _write_checkpoint(self) -> None:
+    def write_later(self) -> int:
+        """Write the checkpoint of this version, which is perhaps no longer the latest, unless the table was moved away
+        since. Return its version; -1 if it is not written."""
+        version = self.version
+        if self.update(version) != version:
+            return -1
+        self.write_checkpoint()
+        return version if self._checkpoint == name_of_checkpoint(version) else -1
+
+    def begin_at(self, version: int) -> None:
+        """A checkpoint of this version was written: what precedes it need not be remembered."""
+        with self._lock:
+            known = -1 if self._checkpoint is None else _version_of(self._checkpoint)
+            if known < version <= self.version and self._files is not None:
+                self._checkpoint = name_of_checkpoint(version)
+                self._removed = [(at, action) for at, action in self._removed if at > version]
+
+    def write_checkpoint(self) -> None:
+        """Write the checkpoint of this version; an error postpones it to the next one that is due."""
         try:
             self._write_state(time.time())
         except Exception as error:  # noqa: BLE001  whatever the error is: the commits themselves exist

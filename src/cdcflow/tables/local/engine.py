@@ -39,7 +39,7 @@ from cdcflow.tables.local.warehouse_folder import open_folder
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.paths import CUTS, Warehouse
-from cdcflow.tables.port import Failure, HandOver, Kept, Shown, TableSnapshot
+from cdcflow.tables.port import Failure, HandOver, Kept, Later, Shown, TableSnapshot
 from cdcflow.tables.segments import InputFile, present
 
 KEPT = 10
@@ -122,6 +122,9 @@ class LocalEngine:
 
     def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return present(layout, files, room)
+
+    def defer_checkpoints(self) -> Later | None:
+        return self._tables.defer_checkpoints()
 
     def cuts(self) -> LocalCuts:
         return LocalCuts(self._tables, self._folder)

@@ -119,6 +119,9 @@ class IcebergTables:
     def table(self, path: Sequence[str]) -> IcebergTable:
         return IcebergTable(self._catalog, self._warehouse, path, self._bytes_max, self._pinned, self._manifests)
 
+    def defer_checkpoints(self) -> None:
+        """Its commits write none."""
+
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, _CONFLICTS) or LOCKED in str(error)
 

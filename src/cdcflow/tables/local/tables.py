@@ -26,7 +26,7 @@ from cdcflow.tables.merge.file_layouts import LAYOUT_PROPERTY
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.reduce import ColumnLayout
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import Compacted, CurrentTable, HandOver, TableSnapshot
+from cdcflow.tables.port import Compacted, CurrentTable, HandOver, Later, TableSnapshot
 
 TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -51,6 +51,9 @@ class LocalTables(Protocol):
 
     def table(self, path: Sequence[str]) -> FileTable[Any]:
         """Return the table at a path (schema, name)."""
+
+    def defer_checkpoints(self) -> Later | None:
+        """See `Engine.defer_checkpoints`."""
 
     def is_conflict(self, error: BaseException) -> bool:
         """Return whether a commit failed because a concurrent one came first."""
