@@ -1,4 +1,4 @@
-"""Position deletes of other writers, which may cover several files at once."""
+"""Position deletes: one delete file may cover several data files, also those of other writers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.manifest import DataFile
-from pyiceberg.table.delete_file_index import PATH_FIELD_ID
+from pyiceberg.manifest import DataFile, DataFileContent
 
 from cdcflow.tables.local import position_deletes
 from cdcflow.tables.local.iceberg import IcebergTable, IcebergTables
 
+SCHEMA = position_deletes._SCHEMA
 COLUMNS = pa.schema([("id", pa.int64())])
 
 
@@ -43,33 +43,54 @@ def by_first_id(table: IcebergTable) -> list[Any]:
 
 
 def shared(table: IcebergTable, gone: dict[str, list[int]]) -> DataFile:
-    """A delete file of several data files, as other writers make them."""
-    made = position_deletes.write(table._table, table.files()[0].file, np.array([0]))
-    paths = [path for path, numbers in sorted(gone.items()) for _ in numbers]
-    numbers = [number for _, numbers in sorted(gone.items()) for number in numbers]
-    rows = pa.table([paths, numbers], schema=position_deletes._SCHEMA)
-    pq.write_table(rows, made.file_path)
-    ends = min(gone).encode(), max(gone).encode()
-    fields: dict[str, Any] = {
-        "lower_bounds": {PATH_FIELD_ID: ends[0]},
-        "upper_bounds": {PATH_FIELD_ID: ends[1]},
-        "record_count": len(rows),
-        "file_size_in_bytes": Path(made.file_path).stat().st_size,
-    }
-    kept = ("content", "file_path", "file_format", "partition")
-    found = DataFile.from_args(**{name: getattr(made, name) for name in kept}, **fields)
+    """A delete file of several data files, as other writers make them: neither sorted nor each row once."""
+    made = position_deletes.write(table._table, table.files()[0].file, {path: np.array([0]) for path in gone})
+    pairs = [(path, number) for path, numbers in gone.items() for number in numbers]
+    plain = pa.schema([field.with_type(pa.string()) if n == 0 else field for n, field in enumerate(SCHEMA)])
+    pq.write_table(pa.table([*zip(*pairs, strict=True)], schema=plain), made.file_path, row_group_size=2)
+    size = Path(made.file_path).stat().st_size
+    bounds: dict[str, Any] = {"lower_bounds": made.lower_bounds, "upper_bounds": made.upper_bounds}
+    kept: dict[str, Any] = {name: getattr(made, name) for name in ("content", "file_path", "file_format", "partition")}
+    found = DataFile.from_args(**kept, **bounds, record_count=len(pairs), file_size_in_bytes=size)
     found.spec_id = 0
     return found
 
 
-def test_marks_of_several_files_at_once_are_read_and_stay(table: IcebergTable) -> None:
-    """Each file has its own marked rows; later marks add to them, and go with the file."""
-    first, second = by_first_id(table)
-    both = shared(table, {first.file.file_path: [2, 1, 2], second.file.file_path: [9]})
+def mark_shared(table: IcebergTable, gone: dict[str, list[int]]) -> DataFile:
+    """Commit it."""
+    made = shared(table, gone)
     with table._changing() as change:
         producer = position_deletes.OverwrittenFiles(change, table._table, {}, table._manifests)
         with producer:
-            producer.mark(both)
+            producer.mark(made)
+    table.snapshot()
+    return made
+
+
+def delete_files(table: IcebergTable) -> dict[str, set[str]]:
+    """The data files of the table that each of its delete files lists."""
+    found: dict[str, set[str]] = {}
+    newest = table._table.current_snapshot()
+    assert newest is not None
+    entries = [
+        e for manifest in newest.manifests(table._table.io) for e in manifest.fetch_manifest_entry(table._table.io)
+    ]
+    there = {e.data_file.file_path for e in entries if e.data_file.content == DataFileContent.DATA}
+    for entry in entries:
+        if entry.data_file.content == DataFileContent.POSITION_DELETES:
+            rows = pq.read_table(entry.data_file.file_path)
+            assert len(rows) == entry.data_file.record_count
+            found[entry.data_file.file_path] = set(rows["file_path"].to_pylist()) & there
+    return found
+
+
+def test_marks_of_several_files_at_once_are_read_and_stay_if_they_are_many(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file has its own marked rows; later marks add to them, and go with the file."""
+    monkeypatch.setattr(position_deletes, "SHARED_ROWS_MAX", 3)
+    first, second = by_first_id(table)
+    both = mark_shared(table, {second.file.file_path: [9], first.file.file_path: [2, 1, 2]})
     assert ids(table) == [0, *range(3, 19)]
     first, second = by_first_id(table)
     for task, told in ((first, [1, 2]), (second, [9])):
@@ -82,5 +103,77 @@ def test_marks_of_several_files_at_once_are_read_and_stay(table: IcebergTable) -
     table.replace([first], None, {"cut": 3}, "", 0, [(second, np.array([0, 9]))])
     assert ids(table) == [*range(11, 19)]
     (left,) = table.files()
-    assert {delete.file_path for delete in left.delete_files} > {both.file_path}
-    assert len(left.delete_files) == 2
+    (own,) = left.delete_files
+    assert own.file_path != both.file_path, "all that it lists is listed by the new one, or gone"
+
+
+def test_small_files_have_one_delete_file_and_large_ones_their_own(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each merge leaves a small file, in which the next ones change rows: a delete file for each of them was most of a
+    merge's cost, and readers open all of them."""
+    first, second = by_first_id(table)
+    paths = first.file.file_path, second.file.file_path
+    table.replace([], None, {"cut": 2}, "", 0, [(first, np.array([1])), (second, np.array([2]))])
+    ((before, listed),) = delete_files(table).items()
+    assert (listed, ids(table)) == (set(paths), [0, *range(2, 12), *range(13, 20)])
+    first, second = by_first_id(table)
+    table.replace([], None, {"cut": 3}, "", 0, [(first, np.array([1, 4]))])  # what it lists of the other one stays
+    ((after, listed),) = delete_files(table).items()
+    assert (listed, ids(table)) == (set(paths), [0, 2, 3, *range(5, 12), *range(13, 20)])
+    assert after != before
+    first, second = by_first_id(table)
+    monkeypatch.setattr(position_deletes, "SHARING_BYTES", 0)
+    table.replace([], None, {"cut": 4}, "", 0, [(first, np.array([1, 4, 5])), (second, np.array([2, 3]))])
+    assert sorted(delete_files(table).values(), key=sorted) == sorted([{paths[0]}, {paths[1]}], key=sorted)
+    assert ids(table) == [0, 2, 3, *range(6, 12), *range(14, 20)]
+
+
+def test_a_shared_delete_file_stays_as_long_as_one_of_its_data_files(table: IcebergTable) -> None:
+    """Removed with the first of them, it would bring deleted rows of the other one back."""
+    first, second = by_first_id(table)
+    both = mark_shared(table, {first.file.file_path: [2, 1], second.file.file_path: [9]})
+    first, second = by_first_id(table)
+    table.replace([first], None, {"cut": 2}, "", 0)
+    assert delete_files(table) == {both.file_path: {second.file.file_path}}
+    assert ids(table) == [*range(10, 19)]
+    (second,) = table.files()
+    table.replace([second], None, {"cut": 3}, "", 0)
+    assert (delete_files(table), ids(table)) == ({}, [])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_marks_at_random_leave_what_a_model_has(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Files come and go, and delete files of all kinds are mixed, also those of other writers."""
+    chance = np.random.default_rng(seed)
+    expected, came = set(ids(table)), 20
+    for cut in range(2, 25):
+        monkeypatch.setattr(position_deletes, "SHARING_BYTES", int(chance.choice([0, 4 << 20])))
+        monkeypatch.setattr(position_deletes, "SHARED_ROWS_MAX", int(chance.choice([6, 1 << 20])))
+        table.snapshot()
+        files = {int(n): task for n, task in enumerate(by_first_id(table))}
+        first = {n: table.read(task, ["id"]) for n, task in files.items()}
+        chosen = [n for n in files if chance.random() < 0.5]
+        removed = {n for n in chosen if chance.random() < 0.2}
+        marked, foreign = [], dict[str, list[int]]()
+        for n in chosen:
+            with table.open_file(files[n]) as rows:
+                now, every = rows.deleted_rows, rows.read(rows.groups, ["id"]).column(0).to_numpy()
+            more = chance.choice(len(every), 2, replace=False)
+            if n in removed:
+                expected -= set(first[n].column(0).to_pylist())
+                continue
+            expected -= set(every[more].tolist())
+            marked.append((files[n], np.union1d(now, more)))
+            foreign[files[n].file.file_path] = more.tolist()
+        if chance.random() < 0.3 and len(foreign) > 1 and not removed:
+            mark_shared(table, foreign)
+        else:
+            new = pa.table([range(came, came + 8)], schema=COLUMNS)
+            expected |= set(range(came, came + 8))
+            came += 8
+            table.replace([files[n] for n in removed], new, {"cut": cut}, "", 0, marked)
+        assert ids(table) == sorted(expected), (seed, cut)
+        assert all(delete_files(table).values()), "each lists a file of the table"

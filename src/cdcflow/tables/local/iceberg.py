@@ -156,6 +156,7 @@ class IcebergTable(FileTable[FileScanTask]):
         self._manifests = manifests
         self._loaded: Table | None = None
         self._schema: tuple[Schema, pa.Schema] | None = None
+        self._planned: tuple[Table, int | None, list[FileScanTask]] | None = None
         self._deletes = position_deletes.Deletes()
 
     def snapshot(self) -> TableSnapshot | None:
@@ -365,7 +366,7 @@ class IcebergTable(FileTable[FileScanTask]):
                 for file, gone in new:
                     producer.append_data_file(file)
                     if len(gone):
-                        producer.mark(position_deletes.write(table, file, gone))
+                        producer.mark(position_deletes.write(table, file, {file.file_path: gone}))
 
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
         old = self._old(keep)
@@ -461,7 +462,12 @@ class IcebergTable(FileTable[FileScanTask]):
         return self._plan_files()
 
     def _plan_files(self) -> list[FileScanTask]:
-        table = self._table
+        table, snapshot = self._table, self._table.metadata.current_snapshot_id
+        if self._planned is None or self._planned[0] is not table or self._planned[1] != snapshot:
+            self._planned = table, snapshot, self._plan(table)
+        return self._planned[2]
+
+    def _plan(self, table: Table) -> list[FileScanTask]:
         try:
             if table.catalog.supports_server_side_planning():
                 return list(table.scan().plan_files())
@@ -614,10 +620,10 @@ class IcebergTable(FileTable[FileScanTask]):
     ) -> OverwrittenFiles:
         for task in old:
             producer.delete_data_file(task.file)
-            producer.let_go(position_deletes.own(task))
-        for task, gone in marked:
-            producer.let_go(position_deletes.own(task))
-            producer.mark(position_deletes.write(self._table, task.file, gone))
+        added, removed = position_deletes.replacing(self._table, self._deletes, self._plan_files(), old, marked)
+        producer.let_go(removed)
+        for delete in added:
+            producer.mark(delete)
         return producer
 
 

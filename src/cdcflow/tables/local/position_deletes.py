@@ -1,14 +1,18 @@
 """Position deletes: the deleted rows of the files of an Iceberg table.
 
-A data file with deleted rows has one delete file, which lists all of them; a new one replaces the earlier one in the
-same snapshot. Delete files that other writers made for several data files stay unchanged. PyIceberg reads delete files
-and plans with them; this module writes them, and adds and removes them with their own manifests. Source:
+    large data file   ◀── its own delete file, which lists all of its deleted rows
+    small data files  ◀── one delete file for those of a partition: each merge leaves a small file, and writing a file
+                          for each of them would be most of the next merge
+
+A new delete file replaces the earlier ones in the same snapshot, if it lists all that they list of files that stay.
+PyIceberg reads delete files and plans with them; this module writes them, and adds and removes them with their own
+manifests. Source:
 https://iceberg.apache.org/spec/#position-delete-files
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from uuid import uuid4
 
 import numpy as np
@@ -35,70 +39,136 @@ from pyiceberg.typedef import EMPTY_DICT
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.iceberg_files import open_random
 from cdcflow.tables.local.iceberg_manifests import KnownManifests
-from cdcflow.tables.local.scan import NONE, Numbers
+from cdcflow.tables.local.scan import NONE, Numbers, each_once
+
+SHARING_BYTES = 4 << 20
+"""Data files below this size have their deleted rows in a delete file with others."""
+
+SHARED_ROWS_MAX = 1 << 20
+"""How many rows a delete file of several data files lists; one of another writer that lists more is replaced only when
+none of its data files is left."""
 
 _PATH, _NUMBER = "file_path", "pos"
 _NUMBER_FIELD_ID = 2147483545
 _SCHEMA = pa.schema(
     [
-        pa.field(_PATH, pa.string(), nullable=False, metadata={"PARQUET:field_id": str(PATH_FIELD_ID)}),
+        pa.field(
+            _PATH,
+            pa.dictionary(pa.int32(), pa.string()),
+            nullable=False,
+            metadata={"PARQUET:field_id": str(PATH_FIELD_ID)},
+        ),
         pa.field(_NUMBER, pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(_NUMBER_FIELD_ID)}),
     ]
 )
+
+Listed = Mapping[str, Numbers]
+"""Numbers of deleted rows, by the path of their data file."""
 
 
 class Deletes:
     """Delete files of a table, each read once."""
 
     def __init__(self) -> None:
-        self._read: dict[str, Mapping[str, pa.ChunkedArray]] = {}
+        self._read: dict[str, Listed] = {}
 
     def of(self, table: Table, task: FileScanTask) -> Numbers:
         """Return the numbers of a file's deleted rows."""
-        path, found = task.file.file_path, [NONE]
-        for delete in task.delete_files:
-            if delete.file_path not in self._read:
-                is_own = delete in own(task) and delete.file_format == FileFormat.PARQUET
-                read = {path: _numbers(table, delete)} if is_own else _read_deletes(table.io, delete)
-                self._read[delete.file_path] = read
-            told = self._read[delete.file_path].get(path)
-            if told is not None:
-                found.append(told.to_numpy().astype(np.int64))
-        # They are usually sorted already, so sorting is fast, while `np.unique` would build a set.
-        numbers = np.sort(np.concatenate(found), kind="stable")
-        once: Numbers = numbers[np.diff(numbers, prepend=-1) > 0]
-        return once
+        found = [self.content_of(table, delete).get(task.file.file_path, NONE) for delete in task.delete_files]
+        return found[0] if len(found) == 1 else each_once(found)
+
+    def content_of(self, table: Table, delete: DataFile) -> Listed:
+        """Return all that a delete file lists."""
+        found = self._read.get(delete.file_path)
+        if found is None:
+            found = self._read[delete.file_path] = _read(table, delete)
+        return found
 
 
-def _numbers(table: Table, delete: DataFile) -> pa.ChunkedArray:
-    """Return all rows of a delete file that refers to one data file."""
-    with reading(delete.file_path), pq.ParquetFile(open_random(table.io, delete).source) as opened:
-        return opened.read([_NUMBER]).column(0)
+def _read(table: Table, delete: DataFile) -> Listed:
+    if delete.file_format != FileFormat.PARQUET:
+        told = _read_deletes(table.io, delete)
+        return {path: each_once([numbers.to_numpy().astype(np.int64)]) for path, numbers in told.items()}
+    source = open_random(table.io, delete).source
+    with reading(delete.file_path), pq.ParquetFile(source, read_dictionary=[_PATH]) as opened:
+        path = _referenced_data_file_path(delete)
+        if path is not None:
+            return {path: each_once([opened.read([_NUMBER]).column(0).to_numpy()])}
+        rows = opened.read([_PATH, _NUMBER]).unify_dictionaries().combine_chunks()
+    if not len(rows):
+        return {}
+    paths, numbers = rows.column(0).chunk(0), rows.column(1).to_numpy()
+    codes = paths.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(len(paths.dictionary) + 1))
+    listed = enumerate(paths.dictionary.to_pylist())
+    return {path: each_once([numbers[order[ends[n] : ends[n + 1]]]]) for n, path in listed}
 
 
-def own(task: FileScanTask) -> list[DataFile]:
-    """Return the delete files that refer to this data file only."""
-    return [delete for delete in task.delete_files if _referenced_data_file_path(delete) == task.file.file_path]
+def replacing(
+    table: Table,
+    deletes: Deletes,
+    there: Sequence[FileScanTask],
+    old: Sequence[FileScanTask],
+    marked: Sequence[tuple[FileScanTask, Numbers]],
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Write delete files for a commit that removes the data files `old`, and after which the files in `marked` have all
+    these deleted rows. Return them, and those that the commit has to remove. `there`: all data files before it."""
+    alone: list[tuple[DataFile, Listed]] = []
+    shared: dict[Hashable, tuple[DataFile, dict[str, Numbers]]] = {}
+    for task, gone in marked:
+        if task.file.file_size_in_bytes < SHARING_BYTES:
+            shared.setdefault(_partition(task.file), (task.file, {}))[1][task.file.file_path] = gone
+        else:
+            alone.append((task.file, {task.file.file_path: gone}))
+    done = {task.file.file_path: task for task in (*old, *(task for task, _ in marked))}
+    stay = {task.file.file_path for task in there} - done.keys()
+    removed = []
+    for delete in {delete for task in done.values() for delete in task.delete_files}:
+        if _referenced_data_file_path(delete) is None:
+            listed = deletes.content_of(table, delete)
+            if done.keys().isdisjoint(listed):
+                continue  # PyIceberg finds it by its bounds
+            left = {path: gone for path, gone in listed.items() if path in stay}
+            if left and (delete.record_count > SHARED_ROWS_MAX or _partition(delete) not in shared):
+                continue
+            for path, gone in left.items():
+                _, into = shared[_partition(delete)]
+                into[path] = each_once([into.get(path, NONE), gone])
+        removed.append(delete)
+    for file, into in shared.values():
+        while len(into) > 1 and sum(map(len, into.values())) > SHARED_ROWS_MAX:
+            most = max(into, key=lambda path: len(into[path]))
+            alone.append((file, {most: into.pop(most)}))
+    return [write(table, file, listed) for file, listed in (*alone, *shared.values())], removed
 
 
-def write(table: Table, file: DataFile, gone: Numbers) -> DataFile:
-    """Write a delete file with these rows of a data file."""
+def _partition(file: DataFile) -> Hashable:
+    return file.spec_id, file.partition
+
+
+def write(table: Table, file: DataFile, listed: Listed) -> DataFile:
+    """Write a delete file with these rows. `file`: one of the data files, which are of the same partition."""
     path = table.location_provider().new_data_location(f"00000-0-{uuid4()}-00001-deletes.parquet")
-    paths = pa.DictionaryArray.from_arrays(np.zeros(len(gone), np.int32), [file.file_path]).cast(pa.string())
+    names = sorted(listed)  # as their bytes would be
+    parts = [listed[name] for name in names]
+    codes = np.repeat(np.arange(len(names), dtype=np.int32), [len(part) for part in parts])
+    numbers = np.concatenate(parts)
+    rows = pa.table([pa.DictionaryArray.from_arrays(codes, names), pa.array(numbers)], schema=_SCHEMA)
     output = table.io.new_output(path)
     with output.create() as written:
-        pq.write_table(pa.table([paths, pa.array(gone)], schema=_SCHEMA), written, compression="zstd")
-    least, greatest = (int(end).to_bytes(8, "little") for end in (gone[0], gone[-1]))
-    name = file.file_path.encode()
+        # Numbers hardly repeat. Without Arrow's schema in the file, paths are plain texts.
+        pq.write_table(rows, written, compression="zstd", use_dictionary=[_PATH], store_schema=False)
+    least, greatest = (int(end).to_bytes(8, "little") for end in (numbers.min(), numbers.max()))
     made = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=path,
         file_format=FileFormat.PARQUET,
         partition=file.partition,
-        record_count=len(gone),
+        record_count=len(numbers),
         file_size_in_bytes=len(output),
-        lower_bounds={PATH_FIELD_ID: name, _NUMBER_FIELD_ID: least},
-        upper_bounds={PATH_FIELD_ID: name, _NUMBER_FIELD_ID: greatest},
+        lower_bounds={PATH_FIELD_ID: names[0].encode(), _NUMBER_FIELD_ID: least},
+        upper_bounds={PATH_FIELD_ID: names[-1].encode(), _NUMBER_FIELD_ID: greatest},
         sort_order_id=None,
         equality_ids=None,
         key_metadata=None,

@@ -32,7 +32,7 @@ from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.file_keys import KNOWN, FileKeys, keys_table, read_keys
 from cdcflow.tables.local.file_rewrites import Touched
-from cdcflow.tables.local.scan import NONE, Ends, Int64s, Numbers, RowGroup, places_of
+from cdcflow.tables.local.scan import NONE, Ends, Int64s, Numbers, RowGroup, each_once, places_of
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.local.table_files import File, TableFiles
 from cdcflow.tables.merge import reduce, statement
@@ -374,7 +374,9 @@ class RowChanges(Generic[File]):
         left = [self._remaining_rows(standing.files[n], standing.places[n], dead.get(n, NONE)) for n in again]
         come = self._table.in_order([rows, *left], key)
         marked = [
-            (standing.files[n], np.union1d(standing.places[n].gone, gone)) for n, gone in dead.items() if n not in again
+            (standing.files[n], each_once([standing.places[n].gone, gone]))
+            for n, gone in dead.items()
+            if n not in again
         ]
         self._table.replace([standing.files[n] for n in again], come, metadata, app, version, marked)
 

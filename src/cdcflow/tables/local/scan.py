@@ -5,7 +5,7 @@ A row's number is its position in the file, including deleted and unread rows. N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -247,6 +247,14 @@ def is_among(numbers: Numbers, listed: Numbers) -> NDArray[np.bool_]:
     at = np.minimum(np.searchsorted(listed, numbers), len(listed) - 1)
     found: NDArray[np.bool_] = listed[at] == numbers
     return found
+
+
+def each_once(parts: Iterable[Numbers]) -> Numbers:
+    """Return all of these numbers. They are usually sorted already, so sorting is fast, while `np.unique` would build a
+    set."""
+    numbers = np.sort(np.concatenate([NONE, *parts]), kind="stable")
+    once: Numbers = numbers[np.diff(numbers, prepend=-1) > 0]
+    return once
 
 
 def rename_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
