@@ -18,7 +18,7 @@ from tests.support.merge.histories import make_table
 from cdcflow import local
 from cdcflow.tables.job import job
 from cdcflow.tables.job.engines import Engines
-from cdcflow.tables.local import file_rewrites, iceberg_manifests, iceberg_metadata
+from cdcflow.tables.local import file_rewrites, iceberg_avro, iceberg_manifests, iceberg_metadata
 from cdcflow.tables.local.iceberg_catalogs import TableCatalog, embedded_catalog
 
 ORDERS = make_table("orders", id="int64", v="int32")
@@ -115,17 +115,17 @@ def test_a_manifest_is_read_at_most_once(
     """PyIceberg decodes each of them, in Python, four times per commit."""
     monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     read = Counter[str]()
-    fetch = ManifestFile.fetch_manifest_entry
+    fetch = iceberg_avro.read_living
 
-    def counted(manifest: ManifestFile, *given: Any, **more: Any) -> Any:
+    def counted(manifest: ManifestFile, *given: Any) -> Any:
         read[manifest.manifest_path] += 1
-        return fetch(manifest, *given, **more)
+        return fetch(manifest, *given)
 
     merge, rows = start(), dict[int, int]()
     for value in range(9):
         change(hand_log, rows, value)
         with monkeypatch.context() as context:
-            context.setattr(ManifestFile, "fetch_manifest_entry", counted)
+            context.setattr(iceberg_avro, "read_living", counted)
             merge()
         assert shown(warehouse) == rows, value
     assert set(read.values()) == {1}

@@ -17,6 +17,7 @@ from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.concurrent import ExecutorFactory
 
+from cdcflow.tables.local import iceberg_avro
 from cdcflow.tables.port import HandOver
 
 BYTES_MAX = 4 << 20
@@ -42,14 +43,16 @@ class KnownManifests:
         if snapshot is None:
             return ()
         return self._find(
-            snapshot.manifest_list, lambda: snapshot.manifests(io), lambda found: _LISTED_BYTES * len(found)
+            snapshot.manifest_list,
+            lambda: iceberg_avro.read_list(snapshot.manifest_list, io),
+            lambda found: _LISTED_BYTES * len(found),
         )
 
     def entries(self, manifest: ManifestFile, io: FileIO) -> Sequence[ManifestEntry]:
         """Return the entries of a manifest that do not remove a file."""
         return self._find(
             manifest.manifest_path,
-            lambda: manifest.fetch_manifest_entry(io, discard_deleted=True),
+            lambda: iceberg_avro.read_living(manifest, io),
             lambda _: manifest.manifest_length,
         )
 

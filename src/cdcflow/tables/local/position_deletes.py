@@ -27,9 +27,8 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    ManifestWriter,
-    ManifestWriterV2,
 )
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID, _referenced_data_file_path
 from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
@@ -37,6 +36,7 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
 
 from cdcflow.tables.job.failures import reading
+from cdcflow.tables.local.iceberg_avro import DeleteManifestWriter, ManifestWriter
 from cdcflow.tables.local.iceberg_files import open_random
 from cdcflow.tables.local.iceberg_manifests import KnownManifests
 from cdcflow.tables.local.scan import NONE, Numbers, each_once
@@ -177,17 +177,6 @@ def write(table: Table, file: DataFile, listed: Listed) -> DataFile:
     return made
 
 
-class _DeleteManifest(ManifestWriterV2):
-    """A manifest of delete files."""
-
-    def content(self) -> ManifestContent:
-        return ManifestContent.DELETES
-
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "deletes"}
-
-
 class OverwrittenFiles(_OverwriteFiles):
     """An overwrite that adds and removes delete files. It also drops manifests without live entries, which PyIceberg
     would carry along indefinitely."""
@@ -295,13 +284,16 @@ class OverwrittenFiles(_OverwriteFiles):
         )
 
     def _manifest_of(self, spec: int, entries: Collection[ManifestEntry]) -> ManifestFile:
-        writer: ManifestWriter = _DeleteManifest(
-            self.spec(spec), self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression
-        )
-        with writer:
+        with self._writer(DeleteManifestWriter, self.spec(spec)) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         return writer.to_manifest_file()
+
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        return self._writer(ManifestWriter, spec)
+
+    def _writer(self, kind: type[ManifestWriter], spec: PartitionSpec) -> ManifestWriter:
+        return kind(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression)
 
     def _build_delete_files_partition_predicate(self) -> None:
         """Do nothing: PyIceberg would skip manifests by the partitions of the files to delete, but compares these as
