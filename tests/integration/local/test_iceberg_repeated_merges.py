@@ -16,6 +16,7 @@ from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 
 from cdcflow import local
+from cdcflow.tables.formats import iceberg_catalog
 from cdcflow.tables.job import job
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.local import file_rewrites, iceberg_avro, iceberg_manifests, iceberg_metadata
@@ -95,7 +96,12 @@ def test_metadata_of_its_own_commits_is_not_read_again_and_equals_its_file(
         read[file.location] += 1
         return parse(file, *given)
 
+    def checked(location: str) -> bool:
+        read[location] += 1
+        return True
+
     monkeypatch.setattr(FromInputFile, "table_metadata", counted)
+    monkeypatch.setattr(iceberg_catalog, "is_whole", checked)
     change(hand_log, rows, 8)
     merge()
     assert not read

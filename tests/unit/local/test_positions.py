@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table import FileScanTask
 
 from cdcflow.tables.local import position_deletes
 from cdcflow.tables.local.iceberg import IcebergTable, IcebergTables
@@ -82,6 +84,11 @@ def delete_files(table: IcebergTable) -> dict[str, set[str]]:
             assert len(rows) == entry.data_file.record_count
             found[entry.data_file.file_path] = set(rows["file_path"].to_pylist()) & there
     return found
+
+
+def plan_of(tasks: Iterable[FileScanTask]) -> dict[str, set[str]]:
+    """The delete files of each data file."""
+    return {task.file.file_path: {delete.file_path for delete in task.delete_files} for task in tasks}
 
 
 def test_marks_of_several_files_at_once_are_read_and_stay_if_they_are_many(
@@ -176,4 +183,5 @@ def test_marks_at_random_leave_what_a_model_has(
             came += 8
             table.replace([files[n] for n in removed], new, {"cut": cut}, "", 0, marked)
         assert ids(table) == sorted(expected), (seed, cut)
+        assert plan_of(table.files()) == plan_of(table._table.scan().plan_files()), "PyIceberg finds the same"
         assert all(delete_files(table).values()), "each lists a file of the table"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -25,9 +26,12 @@ _WHERE = "WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?"
 _log = structlog.get_logger()
 
 
-def step_back(catalog: Path, name: str, table: tuple[str, str]) -> None:
+def step_back(
+    catalog: Path, name: str, table: tuple[str, str], is_known: Callable[[str], bool] = lambda _: False
+) -> None:
     """Set the catalog named `name` to the latest whole metadata of a table. Only for a merge that holds the warehouse's
-    lease."""
+    lease. `is_known` returns whether this process has already read the metadata at a location, or has written it:
+    metadata has every snapshot that the table keeps, and a power cut would have ended the process."""
     if not catalog.exists():
         return
     key = (name, *table)
@@ -39,7 +43,7 @@ def step_back(catalog: Path, name: str, table: tuple[str, str]) -> None:
             ).fetchone()
         except sqlite3.OperationalError:  # a catalog without any table yet
             return
-        if found is None or found[0] is None or is_whole(found[0]):
+        if found is None or found[0] is None or is_known(found[0]) or is_whole(found[0]):
             return
         before = _before(found[0], found[1])
         if before is None:

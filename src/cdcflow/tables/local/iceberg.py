@@ -214,7 +214,7 @@ class IcebergTable(FileTable[FileScanTask]):
             return  # it names only files that are whole
         file, name = self._warehouse.folder.resolve() / CATALOG, iceberg.catalog_name(self._warehouse)
         with self._catalog.calling(f"repairing {self.name}"):
-            step_back(file, name, self._identifier)
+            step_back(file, name, self._identifier, self._catalog.has_read)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
         newest = self._table.current_snapshot()
@@ -607,6 +607,10 @@ class IcebergTable(FileTable[FileScanTask]):
         """Write new files with these rows. PyIceberg sizes row groups by their number of rows alone, and warns about a
         table whose properties specify bytes."""
         told = self._without_row_groups(change.table_metadata)
+        if told.spec().is_unpartitioned() and rows.schema.equals(_arrow(told.schema())):
+            parts = bin_pack_arrow_table(rows, _file_bytes(told))
+            tasks = (WriteTask(uuid, number, told.schema(), batches) for number, batches in enumerate(parts))
+            return write_file(self._table.io, told, tasks)
         if told.spec().is_unpartitioned():
             return _dataframe_to_data_files(told, rows, self._table.io, write_uuid=uuid)
         return _write_partitions(told, rows, self._table.io, uuid)

@@ -16,7 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT
 from pyiceberg.typedef import Identifier as FullName
 from requests import Session
+from sqlalchemy import Executable, bindparam, select
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -126,6 +127,11 @@ class TableCatalog:
             return LoadedTable.of(
                 self._catalog.create_table(name, columns, location=location, properties=dict(properties))
             )
+
+    def has_read(self, location: str) -> bool:
+        """Return whether the catalog remembers the metadata at a location."""
+        catalog = self._catalog
+        return isinstance(catalog, _Sql) and catalog.known.find(location) is not None
 
     def remove_entry(self, identifier: Identifier) -> None:
         """Remove a table's name, if it exists; its files stay."""
@@ -275,20 +281,48 @@ def _check_package(settings: CatalogSettings) -> None:
         )
 
 
-class _Sql(NoForeignCode, SqlCatalog):
+class _PlainSql(SqlCatalog):
+    """PyIceberg's catalog in a database, which finds a table by a statement that is prepared once."""
+
+    def load_table(self, identifier: str | FullName) -> Table:
+        namespace = Catalog.namespace_to_string(Catalog.namespace_from(identifier))
+        given = {"namespace": namespace, "name": Catalog.table_name_from(identifier)}
+        with self.engine.connect() as connection:
+            found = connection.execute(self._one_table, given).one_or_none()
+        if found is None:
+            raise NoSuchTableError(f"Table does not exist: {namespace}.{given['name']}")
+        return self._convert_orm_to_iceberg(found)  # type: ignore[arg-type]  # it has the same columns
+
+    @cached_property
+    def _one_table(self) -> Executable:
+        found = select(
+            IcebergTables.table_namespace,
+            IcebergTables.table_name,
+            IcebergTables.metadata_location,
+            IcebergTables.previous_metadata_location,
+        ).where(
+            IcebergTables.catalog_name == self.name,
+            IcebergTables.table_namespace == bindparam("namespace"),
+            IcebergTables.table_name == bindparam("name"),
+        )
+        is_table = self._iceberg_type_filter()
+        return found if is_table is None else found.where(is_table)
+
+
+class _Sql(NoForeignCode, _PlainSql):
     """A catalog in a database. A metadata file that it names is read once, and not at all after a commit of this
     process."""
 
     def __init__(self, name: str, **properties: Any) -> None:
-        self._known = KnownMetadata()
+        self.known = KnownMetadata()
         super().__init__(name, **properties)
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location = orm_table.metadata_location
-        known = None if location is None else self._known.find(location)
+        known = None if location is None else self.known.find(location)
         if location is None or known is None:
             found = super()._convert_orm_to_iceberg(orm_table)
-            self._known.add(found.metadata_location, found.metadata, orm_table.previous_metadata_location)
+            self.known.add(found.metadata_location, found.metadata, orm_table.previous_metadata_location)
             return found
         name = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
         return Table(name, known, location, self._load_file_io(known.properties, location), self)
@@ -316,7 +350,7 @@ class _Sql(NoForeignCode, SqlCatalog):
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
         done = super().commit_table(table, requirements, updates)
-        self._known.add(done.metadata_location, done.metadata, table.metadata_location)
+        self.known.add(done.metadata_location, done.metadata, table.metadata_location)
         return done
 
     def create_tables(self) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFileContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestFile
 from pyiceberg.table import FileScanTask
-from pyiceberg.table.delete_file_index import DeleteFileIndex
+from pyiceberg.table.delete_file_index import PATH_FIELD_ID
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.concurrent import ExecutorFactory
 
@@ -23,6 +23,9 @@ from cdcflow.tables.port import HandOver
 BYTES_MAX = 4 << 20
 """How many bytes of manifests are known; decoded they take some ten times as much memory."""
 DELETES = "it has deletes that only Spark reads"
+
+_FIRST, _LAST = b"", b"\xff"
+"""No path of a data file is outside of these."""
 
 _LISTED_BYTES = 200
 """What one manifest takes in a list of them."""
@@ -63,7 +66,7 @@ class KnownManifests:
             HandOver: it has deletes that PyIceberg does not read.
         """
         files: list[ManifestEntry] = []
-        deletes = DeleteFileIndex()
+        deletes = _DeleteFiles()
         for entry in self._all_entries(self.of(snapshot, io), io):
             match entry.data_file.content:
                 case _ if entry.data_file.record_count == 0:
@@ -71,16 +74,10 @@ class KnownManifests:
                 case DataFileContent.DATA:
                     files.append(entry)
                 case DataFileContent.POSITION_DELETES:
-                    deletes.add_delete_file(entry, partition_key=entry.data_file.partition)
+                    deletes.add(entry)
                 case _:
                     raise HandOver(DELETES)
-        return [
-            FileScanTask(
-                entry.data_file,
-                deletes.for_data_file(entry.sequence_number or 0, entry.data_file, entry.data_file.partition),
-            )
-            for entry in files
-        ]
+        return [FileScanTask(entry.data_file, deletes.of(entry)) for entry in files]
 
     def _all_entries(self, manifests: Sequence[ManifestFile], io: FileIO) -> Iterable[ManifestEntry]:
         with self._lock:
@@ -107,3 +104,29 @@ class KnownManifests:
                 _, (freed, _) = self._known.popitem(last=False)
                 self._bytes -= freed
         return found
+
+
+class _DeleteFiles:
+    """Position delete files, by the data files that they may list. PyIceberg evaluates an expression for each pair of
+    them."""
+
+    def __init__(self) -> None:
+        self._of_path: dict[bytes, list[ManifestEntry]] = {}
+        self._of_partition: dict[Hashable, list[tuple[bytes, bytes, ManifestEntry]]] = {}
+
+    def add(self, entry: ManifestEntry) -> None:
+        delete = entry.data_file
+        first = (delete.lower_bounds or {}).get(PATH_FIELD_ID, _FIRST)
+        last = (delete.upper_bounds or {}).get(PATH_FIELD_ID, _LAST)
+        if first == last:
+            self._of_path.setdefault(first, []).append(entry)
+        else:
+            self._of_partition.setdefault((delete.spec_id, delete.partition), []).append((first, last, entry))
+
+    def of(self, data: ManifestEntry) -> set[DataFile]:
+        """Return the delete files that may list rows of a data file."""
+        file = data.data_file
+        path = file.file_path.encode()
+        shared = self._of_partition.get((file.spec_id, file.partition), ())
+        found = [*self._of_path.get(path, ()), *(entry for first, last, entry in shared if first <= path <= last)]
+        return {entry.data_file for entry in found if (entry.sequence_number or 0) >= (data.sequence_number or 0)}
