@@ -26,7 +26,7 @@ from tests.support.postgres.fuzz import (
 )
 
 from cdcflow.config import Special
-from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.buffers import Cells
 from cdcflow.sources.postgres.decoders import COMPILED
 from cdcflow.sources.postgres.types import Codec, Policy
 from cdcflow.sources.postgres.types import decode as decode_plain

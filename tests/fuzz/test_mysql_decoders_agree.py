@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.mysql.fuzz import differs, results_differ, split_differs
 from tests.support.mysql.values import bitmap, column, image, joined, result_row, table
 
-from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.buffers import Cells
 from cdcflow.sources.mysql import decoders, results
 from cdcflow.sources.mysql.decoders import COMPILED
 from cdcflow.sources.mysql.rows import RowKind

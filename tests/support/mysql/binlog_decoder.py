@@ -15,7 +15,7 @@ from cdcflow.errors import CdcflowError
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, TableId
-from cdcflow.sources.buffers import PAD
+from cdcflow.sources.engine.buffers import PAD
 from cdcflow.sources.mysql import decoders, wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pymysql
 
 from cdcflow.model.table import Identity, TableId
-from cdcflow.sources.buffers import PAD
+from cdcflow.sources.engine.buffers import PAD
 from cdcflow.sources.mysql import decoders, results, rows
 from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.rows import RowKind

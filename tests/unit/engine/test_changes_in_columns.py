@@ -13,7 +13,7 @@ from cdcflow.model.change import ChangeBatch, Kind, Run, reads
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sources.buffers import Cells, with_padding
+from cdcflow.sources.engine.buffers import Cells, with_padding
 from cdcflow.sources.engine.changes import (
     absent,
     after_deletes,

@@ -16,7 +16,7 @@ from tests.support.mysql.binlog_bytes import MARKS_TABLE, Log, image, packet, si
 from tests.support.mysql.binlog_decoder import FLAVORS, reader
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
-from cdcflow.sources.buffers import PAD
+from cdcflow.sources.engine.buffers import PAD
 from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.events import query_of
 from cdcflow.sources.mysql.gtids import Flavor

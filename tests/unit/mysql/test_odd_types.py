@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.buffers import Cells, with_padding
+from cdcflow.sources.engine.buffers import Cells, with_padding
 from cdcflow.sources.mysql.types import labels, special, text
 from cdcflow.sources.mysql.types.family import Decoder, Where
 

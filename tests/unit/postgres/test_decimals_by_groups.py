@@ -15,7 +15,7 @@ import pytest
 from tests.support.postgres.message_bytes import NO_NUMBERS, numeric_bytes
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
-from cdcflow.sources.buffers import Cells, with_padding
+from cdcflow.sources.engine.buffers import Cells, with_padding
 from cdcflow.sources.postgres.types.decimals import decimal, decimal_text, money, numeric
 from cdcflow.sources.postgres.types.values import Where
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdcflow.errors import InvariantViolated, SourceUnavailable
-from cdcflow.sources.buffers import PAD
+from cdcflow.sources.engine.buffers import PAD
 from cdcflow.sources.postgres.wire import (
     Joined,
     Relation,

@@ -15,7 +15,7 @@ import pytest
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, TableId
-from cdcflow.sources.buffers import Cells, with_padding
+from cdcflow.sources.engine.buffers import Cells, with_padding
 from cdcflow.sources.postgres.types import AttributeInfo, Codec, DescribedTable, Policy, decode, describe_table
 from cdcflow.sources.postgres.types.describe import quote_name
 

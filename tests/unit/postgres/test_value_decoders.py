@@ -31,7 +31,7 @@ from tests.support.postgres.wire import Spools
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.model.change import Run
-from cdcflow.sources import buffers
+from cdcflow.sources.engine import buffers
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder

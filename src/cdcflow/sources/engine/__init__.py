@@ -4,7 +4,8 @@
     engine    starts, connections, selection, chunks, ranges of keys, digests, changes, spooled rows
 
 This package decides which tables are captured and which are refused, keeps connections, defines the kinds of chunks and
-their parts, turns row images into changes, and counts the rows of a transaction that does not fit into memory. It
-contains no client library, no bytes of a protocol, and only SQL that means the same to every server; the rest belongs
-to the dialects. The order of log and chunks is decided in `cdcflow.capture.interleave`.
+their parts, reads numbers and cells from buffers, turns row images into changes, and counts the rows of a transaction
+that does not fit into memory. It contains no client library, no message of a protocol, and only SQL that means the
+same to every server; the rest belongs to the dialects. The order of log and chunks is decided in
+`cdcflow.capture.interleave`.
 """

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s, Uint64s
-from cdcflow.sources.buffers import Bools, Bytes, bitmap
+from cdcflow.sources.engine.buffers import Bools, Bytes, bitmap
 
 DAY_US = 86_400_000_000
 _LOW = np.uint64(0xFFFFFFFF)

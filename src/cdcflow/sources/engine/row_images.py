@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import BEFORE, UNCHANGED, Table
-from cdcflow.sources.buffers import Bools, Cells
+from cdcflow.sources.engine.buffers import Bools, Cells
 
 Codes = npt.NDArray[Any]
 """Letters of operations, as numbers."""

@@ -17,7 +17,7 @@ from cdcflow.capture.ports.log import OpenSpool, Spool
 from cdcflow.model.change import ChangeBatch, KeySet, SpooledTransaction, Uint64s
 from cdcflow.model.position import Position
 from cdcflow.model.table import OP, UNCHANGED, Table, TableId
-from cdcflow.sources.buffers import Bools
+from cdcflow.sources.engine.buffers import Bools
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s, KeySet, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import TableId
-from cdcflow.sources.buffers import Bools
+from cdcflow.sources.engine.buffers import Bools
 from cdcflow.sources.engine.changes import Truncate, number_rows, split_at_marks
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expand
 from cdcflow.sources.mysql.ddl import Statements

@@ -15,7 +15,7 @@ from cdcflow.capture.interleave.messages import RowsFilled
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
-from cdcflow.sources.buffers import Bools
+from cdcflow.sources.engine.buffers import Bools
 from cdcflow.sources.engine.changes import Truncate
 from cdcflow.sources.mysql.alters import Altered, widens
 from cdcflow.sources.mysql.errors import READ_ANEW, history_table_error

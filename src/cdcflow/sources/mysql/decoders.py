@@ -7,11 +7,12 @@ rest to them. It is passed as a value; None means the plain one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s
+from cdcflow.sources.engine.compiled_module import compiled_module
 from cdcflow.sources.mysql import results, rows, wire
 from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.results import Framed
@@ -35,22 +36,15 @@ class Compiled(Protocol):
     def results(self, shape: Layout, data: bytes, start: Int64s, end: Int64s) -> pa.RecordBatch | None: ...
 
 
-def _import_compiled() -> Compiled | None:
-    try:
-        from cdcflow.sources.mysql.compiled import rows as compiled
-    except ImportError:
-        return None
-    return compiled  # type: ignore[no-any-return,unused-ignore]  # a module that was or was not built
+_ROWS = compiled_module("cdcflow.sources.mysql.compiled.rows")
+_FRAMES = compiled_module("cdcflow.sources.mysql.compiled.frames")
 
-
-COMPILED: Compiled | None = _import_compiled()
+COMPILED = cast("Compiled | None", _ROWS)
 """The compiled decoders; None if they were not built."""
 
 
 def _split() -> SplitFunction:
-    try:
-        from cdcflow.sources.mysql.compiled import frames
-    except ImportError:
+    if (frames := _FRAMES) is None:
         return wire.split
     return lambda data, begin, size, checksum: PacketEvents(*frames.split(data, begin, size, checksum))
 
@@ -60,9 +54,7 @@ split: SplitFunction = _split()
 
 
 def _row_packets() -> Callable[[bytes], Framed]:
-    try:
-        from cdcflow.sources.mysql.compiled import frames
-    except ImportError:
+    if (frames := _FRAMES) is None:
         return results.row_packets
     return lambda data: Framed(*frames.row_packets(data))
 

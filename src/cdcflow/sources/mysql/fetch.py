@@ -17,7 +17,7 @@ from pymysql.protocol import MysqlPacket
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import PAD, protocol_error
+from cdcflow.sources.engine.buffers import PAD, protocol_error
 from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.decoders import row_packets
 from cdcflow.sources.mysql.results import PACKET_HEADER, PACKET_MAX

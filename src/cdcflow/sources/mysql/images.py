@@ -28,7 +28,7 @@ import numpy as np
 
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bools, Buffer, Cells, protocol_error
+from cdcflow.sources.engine.buffers import Bools, Buffer, Cells, protocol_error
 from cdcflow.sources.mysql.errors import READ_ANEW
 
 Form = tuple[int, int]

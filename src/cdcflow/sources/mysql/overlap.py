@@ -30,7 +30,7 @@ from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import HistoryLost
 from cdcflow.model.change import Int64s
 from cdcflow.model.position import Position
-from cdcflow.sources.buffers import PAD
+from cdcflow.sources.engine.buffers import PAD
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, Connector, mapping_errors
 from cdcflow.sources.mysql.dump import Dump, Packets, ServerIdConflicts, begin, refusal_of

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import PAD, Buffer, Cells, protocol_error, with_padding
+from cdcflow.sources.engine.buffers import PAD, Buffer, Cells, protocol_error, with_padding
 from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.tables import DescribedTable
 

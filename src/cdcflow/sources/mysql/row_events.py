@@ -22,7 +22,7 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.buffers import Bools
+from cdcflow.sources.engine.buffers import Bools
 from cdcflow.sources.engine.changes import ShapedRows
 from cdcflow.sources.engine.numbered_tables import NumberedTables
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled, changes

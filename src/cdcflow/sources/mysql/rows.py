@@ -22,7 +22,7 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import Identity
-from cdcflow.sources.buffers import PAD, Bools, Buffer, Cells, with_padding
+from cdcflow.sources.engine.buffers import PAD, Bools, Buffer, Cells, with_padding
 from cdcflow.sources.engine.row_images import (
     Codes,
     change_batch,

@@ -30,7 +30,7 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
-from cdcflow.sources.buffers import Bools
+from cdcflow.sources.engine.buffers import Bools
 from cdcflow.sources.engine.spooled import SpooledRows
 from cdcflow.sources.mysql.events import (
     IS_BETWEEN_GROUPS,

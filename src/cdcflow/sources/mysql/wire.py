@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from cdcflow.model.change import Int64s
 from cdcflow.model.checksum import crc32
-from cdcflow.sources.buffers import PAD, Bools, Buffer, protocol_error
+from cdcflow.sources.engine.buffers import PAD, Bools, Buffer, protocol_error
 
 __all__ = [
     "ARTIFICIAL",

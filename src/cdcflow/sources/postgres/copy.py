@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Buffer, Cells, protocol_error, with_padding
+from cdcflow.sources.engine.buffers import Buffer, Cells, protocol_error, with_padding
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, layout_of
 from cdcflow.sources.postgres.types import DescribedTable, decode
 from cdcflow.sources.postgres.wire import Joined, join_messages

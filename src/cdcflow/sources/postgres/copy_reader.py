@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -21,15 +20,12 @@ import psycopg
 from psycopg import pq
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.sources.buffers import PAD, protocol_error
+from cdcflow.sources.engine.buffers import PAD, protocol_error
+from cdcflow.sources.engine.compiled_module import compiled_module
 from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.sources.postgres.wire import Joined, join_messages
 
-compiled: ModuleType | None
-try:
-    from cdcflow.sources.postgres.compiled import drain as compiled
-except ImportError:  # built without a compiler
-    compiled = None
+compiled = compiled_module("cdcflow.sources.postgres.compiled.drain")
 
 Kind = Literal["rows", "stream", "window"]
 """A COPY's rows unchanged; XLogData, with other messages listed separately; or rows that hold one pgoutput message

@@ -8,12 +8,13 @@ the plain one runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s, Uint64s
-from cdcflow.sources.buffers import Bytes
+from cdcflow.sources.engine.buffers import Bytes
+from cdcflow.sources.engine.compiled_module import compiled_module
 from cdcflow.sources.postgres.types import Codec, DescribedTable
 
 Layout = Any  # a compiled class; opaque outside its own module
@@ -56,15 +57,7 @@ class Compiled(Protocol):
     def copied(self, data: bytes, start: Int64s, end: Int64s, layout: Layout) -> pa.RecordBatch | None: ...
 
 
-def _import_compiled() -> Compiled | None:
-    try:
-        from cdcflow.sources.postgres.compiled import decode
-    except ImportError:
-        return None
-    return decode  # type: ignore[no-any-return,unused-ignore]  # a module that was or was not built
-
-
-COMPILED: Compiled | None = _import_compiled()
+COMPILED = cast("Compiled | None", compiled_module("cdcflow.sources.postgres.compiled.decode"))
 """The compiled decoders; None where they were not built."""
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from cdcflow.model.change import Int64s
 from cdcflow.model.position import Position, own_kind
-from cdcflow.sources.buffers import fixed_text
+from cdcflow.sources.engine.buffers import fixed_text
 
 EPOCH_US = 946_684_800_000_000  # 2000-01-01, where PostgreSQL begins to count, in microseconds since 1970
 EPOCH_DAYS = 10_957

@@ -36,7 +36,7 @@ from cdcflow.errors import InvariantViolated, SourceUnavailable
 from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, TableId
-from cdcflow.sources.buffers import Buffer, protocol_error
+from cdcflow.sources.engine.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import ShapedRows, Truncate, batches_by_shape, number_rows, split_at_marks
 from cdcflow.sources.engine.numbered_tables import NumberedTables
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, Layout, layout_of

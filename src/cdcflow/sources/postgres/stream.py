@@ -31,7 +31,7 @@ from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen, R
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.model.position import Position
-from cdcflow.sources.buffers import PAD
+from cdcflow.sources.engine.buffers import PAD
 from cdcflow.sources.engine.descriptors import READABLE, WRITABLE, wait_until
 from cdcflow.sources.engine.stream import BulkStream
 from cdcflow.sources.postgres.connection import (

@@ -23,7 +23,7 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import Identity
-from cdcflow.sources.buffers import Bools, Buffer, Bytes, Cells, protocol_error
+from cdcflow.sources.engine.buffers import Bools, Buffer, Bytes, Cells, protocol_error
 from cdcflow.sources.engine.changes import ShapedRows
 from cdcflow.sources.engine.row_images import change_batch, changed_keys, old_rows, same_values, split_key_changes
 from cdcflow.sources.postgres.types import DescribedTable, decode

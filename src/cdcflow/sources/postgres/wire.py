@@ -13,7 +13,7 @@ import numpy as np
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import PAD, Buffer, Bytes, protocol_error
+from cdcflow.sources.engine.buffers import PAD, Buffer, Bytes, protocol_error
 
 _HEADER = 25  # XLogData: 'w', start, end and clock
 

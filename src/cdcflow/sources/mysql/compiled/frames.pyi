@@ -1,5 +1,5 @@
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bytes
+from cdcflow.sources.engine.buffers import Bytes
 
 def split(data: bytes, begin: int, size: int, checksum: bool) -> tuple[Int64s, Int64s, Bytes, int, int]: ...
 def row_packets(data: bytes) -> tuple[Int64s, Int64s, int, int]: ...

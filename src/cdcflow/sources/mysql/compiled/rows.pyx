@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.table import BEFORE, UNCHANGED, Identity
-from cdcflow.sources.buffers import PAD, Buffer, Cells, protocol_error
+from cdcflow.sources.engine.buffers import PAD, Buffer, Cells, protocol_error
 from cdcflow.sources.mysql.images import present
 
 cdef extern from *:

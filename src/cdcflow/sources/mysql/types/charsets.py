@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bytes, Cells, binary_array, gather
+from cdcflow.sources.engine.buffers import Bytes, Cells, binary_array, gather
 from cdcflow.sources.mysql.types.columns import UTF8_COLLATION
 from cdcflow.sources.mysql.types.family import Where
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
-from cdcflow.sources.buffers import Cells, protocol_error
+from cdcflow.sources.engine.buffers import Cells, protocol_error
 from cdcflow.sources.mysql.sql import literal, quote_name
 from cdcflow.sources.mysql.types.columns import BadText, CatalogColumn, ServerColumn, ZeroDates
 

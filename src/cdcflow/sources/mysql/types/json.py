@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.buffers import Cells
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode

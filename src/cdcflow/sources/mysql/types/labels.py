@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s, Uint64s
-from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.buffers import Cells
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.model.change import Uint64s
-from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.buffers import Cells
 from cdcflow.sources.engine.numbers import decimals_of_groups
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types import row_texts

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.sources.buffers import Cells, binary_array, bitmap, gather
+from cdcflow.sources.engine.buffers import Cells, binary_array, bitmap, gather
 from cdcflow.sources.mysql.sql import literal
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8

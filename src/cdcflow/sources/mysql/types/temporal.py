@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bools, Bytes, Cells, fixed_text
+from cdcflow.sources.engine.buffers import Bools, Bytes, Cells, fixed_text
 from cdcflow.sources.engine.numbers import DAY_US, clock_parts, days_since_1970, time_us, write_digits
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8

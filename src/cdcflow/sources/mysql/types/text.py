@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.sources.buffers import Cells, binary_array, with_padding
+from cdcflow.sources.engine.buffers import Cells, binary_array, with_padding
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types import charsets, row_texts
 from cdcflow.sources.mysql.types.charsets import Charset, charset_of

@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s, Uint64s
-from cdcflow.sources.buffers import Bytes
+from cdcflow.sources.engine.buffers import Bytes
 from cdcflow.sources.postgres.types import DescribedTable
 
 class Layout:

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import CdcflowError
-from cdcflow.sources.buffers import PAD, Buffer, Cells
+from cdcflow.sources.engine.buffers import PAD, Buffer, Cells
 from cdcflow.sources.postgres.types import decode as decode_plain
 
-include "../../compiled/arrow.pxi"
+include "../../engine/compiled/arrow.pxi"
 include "kernels.pxi"
 
 cdef int64_t _HEADER = 25

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bools, Buffer, Bytes, Cells, gather, protocol_error, with_padding
+from cdcflow.sources.engine.buffers import Bools, Buffer, Bytes, Cells, gather, protocol_error, with_padding
 from cdcflow.sources.postgres.types.values import (
     Decode,
     PostgresType,

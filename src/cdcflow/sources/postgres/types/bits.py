@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.sources.buffers import Cells, binary_array, fixed_text, gather, protocol_error
+from cdcflow.sources.engine.buffers import Cells, binary_array, fixed_text, gather, protocol_error
 from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.texts import TEXT
 from cdcflow.sources.postgres.types.values import PostgresType, ValueDecoder, Where, check_size

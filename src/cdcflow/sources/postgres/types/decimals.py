@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Cells, binary_array, new_bytes, pieces, protocol_error
+from cdcflow.sources.engine.buffers import Cells, binary_array, new_bytes, pieces, protocol_error
 from cdcflow.sources.engine.numbers import decimal128_of, decimal_ends, decimals_of_groups
 from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.texts import TEXT, text

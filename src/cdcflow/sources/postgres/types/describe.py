@@ -17,7 +17,7 @@ from cdcflow.config import Postgres, Special
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.buffers import Cells
 from cdcflow.sources.engine.errors import policy_of_key
 from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.engine.selection import check_columns

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdcflow.sources.buffers import Cells
+from cdcflow.sources.engine.buffers import Cells
 from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.values import (
     Decode,

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bools, Cells, binary_array
+from cdcflow.sources.engine.buffers import Bools, Cells, binary_array
 from cdcflow.sources.engine.numbers import DAY_US, clock_parts, days_since_1970, time_us, write_digits
 from cdcflow.sources.postgres.lsn import EPOCH_DAYS, EPOCH_US
 from cdcflow.sources.postgres.types import row_texts

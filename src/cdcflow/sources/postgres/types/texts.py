@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.buffers import Bytes, Cells, binary_array, gather
+from cdcflow.sources.engine.buffers import Bytes, Cells, binary_array, gather
 from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.values import PostgresType, ValueDecoder, Where, unreadable
 

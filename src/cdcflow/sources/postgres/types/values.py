@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from cdcflow.config import Special
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.change import Int64s
-from cdcflow.sources.buffers import Bools, Cells, protocol_error
+from cdcflow.sources.engine.buffers import Bools, Cells, protocol_error
 
 
 @dataclass(frozen=True, slots=True)
