@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from pydantic import ValidationError
-from tests.support.docs.pages import Block, blocks, name_of, pages
+from tests.support.docs.pages import ROOT, Block, blocks, name_of, pages
 
 from cdcflow.config import Config
 from cdcflow.config.setting_paths import note_marks
@@ -82,3 +83,9 @@ def test_names_that_an_example_imports_exist() -> None:
     assert [(page, module, name) for page, module, name in named if not exists(module, name)] == []
     assert len(named) > 5
     assert not exists("cdcflow.spark", "no_such_name")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/reading.md", "docs/readers.md"])
+def test_a_page_that_leads_to_tables_names_the_setting_for_plain_readers(page: str) -> None:
+    """pandas and Polars open no default Delta table."""
+    assert re.search(r"readable: wide", (ROOT / page).read_text())

@@ -332,6 +332,10 @@ def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _R
     return found
 
 
+_UNPUBLISHED = {"s": "PostgreSQL before 18 does not publish them", "v": "no PostgreSQL publishes virtual columns"}
+"""Why generated columns are not captured, by `attgenerated`."""
+
+
 def _about(table: CatalogTable, version: int) -> str:
     if key := table.names_of(table.key_numbers(version)):
         return f"key ({', '.join(key)})" + (", REPLICA IDENTITY FULL" if table.rel.identity == "f" else "")
@@ -355,13 +359,11 @@ def _cautions(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], versio
             "is partitioned: TRUNCATE, DETACH, DROP or ATTACH of a single partition is not in the stream; "
             "the daemon then reads the table again",
         )
-    hidden = [
-        a.name for a in table.attributes if a.generated and not a.dropped and a not in table.published_columns(version)
-    ]
-    if hidden:
-        yield warning(
-            subject, f"generated columns are not captured: {', '.join(hidden)} (this server does not publish them)"
-        )
+    published = table.published_columns(version)
+    hidden = [a for a in table.attributes if a.generated and not a.dropped and a not in published]
+    for kind, why in _UNPUBLISHED.items():
+        if names := ", ".join(a.name for a in hidden if a.generated == kind):
+            yield warning(subject, f"generated columns are not captured: {names} ({why})")
     if table.rel.oid in rights and rights[table.rel.oid][6]:
         yield warning(subject, "has tables that inherit from it: they are captured as separate tables, if selected")
 
