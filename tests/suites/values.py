@@ -64,8 +64,11 @@ def mysql_expression(name: str, data_type: str, type_: pa.DataType, *, is_replac
         return _text_and_marks(quoted)
     if pa.types.is_floating(type_):
         return f"{quoted} - 0e0"
+    if data_type == "year":
+        # Of a YEAR(2) the server shows two digits; its byte 0 is 1900 as a date, and 0 in the log.
+        return f"IF({quoted} + 0 = 0 AND YEAR({quoted}) < 1901, 0, YEAR({quoted}))"
     if pa.types.is_integer(type_):
-        return f"{quoted} + 0" if data_type in ("bit", "year") else quoted
+        return f"{quoted} + 0" if data_type == "bit" else quoted
     if pa.types.is_string(type_):
         return (
             f"HEX(CONVERT(CAST({quoted} AS CHAR) USING utf8mb4))"

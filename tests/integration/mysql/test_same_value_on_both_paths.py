@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
 from tests.servers.mysql import MySQLDatabase
 from tests.support.mysql.values import WAYS, RowEvent, decoded, described, extras_of, row_events, selected
@@ -193,6 +194,20 @@ def test_numbers(mysql_database: MySQLDatabase) -> None:
     rows = lab.both()
     for name, values in zip(lab.names, NUMBERS.values(), strict=True):
         assert of_one(lab, name, rows) == list(values), name
+    lab.close()
+
+
+def test_a_year_of_two_digits_is_the_year_that_is_stored(mysql_database: MySQLDatabase) -> None:
+    """MariaDB shows 01 for 2001, and for 1901; a row image has the whole year. MySQL has no such type any longer."""
+    if mysql_database.server.flavor == "mysql":
+        with pytest.raises(pymysql.Error, match="YEAR"):
+            Lab(mysql_database, ["year(2)"])
+        return
+    lab = Lab(mysql_database, ["year(2)"])
+    for value in (1901, 2001, "69", "70", 0, 1900, 2155):
+        lab.insert("c0", value)
+    rows = lab.both()
+    assert of_one(lab, "c0", rows) == [1901, 2001, 2069, 1970, 2000, 0, 2155]
     lab.close()
 
 

@@ -70,6 +70,14 @@ def as_is(column: ServerColumn) -> str:
     return quote_name(column.name)
 
 
+def full_year(column: ServerColumn) -> str:
+    """The year that a YEAR stores, and 0 for its zero: MariaDB shows two digits of a YEAR(2), and a row image, which
+    does not have the width, the whole year."""
+    name = quote_name(column.name)
+    stored = f"IF(YEAR({name}) = 1900, 0, IFNULL(YEAR({name}), {name} + 0))"
+    return f"IF({name} + 0 > 1900, {name} + 0, {stored})"
+
+
 @dataclass(frozen=True, slots=True)
 class TypeFamily:
     """Everything that depends on a column's type, for the types of one family. Looked up once per table shape, never

@@ -33,7 +33,7 @@ from cdcflow.sources.engine.numbers import decimals_of_groups
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, as_is, unreadable, valid_text
+from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, as_is, full_year, unreadable, valid_text
 
 _INTEGERS = {
     TypeCode.TINY: ("tinyint", 1, pa.int8(), pa.uint8()),
@@ -215,6 +215,8 @@ def _integer_codec(code: TypeCode, unsigned: bool, where: Where) -> Codec:
 
 def _select(column: ServerColumn) -> str:
     """A FLOAT is printed with six digits, a double with all; subtracting zero keeps the sign of zero (N21)."""
+    if column.type_code == TypeCode.YEAR:
+        return full_year(column)
     return f"{quote_name(column.name)} - 0e0" if column.type_code in _FLOATS else as_is(column)
 
 
