@@ -13,12 +13,14 @@ from tests.support.merge.histories import make_table
 from tests.support.tables.damages import DAMAGES, damage
 
 from cdcflow.spark import job, published_cut, read_cut
+from cdcflow.spark.formats import table_format
 from cdcflow.spark.formats.delta import DeltaTable
 from cdcflow.spark.formats.iceberg import IcebergTable
 from cdcflow.spark.runtime.failures import of_spark
 from cdcflow.spark.sql import StatementTable
 from cdcflow.tables.formats import FORMATS
 from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.paths import Warehouse, table_path
 
 pytestmark = pytest.mark.spark
 
@@ -113,6 +115,32 @@ def test_an_error_of_spark_in_any_step_is_of_that_table_alone(
         assert not left_out(merged(format_name)), "merged again without any remedy"
         found = rows(spark, warehouse, "public.orders")
         assert (found[1], found[30 + number], 2 + number in found) == (number, 2 + number, False)
+
+
+@pytest.mark.parametrize("format_name", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
+def test_rows_that_another_program_removed_return_by_a_backfill(
+    spark: Any, hand_log: HandLog, warehouse: Path, merged: Callable[[str], MergeReport], format_name: str
+) -> None:
+    """The log has only some columns of such a row; the other table is published all the same."""
+    merged(format_name)
+    table = table_format(format_name).table(spark, Warehouse.of(warehouse), table_path(ORDERS.id)).sql
+    spark.sql(f"DELETE FROM {table} WHERE id = 3")
+    for number in range(2):
+        hand_log.segment([(ORDERS, "u", {"id": 3, "_unchanged": ["v"]}), (FINE, "u", {"id": 3, "v": 90 + number})])
+        report = merged(format_name)
+        assert report.published
+        assert left_out(report).keys() == {"public.orders"}
+        assert rows(spark, warehouse, "public.fine")[3] == 90 + number
+        assert read_cut(spark, warehouse).keys() == {"public.fine"}
+    (why,) = left_out(report).values()
+    assert "1 rows miss columns" in why
+    assert "run `cdcflow backfill public.orders`, then `cdcflow merge`" in why
+    assert published_cut(spark, warehouse).left_out == {"public.orders": why}
+
+    hand_log.state(ORDERS, generation=2, since=hand_log.next_offset)
+    hand_log.segment([(ORDERS, "r", {"id": n, "v": 7}) for n in range(10)])  # what `cdcflow backfill` brings
+    assert not left_out(merged(format_name))
+    assert rows(spark, warehouse, "public.orders") == dict.fromkeys(range(10), 7)
 
 
 @pytest.mark.parametrize(
