@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,22 @@ from tests.servers.unity import UnityCatalog
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 from tests.support.readers.shapes import COLUMNS, make_row
+from tests.support.tables.hostile_texts import (
+    EXPANDED,
+    NAMES,
+    hostile_columns,
+    rows_by_key,
+    with_defaults,
+    write_defaults,
+    write_rows,
+)
 
 from cdcflow import local
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.tables.formats.delta import metastore_name
 from cdcflow.tables.job import unity
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.paths import Unity, Warehouse
+from cdcflow.tables.paths import Unity, Warehouse, table_path
 
 TOKEN = "not-to-be-printed"  # noqa: S105  of this test's server
 ORDERS = make_table("orders", schema="shop", **COLUMNS)
@@ -71,6 +82,29 @@ def test_tables_are_registered_with_their_location_and_columns(
         "_offset": "bigint",
         "_missing": "array<string>",
     }
+
+
+def test_what_a_source_calls_things_is_registered_as_text(
+    hand_log: HandLog, catalog: UnityCatalog, tmp_path: Path
+) -> None:
+    """Names, columns and defaults that a template, a shell or a format of texts would expand."""
+    lake = Warehouse(tmp_path / "lake", unity=Unity(catalog.uri, "main", TOKEN, replace=True))
+    tables = [hostile_columns(NAMES[0]), *(hostile_columns(name, name) for name in NAMES)]
+    write_rows(hand_log, tables)
+    assert left_out(merge(hand_log, lake)) == {}
+    expected = write_defaults(hand_log, tables)
+    assert left_out(merge(hand_log, lake)) == {}
+    names = {".".join(("main", *metastore_name(table_path(table.id), ""))): table for table in tables}
+    assert catalog.tables.keys() == names.keys()
+    for name, table in names.items():
+        entry = catalog.tables[name]
+        columns = [column.name for column in with_defaults(table).columns]
+        assert [column for column in types_of(entry) if column not in ("_offset", "_missing")] == columns
+        assert entry["storage_location"] == f"file://{lake.location_of(table_path(table.id))}"
+        assert rows_by_key(local.read_cut(lake)[str(table.id)].to_pylist()) == expected, name
+    stored = [json.dumps([catalog.tables, catalog.schemas, catalog.requests]).encode()]
+    stored += [path.read_bytes() for path in tmp_path.joinpath("lake").rglob("*") if path.is_file()]
+    assert not [text for text in EXPANDED for content in stored if text in content]
 
 
 def test_missing_entry_is_created_by_the_next_merge(hand_log: HandLog, lake: Warehouse, catalog: UnityCatalog) -> None:
