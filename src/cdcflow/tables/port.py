@@ -274,6 +274,9 @@ class CurrentTable(ABC):
         """Commit a rewritten portion. `None`: the table no longer has what was rewritten, and nothing was done."""
         raise HandOver("this engine compacts in one step")
 
+    def look_around(self, kept: Kept) -> None:  # noqa: B027  most have nothing to list
+        """List the files among which a later `let_go` chooses; merges may run in between."""
+
     @abstractmethod
     def let_go(self, kept: Kept) -> str:
         """Remove what is neither needed by a kept cut nor younger than `kept.since`. Return what was done ("" if there

@@ -25,6 +25,7 @@ from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.maintenance import Compaction, UpkeepPolicy, UpkeepWhenDue
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local import checkpoints, compaction, deltalog, file_rewrites
+from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.engine import LocalCuts, LocalEngine
 from cdcflow.tables.local.iceberg_catalogs import embedded_catalog
 from cdcflow.tables.merge.policy import Policies, TablePolicy
@@ -315,6 +316,38 @@ def test_no_merge_waits_for_a_checkpoint(
         assert set(by) == {"later"}
         assert list((warehouse / "public" / "orders").glob("_delta_log/*.checkpoint.parquet"))
         orders.change([1, 2], 80)
+    orders.check(format_name)
+
+
+@pytest.mark.parametrize("format_name", ["delta"])
+def test_a_merge_may_run_while_maintenance_lists_the_files_of_a_table(
+    orders: Orders, format_name: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small merges leave millions of files a week. What a merge that comes in between needs is not removed."""
+    monkeypatch.setattr(delta, "REMOVED_KEPT_S", 0.0)
+    held, list_files = [], DeltaTable._written_before
+
+    def merged_later(there: DeltaTable, at: float) -> list[str]:
+        found = list_files(there, at)
+        if there.name.endswith("orders"):
+            held.append(due._turn.locked())
+            if not held[-1]:
+                orders.change([5, 30, 99], 80, gone=[40])
+        return found
+
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        clock = time.time() + 3600.0
+        policy = UpkeepPolicy(keep_s=0.0, every_s=0.0, compact=False)
+        due = UpkeepWhenDue(Engines(engine), policy, lambda: clock, repeats=True)
+        merge_by(engine, orders)
+        due.after(())
+        report = orders.change([1, 2], 70)
+        before = set((warehouse / "public" / "orders").rglob("*"))
+        monkeypatch.setattr(DeltaTable, "_written_before", merged_later)
+        due.after(report.tables)
+        due.join()
+        assert held == [False]
+        assert before - set((warehouse / "public" / "orders").rglob("*")), "some are removed"
     orders.check(format_name)
 
 

@@ -496,6 +496,7 @@ class Compaction:
 
 
 def _let_go(kept: Kept, turn: Turn, engine: Engine, there: CurrentTable, found: TableSnapshot) -> str:
+    there.look_around(kept)
     # A merge that publishes at the same time would change what cuts need.
     with turn(), engine.upkeep_lease():
         there.snapshot()

@@ -111,6 +111,7 @@ class DeltaTable(FileTable[File]):
         self._folder = WarehouseFolder.of(folder)
         super().__init__(self._folder.table_name, bytes_max)
         self._log = log or DeltaLog(self._folder)
+        self._old_files: list[str] | None = None
 
     def snapshot(self) -> TableSnapshot | None:
         self._changes.forget()
@@ -265,6 +266,9 @@ class DeltaTable(FileTable[File]):
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
         self.replace(self._log.files(), rows, metadata, "", 0)
 
+    def look_around(self, kept: Kept) -> None:
+        self._old_files = self._written_before(_may_go_before(kept, time.time()))
+
     def let_go(self, kept: Kept) -> str:
         """Remove files that no kept version has, that no version since `kept.since` had, and that are older than
         Delta's week."""
@@ -273,13 +277,17 @@ class DeltaTable(FileTable[File]):
         if wanted := delta.retention(now - since, self._settings, now):
             self.describe(wanted, {"upkeep": "retention"})
         needed = kept.of(self._log.metadata["id"])
-        before = min(since, now - delta.REMOVED_KEPT_S)
+        before = _may_go_before(kept, now)
+        old = self._written_before(before) if self._old_files is None else self._old_files
+        current = _last_parts(self._log.files())
+        if all(name.rpartition("/")[2] in current for name in old):
+            return ""
         least = self._log.about_time_ms(before * 1000)
         oldest = min([self._log.version, least, *needed])
         used = self._used_since(oldest)
         if used is None:
             raise HandOver(f"its log no longer contains what version {oldest} has")
-        gone = [name for name in self._written_before(before) if name.rpartition("/")[2] not in used]
+        gone = [name for name in old if name.rpartition("/")[2] not in used]
         self._folder.delete(gone)
         return f"{len(gone)} files removed" if gone else ""
 
@@ -289,7 +297,7 @@ class DeltaTable(FileTable[File]):
         removed = self._log.removed_since(oldest)
         if removed is None:
             return None
-        return {name.rpartition("/")[2] for file in (*self._log.files(), *removed) for name in _names_of(file)}
+        return _last_parts((*self._log.files(), *removed))
 
     def _written_before(self, at: float) -> list[str]:
         """Return the names of files of rows and of vectors that are older than a time, in seconds since 1970."""
@@ -499,6 +507,16 @@ def _names_of(file: File) -> list[str]:
     elif vector is not None and vector["storageType"] == "p":
         raise HandOver("it has deletion vectors outside of its folder")
     return found
+
+
+def _may_go_before(kept: Kept, now: float) -> float:
+    """Return how old a file must be that may be removed, in seconds since 1970."""
+    return min(kept.since or 0.0, now - delta.REMOVED_KEPT_S)
+
+
+def _last_parts(files: Iterable[File]) -> set[str]:
+    """Return the names of files and of their vectors, without the folders that these are in."""
+    return {name.rpartition("/")[2] for file in files for name in _names_of(file)}
 
 
 class _Numbers:
