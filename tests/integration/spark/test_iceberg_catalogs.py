@@ -17,6 +17,14 @@ from tests.servers.catalogs import HiveMetastore, RestCatalog
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 from tests.support.tables.catalogs import sorted_rows
+from tests.support.tables.hostile_texts import (
+    EXPANDED,
+    NAMES,
+    hostile_columns,
+    rows_by_key,
+    write_defaults,
+    write_rows,
+)
 
 from cdcflow import local
 from cdcflow.errors import SinkUnavailable
@@ -165,6 +173,40 @@ def test_each_engine_moves_rows_between_partitions_that_the_other_wrote(
         ["id_bucket_4", "item_truncate_1"],
         ["id_bucket_4"],
     ]
+
+
+@pytest.mark.long
+def test_what_a_source_calls_things_stays_text(spark: Any, hand_log: HandLog, lake: Warehouse) -> None:
+    """Spark, Iceberg's clients and the servers each could replace variables. A name that the catalog cannot hold
+    excludes that table alone."""
+    plain = hostile_columns("plain")
+    named = [hostile_columns(name, name) for name in NAMES]
+    before = spark.conf.get("spark.sql.variable.substitute")
+    spark.conf.set("spark.sql.variable.substitute", "true")
+    try:
+        write_rows(hand_log, [plain, *named])
+        job.merge(spark, hand_log.root, lake)
+        expected = write_defaults(hand_log, [plain, *named])
+        report = job.merge(spark, hand_log.root, lake)
+        assert report.published
+        left = {table.name: table.left_out for table in report.tables if table.left_out is not None}
+        shown = read_cut(spark, lake)
+        rows = {name: [row.asDict() for row in frame.collect()] for name, frame in shown.items()}
+    finally:
+        spark.conf.set("spark.sql.variable.substitute", before)
+    refuses = (lake.catalog or {})["type"] == "hive"
+    assert left.keys() == ({str(table.id) for table in named} if refuses else set())
+    for why in left.values():
+        assert "has no names with other characters than letters, digits and _" in why
+        assert "rename the table at the source, exclude it from the capture, or use another kind" in why
+    assert {name: rows_by_key(found) for name, found in rows.items()} == {
+        str(table.id): expected for table in [plain, *named] if str(table.id) not in left
+    }
+    assert {name: rows_by_key(found.to_pylist()) for name, found in local.read_cut(lake).items()} == dict.fromkeys(
+        rows, expected
+    )
+    files = [path.read_bytes() for path in lake.folder.rglob("*") if path.is_file()]
+    assert not [text for text in EXPANDED for content in files if text in content]
 
 
 @pytest.mark.long

@@ -97,7 +97,9 @@ class IcebergFormat:
         folder = known = None
         if place.catalog is None:
             folder, known = (place.folder.resolve().joinpath(*parts) for parts in (path, (CATALOG,)))
-        return IcebergTable(spark, (catalog, *iceberg.identifier(path)), place.location_of(path), folder, known)
+        type_ = (place.catalog or {}).get("type", "")
+        name = (catalog, *iceberg.identifier(path))
+        return IcebergTable(spark, name, place.location_of(path), folder, known, type_)
 
     def is_conflict(self, error: BaseException) -> bool:
         if isinstance(error, (_Moved, BranchMoved)):
@@ -138,12 +140,14 @@ class IcebergTable(StatementTable):
         location: str,
         folder: Path | None,
         catalog_file: Path | None = None,
+        catalog_type: str = "",
     ) -> None:
         """`folder`: its folder, if that is on this machine, where an operator may have moved it away without the
-        catalog. `catalog_file`: the database of a catalog in a folder."""
+        catalog. `catalog_file`: the database of a catalog in a folder. `catalog_type`: as `merge.catalog` names it."""
         super().__init__(spark, RULES, ".".join(map(name_sql, name)), location)
         self._folder = folder
         self._catalog_file = catalog_file
+        self._catalog_type = catalog_type
         self._looked_at: int | object | None = _NEVER
         self._name = name
 
@@ -442,6 +446,7 @@ class IcebergTable(StatementTable):
         folder."""
         jvm, session = self._parts.jvm, self._parts.active(self._spark)
         of, schema, name = self._name
+        iceberg.check_name((schema, name), self._catalog_type)
         made = f"CREATE NAMESPACE IF NOT EXISTS {name_sql(of)}.{name_sql(schema)}"
         try:
             self._spark.sql(made)

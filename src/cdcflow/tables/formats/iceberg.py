@@ -21,6 +21,7 @@ from pathlib import Path
 
 from cdcflow.model.file_layout import FileLayout, PartitionField
 from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import COMMITTED, ROW_GROUP_BYTES
 
@@ -31,11 +32,15 @@ TRANSACTIONS = f"{COMMITTED}.transactions"
 BRANCH_S = 86_400.0
 """In seconds; no change of rows takes this long, so an older branch was left by a process that was killed."""
 
+PLAIN_NAMES = ("hive", "glue")
+"""Types of catalogs that have only names of lower-case letters, digits and `_`."""
+
 _OWN_NAMESPACE = "_cdcflow"
 _SMALL_INTEGERS = re.compile(r"\b(tinyint|smallint)\b")
 _TYPES = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
 """Types that SQL names differently."""
 _PLAIN = {"int", "float", "double", "boolean", "string", "binary", "date"}
+_NAME = re.compile(r"\w+", re.ASCII)
 _TAG = re.compile(r"cdcflow_cut_(\d+)")
 _BRANCH = re.compile(r"cdcflow_fold_(\d+)_[0-9a-f]+")
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
@@ -104,6 +109,20 @@ def identifier(path: Sequence[str]) -> tuple[str, str]:
 def _part(part: str) -> str:
     """Escape a part of a path for use in a name: a dot would begin another namespace."""
     return part.replace(".", "~2E")
+
+
+def check_name(identifier: Sequence[str], catalog: str) -> None:
+    """Check that a catalog of this type can have a table of this namespace and name.
+
+    Raises:
+        CannotFollow: it cannot.
+    """
+    if catalog in PLAIN_NAMES and not all(map(_NAME.fullmatch, identifier)):
+        raise CannotFollow(
+            f"table {'.'.join(identifier)} cannot be merged: a {catalog} catalog has no names with other characters"
+            " than letters, digits and _",
+            remedy="rename the table at the source, exclude it from the capture, or use another kind of catalog",
+        )
 
 
 def partition_name(field: PartitionField, taken: Collection[str]) -> str:

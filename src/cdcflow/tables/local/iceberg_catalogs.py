@@ -11,7 +11,6 @@ Names are Spark's: a table has the same catalog, namespace and name for both eng
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -64,7 +63,6 @@ BUSY_S = 60
 LOCKED = "database is locked"
 
 _EXPIRED = (401, 419)
-_PLAIN = re.compile(r"\w+", re.ASCII)
 
 Identifier = tuple[str, str]
 Properties = Mapping[str, Any]
@@ -93,7 +91,7 @@ class TableCatalog:
     @property
     def ignores_case(self) -> bool:
         """Whether it has only names of lower-case letters, digits and `_`."""
-        return self._settings is not None and self._settings.type in ("hive", "glue")
+        return self._settings is not None and self._settings.type in iceberg.PLAIN_NAMES
 
     def load(self, identifier: Identifier) -> LoadedTable | None:
         """Return the current table; `None` if it does not exist.
@@ -120,7 +118,7 @@ class TableCatalog:
             TableAlreadyExistsError: another process has created it.
             CannotFollow: the catalog cannot hold such a name.
         """
-        self._check_name(identifier)
+        iceberg.check_name(identifier, self._type)
         with self.calling(f"creating {'.'.join(identifier)}"):
             name = self._known_as(identifier)
             self._create_namespace(name[:1])
@@ -201,14 +199,6 @@ class TableCatalog:
     def _known_as(self, identifier: Identifier) -> Identifier:
         """Return the name under which the catalog has a table: Hive and Glue store names in lower case."""
         return (identifier[0].lower(), identifier[1].lower()) if self.ignores_case else identifier
-
-    def _check_name(self, identifier: Identifier) -> None:
-        if self.ignores_case and not all(map(_PLAIN.fullmatch, identifier)):
-            raise CannotFollow(
-                f"table {'.'.join(identifier)} cannot be merged: a {self._type} catalog has no names with other"
-                " characters than letters, digits and _",
-                remedy="rename the table at the source, exclude it from the capture, or use another kind of catalog",
-            )
 
     @property
     def _type(self) -> str:
