@@ -9,8 +9,8 @@ for it to mean anything; a step whose condition does not hold is skipped. So ste
 rest still runs, which is all that shrinking needs.
 
 `model.py` (pure) what tables and columns there are. `kinds.py`, `rows.py`, `columns.py`, `keys.py`, `tables.py`,
-`servers.py`, `clauses.py` the kinds. `draw.py` (pure) a case of a seed. `oracle.py` (pure) a log as current rows.
-`kept.py` what PostgreSQL's log has of dropped tables. `shrink.py` (pure). `jobs.py` runs several at a time.
+`servers.py`, `clauses.py`, `alter_clauses.py` the kinds. `draw.py` (pure) a case of a seed. `oracle.py` (pure) a log as
+current rows. `kept.py` what PostgreSQL's log has of dropped tables. `shrink.py` (pure). `jobs.py` runs several at once.
 `execute.py` runs a case, with `daemon.py` (a process that can be killed; `preloaded.py` is imported where it is forked)
 and `dialects.py` (each server's queries). `cases/` what was found, shrunk; `open` in a case's first line: not fixed
 yet.

@@ -1,4 +1,4 @@
-"""Several clauses in one ALTER; on MySQL and MariaDB also client character sets, failing ALTERs, names in capitals."""
+"""PostgreSQL's several clauses in one ALTER; on MySQL and MariaDB client character sets, failing ALTERs, capitals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import random
 from tests.ddlfuzz.kinds import fresh_name, kind, one_plain_table, one_table
 from tests.ddlfuzz.model import Column, Model, Table
 
-FORMS = {"none": "RENAME {}", "to": "RENAME TO {}", "as": "RENAME AS `{}`", "sign": "RENAME = {}"}
-OLD_ROWS = {"null": "", "filled": "DEFAULT 7", "required": "NOT NULL"}
 POSTGRES_OLD_ROWS = {
     "null": "",
     "filled": "DEFAULT 7",
@@ -37,79 +35,6 @@ CLIENT_SETS = {
 """The sets that have the letters of the tables' names, by the names of Python's. Not all have those of the rows."""
 
 # ── several clauses ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _clauses(model: Model, dice: random.Random) -> tuple[object, ...] | None:
-    found = one_plain_table(model, dice)
-    if found is None:
-        return None
-    shape = model.tables[str(found[0])]
-    names = shape.given() or ["body"]
-    made = [
-        f"add/{fresh_name(model, dice)}/{dice.choice(('null', 'filled', 'required'))}",
-        f"drop/{dice.choice(names)}",
-        f"widen/{dice.choice(shape.given('int') or names)}",
-        f"convert/{dice.choice(('latin1', 'utf8mb4'))}",
-        f"same/{dice.choice(list(FORMS))}",
-        f"same/{dice.choice(list(FORMS))}",
-        f"rename/{dice.choice(list(FORMS))}/t{dice.randint(0, 4)}",
-        f"index/{dice.choice(shape.given('int', 'big') or ['alt'])}",
-        "engine",
-        "comment",
-        "order",
-    ]
-    chosen = dice.sample(made, dice.choice((2, 2, 3, 4)))
-    return (*found, *(text + dice.choice(("", "", "!")) for text in chosen))
-
-
-@kind(_clauses, "mysql", "mariadb", weight=8)
-def combined(model: Model, table: str, *clauses: str) -> list[str] | None:
-    """Each clause counts, in any order and combination; those with a `!` are in an executable comment."""
-    name, shape = table, model.tables[table]
-    said: list[str] = []
-    for clause in clauses:
-        word, *rest = clause.rstrip("!").split("/")
-        if word == "rename":
-            if shape.parts is not None or rest[1] in model.tables:
-                return None
-            name = rest[1]
-        if word == "same":
-            name = table  # of several names the server takes the last
-        text = _clause(table, shape, word, rest)
-        if text is None:
-            return None
-        said.append(f"/*!50001 {text} */" if clause.endswith("!") else text)
-    if name != table:
-        model.tables[name] = model.tables.pop(table)
-    return [f"ALTER TABLE {table} {', '.join(said)}"]
-
-
-def _clause(table: str, shape: Table, word: str, rest: list[str]) -> str | None:
-    match word:
-        case "add" if rest[0] not in shape.columns:
-            shape.columns[rest[0]] = Column("int")
-            return f"ADD COLUMN {rest[0]} int {OLD_ROWS[rest[1]]}"
-        case "drop" if rest[0] in shape.given() and len(shape.given()) > 1:
-            del shape.columns[rest[0]]
-            return f"DROP COLUMN {rest[0]}"
-        case "widen" if rest[0] in shape.given("int"):
-            shape.columns[rest[0]] = Column("big")
-            return f"MODIFY {rest[0]} bigint"
-        case "convert":
-            return f"CONVERT TO CHARACTER SET {rest[0]}"
-        case "same":
-            return FORMS[rest[0]].format(table)
-        case "rename":
-            return FORMS[rest[0]].format(rest[1])
-        case "index" if rest[0] in shape.columns:
-            return f"ADD INDEX ({rest[0]})"
-        case "engine":
-            return "ENGINE = InnoDB"
-        case "comment":
-            return "COMMENT 'é, RENAME TO x'"
-        case "order":
-            return "ORDER BY alt"
-    return None
 
 
 def _altered(model: Model, dice: random.Random) -> tuple[object, ...] | None:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.ddlfuzz import clauses, columns, keys, rows, servers, tables
+from tests.ddlfuzz import alter_clauses, clauses, columns, keys, rows, servers, tables
 from tests.ddlfuzz.kinds import DAEMON, KINDS, Kind, Step, acted
 from tests.ddlfuzz.model import Model, Server, is_hidden
 
-FAMILIES = (clauses, columns, keys, rows, servers, tables)  # importing them registers their kinds
+FAMILIES = (alter_clauses, clauses, columns, keys, rows, servers, tables)  # importing them registers their kinds
 CASES = Path(__file__).parent / "cases"
 SETTINGS = {"look": "8", "windows": "large", "chunk": "40", "memory": "large"}
 """`look`: seconds between two polls of the list of tables. `windows`: small ones catch up a few rows at a time.

@@ -55,6 +55,10 @@ class Table:
     versioned: bool = False
     unique: bool = False
     """Its key is a unique key over `alt`, not a primary one (MySQL)."""
+    hashed: bool = False
+    """It has partitions by hash (MySQL)."""
+    indexes: tuple[str, ...] = ()
+    """The names of indexes on `alt` (MySQL)."""
 
     def free(self) -> list[str]:
         """The columns that may be altered: in no key."""

@@ -15,6 +15,9 @@ def created(model: Model, name: str, parts: dict[str, int] | None = None) -> lis
     columns = {**dict.fromkeys(KEY_COLUMNS, "big"), **STARTING}
     model.tables[name] = Table({n: Column(t) for n, t in columns.items()}, parts=parts)
     listed = ", ".join(f"{n} {model.sql_type(t)}{' NOT NULL' if n in KEY_COLUMNS else ''}" for n, t in columns.items())
+    if not model.is_postgres:
+        model.tables[name].indexes = ("i0", "i1")
+        listed += ", INDEX i0 (alt), INDEX i1 (alt)"
     text = f"CREATE TABLE {name} ({listed}, PRIMARY KEY (id))"
     if parts is None:
         wide = [f"ALTER TABLE {name} ALTER COLUMN body SET STORAGE EXTERNAL"] if model.is_postgres else []

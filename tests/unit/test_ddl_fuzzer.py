@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import re
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from tests.ddlfuzz import jobs, model, oracle
+from tests.ddlfuzz.alter_clauses import COMMENTS, FORMS, HEADS, QUALIFIED, QUOTES, words
 from tests.ddlfuzz.daemon import Status
 from tests.ddlfuzz.draw import Case, committed, drawn
 from tests.ddlfuzz.execute import Failure, Outcome, Run
@@ -43,6 +45,35 @@ def test_every_kind_is_drawn(server: Server) -> None:
         if not never:
             break
     assert never == set()
+
+
+CLAUSED: tuple[Server, ...] = ("mysql", "mariadb")
+UNPARTED = {("hash", "unpart"), ("key", "unpart")}
+"""Pairs that no table allows, or seldom: of partitions that it has and has not, and of a key that has them."""
+
+
+@pytest.mark.parametrize("server", CLAUSED)
+def test_every_pair_of_clauses_and_every_form_of_a_clause_is_drawn(server: Server) -> None:
+    """Clauses that were harmless alone hid one another, and a form that no case had renamed a table unseen."""
+    never: set[object] = set(itertools.combinations(sorted(words(server)), 2)) - UNPARTED
+    never |= {("head", quote, head) for quote in (*QUOTES, *QUALIFIED) for head in HEADS[server]}
+    never |= {("rename", form) for form in FORMS} | {("same", form) for form in FORMS}
+    never |= {"~back", "~double", *(f"~{mark}" for mark in COMMENTS[server])}
+    for seed in range(800):
+        for step in drawn(server, seed).steps:
+            if step.name == "combined":
+                never -= _drawn_forms(step)
+        if not never:
+            break
+    assert never == set()
+
+
+def _drawn_forms(step: Step) -> set[object]:
+    """The pairs of its clauses, their forms and their marks."""
+    given = [clause.split("~") for clause in step.arguments[1:]]
+    names = sorted({plain.partition("/")[0] for plain, *_ in given} - {"head"})
+    forms: set[object] = {tuple(plain.split("/")[: 3 if plain.startswith("head") else 2]) for plain, *_ in given}
+    return {*itertools.combinations(names, 2), *forms, *(f"~{mark}" for _, *marks in given for mark in marks)}
 
 
 @pytest.mark.parametrize("server", SERVERS)
