@@ -68,6 +68,7 @@ HEADS: dict[Server, dict[str, str]] = {
         "dot": "ALTER TABLE .{}",
     },
 }
+"""The last one's name has no schema."""
 OPTIONS: dict[Server, tuple[str, ...]] = {
     "mysql": (
         "STATS_PERSISTENT = 1",
@@ -244,8 +245,9 @@ def _clauses(model: Model, dice: random.Random) -> tuple[object, ...] | None:
     if not {word for text in made if (word := text.partition("/")[0]) in VALIDATED}:
         made = [text for text in made if not text.startswith("validation")]
     made.sort(key=lambda text: LAST.index(word) if (word := text.partition("/")[0]) in LAST else -1)
-    head = f"head/{_table_quote(dice)}/{dice.choice(('none', *HEADS[model.server]))}"
-    return (*found, head, *(_marked(model, dice, text) for text in made))
+    head = dice.choice(("none", *HEADS[model.server]))
+    quote = dice.choice(list(QUOTES)) if head == "dot" else _table_quote(dice)
+    return (*found, f"head/{quote}/{head}", *(_marked(model, dice, text) for text in made))
 
 
 def _table_quote(dice: random.Random) -> str:
