@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pymysql.constants import COMMAND
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
 from tests.support.polling import wait_for, wait_until
@@ -298,6 +300,31 @@ def test_first_checkpoint_has_no_transaction_that_commits_while_it_is_created(
     again.prepare(before)
     # What was written while the position was being queried is after it.
     assert [row["id"] for row in again.changes()][-2:] == [2 * asked - 1, 2 * asked]
+
+
+def test_statement_in_another_character_set_disturbs_no_first_start(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server lists it in its client's bytes; a start during which it ran ended with UnicodeDecodeError."""
+    asks = "end" if flavor == "mysql" else "snapshot_end"
+    end = getattr(binlog_status, asks)
+
+    def busy(*about: Any) -> Any:
+        found = end(*about)
+        with contextlib.closing(mysql_database.connect()) as client:
+            for said in ("SET NAMES latin1", "CREATE TABLE IF NOT EXISTS té (id int PRIMARY KEY)"):
+                client._execute_command(COMMAND.COM_QUERY, said.encode("latin-1"))
+                client._read_query_result()
+        return found
+
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with monkeypatch.context() as patched:
+        patched.setattr(binlog_status, asks, busy)
+        before = make_capture(mysql_database).prepare()
+    mysql_database.execute("INSERT INTO t VALUES (1)")
+    again = make_capture(mysql_database)
+    again.prepare(before)
+    assert [row["id"] for row in again.changes()] == [1]
 
 
 def test_event_larger_than_a_packet_does_not_hide_the_ones_after_it(

@@ -115,6 +115,26 @@ def executed_gtids(connection: Connection) -> str:
     return "".join(str(query_row(connection, "SELECT @@GLOBAL.gtid_executed")[0]).split())
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """An event as the server lists it. `end`: the position behind it."""
+
+    sort: str
+    end: int
+    info: str
+
+
+def _events(connection: Connection, file: BinlogFile, pos: int, limit: int) -> list[_Listed]:
+    """The events from a position. A statement is listed in the bytes of its client's character set, whatever the
+    session's is: those that are not UTF-8 are U+FFFD here."""
+    connection.use_unicode = False
+    try:
+        rows = query(connection, f"SHOW BINLOG EVENTS IN '{_plain(file)}' FROM {pos} LIMIT {limit}")
+    finally:
+        connection.use_unicode = True
+    return [_Listed(row[2].decode(), int(row[4]), (row[5] or b"").decode(errors="replace")) for row in rows]
+
+
 def executed_before(connection: Connection, end: BinlogEnd) -> str:
     """MySQL: the transactions that every later snapshot sees and that are before a position in the binary log, as a set
     of GTIDs.
@@ -126,10 +146,10 @@ def executed_before(connection: Connection, end: BinlogEnd) -> str:
     names = [name for name, _ in files(connection)]
     for name in names[names.index(end.file) :]:
         pos = end.pos if name == end.file else _FIRST_POS
-        while rows := query(connection, f"SHOW BINLOG EVENTS IN '{_plain(name)}' FROM {pos} LIMIT {_LISTED_AT_ONCE}"):
-            gtids = (_GTID_NEXT.search(str(row[5])) for row in rows if str(row[2]) in ("Gtid", "Gtid_tagged"))
+        while events := _events(connection, name, pos, _LISTED_AT_ONCE):
+            gtids = (_GTID_NEXT.search(e.info) for e in events if e.sort in ("Gtid", "Gtid_tagged"))
             behind += [f"{found[1]}:{found[2]}" for found in gtids if found]
-            pos = int(rows[-1][4])
+            pos = events[-1].end
     return "".join(str(query_row(connection, f"SELECT GTID_SUBTRACT('{seen}', '{','.join(behind)}')")[0]).split())
 
 
@@ -183,18 +203,18 @@ def _following(connection: Connection, position: BinlogPosition) -> str | None:
     pos = position.pos
     for _ in range(_PASSED_MAX):
         try:
-            rows = query(connection, f"SHOW BINLOG EVENTS IN '{_plain(position.file)}' FROM {pos} LIMIT 1")
+            events = _events(connection, position.file, pos, 1)
         except pymysql.Error as error:
             if error.args and error.args[0] == _WRONG_OFFSET:
                 raise ValueError from None
             raise
-        if not rows or str(rows[0][2]) in _ENDING:
+        if not events or events[0].sort in _ENDING:
             return None
-        if str(rows[0][2]) in _OPENING:
-            return str(rows[0][5])
-        if str(rows[0][2]) not in _PASSED:
+        if events[0].sort in _OPENING:
+            return events[0].info
+        if events[0].sort not in _PASSED:
             raise ValueError
-        pos = int(rows[0][4])
+        pos = events[0].end
     return None
 
 
