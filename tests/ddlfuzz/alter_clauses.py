@@ -3,8 +3,8 @@
     combined t0  head/double/nowait  add/c7/null~back~m  drop/c1~later
                  the statement       a clause            another: of several names and marks
 
-`head`: how the table is named and what stands around its name. Marks of a clause, after `~`: how its names are quoted,
-which comment it is in, or beside it. A clause that the server ignores, in a comment for others, must change nothing.
+`head`: how the table is named and what is around its name. Marks of a clause, after `~`: how its names are quoted,
+which comment it is in, or next to it. A clause that the server ignores, in a comment for others, must change nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BOTH: dict[str, str] = {
     "within": "{within}",
     "dashes": "-- it's `x\n{}",
     "hash": "# DROP COLUMN body\n{}",
-    "behind": "{} -- , RENAME TO hidden_ghost\n",
+    "after": "{} -- , RENAME TO hidden_ghost\n",
     "newest": f"{{}} /*M!999999 {GHOST} */",
     "far": f"{{}} /*!999999 {GHOST} */",
     "later": f"{{}} /*!99999 {GHOST} */",
@@ -165,7 +165,7 @@ class Chosen:
 
 
 Arguments = Callable[[Chosen], list[str]]
-_PLAIN: Arguments = lambda c: []  # noqa: E731  beside the others of the list
+_PLAIN: Arguments = lambda c: []  # noqa: E731  as short as the others of the list
 
 ARGUMENTS: dict[str, Arguments] = {
     "add": lambda c: [c.name(), c.of(*OLD_ROWS)],
@@ -220,7 +220,7 @@ SELDOM = {"unpart": 0.25, **dict.fromkeys(("hash", "rename", "retag", "unindex",
 LAST = ("order", "hash", "unpart")
 """In this order, at the end; the partitions have no comma before them."""
 VALIDATED = ("add", "place", "many", "again", "widen", "move", "change", "retitle", "column")
-"""MySQL takes WITH VALIDATION beside one of these only."""
+"""MySQL takes WITH VALIDATION only together with one of these."""
 
 
 def words(server: Server) -> dict[str, Arguments]:

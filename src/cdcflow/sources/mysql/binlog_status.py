@@ -117,7 +117,7 @@ def executed_gtids(connection: Connection) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """An event as the server lists it. `end`: the position behind it."""
+    """An event as the server lists it. `end`: the position after it."""
 
     sort: str
     end: int
