@@ -18,6 +18,33 @@ class TablesChanged(Exception):
     """The list of captured tables has changed; the next attempt uses the new one."""
 
 
+class _Check:
+    """A check, and the interval between its end and its next begin.
+
+    Checks that take longer than their interval must not queue: the backfill's chunks would wait for all of them.
+    """
+
+    def __init__(self, every_s: float, now_s: float, check: Callable[[], Input | None]) -> None:
+        self._every_s = every_s
+        self._since_s = now_s
+        self._check = check
+        self._is_waiting = False
+
+    def becomes_due(self, now_s: float) -> bool:
+        """Whether it is to run now. It is not due again before `run` has ended and the interval has passed."""
+        if self._is_waiting:
+            self._since_s = now_s
+            return False
+        self._is_waiting = now_s - self._since_s >= self._every_s
+        return self._is_waiting
+
+    def run(self) -> Input | None:
+        try:
+            return self._check()
+        finally:
+            self._is_waiting = False
+
+
 class SourceLooks:
     """Sends periodic checks as tasks when they are due. Their results are answers of `tasks`.
 
@@ -41,17 +68,15 @@ class SourceLooks:
         self._tasks = tasks
         self._tables = tables
         self._progress = progress
-        self._heartbeat_s = heartbeat_s
-        self._tables_look_s = tables_look_s
-        self._looked_at_tables = self._beat_at = now_s
+        self._checks = [
+            _Check(heartbeat_s, now_s, self._heartbeat),
+            _Check(tables_look_s, now_s, self._look_at_tables),
+        ]
 
     def send_due(self, now_s: float) -> None:
-        if now_s - self._beat_at >= self._heartbeat_s:
-            self._beat_at = now_s
-            self._tasks.call(self._heartbeat)
-        if now_s - self._looked_at_tables >= self._tables_look_s:
-            self._looked_at_tables = now_s
-            self._tasks.call(self._look_at_tables)
+        for check in self._checks:
+            if check.becomes_due(now_s):
+                self._tasks.call(check.run)
 
     def _heartbeat(self) -> Input | None:
         with contextlib.suppress(SourceUnavailable, RightMissing):  # the stream notices too, and reports it better
