@@ -35,8 +35,11 @@ class _Check:
         if self._is_waiting:
             self._since_s = now_s
             return False
-        self._is_waiting = now_s - self._since_s >= self._every_s
-        return self._is_waiting
+        if now_s - self._since_s < self._every_s:
+            return False
+        self._since_s = now_s
+        self._is_waiting = True
+        return True
 
     def run(self) -> Input | None:
         try:

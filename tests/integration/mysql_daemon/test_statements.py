@@ -73,6 +73,21 @@ def test_columns_that_change_their_character_set_are_decoded_in_the_new_one(smal
     assert set(seen) == {"t", "u"}
 
 
+def test_a_table_that_is_without_transactions_for_a_moment_is_read_again(small: MySQLBank) -> None:
+    """docs/mysql.md: MyISAM, and InnoDB again before the next check of the tables."""
+    small.tables = ("t",)
+    small.database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    with following(small) as seen:
+        small.database.execute(
+            "UPDATE t SET v = 5",
+            "ALTER TABLE t ENGINE = MyISAM",
+            "INSERT INTO t VALUES (3, 3)",
+            "ALTER TABLE t ENGINE = InnoDB",
+            "DELETE FROM t WHERE id = 1",
+        )
+    assert set(seen) == {"t"}
+
+
 def test_values_that_the_log_does_not_contain_are_read(small: MySQLBank) -> None:
     """P18: dropped and added in one statement or in two, shortened, relabelled, filled by an old TIMESTAMP."""
     kinds = ("together", "apart", "short", "labels", "moment", "swapped", "wider", "parts", "signs")
