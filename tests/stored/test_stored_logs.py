@@ -207,6 +207,7 @@ def test_service_continues_a_log_of_collections(tmp_path: Path, monkeypatch: pyt
     stored = unpacked("serve", tmp_path, monkeypatch)
     assert stored.differences() == []
     first = next(asked for asked in stored.answers if "body" in asked)
+    stored.configure(serve={"idempotency": {"age": "36500d"}})  # by default an answer is remembered for a day
     pipeline = Pipeline(stored.folder, PROGRAM, stored.settings())
     with pipeline.daemon("serve"):
         pipeline.until("an answer", lambda: pipeline.accepts(first["body"], first["key"]))

@@ -15,6 +15,7 @@ from cdcflow.sources.engine.table_key import KEYS_AT_ONCE
 from cdcflow.sources.mysql.keys import literal_of, table_key, value_literal
 from cdcflow.sources.mysql.results import cells_of
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.family import full_year
 from cdcflow.sources.mysql.types.registry import server_column
 
 INT = ServerColumn("a", TypeCode.LONG, 0, False)
@@ -27,6 +28,7 @@ MOMENT = ServerColumn("d", TypeCode.DATETIME, 6, False)
 FLOAT = ServerColumn("f", TypeCode.FLOAT, 4, False)
 BIT = ServerColumn("n", TypeCode.BIT, 9, False)
 JSON = ServerColumn("j", TypeCode.JSON, 4, False)
+YEAR = ServerColumn("y", TypeCode.YEAR, 0, False)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_composite_key_is_followed_column_by_column() -> None:
         ((INT, ENUM), "`a`, `e`", False, False),
         ((ENUM, INT), "`e`, `a`", False, False),
         ((FLOAT,), "`f` - 0e0", False, False),
-        ((ServerColumn("y", TypeCode.YEAR, 0, False),), "`y`", True, True),
+        ((YEAR,), full_year(YEAR), True, True),
         ((ServerColumn("d", TypeCode.DECIMAL, 10, False),), "`d`", True, False),
     ],
 )
