@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
 from tests.servers.mysql import MySQLDatabase
 from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
@@ -90,6 +91,25 @@ def test_every_row_comes_once_whatever_its_key_is(
     in_order = [row[0] for row in mysql_database.execute("SELECT n FROM t ORDER BY k")]
     assert numbers == in_order
     assert reads[-1].units_done == len(values)
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_every_row_comes_once_by_years_of_two_digits(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, size: int
+) -> None:
+    """MariaDB orders by the whole year, which it does not show. MySQL has no such type any longer."""
+    if mysql_database.server.flavor == "mysql":
+        with pytest.raises(pymysql.Error, match="YEAR"):
+            mysql_database.execute("CREATE TABLE t (k year(2) PRIMARY KEY)")
+        return
+    years = [1900, 1901, 1969, 1970, 2000, 2001, 2069, 2155]
+    mysql_database.execute("CREATE TABLE t (k year(2) NOT NULL PRIMARY KEY, n int NOT NULL)")
+    fill(mysql_database, years)
+    capture = make_capture(mysql_database)
+    capture.prepare()
+    reads = capture.all_reads("t", size)
+    rows = [row for read in reads if isinstance(read.run, Run) for b in read.run.batches for row in b.rows.to_pylist()]
+    assert [(row["k"], row["n"]) for row in rows] == [(y if y > 1900 else 0, n) for n, y in enumerate(years)]
 
 
 @pytest.mark.spread(15)

@@ -118,10 +118,11 @@ def described(told: TableMap, policy: Policy | None = None, extras: dict[str, st
 def extras_of(connection: pymysql.Connection[Any], table: TableId) -> dict[str, str]:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
+            "SELECT column_name, column_type FROM information_schema.columns"
+            " WHERE table_schema = %s AND table_name = %s",
             (table.schema, table.name),
         )
-        return {name: kind for name, kind in cursor.fetchall() if kind in ("uuid", "inet4", "inet6")}
+        return {name: kind for name, kind in cursor.fetchall() if kind in ("uuid", "inet4", "inet6", "year(2)")}
 
 
 def selected(connection: pymysql.Connection[Any], shape: DescribedTable, order: str = "") -> tuple[bytes, Extents]:

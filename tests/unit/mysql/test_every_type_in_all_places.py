@@ -16,7 +16,7 @@ from cdcflow.sources.mysql.types.registry import FAMILIES, row_text_of, server_c
 
 TEXT = {"collation": "utf8mb4_bin"}
 NUMBER = "`c` + 0"
-YEAR_NUMBER = "IF(`c` + 0 > 1900, `c` + 0, IF(YEAR(`c`) = 1900, 0, IFNULL(YEAR(`c`), `c` + 0)))"
+WHOLE_YEAR = "IF(YEAR(`c`) = 1900, 0, YEAR(`c`))"
 MEASURED = "CONCAT(OCTET_LENGTH({0}), ':', {0})"
 PLAIN, CONVERTED = MEASURED.format("`c`"), MEASURED.format("CONVERT(`c` USING utf8mb4)")
 CAST, CLOCK = MEASURED.format("CAST(`c` AS CHAR)"), MEASURED.format("CAST(`c` AS TIME(6))")
@@ -42,7 +42,8 @@ TYPES: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
     "float": ({}, "float", "float", NONE, "float"),
     "double": ({}, "double", "double", NONE, "double"),
     "bit(8)": ({"precision": 8}, "uint64", "decimal(20,0)", NUMBER, f"{DATA}Bits"),
-    "year": ({}, "int16", "smallint", YEAR_NUMBER, f"{TIME}Year"),
+    "year": ({}, "int16", "smallint", NUMBER, f"{TIME}Year"),
+    "year(2)": ({}, "int16", "smallint", WHOLE_YEAR, f"{TIME}Year"),
     "date": ({}, "date32[day]", "date", DAY.format("TO_DAYS(`c`) - 719528"), f"{TIME}Date"),
     "datetime(6)": ({}, "timestamp[us]", "timestamp_ntz", MOMENT, f"{TIME}MicroTimestamp"),
     "timestamp(6)": ({}, "timestamp[us, tz=UTC]", "timestamp", MOMENT, f"{TIME}ZonedTimestamp"),

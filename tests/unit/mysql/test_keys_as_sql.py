@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,7 @@ from cdcflow.sources.engine.table_key import KEYS_AT_ONCE
 from cdcflow.sources.mysql.keys import literal_of, table_key, value_literal
 from cdcflow.sources.mysql.results import cells_of
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.family import full_year
+from cdcflow.sources.mysql.types.family import TWO_DIGITS
 from cdcflow.sources.mysql.types.registry import server_column
 
 INT = ServerColumn("a", TypeCode.LONG, 0, False)
@@ -116,7 +117,8 @@ def test_composite_key_is_followed_column_by_column() -> None:
         ((INT, ENUM), "`a`, `e`", False, False),
         ((ENUM, INT), "`e`, `a`", False, False),
         ((FLOAT,), "`f` - 0e0", False, False),
-        ((YEAR,), full_year(YEAR), True, True),
+        ((YEAR,), "`y`", True, True),
+        ((replace(YEAR, extra=TWO_DIGITS),), "IF(YEAR(`y`) = 1900, 0, YEAR(`y`))", False, True),
         ((ServerColumn("d", TypeCode.DECIMAL, 10, False),), "`d`", True, False),
     ],
 )

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.types.charsets import UNKNOWN, charset_of
 from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.family import Codec
+from cdcflow.sources.mysql.types.family import TWO_DIGITS, Codec
 
 TEXTS: Final = (TypeCode.CHAR, TypeCode.VARCHAR, TypeCode.BLOB)
 _LABELLED: Final = (TypeCode.ENUM, TypeCode.SET)
@@ -109,7 +109,9 @@ EXCLUSIONS: Final = (
         "it fails",
         lambda c, _, v: c.type_code == TypeCode.JSON and isinstance(v, str) and _JSON_FAILS.search(v) is not None,
     ),
-    Exclusion("`uuid`, `inet4`, `inet6` and `vector` of MariaDB", "bytes", lambda c, _, __: c.extra != ""),
+    Exclusion(
+        "`uuid`, `inet4`, `inet6` and `vector` of MariaDB", "bytes", lambda c, _, __: c.extra not in ("", TWO_DIGITS)
+    ),
 )
 
 UNREADABLE: Final = {

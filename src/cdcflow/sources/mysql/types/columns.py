@@ -73,7 +73,7 @@ class ServerColumn:
 
     `unsigned` is False for all types that are not numbers. `collation` is the id for text (including ENUM and SET), 63
     for bytes, None for the others. `labels` are those of ENUM and SET, in order. `extra` is a type that only the
-    catalog knows and that rows need: MariaDB's `uuid`, `inet4`, `inet6`; usually empty.
+    catalog knows and that rows need: MariaDB's `uuid`, `inet4`, `inet6`, `year(2)`; usually empty.
     """
 
     name: str

@@ -70,12 +70,14 @@ def as_is(column: ServerColumn) -> str:
     return quote_name(column.name)
 
 
-def full_year(column: ServerColumn) -> str:
-    """The year that a YEAR stores, and 0 for its zero: MariaDB shows two digits of a YEAR(2), and a row image, which
-    does not have the width, the whole year."""
+TWO_DIGITS = "year(2)"
+"""The `extra` of MariaDB's type: it shows two digits, orders by the whole year, and compares neither with a number."""
+
+
+def whole_year(column: ServerColumn) -> str:
+    """The year that a YEAR(2) stores, and 0 for the first, as in a row image, which does not have the width."""
     name = quote_name(column.name)
-    stored = f"IF(YEAR({name}) = 1900, 0, IFNULL(YEAR({name}), {name} + 0))"
-    return f"IF({name} + 0 > 1900, {name} + 0, {stored})"
+    return f"IF(YEAR({name}) = 1900, 0, YEAR({name}))"
 
 
 @dataclass(frozen=True, slots=True)

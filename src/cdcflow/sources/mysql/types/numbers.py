@@ -33,7 +33,16 @@ from cdcflow.sources.engine.numbers import decimals_of_groups
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, as_is, full_year, unreadable, valid_text
+from cdcflow.sources.mysql.types.family import (
+    TWO_DIGITS,
+    Codec,
+    TypeFamily,
+    Where,
+    as_is,
+    unreadable,
+    valid_text,
+    whole_year,
+)
 
 _INTEGERS = {
     TypeCode.TINY: ("tinyint", 1, pa.int8(), pa.uint8()),
@@ -166,7 +175,7 @@ def _from_catalog(column: CatalogColumn) -> ServerColumn:
     if column.type == "bit":
         return column.stored_as(TypeCode.BIT, bit_metadata(column.precision or 0))
     if column.type == "year":
-        return column.stored_as(TypeCode.YEAR)
+        return column.stored_as(TypeCode.YEAR, extra=TWO_DIGITS * column.full_type.startswith(TWO_DIGITS))
     code = _CODES[column.type]
     return column.stored_as(code, _FLOATS[code][1] if code in _FLOATS else 0, unsigned=unsigned)
 
@@ -215,13 +224,15 @@ def _integer_codec(code: TypeCode, unsigned: bool, where: Where) -> Codec:
 
 def _select(column: ServerColumn) -> str:
     """A FLOAT is printed with six digits, a double with all; subtracting zero keeps the sign of zero (N21)."""
-    if column.type_code == TypeCode.YEAR:
-        return full_year(column)
+    if column.extra == TWO_DIGITS:
+        return whole_year(column)
     return f"{quote_name(column.name)} - 0e0" if column.type_code in _FLOATS else as_is(column)
 
 
 def _comparable(column: ServerColumn) -> str:
     """In a comparison with a FLOAT itself, the server rounds the literal to six digits."""
+    if column.extra == TWO_DIGITS:
+        return whole_year(column)
     return f"({quote_name(column.name)} - 0e0)" if column.type_code == TypeCode.FLOAT else as_is(column)
 
 
@@ -238,6 +249,7 @@ FAMILY = TypeFamily(
         **dict.fromkeys((TypeCode.BIT, TypeCode.DECIMAL), 2),
     },
     old={TypeCode.DECIMAL_OLD: "a decimal"},
+    extras=frozenset((TWO_DIGITS,)),
     names=frozenset((*_CODES, "decimal", "bit", "year")),
     signed=frozenset((*_INTEGERS, *_FLOATS, TypeCode.YEAR, TypeCode.DECIMAL)),
     from_catalog=_from_catalog,

@@ -11,7 +11,7 @@ import pyarrow as pa
 from cdcflow.sources.mysql.sql import quote_name
 from cdcflow.sources.mysql.types.charsets import charset_of
 from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.family import Codec, RowText, full_year
+from cdcflow.sources.mysql.types.family import TWO_DIGITS, Codec, RowText, whole_year
 
 _WHOLE_SETS = ("utf8mb4", "utf8mb3", "ascii", "latin1")
 """Character sets in which every value means the same to the server and to cdcflow."""
@@ -31,7 +31,7 @@ def number(column: ServerColumn, codec: Codec) -> RowText:
     name = quote_name(column.name)
     if pa.types.is_decimal(codec.arrow) and codec.arrow.precision > 38:
         return _nullable(column, f"CONCAT(OCTET_LENGTH({name}), ':', {name})")
-    return _nullable(column, full_year(column) if column.type_code == TypeCode.YEAR else f"{name} + 0")
+    return _nullable(column, whole_year(column) if column.extra == TWO_DIGITS else f"{name} + 0")
 
 
 def hexadecimal(column: ServerColumn, codec: Codec) -> RowText:
