@@ -127,6 +127,16 @@ def test_incompressible_message_is_written_plain_several_times_and_lz4_is_then_t
     assert found == [True] * PLAIN_MESSAGES + [False] * 3
 
 
+def test_message_of_a_few_kilobytes_is_not_compressed() -> None:
+    """Arrow starts its threads to read a compressed message, however small it is. A larger one shrinks."""
+    few, many, wide = (inserts(rows, "x" * width) for rows, width in ((20, 300), (300, 30), (20, 2000)))
+    plain, shrunk, smaller = (frame(RowsEncoder(ORDERS, 0), batch) for batch in (few, many, wide))
+    assert len(plain) > 20 * 300
+    assert len(shrunk) < many.rows.nbytes / 2
+    assert len(smaller) < wide.rows.nbytes / 2
+    assert [r.rows.to_pylist() for r in read([plain])] == [few.rows.to_pylist()]
+
+
 def test_small_message_predicts_nothing_about_later_ones() -> None:
     """A few short digests are no reason to skip compression."""
     encoder = RowsEncoder(ORDERS, 0)

@@ -5,8 +5,10 @@ are all NULL. They are then omitted from the message, and the frame's header rec
 
 A message of a few rows is mostly Arrow's description of its columns, the same each time. So the first such message of a
 shape is the dictionary, and those after it are deflated with it (RFC 1951, preset dictionary): a tenth of the bytes.
-Larger messages have lz4 buffers, Arrow's own compression, as long as that makes them smaller: lz4 cannot shrink long
-values that appear random (digests, compressed documents), and takes as long as decoding them did.
+Messages of up to some kilobytes are not compressed: Arrow starts its threads for each compressed message that it reads,
+which takes ten times as long as reading it. Larger messages have lz4 buffers, Arrow's own compression, as long as that
+makes them smaller: lz4 cannot shrink long values that appear random (digests, compressed documents), and takes as long
+as decoding them did.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ from cdcflow.model.table import BEFORE, OP, UNCHANGED, Table
 
 SMALL_ROWS = 8  # up to this, compressing buffers one by one costs more than it saves
 DEFLATED_BYTES_MAX = 8 << 10  # larger messages are not mostly description
+UNCOMPRESSED_ROWS, UNCOMPRESSED_BYTES = (
+    256,
+    16 << 10,
+)  # up to both, reading a compressed message costs more than it saves
 
 NO_OP, NO_UNCHANGED, NO_BEFORE = 1, 2, 4
 PLAIN_BYTES_MIN = 64 << 10  # smaller messages are no indication of the next ones
@@ -152,6 +158,8 @@ class _Messages:
         return 0, 0, self._large(batch)
 
     def _large(self, batch: pa.RecordBatch) -> list[Part]:
+        if batch.num_rows <= UNCOMPRESSED_ROWS and len(message := memoryview(batch.serialize())) <= UNCOMPRESSED_BYTES:
+            return [message]
         if self._plain_left:
             self._plain_left -= 1
             self._plain = self._plain or _StreamWriter(self._schema, _PLAIN)
