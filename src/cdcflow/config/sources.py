@@ -39,7 +39,8 @@ class Backfill(Settings):
     """Connections that read one large chunk together, each in its own snapshot; one while any captured table is written
     to."""
     held_bytes_max: Bytes = 64 << 20
-    """Changes held back for a chunk; above it the chunk is abandoned and a smaller one is read."""
+    """Changes that are held back for a chunk, at most: if there are more, the chunk is abandoned and a smaller one is
+    read."""
     whole_bytes_max: Bytes = 1 << 30
     """A table without a key is read in one piece, in memory; a larger one fails with an error."""
 

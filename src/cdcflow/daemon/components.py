@@ -138,7 +138,7 @@ class _Receivers:
         self._use()
 
     def end(self, *, wait: bool) -> None:
-        """The next receivers replace these, and `Notifications` itself sends the last notice."""
+        """Nothing to end: new settings replace the receivers, and `Notifications` sends the daemon's last notice."""
 
 
 class RetentionComponent:

@@ -21,7 +21,7 @@ _ACCESS, _SECRET = "CDCFLOW_DEMO_ACCESS_KEY", "CDCFLOW_DEMO_SECRET_KEY"
 
 
 class DemoWarehouse(Protocol):
-    """The demo's warehouse. A context manager: inside it can be written."""
+    """The demo's warehouse, as a context manager: tables can be written until it is left."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...

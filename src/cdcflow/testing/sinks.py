@@ -454,7 +454,8 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_partial_keys_of_another_key_are_refused(self, place: Place) -> None:
-        """The new key cannot identify rows that were logged under the old one: that must not count as no rows."""
+        """Rows that were logged under the old key cannot be named by the new one. The answer is an error: an empty list
+        would mean that there are none."""
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
         partial = {UNCHANGED: ["note"], OP: "u"}

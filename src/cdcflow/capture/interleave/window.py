@@ -35,11 +35,12 @@ def window_number(token: Token, epoch: Epoch) -> int | None:
 
 @dataclass(slots=True)
 class Window:
-    """`chunks` are those that still take part, `reads` their answers so far.
+    """An open window: the chunks between its two marks, and the transactions that wait for them.
 
-    `before` are the ids delivered before low, in stream order; None until low has arrived. `held` are the transactions
-    starting with the first one that touches a table of the window, in order. `live`: some arrived since the window was
-    opened, whatever they touch.
+    `chunks`: those that were not abandoned. `reads`: the chunks that were read so far. `before`: the ids delivered
+    before low, in stream order; None until low has arrived. `held`: the transactions starting with the first one that
+    touches a table of the window, in order. `live`: transactions have arrived since the window was opened, whichever
+    tables they touch.
     """
 
     number: int

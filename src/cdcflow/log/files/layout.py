@@ -308,8 +308,8 @@ class Layout:
         return LogFile.from_json(text, name)
 
     def newest_journal(self) -> tuple[int, int] | None:
-        """Epoch and first offset of the latest journal when it was recorded, or None before the first record. There
-        may be a later journal, but never only older ones.
+        """Epoch and first offset of the latest journal when it was recorded, or None before the first record. A later
+        journal may exist already; an older one is never the latest.
 
         Raises:
             InvariantViolated: the file has different content.

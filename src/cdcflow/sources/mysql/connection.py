@@ -41,7 +41,8 @@ NAMES: Mapping[str, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 120.0
 HANDSHAKE_TIMEOUT_S = 20.0
-"""The handshake's timeout. A PostgreSQL server sends nothing before its client does, so this bounds the wait for it."""
+"""The handshake's timeout. If a URL names a PostgreSQL server by mistake, each side waits for the other to begin: this
+ends the wait."""
 
 # What cdcflow's statements, their transactions and the texts of values depend on: everything that a session inherits
 # from the server's global settings, or gets from `init_connect`, and that would change what cdcflow reads or writes.

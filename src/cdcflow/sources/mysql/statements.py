@@ -284,7 +284,7 @@ def _parse_alter(tokens: list[SqlToken], at: int, schema: str, *, is_ignore: boo
 
 def _without_rename(tokens: list[SqlToken], schema: str) -> tuple[list[SqlToken], TableId | None]:
     """The clauses except those that rename the table, and the last new name, or None. A rename whose name cannot be
-    determined stays in the clauses, and fills."""
+    determined stays in the clauses: it then counts as a clause that may change values."""
     kept: list[SqlToken] = []
     new: TableId | None = None
     at = 0

@@ -205,8 +205,9 @@ _OTHER, _BEGIN, _COMMIT = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Whole groups: the numbers of the events that open and end them, the content of the openers, and, in the log's
-    order, the statements that are neither BEGIN nor COMMIT with the numbers of their events."""
+    """Whole groups. `opener` and `ender` are the numbers of the events that open and end each, `openers` the content
+    of the former. `statements` are those other than BEGIN and COMMIT, with the numbers of their events, in the log's
+    order."""
 
     opener: Int64s
     ender: Int64s

@@ -1,4 +1,6 @@
-"""Reads a connection in COPY state, all that has arrived in one piece: by compiled code if it was built, or by psycopg.
+"""Reads a connection in COPY state: returns everything that has arrived as one piece of bytes.
+
+Compiled code reads it if it was built, otherwise psycopg.
 
 The compiled code calls libpq's own functions, of the very library that psycopg has loaded, by their addresses. A call
 through psycopg costs some microseconds and one object per message; the compiled code costs neither, and lets other

@@ -45,8 +45,8 @@ class Attached:
 
 
 def stand(log: Range, shape: Table) -> tuple[int, int]:
-    """Return the cut that a base of this shape counts as merged up to, and that cut's last offset: as early as the log
-    allows, but after the last row of another shape."""
+    """Return the cut through which a base of this shape counts as merged, and that cut's last offset. It is the
+    earliest one after which the log has everything, and no row of another shape."""
     first = len(log.segments)
     while first and _is_of(log.segments[first - 1].files, shape):
         first -= 1

@@ -152,7 +152,7 @@ class RowChanges(Generic[File]):
         self._commit(metadata, app, version, None, [], touched)
 
     def update(self, act: Act, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        """Apply an act that changes rows."""
+        """Change the rows as a schema change requires (`merge.acts`)."""
         self._standing = standing = self._stand()
         changed = 0
         for sql in statement.alter(standing.name, self._table.rules, act):

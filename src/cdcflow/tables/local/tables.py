@@ -86,7 +86,7 @@ class FileTable(TableFiles[File], CurrentTable):
         """
 
     def transactions_of(self, version: int) -> Mapping[str, int]:
-        """Return the current ones: in a folder of one machine there are no commits out of turn."""
+        """Return those of the current version: on one machine, no driver commits after it has lost its lease."""
         found = self.snapshot()
         return {} if found is None else found.transactions
 

@@ -1,4 +1,4 @@
-"""Which of our columns a current-state table has by now, whatever an evolution that died has called them."""
+"""Which of cdcflow's columns a current-state table has, even if an interrupted schema change renamed some of them."""
 
 from __future__ import annotations
 

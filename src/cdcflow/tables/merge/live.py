@@ -182,8 +182,8 @@ def _staying(folding: Folding) -> str:
 
 
 def _counted_rows(folding: Folding, rows: str, *, broadcast: bool) -> str:
-    """Return SQL for the distinct rows of a range, each as often as the table has it after the range (see
-    `reduce.counting`)."""
+    """Return SQL for a table's rows after a range, if the table has no key: those that the range does not change, and
+    each changed one as many times as the table has it then (see `reduce.counting`)."""
     target = folding.layout.target
     names = [name_sql(c.name) for c in target.columns]
     columns = ", ".join(f"c{i}" for i in range(len(names)))

@@ -63,7 +63,8 @@ def with_truncates(layout: ColumnLayout, changes: str, truncates: Mapping[int, i
 
 
 def changes_with_end(layout: ColumnLayout, changes: str) -> str:
-    """The view of changes as the table with the column `ended` takes it."""
+    """A query over the view of changes for a table with the column `ended`: a delete becomes an update of that
+    column."""
     last = "op = 'd' AND later IS NULL"
     unchanged = [
         f"WHEN {version} THEN array({', '.join(map(str, sorted(mask)))})"
@@ -82,7 +83,7 @@ def changes_with_end(layout: ColumnLayout, changes: str) -> str:
 
 
 def living(layout: ColumnLayout, changes: str) -> str:
-    """The same where nothing was deleted."""
+    """The same for changes without deletes."""
     columns = [f"false AS c{i}" if i == layout.ended else f"c{i}" for i in range(len(layout.target.columns))]
     return f"SELECT o, op, v, m, {', '.join(columns)} FROM {changes}"
 

@@ -446,7 +446,7 @@ def repeated_keys(target: Target, changes: str) -> str:
 
 
 def rows_counted(target: Target, counted: str, *, sweep_before: int) -> str:
-    """What is left of the MERGE of a table without a key when it has no rows."""
+    """The query for the rows that a MERGE inserts into an empty table without a key."""
     copies = "explode(sequence(1, CAST(n AS int))) AS copy"
     counts = f"SELECT *, total - lowest AS n FROM {counted} s WHERE o >= {sweep_before} AND total > lowest"
     return f"SELECT {_values(target, _NONE_MISSING)} FROM (SELECT *, {copies} FROM ({counts})) s"

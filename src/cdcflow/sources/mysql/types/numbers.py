@@ -230,7 +230,7 @@ def _select(column: ServerColumn) -> str:
 
 
 def _comparable(column: ServerColumn) -> str:
-    """In a comparison with a FLOAT itself, the server rounds the literal to six digits."""
+    """A FLOAT minus zero is a double: if the column itself is compared, the server rounds the literal to six digits."""
     if column.extra == TWO_DIGITS:
         return whole_year(column)
     return f"({quote_name(column.name)} - 0e0)" if column.type_code == TypeCode.FLOAT else as_is(column)
