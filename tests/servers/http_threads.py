@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import NamedTuple, Self
 
 
 class ThreadedServer:
@@ -26,3 +27,47 @@ class ThreadedServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
+
+
+class Posted(NamedTuple):
+    """A request: its path, and its body without compression."""
+
+    path: str
+    body: bytes
+
+
+class PostReceiver(ThreadedServer):
+    """Keeps the requests that it gets, in `got`. `answers` are its next status codes, 200 after them."""
+
+    def __init__(self) -> None:
+        self.got: list[Posted] = []
+        self.answers: list[int] = []
+        self._changed = threading.Condition()
+        super().__init__(_receiving(self))
+
+    def take(self, request: Posted) -> int:
+        """Keep a request, and return the status code of the answer."""
+        with self._changed:
+            self.got.append(request)
+            self._changed.notify_all()
+            return self.answers.pop(0) if self.answers else 200
+
+    def wait_for(self, wished: Callable[[], object]) -> None:
+        """Wait until this holds of the requests; it is checked after each of them."""
+        with self._changed:
+            assert self._changed.wait_for(wished, 60), self.got
+
+
+def _receiving(receiver: PostReceiver) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            self.send_response(receiver.take(Posted(self.path, body)))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler

@@ -455,7 +455,7 @@ class SinkContract:
 
     def test_partial_keys_of_another_key_are_refused(self, place: Place) -> None:
         """Rows that were logged under the old key cannot be named by the new one. The answer is an error: an empty list
-        would mean that there are none."""
+        would mean that no such row exists."""
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
         partial = {UNCHANGED: ["note"], OP: "u"}

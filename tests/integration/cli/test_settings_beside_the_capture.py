@@ -7,14 +7,13 @@ import http.client
 import json
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.http_threads import PostReceiver
 from tests.servers.postgres import PostgresServer
 from tests.support.daemon.running_shop import Shop, planned, said
 from tests.support.polling import wait_until
@@ -116,38 +115,14 @@ def test_http_is_opened_moved_refused_and_closed_while_running(here: Shop) -> No
     here.end()
 
 
-class Collector:
-    """Counts what is sent to it."""
-
-    def __init__(self) -> None:
-        self.got = threading.Event()
-        got = self.got
-
-        class Requests(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                got.set()
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-
-
 @pytest.fixture
-def collector() -> Iterator[Collector]:
-    made = Collector()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+def collector() -> Iterator[PostReceiver]:
+    with PostReceiver() as made:
+        yield made
 
 
 def test_retention_notifications_checks_and_opentelemetry_traces_begin_while_running(
-    here: Shop, collector: Collector
+    here: Shop, collector: PostReceiver
 ) -> None:
     """Each runs next to the capture, and none of them needs another process."""
     here.start()
@@ -155,7 +130,7 @@ def test_retention_notifications_checks_and_opentelemetry_traces_begin_while_run
     here.rest["log"]["retention"] = {"bytes": 1, "keep_for": [], "every": "100ms"}
     here.rest["service"] = {
         "notify": [{"on": ["stopped", "backfill_done"], "command": [sys.executable, "-c", script]}],
-        "traces": collector.url,
+        "traces": collector.uri,
         "freshness_every": "2s",
         "shadow_every": "10ms",
     }
@@ -165,7 +140,7 @@ def test_retention_notifications_checks_and_opentelemetry_traces_begin_while_run
     assert {how for name, how in found.items() if name != "service.traces"} == {"running"}
     said("apply", "--yes")
     here.database.execute("INSERT INTO orders VALUES (2)")
-    assert collector.got.wait(60)
+    collector.wait_for(lambda: collector.got)
     here.wait_until(lambda s: s["counts"]["shadow_checks"] > 0, "a row to be checked")
     here.wait_until(lambda _: bool(here.events("log expired")), "the oldest segment to go")
     here.end()

@@ -18,7 +18,14 @@ from tests.servers.gate import CUT, LOST, Answer, HttpGate, Request, TokenGate
 from tests.servers.postgres import PostgresServer
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
-from tests.support.tables.catalogs import TYPES, NamedTable, catalog_of, rows_of, sorted_rows
+from tests.support.tables.catalogs import (
+    TYPES,
+    NamedTable,
+    catalog_of,
+    check_next_merge_resumes,
+    rows_of,
+    sorted_rows,
+)
 from tests.support.tables.histories import Histories
 
 from cdcflow import local
@@ -87,14 +94,7 @@ def merge(log: HandLog, lake: Warehouse) -> MergeReport:
 @pytest.mark.spread(1)
 def test_next_process_resumes_where_the_first_ended(hand_log: HandLog, lake: Warehouse) -> None:
     """Position, rows, cuts and tags are the catalog's; nothing of them is in a file that the warehouse's folder has."""
-    hand_log.state(ORDERS)
-    hand_log.segment([(ORDERS, "c", {"id": n, "item": f"item {n}"}) for n in (1, 2, 3)])
-    assert merge(hand_log, lake).published
-    hand_log.segment([(ORDERS, "u", {"id": 1, "item": "pen"}), (ORDERS, "d", {"id": 2})])
-    assert merge(hand_log, lake).published
-    assert not merge(hand_log, lake).published
-    assert sorted_rows(lake, ORDERS, "id", "item") == [(1, "pen"), (3, "item 3")]
-    assert sorted_rows(lake, ORDERS, "id", "item", cut=1) == [(n, f"item {n}") for n in (1, 2, 3)]
+    check_next_merge_resumes(hand_log, ORDERS, lake)
     assert not (lake.folder / CATALOG).exists()
 
 

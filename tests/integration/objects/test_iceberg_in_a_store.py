@@ -19,7 +19,14 @@ from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 from tests.support.objects.store_proxy import StoreProxy, StoreRequest, gone_since
 from tests.support.objects.stored_lakes import look_after
-from tests.support.tables.catalogs import NamedTable, catalog_of, hadoop_of, rows_of, sorted_rows
+from tests.support.tables.catalogs import (
+    NamedTable,
+    catalog_of,
+    check_next_merge_resumes,
+    hadoop_of,
+    rows_of,
+    sorted_rows,
+)
 from tests.support.tables.histories import Histories
 
 from cdcflow import local
@@ -83,14 +90,7 @@ def merge(log: HandLog, lake: Warehouse, **more: Any) -> MergeReport:
 @pytest.mark.spread(2)
 def test_next_process_resumes_where_the_first_ended(hand_log: HandLog, lake: Warehouse) -> None:
     """Data, deletes, manifests and metadata are in the bucket; the position and the pointer are the catalog's."""
-    hand_log.state(ORDERS)
-    hand_log.segment([(ORDERS, "c", {"id": n, "item": f"item {n}"}) for n in (1, 2, 3)])
-    assert merge(hand_log, lake).published
-    hand_log.segment([(ORDERS, "u", {"id": 1, "item": "pen"}), (ORDERS, "d", {"id": 2})])
-    assert merge(hand_log, lake).published
-    assert not merge(hand_log, lake).published
-    assert sorted_rows(lake, ORDERS, "id", "item") == [(1, "pen"), (3, "item 3")]
-    assert sorted_rows(lake, ORDERS, "id", "item", cut=1) == [(n, f"item {n}") for n in (1, 2, 3)]
+    check_next_merge_resumes(hand_log, ORDERS, lake)
 
 
 @pytest.mark.parametrize(

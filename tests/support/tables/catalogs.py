@@ -14,6 +14,7 @@ from moto.server import ThreadedMotoServer
 from tests.servers.catalogs import HiveMetastore, RestCatalog
 from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 from tests.servers.postgres import PostgresServer
+from tests.support.log.hand_log import HandLog
 
 from cdcflow import local
 from cdcflow.demo.servers.processes import free_port
@@ -99,3 +100,16 @@ class NamedTable:
         folder = Path(self.warehouse.location_of(table_path(self.table)))
         if folder.exists():
             os.rename(folder, folder.with_name(f"{folder.name} before {to.name}"))
+
+
+def check_next_merge_resumes(log: HandLog, table: Table, warehouse: Warehouse) -> None:
+    """Merge two segments of an empty log, and nothing after them: each merge continues from the catalog, and the
+    rows as of each cut are right."""
+    log.state(table)
+    log.segment([(table, "c", {"id": n, "item": f"item {n}"}) for n in (1, 2, 3)])
+    assert local.merge(log.root, warehouse, table_format="iceberg").published
+    log.segment([(table, "u", {"id": 1, "item": "pen"}), (table, "d", {"id": 2})])
+    assert local.merge(log.root, warehouse, table_format="iceberg").published
+    assert not local.merge(log.root, warehouse, table_format="iceberg").published
+    assert sorted_rows(warehouse, table, "id", "item") == [(1, "pen"), (3, "item 3")]
+    assert sorted_rows(warehouse, table, "id", "item", cut=1) == [(n, f"item {n}") for n in (1, 2, 3)]

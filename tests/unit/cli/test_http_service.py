@@ -298,35 +298,42 @@ def test_silent_connections_keep_no_probe_out(server: HttpServer, said: str, num
         assert len(server._server.server_state.connections) <= CONNECTIONS_MAX + 1
 
 
-def test_probes_are_answered_while_others_wait_for_slow_answers() -> None:
-    """A dashboard that sends too many requests gets a 503, and health probes of the daemon still succeed."""
-    asked, let_go = threading.Semaphore(0), threading.Event()
+class SlowAnswers:
+    """A server that has begun; requests for `/slow` are answered once `let_go` is set."""
 
-    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self) -> None:
+        self._asked, self.let_go = threading.Semaphore(0), threading.Event()
+        self.server = HttpServer("127.0.0.1:0", dict, application=lambda names: self._serve)
+        self.server.start()
+
+    def ask(self, stack: contextlib.ExitStack) -> socket.socket:
+        """Send such a request, and return its connection once the server works on it."""
+        connection = stack.enter_context(socket.create_connection(("127.0.0.1", self.server.port), timeout=30))
+        connection.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert self._asked.acquire(timeout=30)
+        return connection
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/slow":
-            asked.release()
-            while not let_go.is_set():
+            self._asked.release()
+            while not self.let_go.is_set():
                 await asyncio.sleep(0.01)
         await Response("done", 200)(scope, receive, send)
 
-    made = HttpServer("127.0.0.1:0", dict, application=lambda names: slow)
-    made.start()
-    request = b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+def test_probes_are_answered_while_others_wait_for_slow_answers() -> None:
+    """A dashboard that sends too many requests gets a 503, and health probes of the daemon still succeed."""
+    slow = SlowAnswers()
     try:
         with contextlib.ExitStack() as stack:
-            waiting = [
-                stack.enter_context(socket.create_connection(("127.0.0.1", made.port))) for _ in range(REQUESTS_MAX)
-            ]
-            for connection in waiting:
-                connection.sendall(request)
-                assert asked.acquire(timeout=30)
-            assert [ask(made, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 503]
-            let_go.set()
+            waiting = [slow.ask(stack) for _ in range(REQUESTS_MAX)]
+            assert [ask(slow.server, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 503]
+            slow.let_go.set()
             assert all(connection.recv(100).startswith(b"HTTP/1.1 200") for connection in waiting)
-        assert ask(made, "/metrics")[0] == 200
+        assert ask(slow.server, "/metrics")[0] == 200
     finally:
-        let_go.set()
-        made.close()
+        slow.let_go.set()
+        slow.server.close()
 
 
 # ── one server after another ────────────────────────────────────────────────────────────────────────────────
@@ -356,23 +363,13 @@ def test_server_with_other_settings_inherits_the_port(host: str, monkeypatch: py
 
 def test_replaced_server_answers_earlier_requests() -> None:
     """The request that replaces it is itself one: on a busy machine its answer took longer than a second."""
-    asked, let_go = threading.Event(), threading.Event()
-
-    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
-        asked.set()
-        while not let_go.is_set():
-            await asyncio.sleep(0.01)
-        await Response("done", 200)(scope, receive, send)
-
-    made = HttpServer("127.0.0.1:0", dict, application=lambda names: slow)
-    made.start()
-    serving = _HttpServing(made, lambda: None, lambda: None)
-    with socket.create_connection(("127.0.0.1", made.port), timeout=30) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        assert asked.wait(30)
+    slow = SlowAnswers()
+    serving = _HttpServing(slow.server, lambda: None, lambda: None)
+    with contextlib.ExitStack() as stack:
+        connection = slow.ask(stack)
         serving.end(wait=False)
         time.sleep(1.5)  # more than a daemon that ends gives to its requests
-        let_go.set()
+        slow.let_go.set()
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.http_threads import PostReceiver
 
 from cdcflow.config import Config, Notify, load
 from cdcflow.daemon.interfaces.notices import Noticing, of_the_end
@@ -87,51 +87,26 @@ def test_end_is_notified_with_its_reason_and_what_to_do() -> None:
     assert of_the_end(None).text == "the capture was stopped by a command"
 
 
-class Hook:
-    """A server that keeps the requests it gets. `answers` are its next status codes, 200 after them."""
+class Hook(PostReceiver):
+    """A receiver of notifications."""
 
-    def __init__(self) -> None:
-        self.got: list[tuple[str, dict[str, Any]]] = []
-        self.answers: list[int] = []
-        self.changed = threading.Condition()
-        hook = self
-
-        class Requests(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                code = hook.answers.pop(0) if hook.answers else 200
-                with hook.changed:
-                    hook.got.append((self.path, body))
-                    hook.changed.notify_all()
-                self.send_response(code)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-
-    def wait_for(self, wished: Callable[[], object]) -> None:
-        with self.changed:
-            assert self.changed.wait_for(wished, WAIT_S), self.got
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(request.body) for request in self.got]
 
     def events(self) -> list[str]:
-        return [body["event"] for _, body in self.got]
+        return [body["event"] for body in self.bodies]
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    made = Hook()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with Hook() as made:
+        yield made
 
 
 def test_webhook_gets_the_events_of_its_settings(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     """By POST, as JSON, at a URL that is a secret."""
-    monkeypatch.setenv("HOOK", f"{hook.url}/{CANARY}")
+    monkeypatch.setenv("HOOK", f"{hook.uri}/{CANARY}")
     told: list[object] = []
     now = status()
     receiver = Notify(on=("lag", "stopped"), webhook="${env:HOOK}")
@@ -139,8 +114,8 @@ def test_webhook_gets_the_events_of_its_settings(hook: Hook, monkeypatch: pytest
         now = status(lag_seconds=400.0, source={"safe_wal_bytes": "1"}, retained_bytes=99)
         hook.wait_for(lambda: "lag" in hook.events())
     hook.wait_for(lambda: "stopped" in hook.events())
-    path, first = hook.got[0]
-    assert path == f"/{CANARY}"
+    first = hook.bodies[0]
+    assert hook.got[0].path == f"/{CANARY}"
     assert (first["event"], first["active"], first["lag_seconds"]) == ("lag", True, 400.0)
     assert hook.events() == ["lag", "stopped"], "headroom was not asked for"
     assert told == []
@@ -163,14 +138,14 @@ def test_failed_delivery_to_a_receiver_is_tried_again(hook: Hook) -> None:
     hook.answers = [500, 503]
     now = status(lag_seconds=400.0)
     with notifying(
-        [Notify(on=("lag",), webhook=hook.url)], lambda: now, lambda *_: None, look_every_s=0.01, pauses_s=(0.01, 0.01)
+        [Notify(on=("lag",), webhook=hook.uri)], lambda: now, lambda *_: None, look_every_s=0.01, pauses_s=(0.01, 0.01)
     ):
         hook.wait_for(lambda: len(hook.got) == 3)
 
 
 def test_unreachable_receiver_is_abandoned_without_its_url(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event goes to a log that many may read; and the other receiver is not delayed."""
-    monkeypatch.setenv("HOOK", f"{hook.url}/{CANARY}")
+    monkeypatch.setenv("HOOK", f"{hook.uri}/{CANARY}")
     hook.answers = [500] * 20
     told: list[tuple[str, Mapping[str, object]]] = []
     given_up = threading.Event()
@@ -190,23 +165,23 @@ def test_unreachable_receiver_is_abandoned_without_its_url(hook: Hook, monkeypat
         "it cannot be run: No such file or directory",
     }
     assert CANARY not in repr(told)
-    assert hook.url not in repr(told)
+    assert hook.uri not in repr(told)
 
 
 def test_receivers_are_added_and_removed_while_the_capture_runs(hook: Hook) -> None:
     """A receiver that stays is not notified again of a known problem; one that was removed is not notified of the
     end."""
     late = status(lag_seconds=400.0, tables={"public.a": {"state": "done", "generation": 1, "rows": 7}})
-    stays, goes = (Notify(on=("lag", "stopped"), webhook=f"{hook.url}/{name}") for name in "sg")
+    stays, goes = (Notify(on=("lag", "stopped"), webhook=f"{hook.uri}/{name}") for name in "sg")
     notifier = Notifier(lambda: late, lambda *_: None, look_every_s=0.01)
     notifier.use([stays, goes], {})
     hook.wait_for(lambda: len(hook.got) == 2)
-    comes = Notify(on=("lag", "backfill_done", "stopped"), webhook=f"{hook.url}/c")
+    comes = Notify(on=("lag", "backfill_done", "stopped"), webhook=f"{hook.uri}/c")
     notifier.use([comes, stays], late["tables"])
     hook.wait_for(lambda: len(hook.got) == 3)
     notifier.end(None)
     hook.wait_for(lambda: len(hook.got) == 5)
-    assert sorted((path, body["event"]) for path, body in hook.got) == [
+    assert sorted((request.path, body["event"]) for request, body in zip(hook.got, hook.bodies, strict=True)) == [
         ("/c", "lag"),
         ("/c", "stopped"),
         ("/g", "lag"),
@@ -224,7 +199,7 @@ def test_daemon_that_ends_permanently_reports_why(hook: Hook, tmp_path: Path) ->
         {
             "source": {"kind": "postgres", "url": "postgresql://nobody@127.0.0.1:1/none"},
             "log": {"path": str(tmp_path)},
-            "service": {"notify": [{"on": ["stopped"], "webhook": hook.url}]},
+            "service": {"notify": [{"on": ["stopped"], "webhook": hook.uri}]},
         }
     )
 
@@ -247,7 +222,7 @@ def test_daemon_that_ends_permanently_reports_why(hook: Hook, tmp_path: Path) ->
     with pytest.raises(HistoryLost):
         daemon.run(config, given, lambda *_: None, serve=False)
     hook.wait_for(lambda: hook.events() == ["stopped"])
-    assert hook.got[0][1]["reason"] == "slot gone"
+    assert hook.bodies[0]["reason"] == "slot gone"
     halted = state_files.of_halt(tmp_path)
     assert halted is not None
     assert (halted["kind"], halted["remedy"]) == ("HistoryLost", "run it again")

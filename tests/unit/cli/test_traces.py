@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.servers.http_threads import PostReceiver
 from tests.support.capture.small_source import ORDERS, Small, committed
 
 from cdcflow.capture import attempt as attempts
@@ -72,45 +71,21 @@ def test_each_cut_and_each_window_is_a_span() -> None:
     }
 
 
-class Collector:
-    """A receiver of OTLP over HTTP on a free port."""
+class Collector(PostReceiver):
+    """A receiver of OTLP over HTTP."""
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.paths: set[str] = set()
-        self.changed = threading.Condition()
-        collector = self
-
-        class Requests(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                import gzip
-
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding") == "gzip":
-                    body = gzip.decompress(body)
-                found = ExportTraceServiceRequest.FromString(body)
-                with collector.changed:
-                    collector.paths.add(self.path)
-                    for of in found.resource_spans:
-                        collector.names += [span.name for scope in of.scope_spans for span in scope.spans]
-                    collector.changed.notify_all()
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+    @property
+    def names(self) -> list[str]:
+        """Those of all spans so far."""
+        found = [ExportTraceServiceRequest.FromString(request.body) for request in self.got]
+        scopes = [scope for sent in found for of in sent.resource_spans for scope in of.scope_spans]
+        return [span.name for scope in scopes for span in scope.spans]
 
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    made = Collector()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with Collector() as made:
+        yield made
 
 
 def settings_with(collector: Collector, folder: Path) -> Any:
@@ -120,7 +95,7 @@ def settings_with(collector: Collector, folder: Path) -> Any:
         {
             "source": {"kind": "postgres", "url": "postgresql://nobody@127.0.0.1:1/none"},
             "log": {"path": str(folder)},
-            "service": {"traces": collector.url},
+            "service": {"traces": collector.uri},
         }
     )
 
@@ -130,7 +105,7 @@ def test_spans_reach_a_collector(collector: Collector, tmp_path: Path) -> None:
     from cdcflow.daemon.merge_process import send_spans
     from cdcflow.tables.job.reports import MergeReport
 
-    traces = Traces(collector.url, lambda *_: None)
+    traces = Traces(collector.uri, lambda *_: None)
     captured(traces)
     traces.close()
     merged = send_spans(settings_with(collector, tmp_path), lambda: MergeReport(7, 99, True, 0.1, ()))
@@ -141,10 +116,9 @@ def test_spans_reach_a_collector(collector: Collector, tmp_path: Path) -> None:
 
     with pytest.raises(SinkUnavailable):
         send_spans(settings_with(collector, tmp_path), fails)()
-    with collector.changed:
-        assert collector.changed.wait_for(lambda: collector.names.count("merge") == 2, WAIT_S), collector.names
+    collector.wait_for(lambda: collector.names.count("merge") == 2)
     assert {"cut", "window", "merge"} == set(collector.names)
-    assert collector.paths == {"/v1/traces"}
+    assert {request.path for request in collector.got} == {"/v1/traces"}
 
 
 def test_unreachable_collector_is_reported_once_and_without_its_address() -> None:
