@@ -26,6 +26,7 @@ from cdcflow.model.table import OFFSET, OP, UNCHANGED
 
 GROUP_ROWS_MAX = 128 << 10
 WRITTEN_BYTES = 1 << 20  # per write: each write waits for the interpreter
+THREADED_ROWS = 16 << 10  # below this, handing columns to threads takes longer than reading them
 SAMPLE_ROWS = 1 << 10
 SAMPLE_REPEATS = 4  # a text column gets a dictionary if its values occur this often in the sample
 

@@ -23,7 +23,7 @@ from cdcflow.errors import HistoryLost, InvariantViolated
 from cdcflow.log.files import attached
 from cdcflow.log.files.extents import TRIES_MAX, Extent, extent_records, extents_of, retry_read
 from cdcflow.log.files.layout import Bounds, Layout, LogFile
-from cdcflow.log.files.parquet import columns_of
+from cdcflow.log.files.parquet import THREADED_ROWS, columns_of
 from cdcflow.log.format.framing import FrameKind
 from cdcflow.log.format.journal import AttachedFile, AttachedSpool, Owners
 from cdcflow.log.format.rows import ShapeEntry, ShapeRows
@@ -145,7 +145,6 @@ def read_transactions(path: LogLocation, from_offset: int = 1, to_offset: int | 
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-THREADED_ROWS = 16 << 10  # below this, handing columns to threads takes longer than reading them
 _NO_OFFSET = 1 << 62
 _Step = tuple[int, LogRows | None, pa.Table | None]
 

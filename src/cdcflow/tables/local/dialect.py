@@ -100,9 +100,10 @@ def _hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute("SET enable_progress_bar = false").fetchall()
 
 
+@functools.lru_cache(maxsize=256)
 def duckdb_sql(spark_sql: str, given: str = "") -> str:
     """Translate one statement of Spark's to DuckDB's. `given`: the view that replaces `{}`, except inside names and
-    texts: a source's default may be `{}`."""
+    texts: a source's default may be `{}`. Most statements of a merge are those of the merge before."""
     kept: list[str] = []
 
     def keep(found: re.Match[str]) -> str:

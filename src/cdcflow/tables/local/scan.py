@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from cdcflow.log.files.parquet import THREADED_ROWS
 from cdcflow.model.table import MISSING
 from cdcflow.tables.folders import Span
 from cdcflow.tables.job.failures import reading
@@ -153,6 +154,8 @@ class ScannedFile:
         def among(first: int) -> pa.Table:
             return found.slice(first, SLICE_ROWS).filter(lives.slice(first, SLICE_ROWS))
 
+        if group.rows <= SLICE_ROWS:
+            return [among(0)]
         return list(threads.map(among, range(0, group.rows, SLICE_ROWS)))
 
     def _read(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> pa.Table:
@@ -161,7 +164,8 @@ class ScannedFile:
         with reading(self._place):
             if self._fetch is not None:
                 self._fetch([span for group in groups for span in self._spans(group, own)])
-            return self._file.read_row_groups([g.number for g in groups], columns=own)
+            is_large = sum(g.rows for g in groups) > THREADED_ROWS
+            return self._file.read_row_groups([g.number for g in groups], columns=own, use_threads=is_large)
 
     def _fetch_groups(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[RowGroup]:
         """Yield row groups, for each of which `_read` is called next; the parts of several are requested together."""
