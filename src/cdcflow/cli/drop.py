@@ -35,8 +35,8 @@ def drop(
     name = wiring.log_reader(settings).name
     if not yes:
         typer.confirm(
-            f"End the pipeline of the log {name}? This removes what cdcflow created for it at {settings.database.url}, "
-            f"and no capture can continue from its position",
+            f"End the pipeline of the log {name}? This removes what cdcflow created for it at"
+            f" {wiring.addresses(settings)['source']}, and no capture can continue from its position",
             abort=True,
             err=True,
         )

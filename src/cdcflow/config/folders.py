@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Serve
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
 from cdcflow.config.publish import Publish, PublishKafka
 from cdcflow.config.references import is_reference
-from cdcflow.config.sources import MySQL, Postgres
+from cdcflow.config.sources import MySQL, Postgres, SourceSettings
 from cdcflow.config.whole import Config, Merge, Service
 
 _PATHS = (
@@ -29,6 +31,8 @@ def rebase(config: Config, folder: Path) -> Config:
         tls = source.tls.model_copy(update={"ca": _below(folder, source.tls.ca)})
         key = _below(folder, source.server_public_key)
         source = source.model_copy(update={"tls": tls, "server_public_key": key})
+    if isinstance(source, SourceSettings) and not isinstance(source, Postgres | MySQL):
+        source = _with_paths(source, folder)
     return config.model_copy(
         update={
             "source": source,
@@ -39,6 +43,23 @@ def rebase(config: Config, folder: Path) -> Config:
             "publish": None if config.publish is None else Publish(kafka=_rebased_topics(config.publish.kafka, folder)),
         }
     )
+
+
+def _with_paths(value: Any, folder: Path) -> Any:  # Any: a value in the settings of a plug-in
+    """A plug-in's settings with every path in them, and every reference to a file, resolved."""
+    match value:
+        case Settings():
+            return value.model_copy(update={name: _with_paths(inner, folder) for name, inner in value})
+        case Path():
+            return _below(folder, value)
+        case str():
+            return _reference_below(folder, value) if is_reference(value) else value
+        case tuple():
+            return tuple(_with_paths(inner, folder) for inner in value)
+        case dict():
+            return {name: _with_paths(inner, folder) for name, inner in value.items()}
+        case _:
+            return value
 
 
 def _rebased_merge(merge: Merge, folder: Path) -> Merge:

@@ -10,17 +10,27 @@ import typing
 from pathlib import Path
 
 from cdcflow.config.base import Settings
+from cdcflow.config.plugins import SOURCE_KIND
 from cdcflow.config.setting_paths import SettingMarks, SettingPath, dotted_name, location
 from cdcflow.config.sources import PATTERN, MySQL, Postgres
 from cdcflow.config.whole import Config
 
 
-def mistake(path: Path, marks: SettingMarks, tagged: SettingPath, kind: str, message: str, given: object) -> str:
+def mistake(
+    path: Path,
+    marks: SettingMarks,
+    tagged: SettingPath,
+    kind: str,
+    message: str,
+    given: object,
+    plugged: type[Settings] | None = None,
+) -> str:
     """One mistake as one line, at the nearest setting that is in the file. `given` is repeated only if it is a pattern
-    of tables: anything else may be a secret in the wrong place."""
-    setting, source = _without_tag(tagged)
-    if kind == "union_tag_invalid":
-        setting, message = (*setting, "kind"), f"must be {_one_of(list(_KINDS))}"
+    of tables: anything else may be a secret in the wrong place. `plugged`: the settings of the file's source, if a
+    plug-in brings them."""
+    setting, source = (tagged, plugged) if plugged is not None else _without_tag(tagged)
+    if kind == SOURCE_KIND:
+        setting = (*setting, "kind")
     elif kind == "union_tag_not_found":
         setting, kind = (*setting, "kind"), "missing"
     found = next((marks[setting[:n]] for n in range(len(setting), 0, -1) if setting[:n] in marks), None)
@@ -61,10 +71,6 @@ def _without_tag(setting: SettingPath) -> tuple[SettingPath, type[Settings]]:
     if len(setting) > 1 and setting[0] == "source" and setting[1] in _KINDS:
         return ("source", *setting[2:]), _KINDS[str(setting[1])]
     return setting, Postgres
-
-
-def _one_of(names: list[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names[:-1]) + f" or '{names[-1]}'"
 
 
 def _nearest(setting: SettingPath, source: type[Settings]) -> str:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from cdcflow.config.folders import rebase
 from cdcflow.config.mistakes import mistake
+from cdcflow.config.plugins import settings_if_plugged
 from cdcflow.config.setting_paths import SettingMarks, compose_file, location, note_marks
 from cdcflow.config.whole import Config
 from cdcflow.errors import ConfigurationError
@@ -24,10 +25,15 @@ def load(path: Path | str) -> Config:
     node = compose_file(path)
     marks: SettingMarks = {}
     note_marks(path, node, (), marks)
+    document: object = None
     try:
-        config = Config.model_validate(yaml.SafeLoader("").construct_document(node))
+        document = yaml.SafeLoader("").construct_document(node)
+        config = Config.model_validate(document)
     except ValidationError as error:
-        lines = [mistake(path, marks, tuple(e["loc"]), e["type"], e["msg"], e["input"]) for e in error.errors()]
+        plugged = settings_if_plugged(document)
+        lines = [
+            mistake(path, marks, tuple(e["loc"]), e["type"], e["msg"], e["input"], plugged) for e in error.errors()
+        ]
         raise ConfigurationError("\n".join(lines)) from None
     except yaml.constructor.ConstructorError as error:
         raise ConfigurationError(

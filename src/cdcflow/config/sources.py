@@ -52,26 +52,21 @@ def one_table(name: str) -> str:
     return name
 
 
-class _Database(Settings):
-    """The settings that all databases have."""
+class SourceSettings(Settings):
+    """The settings that all sources have, also those of plug-ins."""
 
-    password: SecretReference = None
-    """A reference to the password ([secrets](settings.md#secrets))."""
-    columns: dict[str, str] = Field(default_factory=dict)
-    """The policy for values of one column, such as `{public.orders.due: clamp}`: PostgreSQL's `special_values` and
-    `unconstrained_numeric`, MySQL's and MariaDB's `zero_dates` and `bad_text`."""
+    kind: str
+    """The kind of the source: one of cdcflow's, or an installed plug-in's."""
+    tables: tuple[str, ...] = ("*.*",)
+    """Patterns of `schema.table`; `*` matches any characters, `?` one, a leading `!` excludes tables, `"…"` around a
+    part takes it literally. Default: `["*.*"]`."""
     heartbeat: Seconds = 10.0
     """How often a mark is written to the source's log, so that its position and
     [commit clock](log-reference.md#the-order) advance while nothing else happens. On MySQL and MariaDB with
     `fence: read-only` the daemon queries the server's time instead."""
-    control_table: str | None = None
-    """A table in the source whose rows are commands for the daemon, which reads it every `source.heartbeat`
-    ([control.md](control.md#commands-by-sql))."""
-    spool_bytes_max: Bytes = 4 << 20
-    """A transaction above this size goes to disk while it arrives."""
     backfill: Backfill = Backfill()
 
-    @field_validator("tables", check_fields=False)
+    @field_validator("tables")
     @classmethod
     def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
@@ -83,6 +78,21 @@ class _Database(Settings):
         if all(pattern.startswith("!") for pattern in patterns):
             raise ValueError("selects no table; name at least one pattern without !")
         return patterns
+
+
+class _Database(SourceSettings):
+    """The settings that all databases have."""
+
+    password: SecretReference = None
+    """A reference to the password ([secrets](settings.md#secrets))."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """The policy for values of one column, such as `{public.orders.due: clamp}`: PostgreSQL's `special_values` and
+    `unconstrained_numeric`, MySQL's and MariaDB's `zero_dates` and `bad_text`."""
+    control_table: str | None = None
+    """A table in the source whose rows are commands for the daemon, which reads it every `source.heartbeat`
+    ([control.md](control.md#commands-by-sql))."""
+    spool_bytes_max: Bytes = 4 << 20
+    """A transaction above this size goes to disk while it arrives."""
 
     @field_validator("control_table")
     @classmethod

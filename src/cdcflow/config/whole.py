@@ -6,18 +6,26 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from cdcflow.config.access import AccessToken, check_tokens
 from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.collections import Push, Serve
 from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog, StoreAccess
 from cdcflow.config.notify import Notify
+from cdcflow.config.plugins import OWN_KINDS, plugged_settings
 from cdcflow.config.publish import Publish
 from cdcflow.config.references import is_reference
-from cdcflow.config.sources import MySQL, Postgres
+from cdcflow.config.sources import MySQL, Postgres, SourceSettings
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.file_layout import PartitionField, SortColumn, check_order, check_partitions
@@ -285,10 +293,13 @@ class Service(Settings):
         raise ValueError("must be host:port, such as 127.0.0.1:8079")
 
 
+_OWN_SOURCES: TypeAdapter[Any] = TypeAdapter(Annotated[Postgres | MySQL | Push, Field(discriminator="kind")])
+
+
 class Config(Settings):
     """The whole of `cdcflow.yaml`. With `serve` the log is written by `cdcflow serve`, and `source` must not be set."""
 
-    source: Annotated[Postgres | MySQL | Push, Field(discriminator="kind")]
+    source: SerializeAsAny[Postgres | MySQL | Push | SourceSettings]
     log: FileLog | KafkaLog
     merge: Merge = Merge()
     publish: Publish | None = None
@@ -296,8 +307,8 @@ class Config(Settings):
     serve: Serve | None = None
 
     @property
-    def database(self) -> Postgres | MySQL:
-        """The database that changes are captured from.
+    def database(self) -> SourceSettings:
+        """The source that changes are captured from: a database, or what a plug-in reads.
 
         Raises:
             ConfigurationError: these settings have collections instead.
@@ -320,6 +331,17 @@ class Config(Settings):
                 " separate log"
             )
         return {**given, "source": {"kind": "push"}}
+
+    @field_validator("source", mode="wrap")
+    @classmethod
+    def _of_its_kind(cls, source: object, checked: ValidatorFunctionWrapHandler) -> object:
+        """By the settings model of its kind. A plug-in is imported only if its kind is named here."""
+        if isinstance(source, SourceSettings | Push):
+            return source
+        kind = source.get("kind") if isinstance(source, dict) else None
+        if not isinstance(kind, str) or kind in OWN_KINDS or kind == "push":
+            return _OWN_SOURCES.validate_python(source)
+        return plugged_settings(kind).model_validate(source)
 
     @model_validator(mode="after")
     def _written_by_serve(self) -> Self:

@@ -249,7 +249,8 @@ class ControlTableComponent:
 
     def made_of(self, config: Config) -> object:
         # The settings for reading tables do not affect where the control table is.
-        return config.database.control_table and config.database.model_copy(update={"backfill": None, "tables": ()})
+        is_set = getattr(config.database, "control_table", None)  # sources of plug-ins have none
+        return is_set and config.database.model_copy(update={"backfill": None, "tables": ()})
 
     def prepare(self, config: Config) -> Running | None:
         table = wiring.control_table(config)

@@ -7,12 +7,13 @@ are in `cdcflow.capture.ports` and `cdcflow.log`; nothing in cdcflow imports thi
 
 import sys
 
-from cdcflow.capture.ports import chunks, comparison, control, findings, log, part_readers, source, stream
+from cdcflow.capture.ports import chunks, comparison, control, findings, log, part_readers, plugin, source, stream
 from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.comparison import ChunkSums, Comparable, Comparison, DigestSource, NoText
 from cdcflow.capture.ports.control import ControlRow, ControlTable
 from cdcflow.capture.ports.findings import Dropped, Finding, Remedy
 from cdcflow.capture.ports.log import Log, Numbered, OpenSpool, ShapeKeeping, Spool
+from cdcflow.capture.ports.plugin import SourcePlugin
 from cdcflow.capture.ports.source import (
     Covering,
     Described,
@@ -31,12 +32,18 @@ from cdcflow.capture.ports.source import (
     TransactionsBack,
 )
 from cdcflow.capture.ports.stream import Stream, StreamEvent
+from cdcflow.config.plugins import PORTS_OLDEST, PORTS_VERSION
+from cdcflow.config.sources import SourceSettings
 from cdcflow.log import tier, workers
 from cdcflow.log.read import log_reader
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.tier import OpenTier, Tier
 
 __all__ = [
+    "PORTS_VERSION",
+    "PORTS_OLDEST",
+    "SourcePlugin",
+    "SourceSettings",
     "Finding",
     "Dropped",
     "Remedy",
@@ -82,6 +89,7 @@ for _name, _module in {
     "findings": findings,
     "log": log,
     "reader": log_reader,
+    "plugin": plugin,
     "readers": part_readers,
     "source": source,
     "stream": stream,

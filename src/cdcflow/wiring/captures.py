@@ -21,7 +21,7 @@ from cdcflow.capture.ports.source import Source
 from cdcflow.capture.settings import CaptureSettings, OwnedLog
 from cdcflow.capture.shadow import Shadow
 from cdcflow.capture.spans import OnSpan
-from cdcflow.config import Config, FileLog, KafkaLog, Postgres, secret
+from cdcflow.config import Config, FileLog, KafkaLog, MySQL, Postgres, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files import notes
 from cdcflow.log.maintenance import state_files
@@ -29,6 +29,7 @@ from cdcflow.model.position import SourceIdentity
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.wiring.logs import log_layout, log_reader, newest_checkpoint, open_log, topics
+from cdcflow.wiring.plugged import plugin_of
 
 if TYPE_CHECKING:
     from cdcflow.publish.publisher import Publisher
@@ -42,6 +43,8 @@ READERS_TIME = 5
 def open_source(config: Config, readers: Readers | None = None) -> Source:
     """The configured source, whose chunks `readers` read. Connects at the first query."""
     settings = config.database
+    if not isinstance(settings, Postgres | MySQL):
+        return plugin_of(settings).open(settings)
 
     def password() -> str | None:
         return secret(settings.password)
@@ -57,7 +60,7 @@ def open_source(config: Config, readers: Readers | None = None) -> Source:
 def control_table(config: Config) -> ControlTable | None:
     """The configured control table in the source, or None. Connects at the first query."""
     settings = config.database
-    if settings.control_table is None:
+    if not isinstance(settings, Postgres | MySQL) or settings.control_table is None:
         return None
     if isinstance(settings, Postgres):
         from cdcflow.sources.postgres import control as in_postgres
@@ -162,11 +165,14 @@ def addresses(config: Config) -> dict[str, str]:
 
 
 def _address_of(config: Config) -> str:
-    if isinstance(config.database, Postgres):
-        return Address.parse(config.database.url).parts
+    settings = config.database
+    if isinstance(settings, Postgres):
+        return Address.parse(settings.url).parts
+    if not isinstance(settings, MySQL):
+        return plugin_of(settings).address(settings)
     from cdcflow.sources.mysql.connection import Address as MySQLAddress
 
-    return MySQLAddress.parse(config.database.url).parts
+    return MySQLAddress.parse(settings.url).parts
 
 
 def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:

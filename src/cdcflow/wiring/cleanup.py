@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import unquote, urlsplit
 
 from cdcflow.capture.ports.findings import Dropped
-from cdcflow.config import Config, FileLog, KafkaLog, Postgres
+from cdcflow.config import Config, FileLog, KafkaLog, MySQL, Postgres
 from cdcflow.errors import ConfigurationError
 from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_id, log_reader
+from cdcflow.wiring.plugged import plugin_of
 
 
 def drop(config: Config) -> Sequence[Dropped]:
@@ -34,7 +35,13 @@ def drop(config: Config) -> Sequence[Dropped]:
 
 def leftovers(config: Config) -> list[tuple[str, str]]:
     """What `drop` does not remove, and how to remove each."""
-    return [*_of_log(config.log), *_of_tables(config), *_of_control(config), *_of_role(config)]
+    settings = config.database
+    of_source: Iterable[tuple[str, str]]
+    if isinstance(settings, Postgres | MySQL):
+        of_source = (*_of_control(settings), *_of_role(settings))
+    else:
+        of_source = plugin_of(settings).leftovers(settings)
+    return [*_of_log(config.log), *_of_tables(config), *of_source]
 
 
 def _of_log(log: FileLog | KafkaLog) -> Iterator[tuple[str, str]]:
@@ -65,17 +72,17 @@ def _of_tables(config: Config) -> Iterator[tuple[str, str]]:
         yield f"published topics {kafka.topic_prefix}.*", f"{server} --delete --topic '{kafka.topic_prefix}[.].*'"
 
 
-def _of_control(config: Config) -> Iterator[tuple[str, str]]:
-    table = config.database.control_table
+def _of_control(settings: Postgres | MySQL) -> Iterator[tuple[str, str]]:
+    table = settings.control_table
     if table is not None:
         yield f"control table {table}", f"if nothing else uses it, run DROP TABLE {table};"
 
 
-def _of_role(config: Config) -> Iterator[tuple[str, str]]:
-    user = unquote(urlsplit(config.database.url).username or "")
+def _of_role(settings: Postgres | MySQL) -> Iterator[tuple[str, str]]:
+    user = unquote(urlsplit(settings.url).username or "")
     if not user:
         return
-    if isinstance(config.database, Postgres):
+    if isinstance(settings, Postgres):
         name = '"' + user.replace('"', '""') + '"'
         # DROP OWNED alone would drop the tables that the role owns.
         sql = f"REASSIGN OWNED BY {name} TO CURRENT_USER; DROP OWNED BY {name}; DROP ROLE {name};"

@@ -9,6 +9,7 @@ from functools import partial
 from cdcflow.capture.ports.part_readers import PartReader, Readers
 from cdcflow.config import Config, FileLog, MySQL, Postgres, secret
 from cdcflow.errors import ConfigurationError
+from cdcflow.wiring.plugged import lacking
 
 
 @contextlib.contextmanager
@@ -26,9 +27,11 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
             remedy="run the same command without --on",
             runbook="settings",
         )
+    settings = config.database
+    if not isinstance(settings, Postgres | MySQL):
+        raise lacking(settings, "is not read by executors", "run the same command without --on")
     from cdcflow.spark.executors.tasks import executors  # a daemon never uses it
 
-    settings = config.database
     folder = config.log.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     # The current password is sent along: executors have neither this machine's environment nor its files.

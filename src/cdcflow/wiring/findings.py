@@ -77,7 +77,8 @@ def _control_findings(config: Config) -> list[Finding]:
         return [Finding("error", "source.control_table", str(error).split("\n")[0], error.remedy)]
     finally:
         table.close()
-    return [Finding("ok", "source.control_table", f"{config.database.control_table} can be read and updated")]
+    name = getattr(config.database, "control_table", None)
+    return [Finding("ok", "source.control_table", f"{name} can be read and updated")]
 
 
 def _log_findings(config: Config) -> list[Finding]:

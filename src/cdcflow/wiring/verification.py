@@ -12,6 +12,7 @@ from cdcflow.config import Config
 from cdcflow.errors import ConfigurationError
 from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_reader, sealed_layout
+from cdcflow.wiring.plugged import lacking
 from cdcflow.wiring.warehouses import is_merged_here, policies, warehouse
 
 if TYPE_CHECKING:
@@ -58,7 +59,11 @@ def run_verification(
         )
     source = open_source(config)
     if not isinstance(source, Comparable):
-        raise ConfigurationError("this source cannot be compared", runbook="verify")
+        raise lacking(
+            config.database,
+            "cannot be compared with its log and tables",
+            "compare by other means; `cdcflow log check` checks the log itself",
+        )
     place = warehouse(config)
     chosen = format_for(place, config.merge.format)
     layout = sealed_layout(config)

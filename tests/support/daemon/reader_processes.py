@@ -16,7 +16,7 @@ from tests.support.daemon.bank import Branch
 from tests.support.kill.chunk_reader import begin
 
 from cdcflow import wiring
-from cdcflow.config import load, secret
+from cdcflow.config import MySQL, Postgres, load, secret
 from cdcflow.log.read.reader import list_segments
 from cdcflow.spark.executors.readers import Processes
 from cdcflow.wiring.executors import _part_reader
@@ -31,6 +31,7 @@ def reading(
     """Processes for a bank, and what starts one of them; all that were started are ended. `away`: they do not see the
     log's folder."""
     settings = load(bank.config_path).database
+    assert isinstance(settings, Postgres | MySQL)
     opened = partial(_part_reader, settings, secret(settings.password))
     started: list[subprocess.Popen[bytes]] = []
     bank.log.mkdir(exist_ok=True)

@@ -27,7 +27,7 @@ from cdcflow.capture.requests import Arguments
 from cdcflow.cli import backfill as backfill_module
 from cdcflow.cli import failure, output
 from cdcflow.cli.app import app
-from cdcflow.config import load
+from cdcflow.config import MySQL, Postgres, load
 from cdcflow.daemon.daemon import answering
 from cdcflow.daemon.events import ERRORS, WARNINGS, event_lines, leave_interrupts_out, send_structlog_to
 from cdcflow.daemon.interfaces.control_socket import ControlServer
@@ -93,6 +93,7 @@ def test_written_settings_are_valid_without_edits(tmp_path: Path, kind: str | No
     result = runner.invoke(app, ["init", str(path), *(["--kind", kind] if kind else [])])
     assert result.output == f"wrote {path}; set source.url and source.tables in it, then run `cdcflow doctor`\n"
     config = load(path)
+    assert isinstance(config.database, Postgres | MySQL)
     assert config.source.kind == (kind or "postgres")
     assert config.database.tables == (("public.*",) if config.source.kind == "postgres" else ("mydatabase.*",))
     assert config.database.url.startswith(f"{'postgresql' if config.source.kind == 'postgres' else kind}://")
@@ -108,6 +109,7 @@ def test_every_commented_setting_of_the_template_is_valid_too(tmp_path: Path, ki
     path.write_text("\n".join(x.replace("# ", "", 1) if x.lstrip().startswith("# ") else x for x in lines[3:]))
     config = load(path)
     assert config.service.listen == "127.0.0.1:8079"
+    assert isinstance(config.database, Postgres | MySQL)
     assert config.database.backfill.rows_per_second_max == 50_000
     assert config.database.password is not None
     assert [t[0] for t in config.database.tables[1:]] == ["!"]

@@ -77,10 +77,10 @@ def test_what_depends_on_the_source_follows_once_the_capture_has_it(stage: Stage
     stage.begin()
     stage.write(source={"url": "postgresql://cdc@other/shop"})
     stage.reloading.reload()
-    assert stage.used[-1].database.url == "postgresql://cdc@db/shop"
+    assert wiring.addresses(stage.used[-1])["source"] == "host db, port 5432, user cdc, database shop"
     stage.settings_number = 2
     stage.reloading._follow()
-    assert stage.used[-1].database.url == "postgresql://cdc@other/shop"
+    assert wiring.addresses(stage.used[-1])["source"] == "host other, port 5432, user cdc, database shop"
 
 
 @pytest.mark.parametrize("log", [{"index": False}, {"retention": {"age": "7d"}}], ids=["index", "retention"])

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
 from cdcflow.cli.status import _fresh, _print
-from cdcflow.config import Config
+from cdcflow.config import Config, Postgres
 from cdcflow.daemon import merge_process
 from cdcflow.daemon import status as watch
 from cdcflow.daemon.status import Watch, lag_seconds
@@ -142,6 +142,7 @@ def test_status_reports_that_the_last_daemon_was_halted(
     """After the process has ended, `stopped` would suggest that it only needs a restart."""
     state_files.write_halt(tmp_path, HistoryLost("slot gone", remedy="run it with --accept-history-loss"))
     settings = tmp_path / "cdcflow.yaml"
+    assert isinstance(config.database, Postgres)
     settings.write_text(
         f"source: {{kind: postgres, url: '{config.database.url}'}}\nlog: {{path: '{tmp_path}'}}\n",
     )

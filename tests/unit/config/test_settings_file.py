@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
-from cdcflow.config import Config, FileLog, KafkaLog, MySQL, load, seconds, secret
+from cdcflow.config import Config, FileLog, KafkaLog, MySQL, Postgres, load, seconds, secret
 from cdcflow.errors import ConfigurationError
 
 WHOLE = """\
@@ -182,7 +182,9 @@ def test_invalid_url_is_reported_with_its_place(tmp_path: Path, url: str, expect
 )
 def test_url_that_may_be_one_is_left_to_the_library(tmp_path: Path, url: str) -> None:
     """Sockets, several hosts and parameters of a newer library are no mistakes."""
-    assert load(written(tmp_path, WHOLE.replace("postgresql://cdc@db.internal:5432/shop", url))).database.url == url
+    database = load(written(tmp_path, WHOLE.replace("postgresql://cdc@db.internal:5432/shop", url))).database
+    assert isinstance(database, Postgres)
+    assert database.url == url
 
 
 MYSQL = """\
@@ -377,6 +379,7 @@ def test_relative_secret_file_is_next_to_the_settings(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("one")
     (tmp_path / "secret").chmod(0o640)
     config = load(written(tmp_path, WHOLE.replace("${env:SHOP_PASSWORD}", "${file:secret}")))
+    assert isinstance(config.database, Postgres)
     assert secret(config.database.password) == "one"
 
 

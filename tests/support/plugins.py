@@ -1,0 +1,52 @@
+"""Packages with entry points, for tests: as pip installs them, without pip."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from cdcflow.config import plugins
+
+ROOT = Path(__file__).parents[2]
+FILES = ROOT / "plugins" / "cdcflow-files"
+
+
+def install(folder: Path, package: str, kinds: Mapping[str, str], code: str = "") -> Path:
+    """Write a package with entry points for these kinds of sources into a folder, and its module if there is code."""
+    module = package.replace("-", "_")
+    about = folder / f"{module}-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = "".join(f"{kind} = {value}\n" for kind, value in kinds.items())
+    (about / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{lines}")
+    if code:
+        (folder / f"{module}.py").write_text(textwrap.dedent(code))
+    return folder
+
+
+def install_project(folder: Path, project: Path) -> list[str]:
+    """The same for a project with a pyproject.toml. Returns what must be on the path."""
+    about = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    install(folder, about["name"], about["entry-points"][plugins.GROUP])
+    return [str(folder), str(project / "src")]
+
+
+@contextmanager
+def on_path(*folders: str | Path) -> Iterator[None]:
+    """These folders on the path of modules; what was imported from them is forgotten at the end."""
+    paths = [str(folder) for folder in folders]
+    before = set(sys.modules)
+    sys.path[:0] = paths
+    plugins._import.cache_clear()
+    try:
+        yield
+    finally:
+        del sys.path[: len(paths)]
+        for name in sys.modules.keys() - before:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(tuple(paths)):
+                del sys.modules[name]
+        plugins._import.cache_clear()
