@@ -41,6 +41,9 @@ SPARK_ELSEWHERE = (
     "local/test_several_logs_page.py",
 )
 
+# Folders whose tests share a broker.
+ON_KAFKA = ("tests/integration/kafka/", "tests/integration/publish/")
+
 _numbers = itertools.count(1)
 _buckets = itertools.count(1)
 _INSTALLED = binaries()
@@ -69,7 +72,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 class TogetherByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """The processes share the tests: a file's stay together, and all of Spark's, which then start it once.
+    """The processes share the tests: a file's stay together, and all of Spark's, which then start it once. So do those
+    of Kafka's folders: a broker costs five seconds of CPU to start, and two more in each minute, even if it is idle.
 
     The daemon's tests are independent: each is long, and needs nothing of the one before it.
     """
@@ -78,6 +82,8 @@ class TogetherByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no
         file = nodeid.partition("::")[0]
         if is_sparks(file):
             return "spark"
+        if file.startswith(ON_KAFKA):
+            return "kafka"
         return nodeid if "daemon/" in file else file
 
 
@@ -138,7 +144,7 @@ def words_of(item: pytest.Item) -> set[str]:
 
 def in_order(items: list[pytest.Item]) -> None:
     """What takes long comes first, so that the processes end at about the same time."""
-    long = ("/spark/", "/cli/", "/simulation/", "daemon/")
+    long = ("/spark/", *ON_KAFKA, "/cli/", "/simulation/", "daemon/")
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             # pyspark leaves the sockets that results come through to the garbage collector.

@@ -26,6 +26,8 @@ from cdcflow.demo.servers.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
+# A broker of a test ends before it would profit from code that is compiled well.
+CHEAP = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _IN_PYSPARK = "scala-library-2.13.*.jar"  # Spark's resolver skips what Spark itself has
 
 
@@ -79,7 +81,7 @@ class KafkaBroker(kafka.KafkaBroker):
         node: int = 1,
         quorum: Mapping[int, int] | None = None,
         cluster_id: str | None = None,
-        java_options: Sequence[str] = ("-Xmx512m", "-XX:+UseSerialGC"),
+        java_options: Sequence[str] = ("-Xmx512m", *CHEAP),
     ) -> None:
         jars()
         super().__init__(java_options=java_options)
@@ -140,7 +142,7 @@ class KafkaCluster:
                 node=node,
                 quorum=quorum,
                 cluster_id=cluster_id,
-                java_options=("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+                java_options=("-Xmx256m", *CHEAP),
             )
             for node in quorum
         ]
