@@ -14,7 +14,7 @@ from tests.support.versions.histories import COLUMNS, KEY, Piece
 from cdcflow.log.fold.fold import End, Key, LogChange, Version
 from cdcflow.model.table import MISSING, OFFSET, Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.tables.local.dialect import connect, duckdb_sql
+from cdcflow.tables.local.dialect import connect_again, duckdb_sql
 from cdcflow.tables.merge import history, history_columns, moves
 from cdcflow.tables.merge import reduce as reduction
 from cdcflow.tables.merge.evolution import evolve
@@ -33,14 +33,14 @@ class EmbeddedHistory:
     """One table of versions. `merge` takes the segments of a range."""
 
     def __init__(self, names: history_columns.OffsetNames = history_columns.OffsetNames()) -> None:  # noqa: B008 - it is frozen
-        self._db = connect()
+        self._db = connect_again()
         self._names = names
         self._numbers = itertools.count(1)
         self._of: list[tuple[int, int]] = []
         self._begun: set[tuple[int, int]] = set()
         columns = [f"{n} {t}" for n, t in zip(COLUMNS, ("bigint", "int", "string"), strict=True)]
         columns += [f"{name} {type_}" for name, type_ in history_columns.columns(names)]
-        self.run(f"CREATE TABLE t ({', '.join(columns)}, {OFFSET} bigint, {MISSING} array<string>)")
+        self.run(f"CREATE TEMP TABLE t ({', '.join(columns)}, {OFFSET} bigint, {MISSING} array<string>)")
 
     def close(self) -> None:
         self._db.close()
@@ -152,13 +152,13 @@ class EmbeddedHistory:
     def _table(self, what: str, rows: list[dict[str, Any]], schema: pa.Schema) -> str:
         name = f"{what}_{next(self._numbers)}"
         self._db.register("given", pa.Table.from_pylist(rows, schema))
-        self._db.execute(f"CREATE TABLE {name} AS SELECT * FROM given").fetchall()
+        self._db.execute(f"CREATE TEMP TABLE {name} AS SELECT * FROM given").fetchall()
         self._db.unregister("given")
         return name
 
     def _view(self, what: str, sql: str) -> str:
         name = f"{what}_{next(self._numbers)}"
-        self.run(f"CREATE TABLE {name} AS {sql}")
+        self.run(f"CREATE TEMP TABLE {name} AS {sql}")
         return name
 
 

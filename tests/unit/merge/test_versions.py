@@ -22,7 +22,9 @@ from cdcflow.tables.merge import history_columns
 
 SEED = int(os.environ.get("CDCFLOW_VERSION_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 LOGS = int(os.environ.get("CDCFLOW_VERSION_LOGS", "300"))
-LOGS_SQL = max(1, LOGS // 6)
+LOGS_SQL = max(1, LOGS // 12)
+MANY = 100
+"""Logs that the SQL merges, too, in `make test-long`."""
 
 Versions = list[tuple[Key, Version]]
 
@@ -81,6 +83,13 @@ def test_versions_are_the_same_however_merges_cut_the_log() -> None:
 def test_sql_equals_the_oracle() -> None:
     """For any log, and however merges cut it."""
     for seed, log in logs(LOGS_SQL):
+        check(seed, log)
+
+
+@pytest.mark.long
+def test_sql_equals_the_oracle_over_many_logs() -> None:
+    """The same, of more of them."""
+    for seed, log in logs(MANY):
         check(seed, log)
 
 
@@ -179,6 +188,7 @@ BUGS: dict[str, Callable[..., str]] = {
 }
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Among logs with these seeds."""
