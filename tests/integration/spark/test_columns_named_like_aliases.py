@@ -58,6 +58,6 @@ def assert_merged(spark: Any, named: Named, table_format: str) -> None:
         except ConfigurationError:  # nothing is sealed yet
             return {}
         rows = {t: cut[f"{named.shop.schema}.{t}"].toArrow() for t in wanted if f"{named.shop.schema}.{t}" in cut}
-        return {table: named.rows_of(arrow) for table, arrow in rows.items()}
+        return {table: named.rows_of(table, arrow) for table, arrow in rows.items()}
 
     wait_for(merged, lambda found: found == wanted, "the rows of all tables", patience_s=300)

@@ -50,7 +50,7 @@ def assert_captured_and_merged(named: Named) -> None:
     shop.merge()
     cut = local.read_cut(shop.folder / "warehouse")
     for table in named.current:
-        assert named.rows_of(cut[f"{shop.schema}.{table}"]) == named.rows(table), table
+        assert named.rows_of(table, cut[f"{shop.schema}.{table}"]) == named.rows(table), table
 
 
 def test_columns_of_postgres_may_have_the_names_of_aliases(one_shop: ComparedShop) -> None:

@@ -12,12 +12,24 @@ SYSTEM_COLUMNS = {"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"}
 
 
 class Named:
-    """Tables in a shop, each named and keyed by some of the names, and with columns of all of them."""
+    """Tables in a shop, each named and keyed by some of the names. The tables of each mode share all the names as
+    columns outside of their keys, so that none has hundreds."""
 
     def __init__(self, shop: ComparedShop, quote: str, columns: tuple[str, ...], key_columns_max: int) -> None:
-        self.shop, self.quote, self.columns = shop, quote, columns
+        self.shop, self.quote = shop, quote
         parts = [columns[at : at + key_columns_max] for at in range(0, len(columns), key_columns_max)]
         self.keys = {part[-1]: part for part in parts}
+        self.columns: dict[str, tuple[str, ...]] = {}
+        for mode in range(len(MODES)):
+            tables = list(self.keys)[mode :: len(MODES)]
+            for i, table in enumerate(tables):
+                # Those of its own key are columns of the mode's next table, too.
+                others = parts[i :: len(tables)]
+                after = self.keys[tables[(i + 1) % len(tables)]]
+                listed = (*self.keys[table], *(name for part in others for name in part), *after)
+                self.columns[table] = tuple(dict.fromkeys(listed))
+            beside = {name for table in tables for name in self.columns[table] if name not in self.keys[table]}
+            assert beside == set(columns) or len(tables) == 1, "each name is a column outside of a key in each mode"
         each = {f"{shop.schema}.{t}": {"mode": MODES[i % len(MODES)]} for i, t in enumerate(self.keys)}
         shop.settings["merge"]["tables"] = {"each": each}
         shop.write()
@@ -32,7 +44,9 @@ class Named:
 
     def create(self) -> None:
         for table, key in self.keys.items():
-            columns = ", ".join(f"{self.quoted(c)} int {'NOT NULL' if c in key else 'NULL'}" for c in self.columns)
+            columns = ", ".join(
+                f"{self.quoted(c)} int {'NOT NULL' if c in key else 'NULL'}" for c in self.columns[table]
+            )
             keyed = ", ".join(map(self.quoted, key))
             self.shop.execute(f"CREATE TABLE {self.quoted(table)} ({columns}, PRIMARY KEY ({keyed}))")
             for row in range(1, 6):
@@ -43,7 +57,7 @@ class Named:
         key = self.keys[table]
         values = [
             str(row * 1000 + number) if name in key or (number + row) % 3 else "NULL"
-            for number, name in enumerate(self.columns)
+            for number, name in enumerate(self.columns[table])
         ]
         self.shop.execute(f"INSERT INTO {self.quoted(table)} VALUES ({', '.join(values)})")
 
@@ -51,8 +65,8 @@ class Named:
         """An insert, a change of each column that is not in the key, a change of the key, a delete."""
         for table, key in self.keys.items():
             name, first = self.quoted(table), self.quoted(key[0])
-            sets = ", ".join(f"{self.quoted(c)} = {n}" for n, c in enumerate(self.columns) if c not in key)
-            at = self.columns.index(key[0])
+            sets = ", ".join(f"{self.quoted(c)} = {n}" for n, c in enumerate(self.columns[table]) if c not in key)
+            at = self.columns[table].index(key[0])
             self.insert(table, 9)
             self.shop.execute(
                 f"UPDATE {name} SET {sets} WHERE {first} = {1000 + at}",
@@ -61,9 +75,9 @@ class Named:
             )
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        listed = ", ".join(map(self.quoted, self.columns))
+        listed = ", ".join(map(self.quoted, self.columns[table]))
         return sorted(self.shop.execute(f"SELECT {listed} FROM {self.quoted(table)}"), key=repr)
 
-    def rows_of(self, merged: Any) -> list[tuple[Any, ...]]:
-        """The same of a merged table, in Arrow."""
-        return sorted(zip(*(merged[c].to_pylist() for c in self.columns), strict=True), key=repr)
+    def rows_of(self, table: str, merged: Any) -> list[tuple[Any, ...]]:
+        """The same of the merged table, in Arrow."""
+        return sorted(zip(*(merged[c].to_pylist() for c in self.columns[table]), strict=True), key=repr)
