@@ -43,7 +43,7 @@ from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse, table_path
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
-HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "200"))
+HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "100"))
 MANY = int(os.environ.get("CDCFLOW_HISTORIES_MANY", "4500"))
 REPAIRS = 20
 """Histories with repairs."""
@@ -51,7 +51,7 @@ REPAIRS = 20
 UNDONE = int(os.environ.get("CDCFLOW_HISTORIES_UNDONE", "12"))
 """Histories with statements that are undone."""
 
-POLICIES = int(os.environ.get("CDCFLOW_HISTORIES_WITH_POLICIES", "40"))
+POLICIES = int(os.environ.get("CDCFLOW_HISTORIES_WITH_POLICIES", "20"))
 LAYOUTS = int(os.environ.get("CDCFLOW_HISTORIES_WITH_LAYOUTS", "12"))
 """Histories of partitioned and sorted tables."""
 
@@ -174,6 +174,14 @@ def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format
     if is_known:  # others may have too few changes of shape
         assert made.refused, "no change of shape was refused"
         assert made.versions, "no column was kept next to one of its new type"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_many_histories_of_tables_with_policies_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
+    """The same, of more tables, and of other seeds in either format."""
+    modes: Sequence[Mode] = ("current", "current", "soft_delete")
+    run(SEED + POLICIES, 2 * POLICIES, tmp_path, local.merge, ROUNDS_MANY, table_format, modes, with_policies=True)
 
 
 @pytest.mark.spread(1)
@@ -426,7 +434,7 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
 """Each with the seed of a history that shows it. Other histories need other seeds: plant it and run hundreds."""
 
 
-@pytest.mark.spread(len(BUGS))
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("table_format", FORMATS)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_seen(bug: str, table_format: str, tmp_path: Path) -> None:
@@ -547,7 +555,7 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
 """Each with the mode and the seed of a history that shows it."""
 
 
-@pytest.mark.spread(len(MODE_BUGS))
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("table_format", FORMATS)
 @pytest.mark.parametrize("bug", MODE_BUGS)
 def test_a_bug_planted_in_a_mode_is_seen(bug: str, table_format: str, tmp_path: Path) -> None:

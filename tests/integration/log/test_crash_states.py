@@ -34,7 +34,8 @@ from cdcflow.sinks.files import log as files
 from cdcflow.sinks.files.log import FileLog
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, transactions
 
-STATES = int(os.environ.get("CDCFLOW_CRASH_STATES", "2000"))
+STATES = int(os.environ.get("CDCFLOW_CRASH_STATES", "700"))
+MANY = 4000  # in `make test-long`
 PLANTED_STATES = max(1000, STATES // 5)  # a planted bug must be found within these
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
 
@@ -324,11 +325,23 @@ def test_no_crash_loses_what_was_acknowledged(
     told: Callable[[type[Recording]], Recording], fresh: Callable[[], Path]
 ) -> None:
     """The log is the only copy of what the source no longer retains (hard cases L01 to L05, L12, L17, O01)."""
-    disk = told(Recording)
+    hold_states(told(Recording), fresh, STATES)
+
+
+@pytest.mark.long
+def test_no_crash_of_many_loses_what_was_acknowledged(
+    told: Callable[[type[Recording]], Recording], fresh: Callable[[], Path]
+) -> None:
+    """The same, of more states."""
+    hold_states(told(Recording), fresh, MANY)
+
+
+def hold_states(disk: Recording, fresh: Callable[[], Path], states: int) -> None:
+    """States that are taken in turn after each operation; every hundredth log is also written further."""
     recoveries = Recoveries(fresh)
     built = 0
     # The fewer writes a log makes, the more often a state comes up again; then more of them are built.
-    while built < STATES or (recoveries.distinct <= STATES // 3 and built < 4 * STATES):
+    while built < states or (recoveries.distinct <= states // 3 and built < 4 * states):
         tree, promise = crashed(disk, built)
         try:
             recoveries.hold(tree, promise, goes_on=built % 100 == 0)
@@ -336,7 +349,7 @@ def test_no_crash_loses_what_was_acknowledged(
             pytest.fail(f"state of seed {built}: {lost}")
         built += 1
     print(f"{built} states after {len(disk.operations)} operations, {recoveries.distinct} different ones")
-    assert recoveries.distinct > STATES // 3, "the states are hardly different from each other"
+    assert recoveries.distinct > states // 3, "the states are hardly different from each other"
 
 
 def test_crash_during_recovery_loses_nothing_either(
@@ -345,7 +358,7 @@ def test_crash_during_recovery_loses_nothing_either(
     """A machine that goes down once often goes down again while it starts (hard cases L01, L12)."""
     disk = told(Recording)
     recoveries = Recoveries(fresh)
-    for seed in range(1, 2 + STATES // 250):
+    for seed in range(1, 2 + STATES // 100):
         tree, promise = crashed(disk, seed * 7919)
         (tmp_path / f"again{seed}").mkdir()
         again = Recording.from_tree(tmp_path / f"again{seed}", tree)

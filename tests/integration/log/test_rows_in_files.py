@@ -208,9 +208,12 @@ class Dying(DyingLayer, Unsynced):
     """Files of a process that is killed, and of a machine that keeps running."""
 
 
-def deaths(path: Path) -> Iterator[tuple[Path, list[Checkpoint]]]:
-    """A process that is killed before its first act, its second, …: where, and what was durable."""
-    for acts in range(500):
+def deaths(path: Path, stride: int) -> Iterator[tuple[Path, list[Checkpoint]]]:
+    """A process that is killed before its first act, its second, …: where, and what was durable. With a `stride` before
+    every so many acts, other ones in each run."""
+    first = random.randrange(stride)
+    print(f"killed before act {first}, {first + stride}, …")
+    for acts in range(first, 500, stride):
         durable: list[Checkpoint] = [Checkpoint()]
         place = path / str(acts)
         try:
@@ -232,9 +235,10 @@ def deaths(path: Path) -> Iterator[tuple[Path, list[Checkpoint]]]:
     raise AssertionError("the story is longer")
 
 
-def test_process_that_is_killed_at_any_step_leaves_a_whole_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_process_that_is_killed_at_any_step_leaves_a_whole_log(tmp_path: Path, stride: int) -> None:
     """L17: around the file, its name, the frame that names it, the sync, the link into the segment, the removal."""
-    for place, durable in deaths(tmp_path):
+    for place, durable in deaths(tmp_path, stride):
         found = newest_checkpoint(place)
         assert found.cut >= durable[-1].cut
         before = rows_of(place)

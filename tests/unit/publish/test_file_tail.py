@@ -98,6 +98,7 @@ STEPS: list[Callable[[Shop], None]] = [
 ]
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("rows_max", [2, 1000])
 @pytest.mark.parametrize(("held_bytes_max", "turn_s"), [(1, 0.5), (64 << 20, 0.5), (64 << 20, 0.0)])
 @pytest.mark.parametrize("every", [1, 2, 5, 100])
