@@ -209,8 +209,8 @@ class Dying(DyingLayer, Unsynced):
 
 
 def deaths(path: Path, stride: int) -> Iterator[tuple[Path, list[Checkpoint]]]:
-    """A process that is killed before its first act, its second, …: where, and what was durable. With a `stride` before
-    every so many acts, other ones in each run."""
+    """A process that is killed before its first act, its second, …: where, and what was durable. With a `stride`
+    acts in between are skipped, other ones in each run."""
     first = random.randrange(stride)
     print(f"killed before act {first}, {first + stride}, …")
     for acts in range(first, 500, stride):

@@ -64,7 +64,7 @@ def killable() -> Iterator[Killable]:
 
 def every_step(one: Callable[[int], bool], stride: int = 1) -> int:
     """Call `one(step)` for step 1, 2, … until it reports that no step was left; return how many there were. With a
-    `stride` these are every so many steps, other ones in each run."""
+    `stride` steps in between are skipped, other ones in each run."""
     first = random.randint(1, stride)
     print(f"steps {first}, {first + stride}, …")
     return next(step for step in range(first, STEPS_MAX, stride) if not one(step)) - 1

@@ -23,7 +23,7 @@ class Named:
         for mode in range(len(MODES)):
             tables = list(self.keys)[mode :: len(MODES)]
             for i, table in enumerate(tables):
-                # Those of its own key are columns of the mode's next table, too.
+                # The columns of its key are others of the mode's previous table.
                 others = parts[i :: len(tables)]
                 after = self.keys[tables[(i + 1) % len(tables)]]
                 listed = (*self.keys[table], *(name for part in others for name in part), *after)

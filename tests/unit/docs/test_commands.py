@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 import typer.main
 from tests.support.docs.pages import blocks, commands, name_of, pages, spans
 
+from cdcflow.cli import lazy
 from cdcflow.cli.app import app
 
 SHELL = {"bash", "sh", "console"}
@@ -96,8 +98,13 @@ def parse(words: list[str]) -> None:
         raise Refused(said() or type(error).__name__) from None
 
 
+@cache
+def whole_command() -> Any:
+    return typer.main.get_command(app)
+
+
 def _parse(words: list[str]) -> None:
-    command: Any = typer.main.get_command(app)
+    command: Any = whole_command()
     name, parent = "cdcflow", None
     while words:
         context = command.make_context(name, _with_value(command, words), parent=parent)
@@ -121,8 +128,9 @@ def _with_value(command: Any, words: list[str]) -> list[str]:
     return list(words) if option is None or getattr(option, "is_flag", True) else [*words, "5"]
 
 
-def test_every_command_of_cdcflow_on_a_page_parses() -> None:
+def test_every_command_of_cdcflow_on_a_page_parses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that is copied from a page and refused costs the reader's trust in all the others."""
+    monkeypatch.setattr(lazy, "load_command", cache(lazy.load_command))
     refused = []
     for page, words in cdcflow_commands():
         try:
