@@ -39,6 +39,7 @@ from cdcflow.tables.merge.policy import Policies, TablePolicy
 from cdcflow.tables.paths import Warehouse, table_path
 
 pytestmark = pytest.mark.spark
+LONG = pytest.mark.long
 
 ORDERS = make_table("orders", schema="shop", id="int64", item="string")
 APP = "cdcflow/log-a/shop.orders"
@@ -207,6 +208,26 @@ def test_what_a_source_calls_things_stays_text(spark: Any, hand_log: HandLog, la
     )
     files = [path.read_bytes() for path in lake.folder.rglob("*") if path.is_file()]
     assert not [text for text in EXPANDED for content in files if text in content]
+
+
+@pytest.mark.parametrize(
+    "kind", [{"catalog-impl": "org.apache.iceberg.hive.HiveCatalog"}, pytest.param({"type": "Hive"}, marks=LONG)]
+)
+def test_name_that_a_catalog_named_by_its_class_cannot_have_excludes_that_table_alone(
+    kind: dict[str, str], spark: Any, hand_log: HandLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole merge failed, and reported that another process was changing the table."""
+    monkeypatch.setattr(engine, "folder_lease", lambda _: nullcontext())
+    other = make_table("order-lines", schema="shop", id="int64", item="string")
+    hand_log.state(ORDERS)
+    hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"}), (other, "c", {"id": 2, "item": "ink"})])
+    with HiveMetastore() as server:
+        lake = Warehouse(tmp_path / "lake", catalog={**kind, "uri": server.uri})
+        report = job.merge(spark, hand_log.root, lake)
+        left = {table.name: table.left_out for table in report.tables if table.left_out is not None}
+        assert left.keys() == {str(other.id)}
+        assert "a hive catalog has no names with other characters than letters, digits and _" in left[str(other.id)]
+        assert rows(spark, lake) == [(1, "pen")]
 
 
 @pytest.mark.long

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cdcflow.tables.formats.iceberg import PLAIN_NAMES, catalog_type, check_name
 from cdcflow.tables.local.iceberg_settings import OnlyForSpark, catalog_settings
+from cdcflow.tables.merge.refusals import CannotFollow
 
 LAKE = "s3a://shop/lake"
 
@@ -86,3 +88,21 @@ def test_hive_types_are_those_of_spark() -> None:
     """A metastore of Hive 2 refuses a timestamp with a time zone."""
     found = catalog_settings({"type": "hive", "uri": "thrift://host:9083"}, LAKE)
     assert found.properties["hive.hive2-compatible"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("given", "type_"),
+    [
+        ({"type": "Hive"}, "hive"),
+        ({"catalog-impl": "org.apache.iceberg.hive.HiveCatalog"}, "hive"),
+        ({"catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog"}, "glue"),
+        ({"catalog-impl": "org.apache.iceberg.rest.RESTCatalog"}, "rest"),
+    ],
+)
+def test_a_catalog_s_class_has_the_type_of_the_same_catalog(given: dict[str, str], type_: str) -> None:
+    """Its type decides which names it can have, and it refuses others in words that name no remedy."""
+    assert catalog_type(given) == type_
+    assert catalog_settings({**given, "uri": "http://host:1"}, LAKE).type == type_
+    if type_ in PLAIN_NAMES:
+        with pytest.raises(CannotFollow, match=f"a {type_} catalog has no names with other characters"):
+            check_name(("shop", "order-lines"), catalog_type(given))

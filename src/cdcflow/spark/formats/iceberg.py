@@ -97,7 +97,7 @@ class IcebergFormat:
         folder = known = None
         if place.catalog is None:
             folder, known = (place.folder.resolve().joinpath(*parts) for parts in (path, (CATALOG,)))
-        type_ = (place.catalog or {}).get("type", "")
+        type_ = iceberg.catalog_type(place.catalog or {})
         name = (catalog, *iceberg.identifier(path))
         return IcebergTable(spark, name, place.location_of(path), folder, known, type_)
 
@@ -143,7 +143,7 @@ class IcebergTable(StatementTable):
         catalog_type: str = "",
     ) -> None:
         """`folder`: its folder, if that is on this machine, where an operator may have moved it away without the
-        catalog. `catalog_file`: the database of a catalog in a folder. `catalog_type`: as `merge.catalog` names it."""
+        catalog. `catalog_file`: the database of a catalog in a folder. `catalog_type`: see `iceberg.catalog_type`."""
         super().__init__(spark, RULES, ".".join(map(name_sql, name)), location)
         self._folder = folder
         self._catalog_file = catalog_file

@@ -32,6 +32,14 @@ TRANSACTIONS = f"{COMMITTED}.transactions"
 BRANCH_S = 86_400.0
 """In seconds; no change of rows takes this long, so an older branch was left by a process that was killed."""
 
+CATALOG_CLASSES: Mapping[str, str] = {
+    "org.apache.iceberg.rest.RESTCatalog": "rest",
+    "org.apache.iceberg.jdbc.JdbcCatalog": "jdbc",
+    "org.apache.iceberg.hive.HiveCatalog": "hive",
+    "org.apache.iceberg.aws.glue.GlueCatalog": "glue",
+}
+"""Iceberg's own classes of catalogs, which `catalog-impl` can name, and their types."""
+
 PLAIN_NAMES = ("hive", "glue")
 """Types of catalogs that have only names of lower-case letters, digits and `_`."""
 
@@ -98,6 +106,13 @@ def is_in(warehouse: Path) -> bool:
 def catalog_name(warehouse: Warehouse) -> str:
     """Return the catalog's name, which its database stores with each table."""
     return f"cdcflow_{hashlib.sha256(warehouse.location_of(()).encode()).hexdigest()[:12]}"
+
+
+def catalog_type(catalog: Mapping[str, str]) -> str:
+    """Return the type of the catalog with these properties, in small letters; the class that `catalog-impl` names, if
+    it is not one of Iceberg's own."""
+    named = catalog.get("catalog-impl")
+    return catalog.get("type", "").lower() if named is None else CATALOG_CLASSES.get(named, named)
 
 
 def identifier(path: Sequence[str]) -> tuple[str, str]:

@@ -14,14 +14,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from cdcflow.tables.formats.iceberg import catalog_type
+
 CatalogType = Literal["rest", "jdbc", "hive", "glue"]
 
-_CLASSES: Mapping[str, CatalogType] = {
-    "org.apache.iceberg.rest.RESTCatalog": "rest",
-    "org.apache.iceberg.jdbc.JdbcCatalog": "jdbc",
-    "org.apache.iceberg.hive.HiveCatalog": "hive",
-    "org.apache.iceberg.aws.glue.GlueCatalog": "glue",
-}
 _TYPES: Mapping[str, CatalogType] = {"rest": "rest", "jdbc": "jdbc", "hive": "hive", "glue": "glue"}
 _FILE_CLASSES = {
     "org.apache.iceberg.hadoop.HadoopFileIO",
@@ -139,14 +135,10 @@ def is_secret(name: str) -> bool:
 
 
 def _type(given: Mapping[str, str]) -> CatalogType:
-    if "catalog-impl" in given:
-        found = _CLASSES.get(given["catalog-impl"])
-        if found is None:
-            raise OnlyForSpark(f"the catalog is a {given['catalog-impl']}")
-        return found
-    found = _TYPES.get(given.get("type", "").lower())
+    type_ = catalog_type(given)
+    found = _TYPES.get(type_)
     if found is None:
-        raise OnlyForSpark(f"the catalog is of type {given.get('type')}")
+        raise OnlyForSpark(f"the catalog is {'a' if 'catalog-impl' in given else 'of type'} {type_ or None}")
     return found
 
 
