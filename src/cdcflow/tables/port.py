@@ -174,6 +174,11 @@ class CurrentTable(ABC):
     def snapshot(self) -> TableSnapshot | None:
         """Return its latest version; `None` if the table does not exist."""
 
+    def own_snapshot(self) -> TableSnapshot | None:
+        """Return the version that the latest change through this object made, which another process may have changed
+        since; without such a change, as `snapshot`."""
+        return self.snapshot()
+
     @abstractmethod
     def newest_commit(self) -> Mapping[str, Any] | None:
         """Return the metadata of the latest commit; `None` if cdcflow did not make it, or if that cannot be determined

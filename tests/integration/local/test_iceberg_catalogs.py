@@ -31,6 +31,8 @@ from tests.support.tables.histories import Histories
 from cdcflow import local
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.tables.formats.iceberg import CATALOG, identifier
+from cdcflow.tables.job import job
+from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local import file_rewrites, iceberg_commits
 from cdcflow.tables.local.engine import LocalEngine
@@ -167,6 +169,26 @@ def test_two_names_that_the_catalog_does_not_distinguish_are_not_one_table(
 
 def commits(request: Request) -> bool:
     return request.method == "POST" and "/tables/" in request.path
+
+
+def test_a_merge_requests_each_table_once_and_commits_once(
+    hand_log: HandLog, behind_gate: Warehouse, gate: HttpGate
+) -> None:
+    """The answer to a commit contains the table: requesting it again costs a round trip, and what another process has
+    committed since would be shown by a cut whose rows are others."""
+    with closing(LocalEngine(behind_gate, "iceberg")) as engine:
+        for number in range(3):
+            hand_log.segment([(ORDERS, "c", {"id": number, "item": "new"})])
+            gate.requests.clear()
+            assert job.merge(Engines(engine), hand_log.root, behind_gate).published
+        found = Counter((r.method, r.path.rpartition("/")[2]) for r in gate.requests)
+    print(found)
+    assert found == {
+        ("GET", "orders"): 1,
+        ("POST", "orders"): 1,
+        ("GET", "_cdcflow_cuts"): 2,
+        ("POST", "_cdcflow_cuts"): 1,
+    }
 
 
 def test_commit_whose_answer_was_lost_is_done_once(hand_log: HandLog, behind_gate: Warehouse, gate: HttpGate) -> None:

@@ -323,7 +323,7 @@ class MergeRun:
             work.run()
         elif before is not None and table not in self._ahead and work.sweeps:
             work.sweep()
-        after = there.snapshot()
+        after = there.own_snapshot()
         if after is None:
             if since > self._checkpoint.next_offset - 1:
                 later = CannotFollow(

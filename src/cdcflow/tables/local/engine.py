@@ -306,7 +306,7 @@ class LocalCuts:
                 if self._tables.is_conflict(error):
                     raise already_published(cut) from error
                 raise
-            self._version = _version(self._table.snapshot())
+            self._version = _version(self._table.own_snapshot())
             # This also makes the deletion of SQLite's journal durable: if it reappeared, it would undo the commit.
             self._folder.sync()
 

@@ -155,6 +155,7 @@ class IcebergTable(FileTable[FileScanTask]):
         self._pinned = pinned
         self._manifests = manifests
         self._loaded: Table | None = None
+        self._looked_at: str | None = None
         self._schema: tuple[Schema, pa.Schema] | None = None
         self._planned: tuple[Table, int | None, list[FileScanTask]] | None = None
         self._deletes = position_deletes.Deletes()
@@ -162,7 +163,16 @@ class IcebergTable(FileTable[FileScanTask]):
     def snapshot(self) -> TableSnapshot | None:
         self._changes.forget()
         self._loaded = self._newest()
+        self._looked_at = None if self._loaded is None else self._loaded.metadata_location
         return None if self._loaded is None else self._read_snapshot(self._loaded)
+
+    def own_snapshot(self) -> TableSnapshot | None:
+        """The answer to a commit contains the table's metadata, which need not be requested again."""
+        mine = self._loaded
+        if mine is None or mine.metadata_location == self._looked_at or self._catalog.is_embedded:
+            return self.snapshot()
+        self._changes.forget()
+        return self._read_snapshot(mine)
 
     def as_of(self, version: int) -> TableSnapshot | None:
         table = self._newest()
@@ -172,6 +182,7 @@ class IcebergTable(FileTable[FileScanTask]):
         found = _metadata_of(table, version)
         then = now if found is None else found
         self._loaded = Table(table.name(), then, table.metadata_location, table.io, table.catalog)
+        self._looked_at = table.metadata_location
         return None if found is None else self._read_snapshot(self._loaded)
 
     def _newest(self) -> Table | None:

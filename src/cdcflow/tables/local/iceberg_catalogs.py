@@ -34,9 +34,7 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.io import PY_IO_IMPL, FileIO
-from pyiceberg.table import CommitTableResponse, StagedTable, Table
-from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.table import Table
 from pyiceberg.typedef import EMPTY_DICT
 from pyiceberg.typedef import Identifier as FullName
 from requests import Session
@@ -51,7 +49,8 @@ from cdcflow.tables.job.failures import FileUnreadable
 from cdcflow.tables.local.catalog_errors import as_own
 from cdcflow.tables.local.iceberg_commits import LoadedTable
 from cdcflow.tables.local.iceberg_files import BUCKETS, TableBuckets, TableIO
-from cdcflow.tables.local.iceberg_metadata import KnownMetadata, with_updates
+from cdcflow.tables.local.iceberg_known_tables import TablesReadOnce
+from cdcflow.tables.local.iceberg_metadata import KnownMetadata
 from cdcflow.tables.local.iceberg_settings import CatalogSettings, OnlyForSpark, SqlAddress, catalog_settings
 from cdcflow.tables.local.iceberg_tokens import TIMEOUT_S, Tokens
 from cdcflow.tables.local.no_foreign_code import NoForeignCode
@@ -79,6 +78,7 @@ class TableCatalog:
         self._warehouse = warehouse
         self._settings = settings_of(warehouse)
         self._shared: Catalog | None = None
+        self._known = KnownMetadata()
         self._local = threading.local()
         self._opened: list[Catalog] = []
         self._lock = threading.Lock()
@@ -127,9 +127,8 @@ class TableCatalog:
             )
 
     def has_read(self, location: str) -> bool:
-        """Return whether the catalog remembers the metadata at a location."""
-        catalog = self._catalog
-        return isinstance(catalog, _Sql) and catalog.known.find(location) is not None
+        """Return whether the metadata at a location is known."""
+        return self._known.find(location) is not None
 
     def remove_entry(self, identifier: Identifier) -> None:
         """Remove a table's name, if it exists; its files stay."""
@@ -181,7 +180,7 @@ class TableCatalog:
         return found
 
     def _open(self) -> Catalog:
-        found = _open(self._warehouse, self._settings)
+        found = _open(self._warehouse, self._settings, self._known)
         self._opened.append(found)
         return found
 
@@ -228,21 +227,21 @@ def name_of(settings: CatalogSettings) -> str:
     return f"the {settings.type} catalog{place}"
 
 
-def embedded_catalog(warehouse: Warehouse | Path) -> SqlCatalog:
-    """Return the catalog in a warehouse's folder; it is created if it does not exist."""
+def embedded_catalog(warehouse: Warehouse | Path, known: KnownMetadata | None = None) -> SqlCatalog:
+    """Return the catalog in a warehouse's folder; it is created if it does not exist. `known`: see `TablesReadOnce`."""
     place = Warehouse.of(warehouse)
     folder = place.folder.resolve()
     uri = f"sqlite:///{quote(str(folder / CATALOG))}?timeout={BUSY_S}"
-    return _Sql(iceberg.catalog_name(place), uri=uri, warehouse=str(folder), **_files(None))
+    return _Sql(iceberg.catalog_name(place), known, uri=uri, warehouse=str(folder), **_files(None))
 
 
 def _files(buckets: TableBuckets | None) -> dict[str, Any]:
     return {PY_IO_IMPL: f"{TableIO.__module__}.{TableIO.__name__}", BUCKETS: buckets}
 
 
-def _open(warehouse: Warehouse, settings: CatalogSettings | None) -> Catalog:
+def _open(warehouse: Warehouse, settings: CatalogSettings | None, known: KnownMetadata) -> Catalog:
     if settings is None:
-        return embedded_catalog(warehouse)
+        return embedded_catalog(warehouse, known)
     _check_package(settings)
     buckets = TableBuckets(warehouse.store, settings.properties)
     name, properties = iceberg.catalog_name(warehouse), {**settings.properties, **_files(buckets)}
@@ -250,15 +249,15 @@ def _open(warehouse: Warehouse, settings: CatalogSettings | None) -> Catalog:
         case "rest":
             return _Rest(name, None if settings.oauth is None else Tokens(settings.oauth), buckets, properties)
         case "jdbc":
-            return _sql(name, settings.sql, properties)
+            return _sql(name, settings.sql, properties, known)
         case "hive":
             from cdcflow.tables.local.hive_catalog import hive_catalog
 
-            return hive_catalog(name, properties)
+            return hive_catalog(name, properties, known)
         case "glue":
             from cdcflow.tables.local.glue_catalog import glue_catalog
 
-            return glue_catalog(name, properties)
+            return glue_catalog(name, properties, known)
 
 
 def _check_package(settings: CatalogSettings) -> None:
@@ -299,49 +298,13 @@ class _PlainSql(SqlCatalog):
         return found if is_table is None else found.where(is_table)
 
 
-class _Sql(NoForeignCode, _PlainSql):
-    """A catalog in a database. A metadata file that it names is read once, and not at all after a commit of this
-    process."""
-
-    def __init__(self, name: str, **properties: Any) -> None:
-        self.known = KnownMetadata()
-        super().__init__(name, **properties)
+class _Sql(NoForeignCode, TablesReadOnce, _PlainSql):
+    """A catalog in a database."""
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
-        location = orm_table.metadata_location
-        known = None if location is None else self.known.find(location)
-        if location is None or known is None:
-            found = super()._convert_orm_to_iceberg(orm_table)
-            self.known.add(found.metadata_location, found.metadata, orm_table.previous_metadata_location)
-            return found
         name = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
-        return Table(name, known, location, self._load_file_io(known.properties, location), self)
-
-    def _update_and_stage_table(
-        self,
-        current_table: Table | None,
-        table_identifier: FullName,
-        requirements: tuple[TableRequirement, ...],
-        updates: tuple[TableUpdate, ...],
-    ) -> StagedTable:
-        if current_table is None:
-            return super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
-        for requirement in requirements:
-            requirement.validate(current_table.metadata)
-        before = current_table.metadata_location
-        metadata = with_updates(current_table.metadata, updates, before)
-        places = load_location_provider(metadata.location, metadata.properties)
-        location = places.new_table_metadata_file_location(self._parse_metadata_version(before) + 1)
-        return StagedTable(
-            table_identifier, metadata, location, self._load_file_io(metadata.properties, location), self
-        )
-
-    def commit_table(
-        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
-    ) -> CommitTableResponse:
-        done = super().commit_table(table, requirements, updates)
-        self.known.add(done.metadata_location, done.metadata, table.metadata_location)
-        return done
+        at = orm_table.metadata_location, orm_table.previous_metadata_location
+        return self.known_table(name, *at, partial(super()._convert_orm_to_iceberg, orm_table))
 
     def create_tables(self) -> None:
         for _ in range(2):  # another process may create the same one of the two tables at the same time
@@ -406,7 +369,7 @@ def _keys_in(catalog: RestCatalog, answer: TableResponse) -> Mapping[str, str]:
     return {**answer.config, **found}
 
 
-def _sql(name: str, address: SqlAddress | None, properties: Properties) -> SqlCatalog:
+def _sql(name: str, address: SqlAddress | None, properties: Properties, known: KnownMetadata) -> SqlCatalog:
     if address is None:
         raise InvariantViolated("a catalog in a database has no address")
     url = URL.create(
@@ -414,7 +377,7 @@ def _sql(name: str, address: SqlAddress | None, properties: Properties) -> SqlCa
     )
     # As an object: as text it would have the password, and PyIceberg passes properties to files.
     given: dict[str, Any] = {"init_catalog_tables": "true", **properties, "uri": url, "pool_pre_ping": "true"}
-    found = _Sql(name, **{**given, "init_catalog_tables": "false"})
+    found = _Sql(name, known, **{**given, "init_catalog_tables": "false"})
     if given["init_catalog_tables"] == "true":
         found.create_tables()
     return found
