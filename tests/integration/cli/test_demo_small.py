@@ -85,11 +85,18 @@ def test_the_demo_into_an_object_store(tmp_path: Path, table_format: str, engine
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("planted", [pytest.param(True, marks=pytest.mark.long), False])
-def test_the_demo_without_spark_shows_and_proves_the_same(tmp_path: Path, planted: bool) -> None:
+@pytest.mark.parametrize(
+    ("table_format", "planted"),
+    [
+        ("delta", False),
+        pytest.param("delta", True, marks=pytest.mark.long),
+        pytest.param("iceberg", False, marks=pytest.mark.long),
+    ],
+)
+def test_the_demo_without_spark_shows_and_proves_the_same(tmp_path: Path, table_format: str, planted: bool) -> None:
     """The first minute for users without Java. Three sentences summarise what was seen."""
-    fault = ["--planted-fault"] if planted else []
-    code, text, outcome = played(tmp_path / "demo", "--engine", "local", *fault, JAVA_HOME=str(tmp_path / "nowhere"))
+    options = ["--engine", "local", "--format", table_format, *(["--planted-fault"] if planted else [])]
+    code, text, outcome = played(tmp_path / "demo", *options, JAVA_HOME=str(tmp_path / "nowhere"))
     assert outcome["failures"] == [], text
     assert outcome["orphans_in_first_cut"] == {"flights without their airline": 0, "flights without their plane": 0}
     assert len(outcome["merges"]) == 2  # type: ignore[arg-type]  # JSON
