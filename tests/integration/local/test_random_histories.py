@@ -43,7 +43,7 @@ from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse, table_path
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
-HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "100"))
+HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "200"))
 MANY = int(os.environ.get("CDCFLOW_HISTORIES_MANY", "4500"))
 REPAIRS = 20
 """Histories with repairs."""
