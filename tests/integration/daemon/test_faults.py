@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.servers.postgres import PostgresServer
 from tests.support.daemon.bank import Bank
+from tests.support.daemon.faults import check_full_disk
 from tests.support.polling import PATIENCE_S
 
 from cdcflow import wiring
 from cdcflow.capture import log_writes
 from cdcflow.capture.attempt import LoopIntervals
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.log.disk.layer import OsLayer
 from cdcflow.log.read import reader
 from cdcflow.log.read.check import check
 from cdcflow.sinks.files.log import FileLog
@@ -182,25 +180,8 @@ def test_full_disk_stops_clean_and_capture_resumes_when_there_is_room(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L08: what does not fit is not acknowledged; when there is room again it arrives, once."""
-    full = [False]
-    original = OsLayer.write
-
-    def write(self: OsLayer, fd: int, parts: Sequence[bytes | memoryview]) -> int:
-        if full[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return original(self, fd, parts)
-
-    monkeypatch.setattr(OsLayer, "write", write)
-    seen: list[str] = []
-    with bank.capturing(on_event=lambda event, fields: seen.append(f"{event} {dict(fields).get('kind', '')}")):
-        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
-        full[0] = True
-        bank.database.execute("INSERT INTO entries (account, amount) SELECT i, i FROM generate_series(1, 3000) i")
-        bank.wait_until(lambda: "capture interrupted SinkUnavailable" in seen, "the full disk to be noticed")
-        full[0] = False
-        fence = bank.fence()
-        bank.wait_until(lambda: bank.has_reached(fence), "the log to continue")
-    bank.assert_log_equals_source()
+    many = "INSERT INTO entries (account, amount) SELECT i, i FROM generate_series(1, 3000) i"
+    check_full_disk(bank, bank.database.execute, many, monkeypatch)
 
 
 def test_late_sealing_holds_the_capture_up(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.daemon.bank import Bank
+from tests.support.daemon.faults import check_killed_daemon
 
 POINTS = [
     ("before:decode", "9"),
@@ -63,7 +64,7 @@ each other point it would have the same to compare."""
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_killed_daemon_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
     """O01, W23, W24, L02, L15, L17, I7: a crash at any step is repaired by simply starting again."""
-    killed_and_started_again(bank, point, count)
+    check_killed_daemon(bank, point, count, verified=(point, count) in ALSO_VERIFIED)
 
 
 @pytest.mark.postgres
@@ -71,21 +72,7 @@ def test_killed_daemon_loses_and_doubles_nothing(bank: Bank, point: str, count: 
 @pytest.mark.parametrize(("point", "count"), AT_START)
 def test_daemon_killed_at_its_start_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
     """O01, L15: what a first start left half done must not block the next."""
-    killed_and_started_again(bank, point, count, "start")
-
-
-def killed_and_started_again(bank: Bank, *point: str) -> None:
-    bank.start_writing(seed=hash_of(point[0]))
-    killed = bank.daemon(*point)
-    bank.assert_killed(killed, live=point[-1] != "start")
-    again = bank.daemon()
-    before = bank.transactions
-    bank.wait_until(lambda: bank.transactions > before + 30, "the writer to continue", again)
-    bank.stop_writing()
-    if point[:2] in ALSO_VERIFIED:
-        bank.assert_verified(again)
-    bank.catch_up_and_stop(again)
-    bank.assert_log_equals_source()
+    check_killed_daemon(bank, point, count, "start", verified=(point, count) in ALSO_VERIFIED)
 
 
 @pytest.mark.postgres

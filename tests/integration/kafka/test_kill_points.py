@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.daemon.bank import Bank
+from tests.support.daemon.faults import check_killed_daemon
 
 POINTS = [
     ("after:records sent", "9"),
@@ -41,16 +42,4 @@ MORE_POINTS: list[tuple[str, ...]] = [
 )
 def test_killed_daemon_loses_and_doubles_nothing_in_kafka(bank: Bank, point: tuple[str, ...]) -> None:
     """O01, W23, L02, L15, K11, I7: rows and checkpoint are in one Kafka transaction, so every crash is between two."""
-    bank.start_writing(seed=hash_of(point[0]))
-    killed = bank.daemon(*point)
-    bank.assert_killed(killed, live=point[-1] != "start")
-    again = bank.daemon()
-    before = bank.transactions
-    bank.wait_until(lambda: bank.transactions > before + 30, "the writer to continue", again)
-    bank.stop_writing()
-    bank.catch_up_and_stop(again)
-    bank.assert_log_equals_source()
-
-
-def hash_of(text: str) -> int:
-    return sum(text.encode())
+    check_killed_daemon(bank, *point)

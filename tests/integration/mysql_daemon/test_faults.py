@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.servers.mysql import MySQLServer
+from tests.support.daemon.faults import check_full_disk
 from tests.support.daemon.mysql_bank import MySQLBank
-
-from cdcflow.log.disk.layer import OsLayer
 
 pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 
@@ -37,25 +34,7 @@ def test_full_disk_stops_clean_and_capture_resumes_when_there_is_room(
     bank: MySQLBank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L08: what does not fit is not counted; when there is room again it arrives, once."""
-    full = [False]
-    original = OsLayer.write
-
-    def write(self: OsLayer, fd: int, parts: Sequence[bytes | memoryview]) -> int:
-        if full[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return original(self, fd, parts)
-
-    monkeypatch.setattr(OsLayer, "write", write)
-    seen: list[str] = []
-    with bank.capturing(on_event=lambda event, fields: seen.append(f"{event} {dict(fields).get('kind', '')}")):
-        bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
-        full[0] = True
-        bank.database.execute(MORE)
-        bank.wait_until(lambda: "capture interrupted SinkUnavailable" in seen, "the full disk to be noticed")
-        full[0] = False
-        fence = bank.fence()
-        bank.wait_until(lambda: bank.has_reached(fence), "the log to continue")
-    bank.assert_log_equals_source()
+    check_full_disk(bank, bank.database.execute, MORE, monkeypatch)
 
 
 def test_column_that_is_added_in_the_middle_of_a_backfill(bank: MySQLBank) -> None:

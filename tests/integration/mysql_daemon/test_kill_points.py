@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.daemon.faults import check_killed_daemon
 from tests.support.daemon.mysql_bank import MySQLBank
 
 pytestmark = pytest.mark.mysql
@@ -29,7 +30,7 @@ ALSO_VERIFIED = (("after:append", "6"), ("after:chunk read", "4"))
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_killed_daemon_loses_and_doubles_nothing(bank: MySQLBank, point: str, count: str) -> None:
     """O01, M08, M11, M12, W23, W24, L15: a crash at any step is repaired by simply starting again."""
-    killed_and_started_again(bank, point, count)
+    check_killed_daemon(bank, point, count, verified=(point, count) in ALSO_VERIFIED)
 
 
 @pytest.mark.long
@@ -37,7 +38,7 @@ def test_killed_daemon_loses_and_doubles_nothing(bank: MySQLBank, point: str, co
 @pytest.mark.parametrize(("point", "count"), AT_START)
 def test_daemon_killed_at_its_start_loses_and_doubles_nothing(bank: MySQLBank, point: str, count: str) -> None:
     """O01, L15: what a first start has done by half must not be in the way of the next."""
-    killed_and_started_again(bank, point, count, "start")
+    check_killed_daemon(bank, point, count, "start", verified=(point, count) in ALSO_VERIFIED)
 
 
 @pytest.mark.long
@@ -46,18 +47,4 @@ def test_daemon_killed_at_its_start_loses_and_doubles_nothing(bank: MySQLBank, p
 def test_killed_daemon_that_writes_nothing_loses_and_doubles_nothing(bank: MySQLBank, point: str, count: str) -> None:
     """W03: marks that are only places in the log serve as well, over a crash too."""
     bank.configure(fence="read-only")
-    killed_and_started_again(bank, point, count)
-
-
-def killed_and_started_again(bank: MySQLBank, *point: str) -> None:
-    bank.start_writing(seed=sum(point[0].encode()))
-    killed = bank.daemon(*point)
-    bank.assert_killed(killed, live=point[-1] != "start")
-    again = bank.daemon()
-    before = bank.transactions
-    bank.wait_until(lambda: bank.transactions > before + 30, "the writer to continue", again)
-    bank.stop_writing()
-    if point[:2] in ALSO_VERIFIED:
-        bank.assert_verified(again)
-    bank.catch_up_and_stop(again)
-    bank.assert_log_equals_source()
+    check_killed_daemon(bank, point, count, verified=(point, count) in ALSO_VERIFIED)
