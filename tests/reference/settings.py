@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 from cdcflow.config import Settings
 from cdcflow.config.changes import rule_for
 from cdcflow.config.collections import Push, Serve
+from cdcflow.config.columns import TableRules
 from cdcflow.config.logs import FileLog, KafkaLog
 from cdcflow.config.publish import Publish
 from cdcflow.config.references import SecretReference
@@ -67,6 +68,7 @@ def sections() -> dict[str, list[Setting]]:
         "mysql": [one for one in mysql if one.name not in names],
         "log": list(_settings(FileLog, "log.")),
         "kafka": list(_settings(KafkaLog, "log.")),
+        "tables": list(_settings(TableRules, "tables.")),
         "merge": list(_settings(Merge, "merge.")),
         "publish": list(_settings(Publish, "publish.")),
         "service": list(_settings(Service, "service.")),
@@ -93,7 +95,7 @@ def _settings(model: type[Settings], before: str, like: str = "") -> Iterator[Se
         if inner is Push:
             continue
         if inner is not None:
-            yield from _settings(inner, f"{before}{name}.", before if is_map else "")
+            yield from _settings(inner, f"{before}{name}.", before if is_map and name == "each" else "")
         elif like:
             example = ": `each: {public.orders: {mode: history}}`" if name == "mode" else ""
             meaning = f"The same for one table{example}."

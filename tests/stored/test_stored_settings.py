@@ -17,6 +17,9 @@ LATER = {
     "merge.fast_delta",
     "merge.memory_max",
     "merge.progress_timeout",
+    "tables.optional",
+    *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "truncate")),
+    *(f"tables.columns.{policy}.{name}" for policy in ("hash", "encrypt") for name in ("key", "id")),
     *(f"merge.tables.{each}{name}" for each in ("", "each.") for name in ("partition_by", "sort_by")),
 }
 """Settings that the earlier version did not have."""

@@ -19,6 +19,7 @@ from cdcflow.config.changes import SettingChange
 from cdcflow.model.table import TableId
 
 Action = Literal["added", "captured again", "read again", "left out", "unchanged"]
+POLICIES = "other policies for its columns"
 READS: tuple[Action, ...] = ("added", "captured again", "read again")
 
 
@@ -183,6 +184,8 @@ def _action(table: TablePreview, known: TableProgress | None) -> tuple[Action, s
         return "read again", "it is now another table with the same name"
     if table.reread and is_read_again(known):
         return "read again", table.reread
+    if table.policies and is_read_again(known):
+        return "read again", f"{POLICIES} ({table.policies})"
     if table.retried and known.state == "failed":
         return "read again", f"its reading failed with other settings ({table.retried})"
     return "unchanged", ""
@@ -201,6 +204,12 @@ def _warnings(tables: Sequence[TablePlan], settings: Sequence[SettingChange], *,
     for table in tables:
         if table.action == "read again":
             found.append(f"{table.name}: the whole table is read again, with all columns")
+            if table.why.startswith(POLICIES):
+                found.append(
+                    f"{table.name}: rows that are in the log already keep their values until the log expires them "
+                    "(log.retention); a dropped column keeps its values in the current-state table, and one "
+                    "whose type changes makes that table stop: docs/columns.md"
+                )
             if " as " in f" {table.why} " and table.merged is not False:
                 found.append(
                     f"{table.name}: the type of a column changes, and a current-state table cannot follow that: "

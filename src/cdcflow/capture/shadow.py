@@ -53,6 +53,7 @@ from cdcflow.errors import CdcflowError
 from cdcflow.model.change import INSERT, UPDATE, ChangeBatch, KeySet, Run, SpooledTransaction
 from cdcflow.model.position import Epoch, Position, Token
 from cdcflow.model.table import OP, UNCHANGED, Table, TableId, word
+from cdcflow.model.types import HASHED
 
 DIFFERENCE = "shadow check found a difference"
 AGAIN_S = 1.0
@@ -350,9 +351,13 @@ class Shadow:
 
 
 def _is_compared(table: Table) -> bool:
-    """Whether rows of the table can be distinguished by a key that Arrow compares as the server does."""
-    types = [table.row_schema.field(name).type for name in table.key]
-    return bool(types) and not any(pa.types.is_nested(t) or pa.types.is_floating(t) for t in types)
+    """Whether rows of the table can be distinguished by a key that Arrow compares as the server does, and found by it:
+    nothing leads back from a hash."""
+    types = [c.type for c in table.columns if c.name in table.key]
+    is_found = not any(
+        t.source == HASHED or pa.types.is_nested(t.arrow) or pa.types.is_floating(t.arrow) for t in types
+    )
+    return bool(types) and is_found
 
 
 def _has_key(rows: pa.RecordBatch, one: pa.RecordBatch, table: Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -68,6 +68,7 @@ RULES: tuple[SettingRule, ...] = (
         )
     ),
     SettingRule("source", "next cut"),
+    SettingRule("tables", "next cut"),
     SettingRule("log.path", "refused", _OTHER_LOG, _ANOTHER),
     SettingRule("log.kafka.topic", "refused", _OTHER_LOG, _ANOTHER),
     SettingRule("log.kafka.work", "restart", _FOUND_BY, _MOVE),

@@ -67,6 +67,9 @@ log:                                                       # in a folder; docs/k
   # seal: {bytes_max: 32MiB, age_max: 10s}                 # when a piece of it becomes Parquet that a merge can read
   # objects: {url: "s3://bucket/prefix"}                   # finished pieces go to a store (docs/object-store.md)
 
+# tables:                                                  # columns that must not leave the source: docs/columns.md
+#   "*.users": {columns: {ssn: drop, email: {hash: "${env:EMAIL_KEY}"}, name: mask}}
+
 merge:
   format: delta
   warehouse: ./warehouse

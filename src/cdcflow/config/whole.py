@@ -20,12 +20,13 @@ from pydantic import (
 from cdcflow.config.access import AccessToken, check_tokens
 from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.collections import Push, Serve
+from cdcflow.config.columns import TableRules
 from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog, StoreAccess
 from cdcflow.config.notify import Notify
 from cdcflow.config.plugins import OWN_KINDS, plugged_settings
 from cdcflow.config.publish import Publish
 from cdcflow.config.references import is_reference
-from cdcflow.config.sources import MySQL, Postgres, SourceSettings
+from cdcflow.config.sources import PATTERN, MySQL, Postgres, SourceSettings
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.file_layout import PartitionField, SortColumn, check_order, check_partitions
@@ -301,6 +302,7 @@ class Config(Settings):
 
     source: SerializeAsAny[Postgres | MySQL | Push | SourceSettings]
     log: FileLog | KafkaLog
+    tables: dict[str, TableRules] = Field(default_factory=dict)
     merge: Merge = Merge()
     publish: Publish | None = None
     service: Service = Service()
@@ -319,6 +321,16 @@ class Config(Settings):
                 remedy="run `cdcflow serve`, or name the settings file of a database with --config",
             )
         return self.source
+
+    @field_validator("tables")
+    @classmethod
+    def _table_patterns(cls, tables: dict[str, TableRules]) -> dict[str, TableRules]:
+        for pattern in tables:
+            if PATTERN.fullmatch(pattern) is None or pattern.startswith("!"):
+                raise ValueError(
+                    f'has "{pattern}", which is not a table pattern: write schema.name, with * as a wildcard'
+                )
+        return tables
 
     @model_validator(mode="before")
     @classmethod
@@ -347,6 +359,8 @@ class Config(Settings):
     def _written_by_serve(self) -> Self:
         if not isinstance(self.source, Push):
             return self
+        if self.tables:
+            raise ValueError("tables has policies for a database's columns, and with serve there is no database")
         if self.serve is None:
             raise ValueError("source.kind is push, and serve is not set: leave source out, and set serve")
         if not isinstance(self.log, FileLog) or not self.log.has_directory:

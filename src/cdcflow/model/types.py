@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+HASHED = "hash"
+"""The `source` of a type of hashed values: a policy of the settings made them (`cdcflow.sources.privacy`)."""
+
 
 @dataclass(frozen=True)
 class ColumnType:

@@ -28,6 +28,8 @@ from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
+from cdcflow.sources.privacy.rules import PolicyRules
+from cdcflow.sources.privacy.source import private_source
 from cdcflow.wiring.logs import log_layout, log_reader, newest_checkpoint, open_log, topics
 from cdcflow.wiring.plugged import plugin_of
 
@@ -41,7 +43,16 @@ READERS_TIME = 5
 
 
 def open_source(config: Config, readers: Readers | None = None) -> Source:
-    """The configured source, whose chunks `readers` read. Connects at the first query."""
+    """The configured source, whose chunks `readers` read, under the policies of `tables`. Connects at the first
+    query.
+
+    Raises:
+        ConfigurationError: a policy's key does not exist, or is too short.
+    """
+    return private_source(_open_bare(config, readers), PolicyRules(config.tables))
+
+
+def _open_bare(config: Config, readers: Readers | None) -> Source:
     settings = config.database
     if not isinstance(settings, Postgres | MySQL):
         return plugin_of(settings).open(settings)

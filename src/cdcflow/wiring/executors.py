@@ -9,6 +9,8 @@ from functools import partial
 from cdcflow.capture.ports.part_readers import PartReader, Readers
 from cdcflow.config import Config, FileLog, MySQL, Postgres, secret
 from cdcflow.errors import ConfigurationError
+from cdcflow.sources.privacy.chunks import PrivatePartReader
+from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.wiring.plugged import lacking
 
 
@@ -34,13 +36,19 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
 
     folder = config.log.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    # The current password is sent along: executors have neither this machine's environment nor its files.
-    opened = partial(_part_reader, settings, secret(settings.password))
+    # The current password and the keys of policies are sent along: executors have neither this machine's environment
+    # nor its files.
+    opened = partial(_part_reader, settings, secret(settings.password), PolicyRules(config.tables))
     with executors(master, settings.backfill.ranges_at_once, folder, opened, config.merge.spark) as found:
         yield found
 
 
-def _part_reader(settings: Postgres | MySQL, password: str | None) -> PartReader:
+def _part_reader(settings: Postgres | MySQL, password: str | None, rules: PolicyRules) -> PartReader:
+    reader = _raw_part_reader(settings, password)
+    return PrivatePartReader(reader, rules) if rules else reader
+
+
+def _raw_part_reader(settings: Postgres | MySQL, password: str | None) -> PartReader:
     if isinstance(settings, Postgres):
         from cdcflow.sources.postgres.source import PostgresSource
 

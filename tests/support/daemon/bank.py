@@ -64,6 +64,7 @@ class Branch(ABC):
         self.folder = folder
         self.log = folder / "log"
         self.log_settings: dict[str, Any] = {"path": str(self.log), "seal": {"bytes_max": "1MiB", "age_max": "2s"}}
+        self.other_settings: dict[str, Any] = {}
         self.config_path = folder / "cdcflow.yaml"
         self.transactions = 0
         self._stop = threading.Event()
@@ -78,6 +79,7 @@ class Branch(ABC):
                 **source,
             },
             "log": self.log_settings,
+            **self.other_settings,
         }
         self.config_path.write_text(yaml.safe_dump(settings))
         return load(self.config_path)

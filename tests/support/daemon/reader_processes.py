@@ -18,6 +18,7 @@ from tests.support.kill.chunk_reader import begin
 from cdcflow import wiring
 from cdcflow.config import MySQL, Postgres, load, secret
 from cdcflow.log.read.reader import list_segments
+from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.spark.executors.readers import Processes
 from cdcflow.wiring.executors import _part_reader
 
@@ -30,9 +31,10 @@ def reading(
 ) -> Iterator[tuple[Processes, Callable[..., subprocess.Popen[bytes]]]]:
     """Processes for a bank, and what starts one of them; all that were started are ended. `away`: they do not see the
     log's folder."""
-    settings = load(bank.config_path).database
+    config = load(bank.config_path)
+    settings = config.database
     assert isinstance(settings, Postgres | MySQL)
-    opened = partial(_part_reader, settings, secret(settings.password))
+    opened = partial(_part_reader, settings, secret(settings.password), PolicyRules(config.tables))
     started: list[subprocess.Popen[bytes]] = []
     bank.log.mkdir(exist_ok=True)
     try:

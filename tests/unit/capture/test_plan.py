@@ -51,6 +51,12 @@ def test_a_table_that_stays_costs_nothing() -> None:
         (TablePreview(A, 1, retried="due: stop → clamp"), TableProgress("failed", 1, Offset(0), 1), "read again"),
         (TablePreview(A, 1, retried="due: stop → clamp"), DONE, "unchanged"),
         (TablePreview(A, 1), TableProgress("failed", 1, Offset(0), 1), "unchanged"),
+        (TablePreview(A, 1, policies="email: no policy → mask"), DONE, "read again"),
+        (
+            TablePreview(A, 1, policies="email: no policy → mask"),
+            TableProgress("cancelled", 0, Offset(0), 1),
+            "unchanged",
+        ),
         (None, DONE, "left out"),
     ],
 )
@@ -122,3 +128,10 @@ def test_unknown_row_count_is_reported_as_unknown() -> None:
     assert (found.rows, found.bytes, found.seconds, found.log_bytes) == (None, None, None, None)
     assert (found.rows_at_least, found.bytes_at_least) == (1000, 5)
     assert cost([reading(1000)], Rates()).seconds is None
+
+
+def test_plan_of_other_policies_has_what_they_do_not_undo() -> None:
+    """Values that are stored already stay, and an operator who masks a column may believe otherwise."""
+    found = planned(TablePreview(A, 1, policies="email: no policy → mask"), DONE)
+    assert any("rows that are in the log already keep their values" in warning for warning in found.warnings)
+    assert found.tables[0].why == "other policies for its columns (email: no policy → mask)"

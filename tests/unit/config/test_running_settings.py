@@ -28,6 +28,9 @@ APPLIED = {
         "integration/daemon/test_changed_settings.py::test_table_is_excluded_and_included_again_while_running",
         "integration/mysql_daemon/test_changed_settings.py::test_table_is_excluded_and_included_again_while_running",
     ),
+    "tables": (
+        "integration/privacy/test_running_daemon.py::test_policy_that_changes_while_running_reads_the_table_again",
+    ),
     "log.retention": (
         "integration/cli/test_settings_beside_the_capture.py::"
         "test_retention_notifications_checks_and_opentelemetry_traces_begin_while_running",

@@ -37,7 +37,9 @@ class SourceStatus:
 class TablePreview:
     """A table that a start would capture. `rows` and `bytes` are the server's estimates from its statistics (None if it
     has none). `reread` is why the log's rows differ from what the current settings would produce ("": they do not).
-    `retried` names the values that are now kept differently ("": none), so that a failed backfill is retried."""
+    `retried` names the values that are now kept differently ("": none), so that a failed backfill is retried.
+    `policies`: the policies of columns that changed ("": none did), so that it is read again. `shape`: its current
+    shape."""
 
     id: TableId
     incarnation: int
@@ -45,6 +47,8 @@ class TablePreview:
     bytes: int | None = None
     reread: str = ""
     retried: str = ""
+    policies: str = ""
+    shape: Table | None = None
 
 
 @dataclass(frozen=True, slots=True)

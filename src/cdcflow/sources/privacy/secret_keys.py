@@ -1,0 +1,92 @@
+"""The keys of policies: made from secrets of the settings, each for one purpose.
+
+A hash uses the secret itself, so that other programs can compute the same HMAC-SHA-256. The keys for
+encryption are derived from it by HKDF with SHA-512: a hash of a chosen value is never one of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
+from cryptography.hazmat.primitives.hashes import SHA512
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from cdcflow.config import secret
+from cdcflow.config.columns import ColumnKey
+from cdcflow.errors import ConfigurationError
+from cdcflow.sources.privacy.kernels import Convert, encrypt_of, hash_of
+
+SECRET_MIN = 32
+"""Characters of a secret; 32 hexadecimal digits are 128 bits."""
+NONCE = bytes(12)
+"""Always the same, so that equal values stay equal: with AES-GCM-SIV a nonce that is used again shows only that
+(RFC 8452)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyKey:
+    """A secret and its `id`. Never shown: `fingerprint` is, which does not reveal it."""
+
+    id: str
+    _secret: bytes
+
+    def __repr__(self) -> str:
+        return f"PolicyKey({self.id!r})"
+
+    @classmethod
+    def read(cls, settings: ColumnKey) -> PolicyKey:
+        """Raises ConfigurationError if the secret does not exist or is too short."""
+        found = secret(settings.key) or ""
+        if len(found) < SECRET_MIN or len(set(found)) < SECRET_MIN // 4:
+            raise ConfigurationError(
+                f"tables: the key {settings.key} has less than {SECRET_MIN} characters, or always the same few",
+                remedy="make one with `openssl rand -hex 32`, and keep it where the reference points",
+                runbook="settings",
+            )
+        return cls(settings.id, found.encode())
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.id}:" if self.id else ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells two keys apart."""
+        return self._derive("fingerprint", 6).hex()
+
+    def hash(self) -> Convert:
+        return hash_of(self._secret, self.prefix)
+
+    def encrypt(self) -> Convert:
+        return encrypt_of(self._cipher("encrypt"), NONCE, self.prefix)
+
+    def decrypt(self, value: str) -> bytes:
+        """Raises ValueError if this key did not make the value."""
+        if not value.startswith(self.prefix):
+            raise ValueError("another key made this value")
+        return _open(self._cipher("encrypt"), value.removeprefix(self.prefix))
+
+    def seal(self, text: str) -> str:
+        """A text of a checkpoint that contains keys of rows."""
+        return base64.urlsafe_b64encode(self._cipher("checkpoint").encrypt(NONCE, text.encode(), None)).decode()
+
+    def unseal(self, text: str) -> str:
+        """Raises ValueError if this key did not make the text."""
+        return _open(self._cipher("checkpoint"), text).decode()
+
+    def _cipher(self, purpose: str) -> AESGCMSIV:
+        return AESGCMSIV(self._derive(purpose, 32))
+
+    def _derive(self, purpose: str, length: int) -> bytes:
+        return HKDF(SHA512(), length, None, f"cdcflow {purpose} 1".encode()).derive(self._secret)
+
+
+def _open(cipher: AESGCMSIV, text: str) -> bytes:
+    try:
+        return cipher.decrypt(NONCE, base64.urlsafe_b64decode(text), None)
+    except (InvalidTag, binascii.Error, ValueError):
+        raise ValueError("another key made this value") from None

@@ -1,0 +1,200 @@
+"""A table as it leaves the source under its policies, and its rows and keys. Pure but for the keys' secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.change import ChangeBatch, KeySet
+from cdcflow.model.table import BEFORE, OP, UNCHANGED, Column, Table
+from cdcflow.sources.privacy.kernels import Convert
+from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
+from cdcflow.sources.privacy.secret_keys import PolicyKey
+
+SEALED = "sealed:"
+"""The beginning of a plan or a cursor that is encrypted."""
+
+
+@dataclass(frozen=True)
+class PrivateTable:
+    """`raw` as the source has it, and `table` as it leaves. `policies`: by the names of the columns that have one.
+    `converts`: the conversions of the values of those columns; `dropped` are those that go."""
+
+    raw: Table
+    table: Table
+    policies: Mapping[str, PrivacyPolicy]
+    converts: Mapping[str, Convert]
+    dropped: frozenset[str]
+
+    @classmethod
+    def of(cls, raw: Table, policies: Mapping[str, PrivacyPolicy]) -> PrivateTable:
+        """`policies`: by the names of columns of the table.
+
+        Raises:
+            ConfigurationError: one of them makes no sense for its column.
+        """
+        columns: list[Column] = []
+        converts: dict[str, Convert] = {}
+        for column in raw.columns:
+            policy = policies.get(column.name)
+            if policy is None:
+                columns.append(column)
+                continue
+            if column.name in raw.key:
+                _check_key(raw, column, policy)
+            changed, converts[column.name] = policy.apply(raw.id, column)
+            if changed is not None:
+                columns.append(changed)
+        if not columns:
+            raise misfit(raw.id, "every column is dropped", "leave the table out of source.tables instead")
+        names = {c.name for c in columns}
+        dropped = frozenset(name for name in policies if name not in names)
+        return cls(raw, replace(raw, columns=tuple(columns)), policies, converts, dropped)
+
+    # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def changes(self, batch: ChangeBatch) -> ChangeBatch:
+        rows = batch.rows
+        columns = [*self._columns(rows), rows.column(OP), self._unchanged_names(rows.column(UNCHANGED))]
+        columns.append(self._before(rows.column(BEFORE)))
+        return ChangeBatch(
+            self.table, batch.index, pa.RecordBatch.from_arrays(columns, schema=self.table.change_schema)
+        )
+
+    def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows in the raw table's `row_schema`."""
+        return pa.RecordBatch.from_arrays(self._columns(rows), schema=self.table.row_schema)
+
+    def _columns(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        names = (c.name for c in self.raw.columns if c.name not in self.dropped)
+        return [self._convert(name, rows.column(name)) for name in names]
+
+    def _convert(self, name: str, values: pa.Array) -> pa.Array:
+        convert = self.converts.get(name)
+        if convert is None:
+            return values
+        try:
+            return convert(values)
+        except pa.ArrowException:  # a new message: Arrow's own may contain the value
+            raise ConfigurationError(
+                f"table {self.raw.id} has a value in column {name} to which its policy "
+                f"({self.policies[name].text}) cannot be applied",
+                remedy=f"use null, mask or drop for {name} in tables, then start again",
+                runbook="column-policies",
+            ) from None
+
+    def _unchanged_names(self, lists: pa.Array) -> pa.Array:
+        """The names of columns that were not sent, without those that are dropped."""
+        if not self.dropped or lists.null_count == len(lists):
+            return lists
+        names, parents = lists.flatten(), pc.list_parent_indices(lists)
+        stay = pc.invert(pc.is_in(names, pa.array(sorted(self.dropped), pa.string())))
+        left = parents.filter(stay).to_numpy(zero_copy_only=False)
+        counts = np.bincount(left, minlength=len(lists))
+        ends = np.zeros(len(lists) + 1, np.int32)
+        np.cumsum(counts, out=ends[1:])
+        return pa.ListArray.from_arrays(pa.array(ends), names.filter(stay), type=lists.type, mask=pa.array(counts == 0))
+
+    def _before(self, olds: pa.Array) -> pa.Array:
+        arrow = self.table.before_type
+        if olds.null_count == len(olds):
+            return pa.nulls(len(olds), arrow)
+        # Flattened: what is stored under an old row that is NULL is NULL then, too.
+        found = dict(zip((f.name for f in olds.type), olds.flatten(), strict=True))
+        children = [self._convert(field.name, found[field.name]) for field in arrow]
+        return pa.StructArray.from_arrays(children, fields=list(arrow), mask=olds.is_null())
+
+    # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @cached_property
+    def key_policies(self) -> Mapping[str, PrivacyPolicy]:
+        """The policies of the columns that identify rows."""
+        return {name: self.policies[name] for name in self.raw.key if name in self.policies}
+
+    @property
+    def hides_keys(self) -> bool:
+        return bool(self.key_policies)
+
+    def keys(self, keys: KeySet) -> KeySet:
+        """Keys as they leave the source. Of a table without a key they are whole rows."""
+        names = [name for name in keys.keys.column_names if name not in self.dropped]
+        return KeySet(pa.table({name: self._whole(name, keys.keys.column(name)) for name in names}))
+
+    def _whole(self, name: str, column: pa.ChunkedArray) -> pa.Array:
+        found = column.combine_chunks()
+        return self._convert(name, found if isinstance(found, pa.Array) else found.chunk(0))
+
+    def raw_keys(self, keys: KeySet) -> KeySet | None:
+        """Keys as the source has them; None if a hash hides them.
+
+        Raises:
+            ValueError: another key made them.
+        """
+        if not all(policy.is_reversible for policy in self.key_policies.values()):
+            return None
+        return KeySet(
+            pa.table({name: self._raw_values(name, keys.keys.column(name)) for name in keys.keys.column_names})
+        )
+
+    def _raw_values(self, name: str, column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        policy = self.key_policies.get(name)
+        if policy is None or policy.key is None:
+            return column
+        arrow = self.raw.row_schema.field(name).type
+        values = [policy.key.decrypt(value) for value in column.to_pylist()]
+        plain = pa.array(values, pa.binary())
+        return plain if pa.types.is_binary(arrow) else plain.cast(pa.string()).cast(arrow)
+
+    # ── texts that contain keys ─────────────────────────────────────────────────────────────────────────────
+
+    def seal(self, text: str | None) -> str | None:
+        """A plan or a cursor, which may contain keys, for a checkpoint."""
+        if text is None or not self.hides_keys:
+            return text
+        return SEALED + self._sealing.seal(text)
+
+    def unseal(self, text: str) -> str:
+        """Raises ValueError if another key sealed it."""
+        return self._sealing.unseal(text.removeprefix(SEALED))
+
+    @cached_property
+    def _sealing(self) -> PolicyKey:
+        return next(policy.key for policy in self.key_policies.values() if policy.key is not None)
+
+
+def unseal(text: str | None, table: PrivateTable | None) -> str | None:
+    """A plan or a cursor of a checkpoint, as the source wrote it.
+
+    Raises:
+        ValueError: it was sealed with another key, or is not sealed although it should be, or the reverse.
+    """
+    if text is None:
+        return None
+    if (table is not None and table.hides_keys) != text.startswith(SEALED):
+        raise ValueError("other policies were in force when this was stored")
+    return text if table is None or not table.hides_keys else table.unseal(text)
+
+
+def _check_key(table: Table, column: Column, policy: PrivacyPolicy) -> None:
+    if not policy.is_for_keys:
+        raise misfit(
+            table.id,
+            f"column {column.name} is part of the key, and {policy.text} would make its rows indistinguishable",
+            "use hash or encrypt for it, which keep different values different",
+        )
+    arrow = column.type.arrow
+    if policy.is_reversible and not pa.types.is_binary(arrow):
+        try:
+            pa.nulls(0, pa.string()).cast(arrow)
+        except pa.ArrowException:
+            raise misfit(
+                table.id,
+                f"column {column.name} ({column.type.source}) is part of the key, and its text cannot be read back",
+                "use hash for it",
+            ) from None

@@ -1,0 +1,245 @@
+"""A source under the policies of columns: implements the source's ports in front of another source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from cdcflow.capture.interleave.messages import KnownRows, RowsCompared
+from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.ports.chunks import ChunkSource
+from cdcflow.capture.ports.comparison import Comparable, Comparison
+from cdcflow.capture.ports.findings import Dropped, Finding
+from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.source import (
+    Covering,
+    Described,
+    EventComparison,
+    Prepared,
+    Preview,
+    Sample,
+    Sampled,
+    SecondOpinion,
+    ShapeAsking,
+    Source,
+    SourceStatus,
+    TablePreview,
+    TablesToReread,
+    TransactionsBack,
+)
+from cdcflow.capture.ports.stream import Stream
+from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.model.position import Checkpoint, Position, SourceIdentity
+from cdcflow.model.table import Table, TableId
+from cdcflow.sources.engine.findings import of_error, ok
+from cdcflow.sources.privacy.chunks import PrivateChunks, PrivateComparison
+from cdcflow.sources.privacy.rules import (
+    PolicyRules,
+    StoredPolicies,
+    changed_policies,
+    raw_of,
+    read_stored,
+    with_stored,
+    without_stored,
+)
+from cdcflow.sources.privacy.stream import PrivateSpool, PrivateStream
+
+
+class PrivateSource:
+    """Implements `cdcflow.capture.ports.source.Source` under rules; without any, rows pass unchanged.
+
+    See `private_source` for the ports that only some sources implement.
+    """
+
+    def __init__(self, source: Source, rules: PolicyRules) -> None:
+        self._source = source
+        self._rules = rules
+        self._stored: Mapping[TableId, StoredPolicies] = {}
+        self._prepared: Sequence[Table] | None = None
+        self._captured: frozenset[TableId] = frozenset()
+
+    # ── what rows, keys and shapes pass ─────────────────────────────────────────────────────────────────────
+
+    def prepare(
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        accept_history_loss: bool = False,
+    ) -> Prepared:
+        self._stored = read_stored(checkpoint.source)
+        prepared = self._source.prepare(
+            _without(checkpoint), log_id, transactions_back, accept_history_loss=accept_history_loss
+        )
+        if not self._rules and not self._stored:
+            return prepared
+        tables = self._source.tables()
+        self._check(tables, checkpoint)
+        self._captured, self._prepared = frozenset(t.id for t in tables), tables
+        changed = frozenset(self._changes(tables, checkpoint))
+        source = with_stored(prepared.checkpoint.source, self._rules, tables, self._stored)
+        return replace(
+            prepared,
+            checkpoint=replace(prepared.checkpoint, source=source),
+            reread=prepared.reread | TablesToReread(changed, changed),
+        )
+
+    def tables(self) -> Sequence[Table]:
+        found, self._prepared = self._prepared, None
+        if found is None:
+            found = self._source.tables()
+            self._rules.check_names((t.id for t in found), self._captured)
+            self._captured |= {t.id for t in found}
+        return [self._rules.table_leaving(table) for table in found]
+
+    def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
+        found = self._source.preview(_without(checkpoint), log_id)
+        self._stored = read_stored(checkpoint.source)
+        shapes = [t.shape for t in found.tables if t.shape is not None]
+        self._check(shapes, checkpoint)
+        changes = self._changes(shapes, checkpoint)
+        return replace(found, tables=tuple(_with_policies(t, changes.get(t.id, "")) for t in found.tables))
+
+    def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
+        if not self._rules:
+            return self._source.stream(_without(checkpoint), open_spool)
+        stream = self._source.stream(_without(checkpoint), lambda: PrivateSpool(open_spool(), self._rules))
+        return PrivateStream(stream, self._rules)
+
+    def chunks(self) -> ChunkSource:
+        chunks = self._source.chunks()
+        # Without rules a checkpoint may still have encrypted cursors.
+        return PrivateChunks(chunks, self._rules) if self._rules or self._stored else chunks
+
+    def _check(self, tables: Sequence[Table], checkpoint: Checkpoint) -> None:
+        captured = Progress.from_json(checkpoint.progress).tables.keys()
+        self._rules.check(tables, self._stored, captured)
+
+    def _changes(self, tables: Iterable[Table], checkpoint: Checkpoint) -> dict[TableId, str]:
+        """The tables with other policies than at the last start; empty at the first one."""
+        return {} if checkpoint.position is None else changed_policies(self._stored, self._rules, tables)
+
+    # ── what they do not pass ───────────────────────────────────────────────────────────────────────────────
+
+    def identity(self) -> SourceIdentity:
+        return self._source.identity()
+
+    def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
+        return self._source.left_out(None if checkpoint is None else _without(checkpoint))
+
+    def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
+        return self._source.compare_rows(known)
+
+    def doctor(self) -> Sequence[Finding]:
+        found = list(self._source.doctor())
+        if not self._rules:
+            return found
+        try:
+            tables = self._source.tables()
+            self._rules.check(tables, {}, ())
+        except ConfigurationError as error:
+            return [*found, of_error("column policies", error)]
+        except CdcflowError:
+            return found  # the source's findings have the reason
+        unused = self._rules.unused_names(tables)
+        return [*found, ok("column policies", "; ".join(unused) or "each column with a policy exists")]
+
+    def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
+        return self._source.continues(lambda: _without(newest()), log_id)
+
+    def left_behind(self, log_id: str) -> Sequence[Finding]:
+        return self._source.left_behind(log_id)
+
+    def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
+        return self._source.drop(log_id, _without(checkpoint))
+
+    def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
+        return self._source.status(acknowledged, log_id)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+# ── ports that only some sources implement ──────────────────────────────────────────────────────────────────
+
+
+class _WithCoverage(PrivateSource):
+    _source: _SomeSource
+
+    def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
+        return self._source.coverage(captured)
+
+
+class _WithShapes(PrivateSource):
+    _source: _SomeSource
+
+    def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
+        def raw(table: TableId) -> Table | None:
+            logged = shape_of(table)
+            return None if logged is None else raw_of(logged, self._stored.get(table))
+
+        self._source.use_shapes(raw)
+
+
+class _WithSamples(PrivateSource):
+    _source: _SomeSource
+
+    def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
+        return self._source.sample(table, key)
+
+
+class _WithSecondOpinion(PrivateSource):
+    _source: _SomeSource
+
+    def sample_events(self, *, wanted: bool) -> None:
+        self._source.sample_events(wanted=wanted)
+
+    def compare_event(self) -> EventComparison | None:
+        return self._source.compare_event()
+
+
+class _WithFacts(PrivateSource):
+    _source: _SomeSource
+
+    def facts(self) -> Mapping[str, str]:
+        return self._source.facts()
+
+
+class _WithComparison(PrivateSource):
+    _source: _SomeSource
+
+    def comparison(self, checkpoint: Checkpoint) -> Comparison:
+        comparison = self._source.comparison(_without(checkpoint))
+        return PrivateComparison(comparison, self._rules) if self._rules else comparison
+
+
+class _SomeSource(Source, Covering, ShapeAsking, Sampled, SecondOpinion, Described, Comparable, Protocol):
+    """A source with the ports that a class above needs."""
+
+
+_OPTIONAL: dict[type, type[PrivateSource]] = {
+    Covering: _WithCoverage,
+    ShapeAsking: _WithShapes,
+    Sampled: _WithSamples,
+    SecondOpinion: _WithSecondOpinion,
+    Described: _WithFacts,
+    Comparable: _WithComparison,
+}
+
+
+def private_source(source: Source, rules: PolicyRules) -> PrivateSource:
+    """A source under rules, with the optional ports that it implements itself: callers recognize those by the type."""
+    bases = tuple(kind for port, kind in _OPTIONAL.items() if isinstance(source, port))
+    made: PrivateSource = type("PrivateSource", bases or (PrivateSource,), {})(source, rules)
+    return made
+
+
+def _without(checkpoint: Checkpoint) -> Checkpoint:
+    """A checkpoint as the source without policies wrote it."""
+    return replace(checkpoint, source=without_stored(checkpoint.source))
+
+
+def _with_policies(table: TablePreview, changes: str) -> TablePreview:
+    return replace(table, policies=changes) if changes else table

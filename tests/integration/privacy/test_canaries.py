@@ -1,0 +1,124 @@
+"""Values that policies protect are in no file: neither after kills nor while anything runs, not even in spools."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.daemon.reader_processes import WITHIN_S, assert_equal_after_all, reading, rows_in_files
+from tests.support.polling import wait_until
+from tests.support.privacy.canaries import CANARY, canaries_in
+from tests.support.privacy.private_bank import HASH, POLICIES, PrivateBank
+from tests.support.privacy.private_mysql_bank import PrivateMySQLBank
+
+from cdcflow import wiring
+from cdcflow.config import load
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import TableId
+from cdcflow.sources.privacy.stream import PrivateSpool
+from cdcflow.testing.folded import fold_log
+
+POINTS = [
+    ("after:decode", "9"),
+    ("after:append", "6"),
+    ("before:fsync", "40"),
+    ("after:chunk read", "4"),
+    ("before:release", "3"),
+    ("before:seal", "1"),
+    ("after:rename", "2"),
+]
+
+
+@pytest.mark.postgres
+@pytest.mark.spread(1)
+@pytest.mark.parametrize(("point", "count"), POINTS)
+def test_killed_daemon_leaves_no_protected_value_in_any_file(bank: PrivateBank, point: str, count: str) -> None:
+    """Files of a dead process stay on the disk: unfinished journals, spools of transactions that were never
+    committed, rows of abandoned chunks."""
+    killed_and_searched(bank, point, count)
+
+
+@pytest.mark.mysql
+@pytest.mark.spread(1)
+@pytest.mark.parametrize(("point", "count"), [("after:append", "6"), ("after:chunk read", "4"), ("after:release", "4")])
+def test_killed_daemon_on_mysql_leaves_no_protected_value_in_any_file(
+    mysql_bank: PrivateMySQLBank, point: str, count: str
+) -> None:
+    """The bounds of chunks are keys, which the log keeps with the progress; rows that came incompletely are read again
+    by their keys."""
+    killed_and_searched(mysql_bank, point, count)
+
+
+def killed_and_searched(bank: PrivateBank | PrivateMySQLBank, point: str, count: str) -> None:
+    bank.start_writing(seed=sum(point.encode()))
+    killed = bank.daemon(point, count)
+    bank.assert_killed(killed, live=True)
+    assert canaries_in(bank.folder) == []
+    again = bank.daemon()
+    before = bank.transactions
+    bank.wait_until(lambda: bank.transactions > before + 60, "the writer to continue", again)
+    bank.stop_writing()
+    bank.assert_verified(again)
+    bank.catch_up_and_stop(again)
+    bank.assert_log_equals_source()
+    assert canaries_in(bank.folder) == []
+
+
+@pytest.mark.postgres
+def test_search_finds_values_that_a_spool_let_through(bank: PrivateBank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that finds nothing proves nothing unless it finds something where there is something."""
+
+    def write_unprotected(self: PrivateSpool, batches: object, subxids: object) -> None:
+        self._spool.write(batches, subxids)  # type: ignore[arg-type]  # the hole that is planted
+
+    monkeypatch.setattr(PrivateSpool, "write", write_unprotected)
+    with bank.database.connect(autocommit=False) as conn, bank.capturing():
+        bank.wait_until(lambda: bank.reader.exists() and bank.has_reached(""), "the backfill")
+        assert canaries_in(bank.folder) == []
+        conn.execute("UPDATE visits SET path = path || repeat('x', 200)")
+        found = wait_until(lambda: canaries_in(bank.folder), "a protected value in a file")
+        conn.rollback()
+    assert all(place.startswith("log/spool/") for place in found)
+
+
+@pytest.mark.postgres
+def test_rows_that_other_processes_read_and_write_have_the_policies(bank: PrivateBank) -> None:
+    """Those processes have neither this machine's environment nor its files, and write rows into files by themselves;
+    the connection to them is no file."""
+    bank.configure(backfill={"chunk_rows_max": 4000})
+    more = f"SELECT i, '{CANARY}' || i, repeat('{CANARY}', 150), true FROM generate_series(10000, 40000) i"
+    bank.database.execute(f"INSERT INTO visits {more}")
+    with reading(bank, 2) as (processes, start):
+        start(0)
+        start(1)
+        processes.wait(WITHIN_S)
+        wiring.capture(load(bank.config_path), backfill=(), once=True, readers=processes).run()
+        assert processes.answered > 4
+    assert rows_in_files(bank) > 10_000
+    assert canaries_in(bank.folder) == []
+    assert_equal_after_all(bank)
+    assert canaries_in(bank.folder) == []
+
+
+@pytest.mark.postgres
+def test_renamed_column_stops_the_capture_until_its_new_name_has_a_policy(bank: PrivateBank) -> None:
+    """Its values would leave under the new name; the error's remedy works, also for rows from before the rename."""
+    with bank.capturing():
+        bank.wait_until(lambda: bank.reader.exists() and bank.has_reached(""), "the backfill")
+    bank.database.execute(f"UPDATE visits SET path = '{CANARY} before' WHERE id = 1")
+    bank.database.execute("ALTER TABLE visits RENAME path TO route")
+    bank.database.execute(f"INSERT INTO visits VALUES (9999, '{CANARY}', '{CANARY} after', true)")
+    with pytest.raises(ConfigurationError, match="no column path, which has a policy") as stopped:
+        bank.capture_to_its_end()
+    assert "list both under `optional`" in str(stopped.value.remedy)
+    assert canaries_in(bank.folder) == []
+    columns = {"email": HASH, "path": "mask", "route": "mask"}
+    bank.other_settings["tables"] = {
+        **POLICIES,
+        "public.visits": {"columns": columns, "optional": ["path", "route"]},
+    }
+    bank.configure()
+    fence = bank.fence()
+    with bank.capturing():
+        bank.wait_until(lambda: bank.has_reached(fence), "the log to pass the rename")
+    masked = fold_log(bank.reader)[TableId("public", "visits")]
+    assert {row.values.get("route", row.values.get("path")) for row in masked.values()} == {"****"}
+    assert canaries_in(bank.folder) == []

@@ -1,0 +1,46 @@
+"""The example of docs/columns.md, run as a reader runs it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.servers.postgres import PostgresServer
+
+from cdcflow import wiring
+from cdcflow.config import load
+from cdcflow.testing.folded import fold_log
+from cdcflow.wiring.decryption import Decryption
+
+pytestmark = pytest.mark.postgres
+PAGE = (Path(__file__).parents[3] / "docs" / "columns.md").read_text()
+
+
+def block(language: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_example_of_the_page_gives_what_the_page_shows(
+    private_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, secret in re.findall(r"`([A-Z_]+)=([0-9a-f]+)`", PAGE):
+        monkeypatch.setenv(name, secret)
+    database = private_server.create_database("columns_page")
+    database.execute(block("sql"))
+    settings = yaml.safe_load(block("yaml"))
+    settings["source"]["url"] = database.url
+    settings["log"]["path"] = str(tmp_path / "log")
+    (tmp_path / "cdcflow.yaml").write_text(yaml.safe_dump(settings))
+    config = load(tmp_path / "cdcflow.yaml")
+    wiring.capture(config, backfill=(), once=True).run()
+    [(_, rows)] = fold_log(wiring.log_reader(config)).items()
+    [row] = rows.values()
+    assert dict(row.values) == json.loads(block("json"))
+    (encrypted, plain) = re.search(r"`cdcflow decrypt (\S+)` prints `(.*?)`", PAGE).groups()  # type: ignore[union-attr]
+    assert Decryption.of(config).decrypt(encrypted).decode() == plain
+    database.drop()
