@@ -22,7 +22,7 @@ from cdcflow.tables.merge import history_columns
 
 SEED = int(os.environ.get("CDCFLOW_VERSION_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 LOGS = int(os.environ.get("CDCFLOW_VERSION_LOGS", "300"))
-LOGS_SQL = max(1, LOGS // 12)
+LOGS_SQL = max(1, LOGS // 8)
 MANY = 100
 """Logs that the SQL merges, too, in `make test-long`."""
 
