@@ -36,8 +36,8 @@ from cdcflow.tables.merge.target import Target
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
-HISTORIES, IN_MODES, KNOWN_HISTORIES, MANY = 10, 6, 20, 2000
-"""Of each format: here, here in each mode, from `KNOWN`, and in `make test-long`."""
+HISTORIES, IN_MODES, MANY = 20, 10, 2000
+"""Of each format: here, here in each mode, and in `make test-long`."""
 
 MODES: tuple[Mode, ...] = ("soft_delete", "append", "history")
 
@@ -74,8 +74,7 @@ def test_live_view_follows_the_policies_of_shape(table_format: str, tmp_path: Pa
     """What a merge would exclude is excluded, and a column next to the one of its new type is shown as one."""
     is_known = not ALONE and table_format == FORMATS[0]
     seed = KNOWN if is_known else SEED
-    count = KNOWN_HISTORIES if is_known else ALONE or IN_MODES
-    made = live_histories.run(Here(table_format), seed, count, tmp_path, ROUNDS, with_policies=True)
+    made = live_histories.run(Here(table_format), seed, ALONE or HISTORIES, tmp_path, ROUNDS, with_policies=True)
     if is_known:  # others may have too few changes of shape
         assert made.refused, "no change of shape was refused"
         assert any(history.merged.retyped for history in made.listed), "no column was kept next to one of its new type"
