@@ -17,9 +17,10 @@ from pyiceberg.table import StaticTable
 from tests.servers.catalogs import RestCatalog
 from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 from tests.servers.readers import ClickHouse, DuckDB, Program, Question, Refused, Store
+from tests.servers.trino import Trino
 from tests.support.log.hand_log import HandLog
 from tests.support.readers.shapes import NAMES, Row, by_key, own_rows, write_shapes
-from tests.support.tables.catalogs import catalog_of
+from tests.support.tables.catalogs import catalog_of, hadoop_of
 
 from cdcflow.model.table import TableId
 from cdcflow.tables.formats.iceberg import identifier
@@ -192,3 +193,31 @@ def test_ducklake_adopts_tables_without_copying_a_row(tmp_path: Path) -> None:
         before = (*([] if questions else [made]), like, *added)
         questions[name] = Question("", sql=f"SELECT * FROM lake.{name}", before=before)
     check(DuckDB(), delta, questions)
+
+
+def in_milliseconds(row: Row) -> Row:
+    """Trino reads times with a zone of Delta tables so."""
+    return {**row, "at": row["at"].replace(microsecond=row["at"].microsecond // 1000 * 1000)}
+
+
+@pytest.mark.long
+def test_trino_reads_every_shape_in_a_bucket(tmp_path: Path, object_server: ObjectServer) -> None:
+    """Iceberg tables by the names of a REST catalog, also an earlier cut by its tag; Delta tables by their places."""
+    bucket = "readers-trino"
+    address = object_server.objects(bucket).address(bucket)
+    root = f"s3a://{bucket}/iceberg"
+    with (
+        RestCatalog(root, hadoop_of(object_server)) as catalog,
+        Trino(Store(object_server.endpoint, ACCESS_KEY, SECRET_KEY), catalog.uri) as trino,
+    ):
+        for format_name, place in (("iceberg", root), ("delta", f"s3a://{bucket}/delta")):
+            named = {"type": "rest", "uri": catalog.uri} if format_name == "iceberg" else None
+            lake = make_lake(tmp_path / format_name, format_name, Warehouse(place, address, named))
+            for name in NAMES:
+                if format_name == "delta":
+                    trino.register("shop", name, lake.place(name))
+                shown = trino.ask(f"SELECT * FROM {'lake' if named else 'delta'}.shop.{name}")
+                own = lake.own(name) if named else list(map(in_milliseconds, lake.own(name)))
+                assert by_key(shown) == own, (format_name, name)
+        earlier = trino.ask("SELECT id FROM lake.shop.changed FOR VERSION AS OF 'cdcflow_cut_1'")
+        assert sorted(row["id"] for row in earlier) == list(range(100))
