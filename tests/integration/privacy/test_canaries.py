@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from tests.support.daemon.reader_processes import WITHIN_S, assert_equal_after_all, reading, rows_in_files
 from tests.support.polling import wait_until
@@ -121,4 +123,20 @@ def test_renamed_column_stops_the_capture_until_its_new_name_has_a_policy(bank: 
         bank.wait_until(lambda: bank.has_reached(fence), "the log to pass the rename")
     masked = fold_log(bank.reader)[TableId("public", "visits")]
     assert {row.values.get("route", row.values.get("path")) for row in masked.values()} == {"****"}
+    assert canaries_in(bank.folder) == []
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("table", ["visits", "cards"])
+def test_renamed_table_stops_the_capture_until_its_new_name_has_policies(bank: PrivateBank, table: str) -> None:
+    """Its rows would leave without policies, whether its name or a pattern gave it some."""
+    with contextlib.suppress(ConfigurationError), bank.capturing():
+        bank.wait_until(lambda: bank.reader.exists() and bank.has_reached(""), "the backfill")
+        bank.database.execute(f"ALTER TABLE {table} RENAME TO guests")
+        bank.database.execute("UPDATE guests SET email = email || '!'")
+        bank.database.execute("CREATE TABLE unrelated (id int PRIMARY KEY)")
+        bank.database.execute("UPDATE words SET times = 1")
+    with pytest.raises(ConfigurationError, match=f"{table} has policies, and is no captured table") as stopped:
+        bank.capture_to_its_end()
+    assert "if it is public.guests, public.unrelated now" in str(stopped.value.remedy)
     assert canaries_in(bank.folder) == []

@@ -281,7 +281,7 @@ def test_column_that_a_table_does_not_have_stops_it_with_the_nearest_name() -> N
 
 
 def test_table_that_is_not_captured_stops_the_start_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigurationError, match=r"public\.user is no captured table") as refused:
+    with pytest.raises(ConfigurationError, match=r"public\.user has policies, and is no captured table") as refused:
         rules({"email": "mask"}, "public.user").check([USERS], {}, ())
     assert "did you mean public.users?" in str(refused.value.remedy)
 

@@ -95,30 +95,37 @@ class PolicyRules:
         Raises:
             ConfigurationError: see `check_names`; a column is missing; or a policy makes no sense.
         """
-        self.check_names((t.id for t in tables), captured)
+        self.check_names((t.id for t in tables), captured, before)
         for table in tables:
             then = before.get(table.id)
             self._check_columns(table, frozenset() if then is None else _lower(then.texts))
             self.shape(table)
 
-    def check_names(self, tables: Iterable[TableId], captured: Collection[TableId]) -> None:
-        """Check that each table that `tables` names is captured. `captured`: those that were before.
+    def check_names(
+        self, tables: Iterable[TableId], captured: Collection[TableId], private: Collection[TableId] = ()
+    ) -> None:
+        """Check that each table that `tables` names is captured. `captured`: those that were before; `private`: those
+        of them that had policies.
 
         Raises:
-            ConfigurationError: one is not. If it was before, it may have been dropped; but if a new table is captured,
-                it may be that one, under another name.
+            ConfigurationError: one is not. If it was before, it may have been dropped; but if a new table is captured
+                that has no policies, it may be that one, under another name.
         """
         known = frozenset(tables)
-        for entry in self._entries:
-            exact = entry.pattern.exact
-            if exact is None or exact in known or (exact in captured and known <= frozenset(captured)):
+        new = [t for t in known.difference(captured) if not any(e.pattern.matches(t) for e in self._entries)]
+        exact = [entry.pattern.exact for entry in self._entries if entry.pattern.exact is not None]
+        for table in sorted({*exact, *private} - known):
+            if table in captured and not new:
                 continue
+            if table in captured:
+                remedy = (
+                    f"if it is {', '.join(map(str, sorted(new)))} now, give that table its policies; otherwise name "
+                    "that table with `columns: {}`"
+                )
+            else:
+                remedy = f"{did_you_mean(str(table), map(str, known))}correct its name (case counts)"
             raise ConfigurationError(
-                f"tables: {entry.pattern.text} is no captured table",
-                remedy=did_you_mean(str(exact), map(str, known))
-                + "Correct its name (case counts), or take it out of tables if it was dropped; a renamed table needs "
-                "its policies under its new name",
-                runbook="column-policies",
+                f"tables: {table} has policies, and is no captured table", remedy=remedy, runbook="column-policies"
             )
 
     def unused_names(self, tables: Sequence[Table]) -> list[str]:

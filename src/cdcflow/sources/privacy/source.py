@@ -90,7 +90,8 @@ class PrivateSource:
         found, self._prepared = self._prepared, None
         if found is None:
             found = self._source.tables()
-            self._rules.check_names((t.id for t in found), self._captured)
+            private = [t for t in self._captured if self._rules.latest(t) is not None]
+            self._rules.check_names((t.id for t in found), self._captured, private)
             self._captured |= {t.id for t in found}
         return [self._rules.table_leaving(table) for table in found]
 
