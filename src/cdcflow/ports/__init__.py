@@ -7,6 +7,20 @@ are in `cdcflow.capture.ports` and `cdcflow.log`; nothing in cdcflow imports thi
 
 import sys
 
+from cdcflow.capture.interleave.messages import (
+    Advanced,
+    Chunk,
+    ChunkRead,
+    Committed,
+    KnownRows,
+    MarkSeen,
+    Planned,
+    RowsCompared,
+    RowsFilled,
+    RowsIncomplete,
+    RowVersion,
+    Visibility,
+)
 from cdcflow.capture.ports import chunks, comparison, control, findings, log, part_readers, plugin, source, stream
 from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.comparison import ChunkSums, Comparable, Comparison, DigestSource, NoText
@@ -32,18 +46,56 @@ from cdcflow.capture.ports.source import (
     TransactionsBack,
 )
 from cdcflow.capture.ports.stream import Stream, StreamEvent
+from cdcflow.config.base import Settings
 from cdcflow.config.plugins import PORTS_OLDEST, PORTS_VERSION
+from cdcflow.config.references import SecretReference, secret
 from cdcflow.config.sources import SourceSettings
+from cdcflow.config.units import Bytes, Seconds
 from cdcflow.log import tier, workers
 from cdcflow.log.read import log_reader
 from cdcflow.log.read.log_reader import LogReader
 from cdcflow.log.tier import OpenTier, Tier
+from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction
+from cdcflow.model.position import Checkpoint, Epoch, Position, SourceIdentity, Token
+from cdcflow.model.table import Column, Identity, Table, TableId
+from cdcflow.model.types import ColumnType
 
 __all__ = [
     "PORTS_VERSION",
     "PORTS_OLDEST",
     "SourcePlugin",
     "SourceSettings",
+    "Settings",
+    "Seconds",
+    "Bytes",
+    "SecretReference",
+    "secret",
+    "Table",
+    "TableId",
+    "Column",
+    "ColumnType",
+    "Identity",
+    "Position",
+    "Token",
+    "Epoch",
+    "Checkpoint",
+    "SourceIdentity",
+    "Run",
+    "SpooledTransaction",
+    "ChangeBatch",
+    "KeySet",
+    "Committed",
+    "MarkSeen",
+    "Advanced",
+    "RowsFilled",
+    "RowsIncomplete",
+    "RowsCompared",
+    "RowVersion",
+    "KnownRows",
+    "Chunk",
+    "ChunkRead",
+    "Planned",
+    "Visibility",
     "Finding",
     "Dropped",
     "Remedy",

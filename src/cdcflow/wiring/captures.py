@@ -31,7 +31,7 @@ from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.sources.privacy.source import private_source
 from cdcflow.wiring.logs import log_layout, log_reader, newest_checkpoint, open_log, topics
-from cdcflow.wiring.plugged import plugin_of
+from cdcflow.wiring.plugged import lacking, plugin_of
 
 if TYPE_CHECKING:
     from cdcflow.publish.publisher import Publisher
@@ -190,11 +190,17 @@ def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
     """The publisher of the configured log to the topics of `publish.kafka`.
 
     Raises:
-        ConfigurationError: `publish` is not set.
+        ConfigurationError: `publish` is not set, or Debezium has no connector for the source.
     """
     if config.publish is None:
         raise ConfigurationError(
             "publishing: the settings name no target", remedy="set publish.kafka (see docs/debezium.md)"
+        )
+    if not isinstance(config.database, Postgres | MySQL):
+        raise lacking(
+            config.database,
+            "has no connector of Debezium, so there are no messages to publish",
+            "remove publish from the settings; programs read the log with `cdcflow consumer`",
         )
     from cdcflow.publish.assembly import publisher_of
 

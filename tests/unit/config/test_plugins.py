@@ -178,6 +178,10 @@ def test_what_a_plug_in_cannot_do_is_named(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="kind shop is not read by executors") as caught:
             wiring.readers(config, "local[1]").__enter__()
         assert caught.value.remedy == "run the same command without --on"
+        publish = "publish: {kafka: {brokers: 'k:9092', topic_prefix: shop}}\n"
+        with pytest.raises(ConfigurationError, match="kind shop has no connector of Debezium"):
+            wiring.publisher(load(written(tmp_path, WHOLE + publish)))
+        written(tmp_path, WHOLE)
         source = wiring.open_source(config)
         wiring.open_log(config, source.identity()).close()
         found = CliRunner().invoke(app, ["verify", "-c", str(tmp_path / "cdcflow.yaml")])

@@ -215,6 +215,7 @@ class ChunkScenarios(Scenarios):
             read = self.read(chunks, plan)
             assert read.rewritten or self.rows_read(read, source_kit.table) == [("r", 7, "now")]
 
+    @needs("alter tables")
     def test_chunk_of_a_recreated_table_differs_from_the_old_table_s(self, source_kit: SourceKit) -> None:
         """P25: another table of the same name. Its rows may arrive under its own incarnation only, or not at all."""
         source_kit.execute(*numbers(1, 50))
@@ -230,6 +231,7 @@ class ChunkScenarios(Scenarios):
                 return  # the next check of the tables finds it
             assert read.rewritten or self.rows_read(read, source_kit.table) == [("r", 7, "now")]
 
+    @needs("alter tables")
     def test_column_that_is_added_between_two_chunks_is_in_the_next(self, source_kit: SourceKit) -> None:
         """P11, M36: each chunk has the shape that its rows have; a wrong one would shift values between columns."""
         source_kit.execute(*numbers(1, 300))

@@ -23,6 +23,8 @@ Act = Literal[
     "tables without key",
     "forget history",
     "write past the log",
+    "log every change",
+    "alter tables",
 ]
 
 S = TypeVar("S", bound=Callable[..., object])

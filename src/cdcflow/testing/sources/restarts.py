@@ -97,6 +97,7 @@ class RestartScenarios(Scenarios):
         assert set(tokens) <= {"1/1/low", "2/1/low"}
         again.close()
 
+    @needs("alter tables")
     def test_rows_of_before_a_statement_keep_their_shape_after_a_restart(self, source_kit: SourceKit) -> None:
         """P10, M38: the catalog is newer than the log that is read; values must not get into wrong columns."""
         source, checkpoint = self.prepare_source(source_kit)

@@ -27,6 +27,7 @@ class StatementScenarios(Scenarios):
             captured.settle(*tables)
         captured.settle(*tables)
 
+    @needs("alter tables")
     def test_column_without_values_is_null_in_rows_of_before(self, source_kit: SourceKit) -> None:
         """P11: no row has to be read again for it."""
         self.in_stream(
@@ -35,10 +36,12 @@ class StatementScenarios(Scenarios):
             lambda: source_kit.execute("UPDATE items SET extra = 4 WHERE id = 2"),
         )
 
+    @needs("alter tables")
     def test_column_with_values_has_them_in_rows_of_before(self, source_kit: SourceKit) -> None:
         """M36: the statement gives every row a value and logs none of them."""
         self.in_stream(source_kit, lambda: source_kit.add_column_with_values("items", "extra"))
 
+    @needs("alter tables")
     def test_column_with_values_written_while_no_capture_ran(self, source_kit: SourceKit) -> None:
         """Changes during a stop count too: the next start detects them."""
         source_kit.execute(ROWS)
@@ -49,6 +52,7 @@ class StatementScenarios(Scenarios):
         with captured.running():
             captured.settle("items")
 
+    @needs("alter tables")
     def test_column_with_values_that_comes_during_a_backfill(self, source_kit: SourceKit) -> None:
         """Older rows are in a chunk already, newer rows in a later one."""
         source_kit.execute(ROWS)
@@ -67,6 +71,7 @@ class StatementScenarios(Scenarios):
                 captured.settle("others")
             captured.settle("items")
 
+    @needs("alter tables")
     def test_column_that_is_dropped_and_added_again_is_a_new_column(self, source_kit: SourceKit) -> None:
         """S5: its old values may not reappear under the old name."""
         self.in_stream(
@@ -75,10 +80,12 @@ class StatementScenarios(Scenarios):
             lambda: source_kit.execute("ALTER TABLE items ADD COLUMN name varchar(100)"),
         )
 
+    @needs("alter tables")
     def test_column_of_another_type_has_its_values_in_that_type(self, source_kit: SourceKit) -> None:
         """P16: every row is changed, and the log has none of them."""
         self.in_stream(source_kit, lambda: source_kit.retype("items", "name"))
 
+    @needs("alter tables")
     def test_table_that_is_renamed_and_back_is_what_it_was(self, source_kit: SourceKit) -> None:
         """S8: also the rows that it got under the other name."""
         self.in_stream(
@@ -88,6 +95,7 @@ class StatementScenarios(Scenarios):
             lambda: source_kit.rename(("elsewhere", "items")),
         )
 
+    @needs("alter tables")
     def test_two_tables_that_exchange_their_names_exchange_their_rows(self, source_kit: SourceKit) -> None:
         """What every online migration does."""
         self.in_stream(
@@ -97,6 +105,7 @@ class StatementScenarios(Scenarios):
             tables=("items", "others"),
         )
 
+    @needs("alter tables")
     def test_table_that_is_dropped_and_recreated_has_its_own_rows_only(self, source_kit: SourceKit) -> None:
         """P25: the name is the same, but the rows are another table's."""
         self.in_stream(

@@ -52,6 +52,7 @@ class Spools:
 class StreamScenarios(Scenarios):
     """The stream."""
 
+    @needs("log every change")
     def test_committed_changes_arrive_once_in_commit_order(self, source_kit: SourceKit) -> None:
         """I1, I4: this is what a source is for."""
         source, checkpoint = self.prepare_source(source_kit)
@@ -62,6 +63,7 @@ class StreamScenarios(Scenarios):
         assert rows == [("c", 1, "a"), ("c", 2, "b"), ("u", 2, "B"), ("d", 1, None), ("c", 1, None)]
         source.close()
 
+    @needs("log every change")
     def test_changes_of_several_tables_keep_their_order(self, source_kit: SourceKit) -> None:
         """A transaction over two tables is one run: its rows have places over both, not within each."""
         source, checkpoint = self.prepare_source(source_kit)
@@ -94,6 +96,7 @@ class StreamScenarios(Scenarios):
         assert rows_of(self.stream_to_mark(source, checkpoint), source_kit.table) == [("c", 1, "kept")]
         source.close()
 
+    @needs("log every change")
     def test_savepoints_inside_savepoints_take_back_what_is_theirs(self, source_kit: SourceKit) -> None:
         """I2: changes between two roll-backs stay, and the same key may be used again."""
         source, checkpoint = self.prepare_source(source_kit)
@@ -115,6 +118,7 @@ class StreamScenarios(Scenarios):
         assert rows == [("c", 1, "a"), ("c", 2, "b"), ("c", 3, "c"), ("u", 1, "A")]
         source.close()
 
+    @needs("log every change")
     def test_key_change_is_a_delete_and_an_insert(self, source_kit: SourceKit) -> None:
         """P09, M43, W10: downstream a row is its key, so a changed key is another row, which names the previous key."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
@@ -128,6 +132,7 @@ class StreamScenarios(Scenarios):
         assert "id" not in (moved[UNCHANGED] or [])
         source.close()
 
+    @needs("log every change")
     def test_keys_that_two_rows_exchange_come_one_after_another(self, source_kit: SourceKit) -> None:
         """W10: the halves of a key change are adjacent, so that no row overtakes the one whose key it takes."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')", "INSERT INTO items VALUES (2, 'b')")
@@ -141,6 +146,7 @@ class StreamScenarios(Scenarios):
         assert [(op, id_) for op, id_, _ in rows] == [("d", 1), ("c", 9), ("d", 2), ("c", 1), ("d", 9), ("c", 2)]
         source.close()
 
+    @needs("log every change")
     def test_key_that_moves_on_along_a_chain_names_each_step(self, source_kit: SourceKit) -> None:
         """W10: every step names the row it continues; the last one's values are the row's."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
@@ -153,6 +159,7 @@ class StreamScenarios(Scenarios):
         assert steps[-1]["name"] == "c"
         source.close()
 
+    @needs("log every change")
     def test_truncate_is_between_the_changes_before_and_after_it(self, source_kit: SourceKit) -> None:
         """P13, M35: it has a place in the log like any other change."""
         source, checkpoint = self.prepare_source(source_kit)
