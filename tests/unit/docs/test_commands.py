@@ -18,6 +18,8 @@ from cdcflow.cli.app import app
 SHELL = {"bash", "sh", "console"}
 ELSEWHERE = {
     "pip": "needs a registry; `make setup` installs with it",
+    "cd": "test_own_source.py runs the commands in that folder",
+    "pytest": "test_own_source.py runs it",
     "python3": "makes an environment; a long test in test_quickstart.py runs it",
     ".": "activates it, as above",
     "export": "sets a variable; test_quickstart.py runs it",
