@@ -177,7 +177,7 @@ own-jar: $(JARS) ## build our jar for Spark from java/ (needs a JDK: javac)
 
 .PHONY: unit
 unit: $(INSTALLED) ## unit tests, scenarios, and the contracts of sources and sinks (these start servers)
-	@$(BIN)/python -m pytest tests/unit tests/scenarios tests/contracts $(PYTEST)
+	@$(BIN)/python -m pytest tests/unit tests/scenarios tests/contracts plugins/*/tests --ignore-glob '*/test_killed.py' $(PYTEST)
 
 .PHONY: simulate
 simulate: $(INSTALLED) ## SEEDS=10000 seeded schedules of the simulation

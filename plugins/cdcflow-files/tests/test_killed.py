@@ -232,3 +232,15 @@ def test_commands_work_as_for_other_sources(home: Path) -> None:
     assert "files.orders" in run("merge")
     assert "equal" in run("verify").lower()
     assert "slot" in run("drop", "--yes")
+
+
+def test_column_policies_hold_for_files(home: Path) -> None:
+    """Whatever the source is, the log has masked values only. The journal has what the files have."""
+    with (home / "cdcflow.yaml").open("a") as file:
+        file.write("tables: {files.users: {columns: {email: mask}}}\n")
+    (home / "landing" / "users.csv").write_text("id,email\n1,ada@example.com\n")
+    done = subprocess.run(cdcflow(home, "backfill"), env=environment(home), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ((table, _, rows),) = read_rows(home / "log")
+    # A table without a key is read after a truncate, which has no values.
+    assert (str(table.id), rows.column("email").to_pylist()) == ("files.users", [None, "****"])
