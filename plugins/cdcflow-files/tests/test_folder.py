@@ -225,8 +225,8 @@ def test_removed_file_leaves_its_rows(landing: Landing) -> None:
     assert [op for op, _ in landing.changes()] == ["c orders"]
 
 
-def test_restart_with_another_journal_is_lost_history(landing: Landing, tmp_path: Path) -> None:
-    """A journal that was deleted has forgotten what was captured: every table must be read again."""
+def test_restart_with_another_ledger_is_lost_history(landing: Landing, tmp_path: Path) -> None:
+    """A ledger that was deleted has forgotten what was captured: every table must be read again."""
     landing.write("orders.csv", "id\n1\n")
     landing.poll()
     other = open_source(landing.settings.model_copy(update={"state": tmp_path / "other"}))

@@ -183,9 +183,9 @@ def captured(home: Path) -> int:
 
 
 def records(home: Path) -> int:
-    """The number of the journal's last record with changes, which the change log gets a moment later."""
+    """The number of the ledger's last record with changes, which the change log gets a moment later."""
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{home / 'state' / 'journal.db'}?mode=ro", uri=True)) as database:
+        with contextlib.closing(sqlite3.connect(f"file:{home / 'state' / 'ledger.db'}?mode=ro", uri=True)) as database:
             (found,) = database.execute("SELECT max(number) FROM records WHERE changes IS NOT NULL").fetchone()
     except sqlite3.OperationalError:
         return 0
@@ -235,7 +235,7 @@ def test_commands_work_as_for_other_sources(home: Path) -> None:
 
 
 def test_column_policies_hold_for_files(home: Path) -> None:
-    """Whatever the source is, the log has masked values only. The journal has what the files have."""
+    """Whatever the source is, the log has masked values only. The ledger has what the files have."""
     with (home / "cdcflow.yaml").open("a") as file:
         file.write("tables: {files.users: {columns: {email: mask}}}\n")
     (home / "landing" / "users.csv").write_text("id,email\n1,ada@example.com\n")

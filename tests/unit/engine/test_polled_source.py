@@ -1,4 +1,4 @@
-"""A source that polls: faults of its poller, and what the journal keeps and forgets."""
+"""A source that polls: faults of its poller, and what the ledger keeps and forgets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import KeySet, Run
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.model.table import TableId
-from cdcflow.sources.polled import Item, PolledSource, journal
+from cdcflow.sources.polled import Item, PolledSource, ledger
 from cdcflow.testing.sources import LOG_ID, refuse_spool
 
 ITEMS = TableId("public", "items")
@@ -54,7 +54,7 @@ def listed() -> Listed:
 
 @pytest.fixture
 def source(listed: Listed, tmp_path: Path) -> PolledSource:
-    return PolledSource(SourceSettings(kind="listed"), listed, tmp_path / "journal", poll_every_s=0.02)
+    return PolledSource(SourceSettings(kind="listed"), listed, tmp_path / "ledger", poll_every_s=0.02)
 
 
 def content(*ids: int) -> pa.Table:
@@ -66,7 +66,7 @@ def begin(source: PolledSource) -> Checkpoint:
 
 
 def files(folder: Path) -> set[str]:
-    return {path.name for path in (folder / "journal" / "rows").iterdir()}
+    return {path.name for path in (folder / "ledger" / "rows").iterdir()}
 
 
 def test_fault_of_a_poller_ends_the_stream(source: PolledSource, listed: Listed) -> None:
@@ -88,7 +88,7 @@ def test_fault_of_a_poller_ends_the_stream(source: PolledSource, listed: Listed)
 def test_acknowledged_records_are_deleted_and_contents_stay(
     source: PolledSource, listed: Listed, tmp_path: Path
 ) -> None:
-    """A journal that only grows would fill the disk; what the next difference needs must stay."""
+    """A ledger that only grows would fill the disk; what the next difference needs must stay."""
     listed.contents = {"a": content(1)}
     checkpoint = begin(source)
     for n in range(2, 6):
@@ -112,11 +112,11 @@ def test_file_that_a_crash_left_is_deleted_later(
     listed.contents = {"a": content(1)}
     begin(source)
     source.close()
-    (tmp_path / "journal" / "rows" / "left.arrow").write_bytes(b"")
+    (tmp_path / "ledger" / "rows" / "left.arrow").write_bytes(b"")
     source.status(None)
     source.close()
     assert "left.arrow" in files(tmp_path)
-    monkeypatch.setattr(journal, "ORPHAN_AGE_S", -1.0)
+    monkeypatch.setattr(ledger, "ORPHAN_AGE_S", -1.0)
     source.status(None)
     assert "left.arrow" not in files(tmp_path)
     assert len(files(tmp_path)) == 2, "the content and its record"
@@ -128,7 +128,7 @@ def test_two_processes_poll_one_after_the_other(source: PolledSource, listed: Li
     begin(source)
     listed.contents = {str(n): content(n) for n in range(20)}
     others = [
-        PolledSource(SourceSettings(kind="listed"), listed, tmp_path / "journal", poll_every_s=0.02) for _ in range(4)
+        PolledSource(SourceSettings(kind="listed"), listed, tmp_path / "ledger", poll_every_s=0.02) for _ in range(4)
     ]
     threads = [threading.Thread(target=one.poll_now) for one in others]
     for thread in threads:
@@ -146,7 +146,7 @@ def test_tables_of_a_start_are_those_that_its_stream_delivers(
     """A table that another process found in between would be taken for captured, and its changes would be missing."""
     begin(source)
     listed.contents = {"a": content(1)}
-    other = PolledSource(SourceSettings(kind="listed"), listed, tmp_path / "journal")
+    other = PolledSource(SourceSettings(kind="listed"), listed, tmp_path / "ledger")
     other.poll_now()
     assert source.tables() == []
     assert [table.id for table in source.tables()] == [ITEMS], "the next check finds it"
@@ -170,11 +170,11 @@ def test_repair_begins_with_deletes_of_rows_that_do_not_exist(source: PolledSour
     source.close()
 
 
-def test_journal_of_a_newer_version_is_refused(source: PolledSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledger_of_a_newer_version_is_refused(source: PolledSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its records might mean something else."""
     begin(source)
     source.close()
-    monkeypatch.setattr(journal, "VERSION", 0)
+    monkeypatch.setattr(ledger, "VERSION", 0)
     with pytest.raises(ConfigurationError, match="has version 1, and this cdcflow reads 0"):
         source.status(None)
 
@@ -211,4 +211,27 @@ def test_chunk_has_no_more_rows_than_it_may_and_at_least_one_item(source: Polled
         sizes.append(read.run.rows)
         after = read.reached
     assert sizes == [2, 6, 1]
+    source.close()
+
+
+def test_poll_without_a_change_costs_the_same_however_many_items_there_are(
+    source: PolledSource, listed: Listed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder has a hundred thousand files, and is polled every few seconds."""
+    asked: list[str] = []
+    ask = ledger.Ledger._ask
+
+    def count(self: ledger.Ledger, sql: str, *values: object) -> object:
+        asked.append(sql)
+        return ask(self, sql, *values)
+
+    monkeypatch.setattr(ledger.Ledger, "_ask", count)
+    costs = []
+    for items in (2, 20):
+        listed.contents |= {str(n): content(n) for n in range(len(listed.contents), items)}
+        source.poll_now()
+        asked.clear()
+        source.poll_now()
+        costs.append(len(asked))
+    assert costs[0] == costs[1] > 0
     source.close()

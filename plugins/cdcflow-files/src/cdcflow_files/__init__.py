@@ -23,7 +23,7 @@ plugin = SourcePlugin(
     settings=FilesSettings,
     open=open_source,
     address=lambda settings: f"folder {settings.folder}",
-    leftovers=lambda settings: [(f"journal {settings.state}", f"if no log uses it, run rm -r '{settings.state}'")],
+    leftovers=lambda settings: [(f"ledger {settings.state}", f"if no log uses it, run rm -r '{settings.state}'")],
 )
 
 __all__ = ["FilesSettings", "Folder", "open_source", "plugin"]

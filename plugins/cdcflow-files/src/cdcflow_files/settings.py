@@ -44,7 +44,7 @@ class FilesSettings(SourceSettings):
     """The folder with the files. A folder in it, and a file directly in it, is a table: `orders/…` and `orders.csv` are
     both `files.orders`."""
     state: Path
-    """The folder of the journal: which files were read, in which order, and their content, compressed."""
+    """The folder of the ledger: which files were read, in which order, and their content, compressed."""
     poll_every: Seconds = 5.0
     """The pause between two polls. A file is read when its size and time of change are equal in two polls."""
     keys: dict[str, tuple[str, ...]] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Existing rows of a polled source: what its items held when the chunk was read, as the journal has it.
+"""Existing rows of a polled source: what its items held when the chunk was read, as the ledger has it.
 
 A chunk reads whole items, in the order of their names, and its cursor is the name of the last. An item that changes
 between two chunks needs no pinning: each change is a record with whole rows, in the stream after the plan. Only a table
@@ -24,7 +24,7 @@ from cdcflow.sources.engine.changes import absent, after_deletes, after_truncate
 from cdcflow.sources.engine.chunks import predicate_refused, too_large, without_key
 from cdcflow.sources.polled.differences import has_key
 from cdcflow.sources.polled.discovery import live_rows
-from cdcflow.sources.polled.journal import Journal, SeenThrough, StoredItem, position_of
+from cdcflow.sources.polled.ledger import Ledger, SeenThrough, StoredItem, position_of
 
 ITEMS_AT_FIRST = 10
 TRIES_MAX = 20
@@ -39,11 +39,11 @@ _COMPARE = {
 }
 
 
-class JournalChunks:
-    """Implements `cdcflow.ports.ChunkSource`. `wrote`: called after a mark is in the journal. Thread-safe."""
+class LedgerChunks:
+    """Implements `cdcflow.ports.ChunkSource`. `wrote`: called after a mark is in the ledger. Thread-safe."""
 
-    def __init__(self, journal: Journal, slot: str, whole_bytes_max: int, wrote: Callable[[], None]) -> None:
-        self._journal = journal
+    def __init__(self, ledger: Ledger, slot: str, whole_bytes_max: int, wrote: Callable[[], None]) -> None:
+        self._ledger = ledger
         self._slot = slot
         self._whole_bytes_max = whole_bytes_max
         self._wrote = wrote
@@ -65,17 +65,17 @@ class JournalChunks:
 
     def write_mark(self, token: Token) -> None:
         self._check_open()
-        self._journal.add_mark(self._slot, token)
+        self._ledger.add_mark(self._slot, token)
         self._wrote()
 
     def heartbeat(self) -> None:
         self._check_open()
-        self._journal.add_mark(self._slot, None)
+        self._ledger.add_mark(self._slot, None)
         self._wrote()
 
     def snapshot(self) -> SeenThrough:
         self._check_open()
-        return SeenThrough(self._journal.end)
+        return SeenThrough(self._ledger.end)
 
     def read_chunk(self, chunk: Chunk) -> ChunkRead:
         for _ in range(TRIES_MAX):
@@ -101,7 +101,7 @@ class JournalChunks:
             raise predicate_refused(table, f"the value does not have the column's type, {kind}") from None
         keys = [shape.row_schema.empty_table().select(list(shape.key))]
         for item in items:
-            rows = live_rows(self._journal, item, shape)
+            rows = live_rows(self._ledger, item, shape)
             keys.append(rows.filter(_COMPARE[found[2]](rows.column(found[1]), value)).select(list(shape.key)))
         return KeySet(pa.concat_tables(keys).slice(0, keys_max))
 
@@ -140,11 +140,11 @@ class JournalChunks:
                 left = [item for item in items if chunk.after is None or item.name > chunk.after]
                 taken = _first_items(left, chunk)
                 reached = taken[-1].name if taken else chunk.after
-                rows = [live_rows(self._journal, item, shape) for item in taken]
+                rows = [live_rows(self._ledger, item, shape) for item in taken]
                 done = len(items) - len(left) + len(taken)
                 return _run(shape, rows, end), reached, done, len(taken) == len(left), 0
             case "whole":
-                rows = [live_rows(self._journal, item, shape) for item in items]
+                rows = [live_rows(self._ledger, item, shape) for item in items]
                 if sum(one.nbytes for one in rows) > self._whole_bytes_max:
                     raise too_large(chunk.table, self._whole_bytes_max)
                 return after_truncate(_run(shape, rows, end), shape), chunk.after, len(items), True, 0
@@ -158,7 +158,7 @@ class JournalChunks:
         asked = keys.keys.select(list(shape.key)).cast(schema)
         found: list[pa.Table] = []
         for item in items:
-            rows = live_rows(self._journal, item, shape)
+            rows = live_rows(self._ledger, item, shape)
             found.append(rows.filter(has_key(rows, asked, shape.key)))
         run = _run(shape, found, end)
         if not chunk.repairs:
@@ -168,9 +168,9 @@ class JournalChunks:
 
     def _snapshot(self, table: TableId) -> tuple[int, Table, list[StoredItem]]:
         self._check_open()
-        end, shape, items = self._journal.snapshot(table)
+        end, shape, items = self._ledger.snapshot(table)
         if shape is None:
-            raise SourceUnavailable(f"reading {table}: the journal has no such table")
+            raise SourceUnavailable(f"reading {table}: the ledger has no such table")
         return end, shape, items
 
     def _check_open(self) -> None:

@@ -1,4 +1,4 @@
-"""One poll: what changed in each item since it was read last becomes a record of the journal."""
+"""One poll: what changed in each item since it was read last becomes a record of the ledger."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import structlog
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.polled.differences import ItemDifference, appended_rows, as_changes, by_key, has_key, without
 from cdcflow.sources.polled.items import Changing, Item, Poller, Unfit
-from cdcflow.sources.polled.journal import Journal, Stop, StoredItem, WrittenChanges
+from cdcflow.sources.polled.ledger import Ledger, Stop, StoredItem, WrittenChanges
 from cdcflow.sources.polled.shapes import column_types, fit_rows
 
 
 class Discovery:
-    """Polls into a journal. Used by one thread at a time; another process that polls waits."""
+    """Polls into a ledger. Used by one thread at a time; another process that polls waits."""
 
-    def __init__(self, poller: Poller, journal: Journal) -> None:
+    def __init__(self, poller: Poller, ledger: Ledger) -> None:
         self._poller = poller
-        self._journal = journal
+        self._ledger = ledger
 
     def poll(self, *, retry: bool = False) -> None:
         """Read what is new or changed. `retry`: also tables that stopped at an item that has not changed since.
@@ -28,25 +28,27 @@ class Discovery:
         Raises:
             SourceUnavailable: items cannot be listed or read now.
         """
-        with self._journal.polling():
+        with self._ledger.polling():
             listed = list(self._poller.items())
             self._let_continue(listed, retry=retry)
+            prints = self._ledger.prints()
             for item in listed:
-                self._take(item)
+                if prints.get((item.table, item.name)) != item.print:
+                    self._take(item)
 
     def _let_continue(self, listed: Sequence[Item], *, retry: bool) -> None:
         prints = {(item.table, item.name): item.print for item in listed}
-        for table, why in self._journal.stops().items():
+        for table, why in self._ledger.stops().items():
             if retry or prints.get((table, why.item)) != why.print:
-                self._journal.stop(table, None)
+                self._ledger.stop(table, None)
 
     def _take(self, item: Item) -> None:
-        journal = self._journal
-        items = {one.name: one for one in journal.items(item.table)}
+        ledger = self._ledger
+        items = {one.name: one for one in ledger.items(item.table)}
         known = items.pop(item.name, None)
-        if (known is not None and known.print == item.print) or item.table in journal.stops():
+        if item.table in ledger.stops():
             return
-        shape = journal.shape(item.table)
+        shape = ledger.shape(item.table)
         try:
             content = item.read(column_types(shape, item.types))
             shape, rows = fit_rows(content, shape, item.table, item.key, item.types)
@@ -55,7 +57,7 @@ class Discovery:
         except Changing:
             return
         except Unfit as why:
-            journal.stop(item.table, Stop(item.name, item.print, why.reason, why.remedy))
+            ledger.stop(item.table, Stop(item.name, item.print, why.reason, why.remedy))
             structlog.get_logger("cdcflow").warning(
                 "table stopped", table=str(item.table), item=item.name, why=why.reason, remedy=why.remedy
             )
@@ -65,7 +67,7 @@ class Discovery:
     def _old_rows(self, known: StoredItem | None, shape: Table) -> pa.Table:
         if known is None:
             return shape.row_schema.empty_table()
-        return in_shape(self._journal.read_rows(known.content), shape)
+        return in_shape(self._ledger.read_rows(known.content), shape)
 
     def _record(
         self,
@@ -76,18 +78,18 @@ class Discovery:
         rows: pa.Table,
         found: ItemDifference,
     ) -> None:
-        journal = self._journal
-        lost = None if known is None or known.lost is None else journal.read_rows(known.lost)
+        ledger = self._ledger
+        lost = None if known is None or known.lost is None else ledger.read_rows(known.lost)
         files: dict[str, str] = {}
         if item.key:
             found, lost, files = self._take_keys(item.key, found, lost, others)
         changes = None
         if found.deleted.num_rows or found.written.num_rows:
             written = as_changes(shape, found)
-            changes = WrittenChanges(journal.write_rows(written), written.nbytes)
-        kept = None if lost is None or not lost.num_rows else journal.write_rows(lost)
-        content = journal.write_rows(rows)
-        journal.add_item(shape, StoredItem(item.name, item.print, content, kept, rows.num_rows), files, changes)
+            changes = WrittenChanges(ledger.write_rows(written), written.nbytes)
+        kept = None if lost is None or not lost.num_rows else ledger.write_rows(lost)
+        content = ledger.write_rows(rows)
+        ledger.add_item(shape, StoredItem(item.name, item.print, content, kept, rows.num_rows), files, changes)
 
     def _take_keys(
         self, key: tuple[str, ...], found: ItemDifference, lost: pa.Table | None, others: Sequence[StoredItem]
@@ -98,12 +100,12 @@ class Discovery:
         files: dict[str, str] = {}
         is_elsewhere = has_key(written, None, key)
         for other in others:
-            keys = self._journal.read_rows(other.content, key)
-            gone = None if other.lost is None else self._journal.read_rows(other.lost)
+            keys = self._ledger.read_rows(other.content, key)
+            gone = None if other.lost is None else self._ledger.read_rows(other.lost)
             taken = without(keys, gone, key).filter(has_key(without(keys, gone, key), written, key))
             if taken.num_rows:
                 is_elsewhere = pc.or_(is_elsewhere, has_key(written, taken, key))
-                files[other.name] = self._journal.write_rows(taken if gone is None else pa.concat_tables([gone, taken]))
+                files[other.name] = self._ledger.write_rows(taken if gone is None else pa.concat_tables([gone, taken]))
         deleted = without(found.deleted, lost, key)
         if lost is not None:
             lost = without(without(lost, written, key), found.deleted, key)
@@ -121,21 +123,21 @@ def in_shape(rows: pa.Table, shape: Table) -> pa.Table:
     return pa.table(columns, schema=shape.row_schema)
 
 
-def live_rows(journal: Journal, item: StoredItem, shape: Table) -> pa.Table:
+def live_rows(ledger: Ledger, item: StoredItem, shape: Table) -> pa.Table:
     """The rows that an item has: of the keys that it wrote last.
 
     Raises:
         FileNotFoundError: the item has another content now.
     """
-    rows = in_shape(journal.read_rows(item.content), shape)
-    return rows if item.lost is None else without(rows, journal.read_rows(item.lost), shape.key)
+    rows = in_shape(ledger.read_rows(item.content), shape)
+    return rows if item.lost is None else without(rows, ledger.read_rows(item.lost), shape.key)
 
 
-def unknown_tables(poller: Poller, journal: Journal | None) -> list[Table]:
+def unknown_tables(poller: Poller, ledger: Ledger | None) -> list[Table]:
     """The tables that a first poll would find, without storing anything. Those that do not fit are not included."""
     found: dict[TableId, Table] = {}
     for item in poller.items():
-        if item.table not in found and (journal is None or journal.shape(item.table) is None):
+        if item.table not in found and (ledger is None or ledger.shape(item.table) is None):
             try:
                 content = item.read(column_types(None, item.types))
                 found[item.table] = fit_rows(content, None, item.table, item.key, item.types)[0]

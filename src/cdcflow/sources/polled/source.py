@@ -30,10 +30,10 @@ from cdcflow.sources.engine.findings import of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.engine.source import position_to_begin
 from cdcflow.sources.engine.stored_state import StoredEntries
-from cdcflow.sources.polled.chunks import JournalChunks
+from cdcflow.sources.polled.chunks import LedgerChunks
 from cdcflow.sources.polled.discovery import Discovery, unknown_tables
 from cdcflow.sources.polled.items import Poller
-from cdcflow.sources.polled.journal import Journal, number_of, position_of
+from cdcflow.sources.polled.ledger import Ledger, number_of, position_of
 from cdcflow.sources.polled.stream import PolledStream
 
 STATE_VERSION = 1
@@ -42,7 +42,7 @@ FIRST_PAUSE_S = 1.0
 
 
 class PolledSource:
-    """A source whose log is a journal in the folder `state`, which is created at the first start.
+    """A source whose log is a ledger in the folder `state`, which is created at the first start.
 
     `poll_every_s`: the pause between two polls. A record with more than `spool_bytes_max` is not held in memory.
     """
@@ -58,8 +58,8 @@ class PolledSource:
     ) -> None:
         self._settings = settings
         self._poller = poller
-        self._journal = Journal(state)
-        self._discovery = Discovery(poller, self._journal)
+        self._ledger = Ledger(state)
+        self._discovery = Discovery(poller, self._ledger)
         self._selection = Selection.parse(settings.tables)
         self._poll_every_s = poll_every_s
         self._spool_bytes_max = spool_bytes_max
@@ -67,12 +67,12 @@ class PolledSource:
         self._prepared: Sequence[Table] | None = None
         self._slot = ""
         self._streams: list[PolledStream] = []
-        self._chunks: list[JournalChunks] = []
+        self._chunks: list[LedgerChunks] = []
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 
     def identity(self) -> SourceIdentity:
-        return SourceIdentity(self._settings.kind, self._journal.id, self._poller.name)
+        return SourceIdentity(self._settings.kind, self._ledger.id, self._poller.name)
 
     def prepare(
         self,
@@ -87,7 +87,7 @@ class PolledSource:
         self._poll_first(is_new=checkpoint.position is None)
         history = SourceHistory.CONTINUES
         if checkpoint.position is None or not stored:
-            number = self._journal.begin_slot(slot)
+            number = self._ledger.begin_slot(slot)
         else:
             at = checkpoint.position
 
@@ -96,10 +96,10 @@ class PolledSource:
                 return number_of(at)
 
             number = position_to_begin(
-                again, lambda: self._journal.begin_slot(slot), is_loss_accepted=accept_history_loss
+                again, lambda: self._ledger.begin_slot(slot), is_loss_accepted=accept_history_loss
             )
             history = SourceHistory.LOST if accept_history_loss else history
-        state = {**stored, "version": str(STATE_VERSION), "slot": slot, "journal": self._journal.id}
+        state = {**stored, "version": str(STATE_VERSION), "slot": slot, "ledger": self._ledger.id}
         self._prepared = self._selected_tables()
         self._captured = frozenset(table.id for table in self._prepared)
         return Prepared(replace(checkpoint, position=position_of(number), source=state), history)
@@ -120,19 +120,19 @@ class PolledSource:
         return self._selected_tables() if found is None else found
 
     def _selected_tables(self) -> Sequence[Table]:
-        return [table for table in self._journal.shapes() if self._selection.selects(table.id)]
+        return [table for table in self._ledger.shapes() if self._selection.selects(table.id)]
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         return ()
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
         self._stored_state(checkpoint, log_id)
-        journal = self._journal if self._journal.exists else None
-        known = [] if journal is None else journal.shapes()
+        ledger = self._ledger if self._ledger.exists else None
+        known = [] if ledger is None else ledger.shapes()
         list(self._poller.items())
         self._wait_for_second_poll()
-        found = [*known, *unknown_tables(self._poller, journal)]
-        counted = {} if journal is None else {t.id: sum(item.count for item in journal.items(t.id)) for t in known}
+        found = [*known, *unknown_tables(self._poller, ledger)]
+        counted = {} if ledger is None else {t.id: sum(item.count for item in ledger.items(t.id)) for t in known}
         return Preview(
             tuple(
                 TablePreview(table.id, table.incarnation, rows=counted.get(table.id))
@@ -149,7 +149,7 @@ class PolledSource:
             raise ValueError("a stream begins at a position; `prepare` gives the first one")
         captured = self._captured
         made = PolledStream(
-            self._journal,
+            self._ledger,
             self._discovery,
             slot=checkpoint.source["slot"],
             position=number_of(checkpoint.position),
@@ -161,7 +161,7 @@ class PolledSource:
         self._streams.append(made)
         return made
 
-    def chunks(self) -> JournalChunks:
+    def chunks(self) -> LedgerChunks:
         return self._chunks_of(self._slot)
 
     def doctor(self) -> Sequence[Finding]:
@@ -179,56 +179,56 @@ class PolledSource:
             self._check_history(stored, slot_of(log_id), number_of(checkpoint.position), None)
         except (HistoryLost, ConfigurationError) as error:
             return (of_error("position", error),)
-        return (ok("position", f"the journal has everything since {checkpoint.position}"),)
+        return (ok("position", f"the ledger has everything since {checkpoint.position}"),)
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
-        if not self._journal.exists:
+        if not self._ledger.exists:
             return ()
         return [
             warning(
                 slot,
-                f"keeps records in {self._journal.folder} for a log that may be gone",
+                f"keeps records in {self._ledger.folder} for a log that may be gone",
                 "run `cdcflow drop` with that log's settings; without them, begin a new log with a new state folder",
             )
-            for slot in sorted(self._journal.slots())
+            for slot in sorted(self._ledger.slots())
             if slot != slot_of(log_id)
         ]
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
         slot = slot_of(log_id)
-        existed = self._journal.exists and self._journal.drop_slot(slot)
+        existed = self._ledger.exists and self._ledger.drop_slot(slot)
         return [Dropped(f"slot {slot}", "removed" if existed else "absent")]
 
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
-        details = {"journal": str(self._journal.folder), "end": position_of(self._journal.end).text}
-        stops = self._journal.stops()
+        details = {"ledger": str(self._ledger.folder), "end": position_of(self._ledger.end).text}
+        stops = self._ledger.stops()
         if stops:
             details["stopped"] = "; ".join(f"{table}: {why.item}: {why.reason}" for table, why in sorted(stops.items()))
-        lag = None if acknowledged is None else self._journal.bytes_after(number_of(acknowledged))
-        return SourceStatus(lag, self._journal.bytes_after(0), details)
+        lag = None if acknowledged is None else self._ledger.bytes_after(number_of(acknowledged))
+        return SourceStatus(lag, self._ledger.bytes_after(0), details)
 
     def close(self) -> None:
         for stream in self._streams:
             stream.close()
         for chunks in self._chunks:
             chunks.close()
-        self._journal.close()
+        self._ledger.close()
 
     # ── what some sources add ───────────────────────────────────────────────────────────────────────────────
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
-        return {table: why.reason for table, why in self._journal.stops().items() if table in captured}
+        return {table: why.reason for table, why in self._ledger.stops().items() if table in captured}
 
     def facts(self) -> Mapping[str, str]:
         tables = self._selected_tables()
         return {
-            "journal": str(self._journal.folder),
+            "ledger": str(self._ledger.folder),
             "tables": str(len(tables)),
-            "items": str(sum(len(self._journal.items(t.id)) for t in tables)),
+            "items": str(sum(len(self._ledger.items(t.id)) for t in tables)),
         }
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
-        return JournalComparison(self, self._journal, self._chunks_of(checkpoint.source.get("slot", "")))
+        return LedgerComparison(self, self._ledger, self._chunks_of(checkpoint.source.get("slot", "")))
 
     # ── positions ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -236,8 +236,8 @@ class PolledSource:
         """Poll once, in this thread."""
         self._discovery.poll()
 
-    def _chunks_of(self, slot: str) -> JournalChunks:
-        made = JournalChunks(self._journal, slot, self._settings.backfill.whole_bytes_max, self._wake)
+    def _chunks_of(self, slot: str) -> LedgerChunks:
+        made = LedgerChunks(self._ledger, slot, self._settings.backfill.whole_bytes_max, self._wake)
         self._chunks.append(made)
         return made
 
@@ -261,34 +261,34 @@ class PolledSource:
     def _check_history(
         self, stored: Mapping[str, str], slot: str, at: int, transactions_back: TransactionsBack | None
     ) -> None:
-        """Check that the journal is the log's, and has everything after a position."""
-        journal = self._journal
-        if stored.get("journal") != journal.id:
-            raise _history_lost(f"the journal in {journal.folder} is not the one that this log was captured from")
-        kept = journal.slots().get(slot)
+        """Check that the ledger is the log's, and has everything after a position."""
+        ledger = self._ledger
+        if stored.get("ledger") != ledger.id:
+            raise _history_lost(f"the ledger in {ledger.folder} is not the one that this log was captured from")
+        kept = ledger.slots().get(slot)
         if kept is None:
-            raise _history_lost(f"the journal in {journal.folder} has no slot {slot}")
-        if not kept <= at <= journal.end:
+            raise _history_lost(f"the ledger in {ledger.folder} has no slot {slot}")
+        if not kept <= at <= ledger.end:
             raise _history_lost(
-                f"the journal in {journal.folder} has records from {kept} to {journal.end}, and the change log ends"
+                f"the ledger in {ledger.folder} has records from {kept} to {ledger.end}, and the change log ends"
                 f" at {at}"
             )
         if transactions_back is None:
             return
         found = transactions_back(lambda position: number_of(position) <= kept)
-        times = journal.times(kept + 1)
+        times = ledger.times(kept + 1)
         for position, then in zip(
             found.column("position").to_pylist(), _microseconds(found.column("commit_ts")), strict=True
         ):
             if kept < int(position) <= at and times.get(int(position)) != then:
-                raise _history_lost(f"record {int(position)} in {journal.folder} differs from the change log's")
+                raise _history_lost(f"record {int(position)} in {ledger.folder} differs from the change log's")
 
     def _table_findings(self) -> list[Finding]:
-        if not self._journal.exists:
+        if not self._ledger.exists:
             return [ok("tables", "are found at the first start")]
         found = [
             problem(f"table {table}", f"stopped at {why.item}: {why.reason}", why.remedy)
-            for table, why in sorted(self._journal.stops().items())
+            for table, why in sorted(self._ledger.stops().items())
         ]
         count = len(self._selected_tables())
         if not count:
@@ -296,25 +296,25 @@ class PolledSource:
         return [*found, ok("tables", f"{count} can be captured")]
 
 
-class JournalComparison:
-    """Implements `cdcflow.ports.Comparison`: the rows that the journal has, against those of log and tables."""
+class LedgerComparison:
+    """Implements `cdcflow.ports.Comparison`: the rows that the ledger has, against those of log and tables."""
 
     digests: DigestSource | None = None
 
-    def __init__(self, source: PolledSource, journal: Journal, chunks: JournalChunks) -> None:
+    def __init__(self, source: PolledSource, ledger: Ledger, chunks: LedgerChunks) -> None:
         self._source = source
-        self._journal = journal
-        self._journal_chunks = chunks
+        self._ledger = ledger
+        self._ledger_chunks = chunks
 
     @property
     def chunks(self) -> ChunkSource:
-        return self._journal_chunks
+        return self._ledger_chunks
 
     def tables(self) -> Sequence[Table]:
         return self._source.tables()
 
     def end(self) -> Position:
-        return position_of(self._journal.end)
+        return position_of(self._ledger.end)
 
     def covers(self, position: Position, end: Position) -> bool:
         return number_of(position) >= number_of(end)

@@ -1,4 +1,4 @@
-"""The journal's records as events, and the thread that polls while the stream is open."""
+"""The ledger's records as events, and the thread that polls while the stream is open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.engine.descriptors import WakeDescriptor
 from cdcflow.sources.engine.spooled import SpooledRows
 from cdcflow.sources.polled.discovery import Discovery
-from cdcflow.sources.polled.journal import FoundChanges, Journal, Record, number_of, position_of
+from cdcflow.sources.polled.ledger import FoundChanges, Ledger, Record, number_of, position_of
 
 RECORDS_MAX = 200
 ACKNOWLEDGE_EVERY_S = 1.0
@@ -30,7 +30,7 @@ class PolledStream:
 
     def __init__(
         self,
-        journal: Journal,
+        ledger: Ledger,
         discovery: Discovery,
         *,
         slot: str,
@@ -40,7 +40,7 @@ class PolledStream:
         poll_every_s: float,
         spool_bytes_max: int,
     ) -> None:
-        self._journal = journal
+        self._ledger = ledger
         self._discovery = discovery
         self._slot = slot
         self._at = position
@@ -68,10 +68,10 @@ class PolledStream:
 
     def poll(self) -> Sequence[StreamEvent]:
         if self._closed.is_set():
-            raise SourceUnavailable("reading the journal: this stream is closed")
+            raise SourceUnavailable("reading the ledger: this stream is closed")
         self._descriptor.drain()
         self._store_acknowledged()
-        found = self._journal.records_after(self._at, RECORDS_MAX)
+        found = self._ledger.records_after(self._at, RECORDS_MAX)
         events: list[StreamEvent] = []
         size = 0
         self._is_more = len(found) == RECORDS_MAX
@@ -99,7 +99,7 @@ class PolledStream:
     # ── records ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def wake(self) -> None:
-        """The journal has grown."""
+        """The ledger has grown."""
         if not self._closed.is_set():
             self._descriptor.wake()
 
@@ -115,7 +115,7 @@ class PolledStream:
         return Advanced(at, record.at) if spooled is None else Committed(spooled)
 
     def _run(self, record: Record, changes: FoundChanges) -> Run:
-        batches = list(self._journal.batches(changes.file))
+        batches = list(self._ledger.batches(changes.file))
         ends = np.cumsum([0, *map(len, batches)])
         return Run(
             np.array([record.number], np.uint64),
@@ -131,7 +131,7 @@ class PolledStream:
     def _spool(self, record: Record, changes: FoundChanges) -> SpooledTransaction | None:
         """Batch by batch: memory does not hold all of them at once."""
         rows = SpooledRows()
-        for batch in self._journal.batches(changes.file):
+        for batch in self._ledger.batches(changes.file):
             index = np.arange(len(batch), dtype=np.int64)
             rows.write(self._open_spool, [ChangeBatch(changes.shape, index, batch)], None)
         return rows.commit(record.number, position_of(record.number), record.at)
@@ -140,7 +140,7 @@ class PolledStream:
         if self._acknowledged == self._stored:
             return
         if now or time.monotonic() - self._acknowledged_at >= ACKNOWLEDGE_EVERY_S:
-            self._journal.acknowledge(self._slot, self._acknowledged)
+            self._ledger.acknowledge(self._slot, self._acknowledged)
             self._stored, self._acknowledged_at = self._acknowledged, time.monotonic()
 
     # ── polling ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,8 +151,8 @@ class PolledStream:
         while not self._closed.wait(self._poll_every_s):
             try:
                 self._discovery.poll()
-                if self._journal.end > seen:
-                    seen = self._journal.end
+                if self._ledger.end > seen:
+                    seen = self._ledger.end
                     self.wake()
             except Exception as error:  # noqa: BLE001  `poll` raises it: a fault of the poller must not pass unseen
                 self._failure = error

@@ -26,7 +26,7 @@ POLLED_CANNOT: Mapping[Act, str] = {
     "hold commits": "what a poll found can be seen at once",
     "lock tables": _ABSENT,
     "revoke rights": _ABSENT,
-    "restore a copy": "the journal is a folder of cdcflow's",
+    "restore a copy": "the ledger is a folder of cdcflow's",
     "write past the log": "each poll finds it",
 }
 

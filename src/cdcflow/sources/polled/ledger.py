@@ -1,10 +1,10 @@
-"""The journal of a polled source: what was found, in the order in which it was found, in a folder.
+"""The ledger of a polled source: what was found, in the order in which it was found, in a folder.
 
-    journal.db   records, items, tables and slots (SQLite, each commit synced to the disk)
+    ledger.db   records, items, tables and slots (SQLite, each commit synced to the disk)
     rows/        the changes of each record, and the content of each item: Arrow files, never changed once written
 
 A record exists when the commit that adds it is on disk; its files were synced before. Files that no commit names are
-deleted at the next opening. Several processes may use a journal; one at a time polls (`polling`).
+deleted at the next opening. Several processes may use a ledger; one at a time polls (`polling`).
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class SeenThrough:
         return np.empty(0, np.uint64)
 
 
-class Journal:
-    """The journal in a folder, which is created if it does not exist. Thread-safe."""
+class Ledger:
+    """The ledger in a folder, which is created if it does not exist. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -136,7 +136,7 @@ class Journal:
 
     @property
     def exists(self) -> bool:
-        return (self.folder / "journal.db").exists()
+        return (self.folder / "ledger.db").exists()
 
     @contextlib.contextmanager
     def _commit(self) -> Iterator[sqlite3.Connection]:
@@ -161,7 +161,7 @@ class Journal:
             yield
         except (sqlite3.Error, OSError) as error:
             raise SourceUnavailable(
-                f"using the journal in {self.folder}: {error}",
+                f"using the ledger in {self.folder}: {error}",
                 remedy="check that the folder exists, can be written, and has room",
                 runbook="source-unavailable",
             ) from error
@@ -170,7 +170,7 @@ class Journal:
         if self._database is None:
             self._rows.mkdir(parents=True, exist_ok=True)
             database = sqlite3.connect(
-                self.folder / "journal.db", timeout=WAIT_S, isolation_level=None, check_same_thread=False
+                self.folder / "ledger.db", timeout=WAIT_S, isolation_level=None, check_same_thread=False
             )
             database.execute("PRAGMA synchronous=FULL")
             database.executescript(f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
@@ -181,7 +181,7 @@ class Journal:
             (version,) = database.execute("SELECT value FROM about WHERE name = 'version'").fetchone()
             if version != str(VERSION):
                 raise ConfigurationError(
-                    f"the journal in {self.folder} has version {version}, and this cdcflow reads {VERSION}",
+                    f"the ledger in {self.folder} has version {version}, and this cdcflow reads {VERSION}",
                     remedy="install the newer cdcflow again",
                     runbook="newer-format",
                 )
@@ -247,6 +247,11 @@ class Journal:
             table.name,
         )
         return [StoredItem(*row) for row in found]
+
+    def prints(self) -> dict[tuple[TableId, str], str]:
+        """The print of each item by its table and name."""
+        found = self._ask("SELECT schema, name, item, print FROM items")
+        return {(TableId(schema, name), item): text for schema, name, item, text in found}
 
     def snapshot(self, table: TableId) -> tuple[int, Table | None, list[StoredItem]]:
         """The number of the last record, and the table's shape and items then."""
@@ -381,7 +386,7 @@ class Journal:
         return dict(self._ask("SELECT slot, acknowledged FROM slots"))
 
     def begin_slot(self, slot: str) -> int:
-        """A slot at the journal's end. Returns its position."""
+        """A slot at the ledger's end. Returns its position."""
         with self._commit() as database:
             end = self.end
             database.execute("INSERT OR REPLACE INTO slots VALUES (?, ?)", (slot, end))
