@@ -140,3 +140,35 @@ def test_renamed_table_stops_the_capture_until_its_new_name_has_policies(bank: P
         bank.capture_to_its_end()
     assert "if it is public.guests, public.unrelated now" in str(stopped.value.remedy)
     assert canaries_in(bank.folder) == []
+
+
+def skipped_and_others_captured(bank: PrivateBank | PrivateMySQLBank, create: str, insert: str, more: str) -> None:
+    pattern = f"{bank.schema}.o*"
+    with bank.capturing():
+        bank.wait_until(lambda: bank.reader.exists() and bank.has_reached(""), "the backfill")
+    bank.other_settings["tables"] = {**bank.other_settings["tables"], pattern: {"columns": {"tag": "mask"}}}
+    bank.configure()
+    with bank.capturing():
+        for statement in (create, insert, more):
+            bank.database.execute(statement)
+        fence = bank.fence()
+        bank.wait_until(lambda: bank.has_reached(fence), "the log to pass the new table")
+    fence = bank.fence()
+    with bank.capturing():
+        bank.wait_until(lambda: bank.has_reached(fence), "the log to continue after a restart")
+    assert TableId(bank.schema, "odd") not in fold_log(bank.reader)
+    bank.assert_log_equals_source()
+    assert canaries_in(bank.folder) == []
+
+
+@pytest.mark.postgres
+def test_new_table_that_its_policies_do_not_fit_is_skipped_and_stops_no_other(bank: PrivateBank) -> None:
+    """A pattern's policy for a column that is part of this table's key: doctor and status name it."""
+    create, insert = "CREATE TABLE odd (tag text PRIMARY KEY)", f"INSERT INTO odd VALUES ('{CANARY}')"
+    skipped_and_others_captured(bank, create, insert, "UPDATE visits SET seen = false WHERE id = 1")
+
+
+@pytest.mark.mysql
+def test_new_table_on_mysql_that_its_policies_do_not_fit_stops_no_other(mysql_bank: PrivateMySQLBank) -> None:
+    create, insert = "CREATE TABLE odd (tag varchar(40) PRIMARY KEY)", f"INSERT INTO odd VALUES ('{CANARY}')"
+    skipped_and_others_captured(mysql_bank, create, insert, "UPDATE visits SET seen = 0 WHERE id = 1")

@@ -219,6 +219,15 @@ class Covering(Protocol):
 
 
 @runtime_checkable
+class Choosy(Protocol):
+    """A source that skips new tables which its user refuses, so that they stop no others."""
+
+    def refuse_with(self, check: Callable[[Table], object]) -> None:
+        """Called before `prepare`. `check` raises ConfigurationError for the shape of a table that must be refused."""
+        ...
+
+
+@runtime_checkable
 class ShapeAsking(Protocol):
     """A source whose stream has changes of tables that no longer exist: it takes their shapes from the log."""
 

@@ -293,6 +293,8 @@ class Catalog(Session[Connection]):
         self._server = connector
         self.wanted = wanted
         self._policy = policy
+        self.fits: Callable[[Table], object] = lambda table: None
+        """Raises ConfigurationError for tables that are refused (`cdcflow.ports.Choosy`)."""
         self._collations: Mapping[str, int] = {}
         self._names: TableNames | None = None
         self._interned: dict[tuple[Table, tuple[ServerColumn, ...]], DescribedTable] = {}
@@ -423,7 +425,10 @@ class Catalog(Session[Connection]):
                 if number in CHANGING:
                     return f"{said} ({number})"
                 raise
-            return found.refusing(self.describe_entry), unknown, held
+            return found.refusing(self._check_entry), unknown, held
+
+    def _check_entry(self, table: CatalogTable) -> None:
+        self.fits(self.describe_entry(table).table)
 
     def describe_entry(self, table: CatalogTable) -> DescribedTable:
         return self._intern(describe(table.id, table.columns, table.key, Identity.KEY, self._policy_of(table.id)))

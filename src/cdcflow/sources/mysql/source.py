@@ -301,6 +301,9 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         self._catalog.ask(f"identifying {self._connector.address}", binlog_status.end)
         return SourceIdentity(self._flavor, "by transactions", "")
 
+    def refuse_with(self, check: Callable[[Table], object]) -> None:
+        self._catalog.fits = check
+
     def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
         self._shape_of = shape_of
 

@@ -473,6 +473,8 @@ class Catalog(Session[Connection]):
         self._address = connector.address
         self._selection = selection
         self._policy = policy
+        self.fits: Callable[[Table], object] | None = None
+        """Raises ConfigurationError for tables that are refused (`cdcflow.ports.Choosy`)."""
         self.lives = Lives()
         """By which names tables are captured."""
         self.was_captured: frozenset[TableId] = frozenset()
@@ -493,7 +495,12 @@ class Catalog(Session[Connection]):
         return self.ask(f"reading the catalog of {self._address}", self.select)
 
     def select(self, connection: Connection) -> Selected:
-        return select(connection, self._selection, self._policy, self.was_captured)
+        found = select(connection, self._selection, self._policy, self.was_captured)
+        if (fits := self.fits) is None:
+            return found
+        version = connection.info.server_version
+        types = load_types(connection, [a.type_oid for t in found.good for a in t.published_columns(version)])
+        return found.refusing(lambda table: fits(describe_entry(table, types, self._policy, version).table))
 
     def tables(self, selected: Selected) -> tuple[DescribedTable, ...]:
         """These tables in their current state, sorted by name."""

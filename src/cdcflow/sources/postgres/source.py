@@ -279,6 +279,9 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         system = identify(self._connector)
         return SourceIdentity("postgres", system.system_id, system.database, str(system.timeline))
 
+    def refuse_with(self, check: Callable[[Table], object]) -> None:
+        self._catalog.fits = check
+
     def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
         self._catalog.shape_of = shape_of
 

@@ -13,6 +13,7 @@ from cdcflow.capture.ports.comparison import Comparable, Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.source import (
+    Choosy,
     Covering,
     Described,
     EventComparison,
@@ -233,6 +234,8 @@ _OPTIONAL: dict[type, type[PrivateSource]] = {
 def private_source(source: Source, rules: PolicyRules) -> PrivateSource:
     """A source under rules, with the optional ports that it implements itself: callers recognize those by the type."""
     bases = tuple(kind for port, kind in _OPTIONAL.items() if isinstance(source, port))
+    if rules and isinstance(source, Choosy):
+        source.refuse_with(rules.shape)
     made: PrivateSource = type("PrivateSource", bases or (PrivateSource,), {})(source, rules)
     return made
 
