@@ -44,11 +44,9 @@ class Discovery:
 
     def _take(self, item: Item) -> None:
         ledger = self._ledger
-        items = {one.name: one for one in ledger.items(item.table)}
-        known = items.pop(item.name, None)
         if item.table in ledger.stops():
             return
-        shape = ledger.shape(item.table)
+        known, shape = ledger.item(item.table, item.name), ledger.shape(item.table)
         try:
             content = item.read(column_types(shape, item.types))
             shape, rows = fit_rows(content, shape, item.table, item.key, item.types)
@@ -62,7 +60,7 @@ class Discovery:
                 "table stopped", table=str(item.table), item=item.name, why=why.reason, remedy=why.remedy
             )
             return
-        self._record(item, known, list(items.values()), shape, rows, found)
+        self._record(item, known, shape, rows, found)
 
     def _old_rows(self, known: StoredItem | None, shape: Table) -> pa.Table:
         if known is None:
@@ -73,7 +71,6 @@ class Discovery:
         self,
         item: Item,
         known: StoredItem | None,
-        others: Sequence[StoredItem],
         shape: Table,
         rows: pa.Table,
         found: ItemDifference,
@@ -82,6 +79,7 @@ class Discovery:
         lost = None if known is None or known.lost is None else ledger.read_rows(known.lost)
         files: dict[str, str] = {}
         if item.key:
+            others = [one for one in ledger.items(item.table) if one.name != item.name]
             found, lost, files = self._take_keys(item.key, found, lost, others)
         changes = None
         if found.deleted.num_rows or found.written.num_rows:
