@@ -17,7 +17,7 @@ from cdcflow.cli.new import source_package
 from cdcflow.log.read.reader import read_rows
 
 PAGE = ROOT / "docs" / "own-source.md"
-FIRST_SCENARIOS = "restart or keys_give or described or doctor or mark_returns or drop_leaves or unclaimed"
+FIRST_SCENARIOS = "restart or keys_give or described or doctor or mark_returns or drop_leaves or large or unclaimed"
 EXECUTED = ["cdcflow doctor", "cdcflow backfill", "cdcflow log show"]
 
 
