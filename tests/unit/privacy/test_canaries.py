@@ -34,6 +34,7 @@ def test_text_is_found_in_other_encodings(before: str) -> None:
         f'{{"shape": "{SHAPE.to_text()}"}}'.encode(),
         gzip.compress(CANARY.encode()),
     ],
+    ids=["keys", "shape", "gzip"],
 )
 def test_values_are_found_in_compressed_texts(content: bytes) -> None:
     assert CANARY.encode() not in content
