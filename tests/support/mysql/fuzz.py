@@ -409,6 +409,10 @@ def results_differ(number: int) -> str:
 
 def _columns(plain: pa.RecordBatch, compiled: pa.RecordBatch) -> str:
     compiled.validate(full=True)
+    if surplus := [
+        n for n, column in zip(compiled.schema.names, compiled.columns, strict=True) if _has_surplus(column)
+    ]:
+        return f"bytes after the values of {surplus}: Arrow would write them, and they are of other columns"
     if plain.equals(compiled):
         return ""
     for name in plain.schema.names:
@@ -456,3 +460,22 @@ def _packet(pick: Pick, checked: bool) -> bytes:
     if pick.random() < 0.01:
         return pick.choice((b"\xff\xff\xff\0\0", b"\5\0\0\0\xfe....", b"\3\0\0\0\xff.."))
     return (1 + len(event)).to_bytes(3, "little") + bytes([pick.randrange(256)]) + b"\0" + event
+
+
+def _has_surplus(column: pa.Array) -> bool:
+    """Whether an array has bytes after its values. They may be of values that must not be stored."""
+    sizes = [0 if buffer is None else buffer.size for buffer in column.buffers()]
+    if (
+        column.offset
+        or column.null_count == len(column)
+        or pa.types.is_nested(column.type)
+        or pa.types.is_boolean(column.type)
+    ):
+        return False
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        ends = column.buffers()[1]
+        used = (
+            0 if ends is None or not len(column) else int.from_bytes(ends[4 * len(column) :][:4].to_pybytes(), "little")
+        )
+        return bool(sizes[2] > used)
+    return bool(sizes[1] > len(column) * column.type.bit_width // 8)

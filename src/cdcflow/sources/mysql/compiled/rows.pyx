@@ -301,6 +301,8 @@ cdef object column_of(
             state = texts(code, column.number, raw, start, size, rows, &out[0], &offsets[0])
         if state < 0:
             return plain(column, codec, data, start, size, rows, result)
+        # Without the room for overruns: Arrow writes up to 63 bytes after the values, and these are of other columns.
+        values = values[: offsets[rows]]
         array = _FROM_BUFFERS(codec.arrow, rows, [validity, pa.py_buffer(ends), pa.py_buffer(values)])
         if state and code == UTF8:
             try:
@@ -314,7 +316,7 @@ cdef object column_of(
         state = numbers(column, code, raw, start, size, rows, &out[0], valid)
     if state < 0:
         return plain(column, codec, data, start, size, rows, result)
-    return _FROM_BUFFERS(codec.arrow, rows, [validity, pa.py_buffer(values)])
+    return _FROM_BUFFERS(codec.arrow, rows, [validity, pa.py_buffer(values[:-8])])  # see above
 
 
 cdef object printed_of(codec, const uint8_t *raw, const int64_t *start, const int64_t *size, int64_t rows, validity):
