@@ -28,8 +28,8 @@ class Named:
                 after = self.keys[tables[(i + 1) % len(tables)]]
                 listed = (*self.keys[table], *(name for part in others for name in part), *after)
                 self.columns[table] = tuple(dict.fromkeys(listed))
-            beside = {name for table in tables for name in self.columns[table] if name not in self.keys[table]}
-            assert beside == set(columns) or len(tables) == 1, "each name is a column outside of a key in each mode"
+            plain = {name for table in tables for name in self.columns[table] if name not in self.keys[table]}
+            assert plain == set(columns) or len(tables) == 1, "each name is a column outside of a key in each mode"
         each = {f"{shop.schema}.{t}": {"mode": MODES[i % len(MODES)]} for i, t in enumerate(self.keys)}
         shop.settings["merge"]["tables"] = {"each": each}
         shop.write()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.plugins import install, on_path
+from tests.support.settings_files import complaint, write_settings
 from typer.testing import CliRunner
 
 from cdcflow import wiring
@@ -58,22 +59,10 @@ def shop(folder: Path, code: str = SHOP, kinds: Mapping[str, str] | None = None)
         yield
 
 
-def written(folder: Path, text: str) -> Path:
-    path = folder / "cdcflow.yaml"
-    path.write_text(text)
-    return path
-
-
-def complaint(folder: Path, text: str) -> str:
-    with pytest.raises(ConfigurationError) as caught:
-        load(written(folder, text))
-    return str(caught.value).replace(f"{folder}/", "")
-
-
 def test_kind_of_a_plug_in_has_the_plug_in_s_settings_and_source(tmp_path: Path) -> None:
     """A source is added without a fork: its package has settings, doctor and what is left."""
     with shop(tmp_path):
-        config = load(written(tmp_path, WHOLE))
+        config = load(write_settings(tmp_path, WHOLE))
         assert (config.source.kind, config.database.heartbeat) == ("shop", 10.0)
         source = wiring.open_source(config)
         assert [str(table.id) for table in source.tables()] == ["public.items"]
@@ -91,7 +80,7 @@ def test_paths_and_references_of_a_plug_in_begin_at_the_settings_file(tmp_path: 
     (tmp_path / "key").chmod(0o600)
     access = "  access: {key: '${file:key}', certificate: ca.pem}\n"
     with shop(tmp_path):
-        source: object = load(written(tmp_path, WHOLE.replace("log:", f"{access}log:"))).source
+        source: object = load(write_settings(tmp_path, WHOLE.replace("log:", f"{access}log:"))).source
         assert secret(source.access.key) == "s3cret"  # type: ignore[attr-defined]  # the plug-in's own setting
         assert source.access.certificate == tmp_path / "ca.pem"  # type: ignore[attr-defined]  # the same
 
@@ -135,7 +124,7 @@ def test_plug_in_that_cannot_be_used_is_named_with_what_helps(tmp_path: Path, co
         found = complaint(tmp_path, WHOLE)
         assert found.startswith("cdcflow.yaml:2:3: source.kind is of a plug-in ")
         assert expected in found
-        assert load(written(tmp_path, POSTGRES)).source.kind == "postgres"
+        assert load(write_settings(tmp_path, POSTGRES)).source.kind == "postgres"
 
 
 def test_kind_that_two_packages_declare_is_refused_and_names_both(tmp_path: Path) -> None:
@@ -145,43 +134,43 @@ def test_kind_that_two_packages_declare_is_refused_and_names_both(tmp_path: Path
     with shop(tmp_path), on_path(other):
         found = complaint(tmp_path, WHOLE)
         assert "source.kind is declared by another-shop and cdcflow-shop: uninstall one of them" in found
-        assert load(written(tmp_path, WHOLE.replace("kind: shop", "kind: mall"))).source.kind == "mall"
+        assert load(write_settings(tmp_path, WHOLE.replace("kind: shop", "kind: mall"))).source.kind == "mall"
 
 
 def test_package_that_is_on_the_path_twice_is_one_package(tmp_path: Path) -> None:
     """A checkout that is also installed."""
     again = install(tmp_path / "again", "cdcflow-shop", {"shop": "cdcflow_shop:plugin"})
     with shop(tmp_path), on_path(again):
-        assert load(written(tmp_path, WHOLE)).source.kind == "shop"
+        assert load(write_settings(tmp_path, WHOLE)).source.kind == "shop"
 
 
 def test_kind_of_cdcflow_cannot_be_taken_by_a_plug_in(tmp_path: Path) -> None:
     """An installed package must not read the pipelines of PostgreSQL."""
     with shop(tmp_path, kinds={"postgres": "cdcflow_shop:plugin"}):
-        assert type(load(written(tmp_path, POSTGRES)).source).__module__ == "cdcflow.config.sources"
+        assert type(load(write_settings(tmp_path, POSTGRES)).source).__module__ == "cdcflow.config.sources"
 
 
 def test_plug_in_is_imported_only_for_its_kind(tmp_path: Path) -> None:
     """What is not used cannot break, slow down or change other pipelines."""
     with shop(tmp_path, kinds={"shop": "cdcflow_shop:plugin", "mall": "cdcflow_shop:mall"}):
-        load(written(tmp_path, POSTGRES))
+        load(write_settings(tmp_path, POSTGRES))
         complaint(tmp_path, POSTGRES.replace("postgres,", "postgers,"))
         assert "cdcflow_shop" not in sys.modules
-        load(written(tmp_path, WHOLE))
+        load(write_settings(tmp_path, WHOLE))
         assert "cdcflow_shop" in sys.modules
 
 
 def test_what_a_plug_in_cannot_do_is_named(tmp_path: Path) -> None:
     """`verify` without a comparison, and executors: the command names the capability that the kind lacks."""
     with shop(tmp_path):
-        config: Config = load(written(tmp_path, WHOLE))
+        config: Config = load(write_settings(tmp_path, WHOLE))
         with pytest.raises(ConfigurationError, match="kind shop is not read by executors") as caught:
             wiring.readers(config, "local[1]").__enter__()
         assert caught.value.remedy == "run the same command without --on"
         publish = "publish: {kafka: {brokers: 'k:9092', topic_prefix: shop}}\n"
         with pytest.raises(ConfigurationError, match="kind shop has no connector of Debezium"):
-            wiring.publisher(load(written(tmp_path, WHOLE + publish)))
-        written(tmp_path, WHOLE)
+            wiring.publisher(load(write_settings(tmp_path, WHOLE + publish)))
+        write_settings(tmp_path, WHOLE)
         source = wiring.open_source(config)
         wiring.open_log(config, source.identity()).close()
         found = CliRunner().invoke(app, ["verify", "-c", str(tmp_path / "cdcflow.yaml")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.settings_files import write_settings
 
 from cdcflow import wiring
 from cdcflow.config import load
@@ -20,15 +21,9 @@ LOG = "log: {path: log}\n"
 SOURCE = "source: {kind: postgres, url: postgresql://cdc@db/shop}\n"
 
 
-def written(folder: Path, text: str) -> Path:
-    path = folder / "cdcflow.yaml"
-    path.write_text(text)
-    return path
-
-
 def test_paths_begin_at_the_folder_of_the_file(tmp_path: Path) -> None:
     """Also those of schemas and tokens: a daemon is started from anywhere."""
-    config = load(written(tmp_path, SERVE + LOG))
+    config = load(write_settings(tmp_path, SERVE + LOG))
     assert config.serve is not None
     assert config.serve.collections[0].json_schema == tmp_path / "schemas" / "orders.json"
     assert config.serve.tokens[0].token == f"${{file:{tmp_path}/token}}"
@@ -64,14 +59,14 @@ def test_settings_that_cannot_be_are_refused_and_the_remedy_works(
 ) -> None:
     """Each of them would lose rows, or accept them from anyone."""
     with pytest.raises(ConfigurationError) as caught:
-        load(written(tmp_path, text))
+        load(write_settings(tmp_path, text))
     assert said in str(caught.value)
-    load(written(tmp_path, mended))
+    load(write_settings(tmp_path, mended))
 
 
 def test_commands_of_a_capture_report_that_there_is_no_database(tmp_path: Path) -> None:
     """And the other way round: `cdcflow serve` needs collections."""
     with pytest.raises(ConfigurationError, match="run `cdcflow serve`"):
-        wiring.open_source(load(written(tmp_path, SERVE + LOG)))
+        wiring.open_source(load(write_settings(tmp_path, SERVE + LOG)))
     with pytest.raises(ConfigurationError, match=r"set serve\.collections"):
-        wiring.open_push_log(load(written(tmp_path, SOURCE + LOG)), lambda event, fields: None)
+        wiring.open_push_log(load(write_settings(tmp_path, SOURCE + LOG)), lambda event, fields: None)

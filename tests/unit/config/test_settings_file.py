@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+from tests.support.settings_files import complaint, write_settings
 from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
@@ -32,22 +33,9 @@ service: {listen: "[::1]:8079"}
 CANARY = "c4n4ry-s3cret"
 
 
-def written(folder: Path, text: str) -> Path:
-    path = folder / "cdcflow.yaml"
-    path.write_text(text)
-    return path
-
-
-def complaint(folder: Path, text: str) -> str:
-    """The error of `load` for this file, without the folder."""
-    with pytest.raises(ConfigurationError) as caught:
-        load(written(folder, text))
-    return str(caught.value).replace(f"{folder}/", "")
-
-
 def test_whole_file_is_read_with_units_and_relative_paths(tmp_path: Path) -> None:
     """A relative path means the same wherever the command is started from."""
-    config = load(written(tmp_path, WHOLE))
+    config = load(write_settings(tmp_path, WHOLE))
     assert isinstance(config.log, FileLog)
     assert config.log.path == tmp_path / "shop-log"
     assert config.log.seal.bytes_max == 3 << 19
@@ -118,7 +106,7 @@ def test_tables_that_are_no_list_are_shown_as_one(tmp_path: Path, wrong: str, ex
     assert right in WHOLE
     assert complaint(tmp_path, WHOLE.replace(right, wrong)) == f"cdcflow.yaml:{expected}"
     if wrong.strip("'\"")[-1] == "*" or "." in wrong:
-        load(written(tmp_path, WHOLE.replace(right, expected.partition("list: ")[2])))
+        load(write_settings(tmp_path, WHOLE.replace(right, expected.partition("list: ")[2])))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +170,7 @@ def test_invalid_url_is_reported_with_its_place(tmp_path: Path, url: str, expect
 )
 def test_url_that_may_be_one_is_left_to_the_library(tmp_path: Path, url: str) -> None:
     """Sockets, several hosts and parameters of a newer library are no mistakes."""
-    database = load(written(tmp_path, WHOLE.replace("postgresql://cdc@db.internal:5432/shop", url))).database
+    database = load(write_settings(tmp_path, WHOLE.replace("postgresql://cdc@db.internal:5432/shop", url))).database
     assert isinstance(database, Postgres)
     assert database.url == url
 
@@ -201,7 +189,7 @@ log: {path: shop-log}
 
 def test_files_of_a_mysql_source_are_found_next_to_the_settings(tmp_path: Path) -> None:
     """A relative path means the same wherever the command is started from."""
-    source = load(written(tmp_path, MYSQL)).source
+    source = load(write_settings(tmp_path, MYSQL)).source
     assert isinstance(source, MySQL)
     assert source.tls.ca == tmp_path / "ca.pem"
     assert source.server_public_key == tmp_path / "key.pem"
@@ -251,7 +239,7 @@ log:
 
 def test_log_in_kafka_is_read_with_its_files_next_to_the_settings(tmp_path: Path) -> None:
     """Two topics need two folders for their daemons; certificates and secrets are next to the settings."""
-    log = load(written(tmp_path, KAFKA)).log
+    log = load(write_settings(tmp_path, KAFKA)).log
     assert isinstance(log, KafkaLog)
     assert log.folder == tmp_path / ".cdcflow" / "shop-log"
     assert log.kafka.password == f"${{file:{tmp_path}/secret}}"
@@ -262,7 +250,7 @@ def test_log_in_kafka_is_read_with_its_files_next_to_the_settings(tmp_path: Path
     stored = KAFKA.replace(
         "message_bytes: 1MB", "history: s3://lake/shop\n    objects: {access_key: '${file:a}', secret_key: '${file:b}'}"
     )
-    log = load(written(tmp_path, stored)).log
+    log = load(write_settings(tmp_path, stored)).log
     assert isinstance(log, KafkaLog)
     assert log.history_url == "s3://lake/shop"
     assert log.history.parent == log.folder / "objects"
@@ -299,7 +287,7 @@ def test_mistake_in_a_log_in_kafka_is_answered_with_its_place(
 
 def test_unquoted_off_is_read_as_the_mode(tmp_path: Path) -> None:
     """YAML reads `off` as false, which users who write it do not expect."""
-    source = load(written(tmp_path, MYSQL.replace("{mode: verify-ca, ca: ca.pem}", "{mode: off}"))).source
+    source = load(write_settings(tmp_path, MYSQL.replace("{mode: verify-ca, ca: ca.pem}", "{mode: off}"))).source
     assert isinstance(source, MySQL)
     assert source.tls.mode == "off"
 
@@ -344,7 +332,7 @@ def test_file_without_settings_is_named_as_such(tmp_path: Path, text: str) -> No
 def test_literal_secret_is_refused_and_never_repeated(tmp_path: Path, wrong: str, right: str) -> None:
     """S03: a password in the settings ends up in backups and tickets, and an error that quotes it in the log too."""
     assert right in WHOLE
-    path = written(tmp_path, WHOLE.replace(right, wrong, 1))
+    path = write_settings(tmp_path, WHOLE.replace(right, wrong, 1))
     with pytest.raises(ConfigurationError) as caught:
         load(path)
     assert CANARY not in "".join(traceback.format_exception(caught.value))
@@ -378,7 +366,7 @@ def test_relative_secret_file_is_next_to_the_settings(tmp_path: Path) -> None:
     """Like every other path of the file."""
     (tmp_path / "secret").write_text("one")
     (tmp_path / "secret").chmod(0o640)
-    config = load(written(tmp_path, WHOLE.replace("${env:SHOP_PASSWORD}", "${file:secret}")))
+    config = load(write_settings(tmp_path, WHOLE.replace("${env:SHOP_PASSWORD}", "${file:secret}")))
     assert isinstance(config.database, Postgres)
     assert secret(config.database.password) == "one"
 
@@ -410,7 +398,7 @@ def test_daemon_does_not_start_without_a_secret_of_its_merges(tmp_path: Path, me
     given = merge.replace("REF", '"${env:CDCFLOW_NOT_SET}"')
     merging = f"merge: {{{more}warehouse: s3a://b/w, every: 2m, {given}}}"
     text = re.sub(r"merge:\n.*\n.*\n", merging + "\n", WHOLE).replace("shop-log", str(tmp_path / "log"))
-    result = CliRunner().invoke(app, ["run", "--config", str(written(tmp_path, text))])
+    result = CliRunner().invoke(app, ["run", "--config", str(write_settings(tmp_path, text))])
     assert result.exit_code
     assert "CDCFLOW_NOT_SET, which is not set" in result.output
 
@@ -423,7 +411,7 @@ def test_warehouse_in_the_folder_of_the_log_is_refused(
     monkeypatch.chdir(tmp_path)
     text = WHOLE.replace("/data/warehouse", warehouse.replace("ABOVE", str(tmp_path)))
     assert "set merge.warehouse to a separate folder" in complaint(tmp_path, text)
-    load(written(tmp_path, WHOLE.replace("/data/warehouse", "shop-log-tables")))
+    load(write_settings(tmp_path, WHOLE.replace("/data/warehouse", "shop-log-tables")))
 
 
 @pytest.mark.parametrize("text", ["30", "soon", "", "-5s"])
@@ -446,10 +434,10 @@ def test_what_other_machines_reach_needs_a_token(tmp_path: Path) -> None:
     said = complaint(tmp_path, text)
     remedy = said.partition("set service.")[2]
     mended = text.replace(wrong, f"{wrong}, {remedy}")
-    service = load(written(tmp_path, mended)).service
+    service = load(write_settings(tmp_path, mended)).service
     assert [(t.name, t.role, t.token) for t in service.tokens] == [("ops", "operate", "${env:CDCFLOW_HTTP_TOKEN}")]
     again = text.replace(wrong, 'listen: "localhost:8079"')
-    assert load(written(tmp_path, again)).service.tokens == ()
+    assert load(write_settings(tmp_path, again)).service.tokens == ()
 
 
 @pytest.mark.parametrize(
@@ -472,7 +460,7 @@ def test_tokens_are_references_with_a_name_and_a_role(tmp_path: Path, tokens: st
 def test_token_in_a_file_is_found_next_to_the_settings(tmp_path: Path) -> None:
     """A relative path means the same wherever the command is started from."""
     text = WHOLE.replace('listen: "[::1]:8079"', "tokens: [{name: a, token: '${file:token}'}]")
-    assert load(written(tmp_path, text)).service.tokens[0].token == f"${{file:{tmp_path}/token}}"
+    assert load(write_settings(tmp_path, text)).service.tokens[0].token == f"${{file:{tmp_path}/token}}"
 
 
 @pytest.mark.parametrize(

@@ -142,9 +142,14 @@ def _names_of(key: tuple[str, ...]) -> str:
 
 
 def is_same(a: pa.ChunkedArray, b: pa.ChunkedArray) -> pa.ChunkedArray:
-    """For each value, whether both columns have the same: also NULL, and NaN."""
+    """For each value, whether both columns have the same: also NULL. Floats are compared by their bits: NaN is the same
+    as itself, and the two zeros differ."""
     both_null = pc.and_(pc.is_null(a), pc.is_null(b))
-    same = pc.or_(pc.fill_null(pc.equal(a, b), fill_value=False), both_null)
-    if pa.types.is_floating(a.type):
-        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(a), pc.is_nan(b)), fill_value=False))
-    return same
+    return pc.or_(pc.fill_null(pc.equal(_bits(a), _bits(b)), fill_value=False), both_null)
+
+
+def _bits(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_floating(values.type):
+        return values
+    bits = pa.int32() if values.type.bit_width == 32 else pa.int64()
+    return pa.chunked_array([chunk.view(bits) for chunk in values.chunks], bits)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from cdcflow.capture.interleave.messages import KnownRows, RowsCompared, Visibility
@@ -321,8 +322,8 @@ class LedgerComparison:
 
     def first_unseen(self, visibility: Visibility, transactions: pa.Table) -> int:
         xids = transactions.column("xid").to_numpy()
-        unseen = [number for number, xid in enumerate(xids) if len(visibility.hidden(xids[number : number + 1]))]
-        return unseen[0] if unseen else len(xids)
+        unseen = np.flatnonzero(np.isin(xids, visibility.hidden(xids)))
+        return int(unseen[0]) if len(unseen) else len(xids)
 
     def close(self) -> None:
         self._source.close()

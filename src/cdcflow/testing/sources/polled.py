@@ -95,7 +95,7 @@ class PolledKit(ABC):
     # ── acts that such a source cannot do: no scenario that needs one is collected ──────────────────────────
 
     def _cannot(self, *arguments: Any, **named: Any) -> Any:
-        raise NotImplementedError
+        raise AssertionError("this scenario needs an act that `cannot` names, and should not have been collected")
 
     execute_unlogged = create = add_column_with_values = retype = rename = _cannot
     hold_commit = locked = copied = revoke_select = grant_select = _cannot
