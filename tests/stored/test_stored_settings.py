@@ -17,6 +17,7 @@ LATER = {
     "merge.fast_delta",
     "merge.memory_max",
     "merge.progress_timeout",
+    "service.notify.kind",
     "tables.optional",
     *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "truncate")),
     *(f"tables.columns.{policy}.{name}" for policy in ("hash", "encrypt") for name in ("key", "id")),

@@ -9,20 +9,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.docs.pages import DOCS, python_of
+
 from cdcflow.config import plugins
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "plugins" / "cdcflow-files"
 
 
-def install(folder: Path, package: str, kinds: Mapping[str, str], code: str = "") -> Path:
-    """Write a package with entry points for these kinds of sources into a folder, and its module if there is code."""
+def install(
+    folder: Path, package: str, kinds: Mapping[str, str], code: str = "", group: plugins.PluginGroup = plugins.SOURCES
+) -> Path:
+    """Write a package with entry points for these kinds into a folder, and its module if there is code."""
     module = package.replace("-", "_")
     about = folder / f"{module}-1.0.dist-info"
-    about.mkdir(parents=True)
+    about.mkdir(parents=True, exist_ok=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     lines = "".join(f"{kind} = {value}\n" for kind, value in kinds.items())
-    (about / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{lines}")
+    with (about / "entry_points.txt").open("a") as file:
+        file.write(f"[{group.name}]\n{lines}")
     if code:
         (folder / f"{module}.py").write_text(textwrap.dedent(code))
     return folder
@@ -31,8 +36,16 @@ def install(folder: Path, package: str, kinds: Mapping[str, str], code: str = ""
 def install_project(folder: Path, project: Path) -> list[str]:
     """The same for a project with a pyproject.toml. Returns what must be on the path."""
     about = tomllib.loads((project / "pyproject.toml").read_text())["project"]
-    install(folder, about["name"], about["entry-points"][plugins.GROUP])
+    for group in plugins.GROUPS:
+        if kinds := about["entry-points"].get(group.name):
+            install(folder, about["name"], kinds, group=group)
     return [str(folder), str(project / "src")]
+
+
+def install_notifier_of_the_page(folder: Path) -> Path:
+    """The same for the receiver of notifications that docs/notifications.md writes."""
+    (code,) = python_of(DOCS / "notifications.md", spark=None, section="Your own kind")
+    return install(folder, "cdcflow-pager", {"pager": "cdcflow_pager:plugin"}, code, plugins.NOTIFIERS)
 
 
 @contextmanager

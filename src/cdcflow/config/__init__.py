@@ -13,7 +13,7 @@ from cdcflow.config.access import AccessToken, is_loopback
 from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Idempotency, Push, Serve
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal, StoreAccess
-from cdcflow.config.notify import Notify
+from cdcflow.config.notify import NotifierSettings, Notify
 from cdcflow.config.publish import (
     BinaryMode,
     DecimalMode,
@@ -46,6 +46,7 @@ __all__ = [
     "KafkaLog",
     "Merge",
     "MySQL",
+    "NotifierSettings",
     "Notify",
     "Objects",
     "Postgres",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Serve
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
+from cdcflow.config.notify import NotifierSettings, Notify
 from cdcflow.config.publish import Publish, PublishKafka
 from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL, Postgres, SourceSettings
@@ -77,8 +78,14 @@ def _rebased_merge(merge: Merge, folder: Path) -> Merge:
 
 def _rebased_service(service: Service, folder: Path) -> Service:
     tokens = [t.model_copy(update={"token": _reference_below(folder, t.token)}) for t in service.tokens]
-    notify = [n.model_copy(update={"webhook": _reference_below(folder, n.webhook)}) for n in service.notify]
-    return service.model_copy(update={"tokens": tuple(tokens), "notify": tuple(notify)})
+    notify = tuple(_rebased_receiver(receiver, folder) for receiver in service.notify)
+    return service.model_copy(update={"tokens": tuple(tokens), "notify": notify})
+
+
+def _rebased_receiver(receiver: Notify | NotifierSettings, folder: Path) -> Notify | NotifierSettings:
+    if isinstance(receiver, Notify):
+        return receiver.model_copy(update={"webhook": _reference_below(folder, receiver.webhook)})
+    return cast("NotifierSettings", _with_paths(receiver, folder))
 
 
 def _rebased_serve(serve: Serve, folder: Path) -> Serve:

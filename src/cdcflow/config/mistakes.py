@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import json
 import re
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cdcflow.config.base import Settings
-from cdcflow.config.plugins import SOURCE_KIND
+from cdcflow.config.plugins import PLUGIN_KIND
 from cdcflow.config.setting_paths import SettingMarks, SettingPath, dotted_name, location
 from cdcflow.config.sources import PATTERN, MySQL, Postgres
 from cdcflow.config.whole import Config
+
+Models = Mapping[SettingPath, type[Settings]]
+"""Settings models by the place of the settings in the file."""
 
 
 def mistake(
@@ -23,13 +29,15 @@ def mistake(
     kind: str,
     message: str,
     given: object,
-    plugged: type[Settings] | None = None,
+    plugged: Models | None = None,
 ) -> str:
     """One mistake as one line, at the nearest setting that is in the file. `given` is repeated only if it is a pattern
-    of tables: anything else may be a secret in the wrong place. `plugged`: the settings of the file's source, if a
-    plug-in brings them."""
-    setting, source = (tagged, plugged) if plugged is not None else _without_tag(tagged)
-    if kind == SOURCE_KIND:
+    of tables: anything else may be a secret in the wrong place. `plugged`: the settings models of plug-ins, by the
+    places in the file where they are used."""
+    plugged = plugged or {}
+    setting, source = (tagged, None) if ("source",) in plugged else _without_tag(tagged)
+    models = plugged if source is None else {**plugged, ("source",): source}
+    if kind == PLUGIN_KIND:
         setting = (*setting, "kind")
     elif kind == "union_tag_not_found":
         setting, kind = (*setting, "kind"), "missing"
@@ -37,7 +45,7 @@ def mistake(
     name = dotted_name(setting)
     match kind:
         case "extra_forbidden":
-            text = f"unknown setting {name}{_nearest(setting, source)}"
+            text = f"unknown setting {name}{_nearest(setting, models)}"
         case "missing":
             text = f"{name} is missing"
         case "tuple_type":
@@ -73,9 +81,9 @@ def _without_tag(setting: SettingPath) -> tuple[SettingPath, type[Settings]]:
     return setting, Postgres
 
 
-def _nearest(setting: SettingPath, source: type[Settings]) -> str:
+def _nearest(setting: SettingPath, models: Models) -> str:
     *parents, wrong = setting
-    model = _model_at(tuple(parents), source)
+    model = _model_at(tuple(parents), models)
     names = [] if model is None else list(model.model_fields)
     kinds = [kind for kind, settings in _KINDS.items() if parents == ["source"] and wrong in settings.model_fields]
     if kinds:
@@ -83,36 +91,41 @@ def _nearest(setting: SettingPath, source: type[Settings]) -> str:
     close = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {dotted_name((*parents, close[0]))}?"
-    elsewhere = [p for p in _all_names(Config, (), source) if p[-1] == wrong]
+    elsewhere = [p for p in _all_names(Config, (), models) if p[-1] == wrong]
     if elsewhere:
         return f"; it belongs at {dotted_name(elsewhere[0])}"
     return f"; known here: {', '.join(names)}" if names else ""
 
 
-def _model_at(setting: SettingPath, source: type[Settings]) -> type[Settings] | None:
-    models: list[type[Settings]] = [Config]
-    for name in setting:
-        if isinstance(name, int):
-            continue  # an element of a list; all have the same model
-        models = [inner for model in models for inner in _inner_models(model, str(name), source)]
-    return models[0] if models else None
+def _model_at(setting: SettingPath, models: Models) -> type[Settings] | None:
+    found: list[type[Settings]] = [Config]
+    for length, name in enumerate(setting, 1):
+        if setting[:length] in models:
+            found = [models[setting[:length]]]
+        elif not isinstance(name, int):  # elements of a list have the same model, unless a plug-in brings it
+            found = [inner for model in found for inner in _inner_models(model, str(name))]
+    return found[0] if found else None
 
 
-def _inner_models(model: type[Settings], name: str, source: type[Settings]) -> list[type[Settings]]:
-    if model is Config and name == "source":
-        return [source]
+def _inner_models(model: type[Settings], name: str) -> list[type[Settings]]:
     field = model.model_fields.get(name)
-    if field is None:
-        return []
-    annotation = field.annotation
-    is_several = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is tuple
-    choices = typing.get_args(annotation) if is_several else (annotation,)
-    return [c for c in choices if isinstance(c, type) and issubclass(c, Settings)]
+    return [] if field is None else _models_in(field.annotation)
 
 
-def _all_names(model: type[Settings], setting: SettingPath, source: type[Settings]) -> list[SettingPath]:
+def _models_in(annotation: Any) -> list[type[Settings]]:  # Any: an annotation
+    match typing.get_origin(annotation):
+        case types.UnionType | typing.Union | builtins.tuple:
+            return [found for part in typing.get_args(annotation) for found in _models_in(part)]
+        case typing.Annotated:
+            return _models_in(typing.get_args(annotation)[0])
+        case _:
+            return [annotation] if isinstance(annotation, type) and issubclass(annotation, Settings) else []
+
+
+def _all_names(model: type[Settings], setting: SettingPath, models: Models) -> list[SettingPath]:
     names: list[SettingPath] = []
     for name in model.model_fields:
-        inner = _inner_models(model, name, source)
-        names += [found for m in inner for found in _all_names(m, (*setting, name), source)] or [(*setting, name)]
+        path = (*setting, name)
+        inner = [models[path]] if path in models else _inner_models(model, name)
+        names += [found for m in inner for found in _all_names(m, path, models)] or [path]
     return names

@@ -12,29 +12,52 @@ from cdcflow.config.references import is_reference
 from cdcflow.config.units import Seconds
 
 Topic = Literal["lag", "headroom", "backfill_done", "stopped"]
+_EMPTY = "is empty; leave the whole receiver out"
 
 
-class Notify(Settings):
-    """One receiver of notifications, by `webhook` or by `command`."""
+class Subscription(Settings):
+    """What every receiver of notifications has."""
 
     on: tuple[Topic, ...]
     """`service.notify` is a list of receivers; this is the list of events that the receiver gets, from `lag`,
     `headroom`, `backfill_done`, `stopped` ([notifications.md](notifications.md))."""
-    webhook: str | None = None
-    """A URL that gets a JSON object by POST; one that holds a secret is a reference to the whole URL."""
-    command: tuple[str, ...] | None = None
-    """Instead of a URL: a command, as a list, that gets the object on its standard input."""
+    kind: str | None = None
+    """Instead of a URL or a command: a kind of receiver that an installed package brings; the package specifies the
+    other settings ([notifications.md](notifications.md#your-own-kind))."""
     lag_over: Seconds = 300.0
     """`lag` is sent when the lag reaches this value."""
     headroom_under: float = Field(0.25, gt=0, lt=1)
     """`headroom` is sent when less than this share of the source's room for retained log is left."""
 
-    @field_validator("on", "command")
+    @field_validator("on")
     @classmethod
-    def _something(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if names == ():
-            raise ValueError("is empty; leave the whole receiver out")
-        return names
+    def _some_events(cls, on: tuple[Topic, ...]) -> tuple[Topic, ...]:
+        if not on:
+            raise ValueError(_EMPTY)
+        return on
+
+
+class NotifierSettings(Subscription):
+    """The settings that all kinds of receivers have that packages bring."""
+
+    kind: str
+    """The kind of the receiver, which an installed package brings."""
+
+
+class Notify(Subscription):
+    """One receiver of notifications, by `webhook` or by `command`."""
+
+    webhook: str | None = None
+    """A URL that gets a JSON object by POST; one that holds a secret is a reference to the whole URL."""
+    command: tuple[str, ...] | None = None
+    """Instead of a URL: a command, as a list, that gets the object on its standard input."""
+
+    @field_validator("command")
+    @classmethod
+    def _some_command(cls, command: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if command == ():
+            raise ValueError(_EMPTY)
+        return command
 
     @field_validator("webhook")
     @classmethod
@@ -51,6 +74,6 @@ class Notify(Settings):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if (self.webhook is None) == (self.command is None):
-            raise ValueError("needs webhook or command: one of them for each receiver")
+        if (self.webhook is None) == (self.command is None) or self.kind is not None:
+            raise ValueError("needs webhook or command: one of them for each receiver, or the kind of an installed one")
         return self

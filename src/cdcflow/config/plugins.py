@@ -1,69 +1,108 @@
-"""Kinds of sources that other packages bring: which are installed, and the settings of the one that a file names.
+"""Kinds of parts that other packages bring: which are installed, and the settings of those that a file names.
 
-A package declares a kind by an entry point of the group `cdcflow.sources`: the kind's name, and where its
-`cdcflow.ports.SourcePlugin` is. The names of all installed kinds are read from the packages' metadata. A plug-in is
-imported only when a settings file names its kind, so a broken one does not affect pipelines of other kinds.
+A package declares a kind by an entry point of a group such as `cdcflow.sources`: the kind's name, and where its
+declaration is, such as a `cdcflow.ports.SourcePlugin`. The names of all installed kinds are read from the packages'
+metadata. A plug-in is imported only when a settings file names its kind, so a broken one does not affect pipelines of
+other kinds.
 """
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast
 
 from pydantic_core import PydanticCustomError
 
+from cdcflow.config.base import Settings
+from cdcflow.config.notify import NotifierSettings
+from cdcflow.config.setting_paths import SettingPath
 from cdcflow.config.sources import SourceSettings
 
-GROUP = "cdcflow.sources"
 OWN_KINDS = ("postgres", "mysql", "mariadb")
-SOURCE_KIND = "source_kind"
-"""The type of a mistake in `source.kind` that the message describes completely."""
+PLUGIN_KIND = "plugin_kind"
+"""The type of a mistake in a `kind` that the message describes completely."""
 PORTS_VERSION = 1
 """The version of `cdcflow.ports` that this cdcflow has, and what a plug-in for it declares."""
 PORTS_OLDEST = 1
 """The oldest version for which plug-ins still work here (docs/api.md)."""
 
 
-class DeclaredSource(Protocol):
-    """The part of a `cdcflow.ports.SourcePlugin` that settings depend on."""
+@dataclass(frozen=True, slots=True)
+class PluginGroup:
+    """One sort of parts that packages bring: the group of their entry points, and what a declaration consists of.
+
+    `declaration`: its class in `cdcflow.ports`. `function`: the field of it that does the work. `base`: what its
+    settings inherit from. `page`: where the way to write one is documented. `own`: the kinds that cdcflow has itself.
+    """
+
+    name: str
+    declaration: str
+    function: str
+    base: type[Settings]
+    page: str
+    own: tuple[str, ...] = ()
+
+
+SOURCES = PluginGroup("cdcflow.sources", "SourcePlugin", "open", SourceSettings, "docs/own-source.md", OWN_KINDS)
+NOTIFIERS = PluginGroup("cdcflow.notifiers", "NotifierPlugin", "send", NotifierSettings, "docs/notifications.md")
+GROUPS = (SOURCES, NOTIFIERS)
+
+
+class DeclaredPlugin(Protocol):
+    """The part of a declaration that settings depend on."""
 
     @property
     def ports(self) -> int: ...
 
     @property
-    def settings(self) -> type[SourceSettings]: ...
+    def settings(self) -> type[Settings]: ...
 
 
-def plugged_settings(kind: str) -> type[SourceSettings]:
+def plugged_settings(group: PluginGroup, kind: str) -> type[Settings]:
     """The settings model of an installed kind.
 
     Raises:
-        PydanticCustomError: the mistake, of type SOURCE_KIND.
+        PydanticCustomError: the mistake, of type PLUGIN_KIND.
     """
     try:
-        return load_plugin(kind).settings
+        return load_plugin(group, kind).settings
     except LookupError as error:
-        raise PydanticCustomError(SOURCE_KIND, "{why}", {"why": str(error)}) from error
+        raise PydanticCustomError(PLUGIN_KIND, "{why}", {"why": str(error)}) from error
 
 
-def settings_if_plugged(document: object) -> type[SourceSettings] | None:
-    """The settings model of the source in a settings file; None if it is of one of cdcflow's kinds, or unusable."""
-    source = document.get("source") if isinstance(document, dict) else None
-    kind = source.get("kind") if isinstance(source, dict) else None
-    if not isinstance(kind, str) or kind in OWN_KINDS or kind not in installed_kinds():
-        return None
-    try:
-        return load_plugin(kind).settings
-    except LookupError:
-        return None
+def plugged_models(document: object) -> dict[SettingPath, type[Settings]]:
+    """The settings models of plug-ins that a settings file uses, by the place of their settings in it. Without kinds of
+    cdcflow's own, and unusable ones."""
+    found: dict[SettingPath, type[Settings]] = {}
+    for place, group, settings in _places(document):
+        kind = settings.get("kind") if isinstance(settings, dict) else None
+        if isinstance(kind, str) and kind not in group.own and kind in installed_kinds(group):
+            try:
+                found[place] = load_plugin(group, kind).settings
+            except LookupError:
+                continue
+    return found
 
 
-def installed_kinds() -> dict[str, list[EntryPoint]]:
+def _places(document: object) -> Iterator[tuple[SettingPath, PluginGroup, object]]:
+    """Each place in a settings file where a kind may be a plug-in's."""
+    if not isinstance(document, dict):
+        return
+    yield ("source",), SOURCES, document.get("source")
+    service = document.get("service")
+    receivers = service.get("notify") if isinstance(service, dict) else None
+    for number, receiver in enumerate(receivers if isinstance(receivers, list) else []):
+        yield ("service", "notify", number), NOTIFIERS, receiver
+
+
+def installed_kinds(group: PluginGroup) -> dict[str, list[EntryPoint]]:
     """The kinds that installed packages declare, each with its declarations, sorted. Imports none of them."""
     found: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=group.name):
         declared = found.setdefault(entry.name, [])
         # A checkout that is also installed has its metadata twice; that is one package.
         if all((_package(other), other.value) != (_package(entry), entry.value) for other in declared):
@@ -71,23 +110,23 @@ def installed_kinds() -> dict[str, list[EntryPoint]]:
     return dict(sorted(found.items()))
 
 
-def load_plugin(kind: str) -> DeclaredSource:
+def load_plugin(group: PluginGroup, kind: str) -> DeclaredPlugin:
     """Import the plug-in of a kind.
 
     Raises:
         LookupError: no such kind is installed, or the plug-in cannot be used; with what to do.
     """
-    declared = installed_kinds().get(kind, [])
+    declared = installed_kinds(group).get(kind, [])
     if not declared:
-        raise LookupError(_unknown(kind, [*OWN_KINDS, *installed_kinds()]))
+        raise LookupError(_unknown(kind, group))
     if len(declared) > 1:
         packages = " and ".join(sorted(map(_package, declared)))
         raise LookupError(f"is declared by {packages}: uninstall one of them (pip uninstall PACKAGE)")
-    return _import(declared[0])
+    return _import(group, declared[0])
 
 
 @cache
-def _import(entry: EntryPoint) -> DeclaredSource:
+def _import(group: PluginGroup, entry: EntryPoint) -> DeclaredPlugin:
     package = _package(entry)
     try:
         found: Any = entry.load()
@@ -99,18 +138,19 @@ def _import(entry: EntryPoint) -> DeclaredSource:
             f" {_one_line(error)}; install another version of it (pip install --upgrade {package}), or report this to"
             " its authors"
         ) from error
-    _check(found, entry)
-    return cast("DeclaredSource", found)
+    _check(group, found, entry)
+    return cast("DeclaredPlugin", found)
 
 
-def _check(found: object, entry: EntryPoint) -> None:
+def _check(group: PluginGroup, found: object, entry: EntryPoint) -> None:
     package = _package(entry)
     ports = getattr(found, "ports", None)
     settings = getattr(found, "settings", None)
-    if not isinstance(ports, int) or not isinstance(settings, type) or not callable(getattr(found, "open", None)):
+    function = getattr(found, group.function, None)
+    if not isinstance(ports, int) or not isinstance(settings, type) or not callable(function):
         raise LookupError(
-            f"is of a plug-in that is not one: {entry.value} of {package} is not a cdcflow.ports.SourcePlugin; install"
-            f" another version of it (pip install --upgrade {package}), or report this to its authors"
+            f"is of a plug-in that is not one: {entry.value} of {package} is not a cdcflow.ports.{group.declaration};"
+            f" install another version of it (pip install --upgrade {package}), or report this to its authors"
         )
     if not PORTS_OLDEST <= ports <= PORTS_VERSION:
         newer = ports > PORTS_VERSION
@@ -119,10 +159,10 @@ def _check(found: object, entry: EntryPoint) -> None:
             f"is of a plug-in for version {ports} of cdcflow.ports ({package}), and this cdcflow has"
             f" {_versions()}: run {remedy}"
         )
-    if not issubclass(settings, SourceSettings):
+    if not issubclass(settings, group.base):
         raise LookupError(
-            f"is of a plug-in whose settings are not a cdcflow.ports.SourceSettings ({package}); install another"
-            f" version of it (pip install --upgrade {package}), or report this to its authors"
+            f"is of a plug-in whose settings are not a cdcflow.ports.{group.base.__name__} ({package}); install"
+            f" another version of it (pip install --upgrade {package}), or report this to its authors"
         )
 
 
@@ -132,11 +172,15 @@ def _versions() -> str:
     )
 
 
-def _unknown(kind: str, known: list[str]) -> str:
-    names = ", ".join(f"'{name}'" for name in known[:-1]) + f" or '{known[-1]}'"
+def _unknown(kind: str, group: PluginGroup) -> str:
+    known = [*group.own, *installed_kinds(group)]
+    needs = f"needs its package here: pip install PACKAGE ({group.page})"
+    if not known:
+        return f"is not installed, and no package brings another kind: it {needs}"
+    names = " or ".join(filter(None, (", ".join(f"'{name}'" for name in known[:-1]), f"'{known[-1]}'")))
     close = difflib.get_close_matches(kind, known, n=1, cutoff=0.5)
     meant = f"; did you mean {close[0]}?" if close else ";"
-    return f"must be {names}{meant} Another kind needs its package here: pip install PACKAGE (docs/own-source.md)"
+    return f"must be {names}{meant} Another kind {needs}"
 
 
 def _package(entry: EntryPoint) -> str:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cdcflow.config.folders import rebase
 from cdcflow.config.mistakes import mistake
-from cdcflow.config.plugins import settings_if_plugged
+from cdcflow.config.plugins import plugged_models
 from cdcflow.config.setting_paths import SettingMarks, compose_file, location, note_marks
 from cdcflow.config.whole import Config
 from cdcflow.errors import ConfigurationError
@@ -30,7 +30,7 @@ def load(path: Path | str) -> Config:
         document = yaml.SafeLoader("").construct_document(node)
         config = Config.model_validate(document)
     except ValidationError as error:
-        plugged = settings_if_plugged(document)
+        plugged = plugged_models(document)
         lines = [
             mistake(path, marks, tuple(e["loc"]), e["type"], e["msg"], e["input"], plugged) for e in error.errors()
         ]

@@ -13,6 +13,7 @@ from pydantic import (
     SerializeAsAny,
     TypeAdapter,
     ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -22,8 +23,8 @@ from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.collections import Push, Serve
 from cdcflow.config.columns import TableRules
 from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog, StoreAccess
-from cdcflow.config.notify import Notify
-from cdcflow.config.plugins import OWN_KINDS, plugged_settings
+from cdcflow.config.notify import NotifierSettings, Notify, Subscription
+from cdcflow.config.plugins import NOTIFIERS, OWN_KINDS, SOURCES, plugged_settings
 from cdcflow.config.publish import Publish
 from cdcflow.config.references import is_reference
 from cdcflow.config.sources import PATTERN, MySQL, Postgres, SourceSettings
@@ -251,6 +252,15 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
     _check_prefix(catalog)
 
 
+def _receiver(given: object, checked: ValidatorFunctionWrapHandler) -> object:
+    """A receiver of notifications, by the settings model of its kind. A plug-in is imported only if its kind is named
+    here."""
+    if isinstance(given, Subscription):
+        return given
+    kind = given.get("kind") if isinstance(given, dict) else None
+    return (plugged_settings(NOTIFIERS, kind) if isinstance(kind, str) else Notify).model_validate(given)
+
+
 class Service(Settings):
     """HTTP: health, metrics, API and page. Without `tokens` it is read-only, and only for this machine."""
 
@@ -268,7 +278,7 @@ class Service(Settings):
     shadow_every: Seconds | None = None
     """How often a changed row is read again and compared with what was decoded, such as `10s`
     ([verify.md](verify.md#shadow-check)). Default: off."""
-    notify: tuple[Notify, ...] = ()
+    notify: tuple[Annotated[SerializeAsAny[Notify | NotifierSettings], WrapValidator(_receiver)], ...] = ()
     traces: str | None = None
     """The collector that gets OpenTelemetry spans by OTLP over HTTP, such as `http://127.0.0.1:4318`
     ([traces.md](traces.md)). Default: off."""
@@ -353,7 +363,7 @@ class Config(Settings):
         kind = source.get("kind") if isinstance(source, dict) else None
         if not isinstance(kind, str) or kind in OWN_KINDS or kind == "push":
             return _OWN_SOURCES.validate_python(source)
-        return plugged_settings(kind).model_validate(source)
+        return plugged_settings(SOURCES, kind).model_validate(source)
 
     @model_validator(mode="after")
     def _written_by_serve(self) -> Self:

@@ -27,7 +27,7 @@ from cdcflow.capture.ports.comparison import ChunkSums, Comparable, Comparison, 
 from cdcflow.capture.ports.control import ControlRow, ControlTable
 from cdcflow.capture.ports.findings import Dropped, Finding, Remedy
 from cdcflow.capture.ports.log import Log, Numbered, OpenSpool, ShapeKeeping, Spool
-from cdcflow.capture.ports.plugin import SourcePlugin
+from cdcflow.capture.ports.plugin import NotifierPlugin, SourcePlugin
 from cdcflow.capture.ports.source import (
     Covering,
     Described,
@@ -47,6 +47,7 @@ from cdcflow.capture.ports.source import (
 )
 from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.config.base import Settings
+from cdcflow.config.notify import NotifierSettings
 from cdcflow.config.plugins import PORTS_OLDEST, PORTS_VERSION
 from cdcflow.config.references import SecretReference, secret
 from cdcflow.config.sources import SourceSettings
@@ -65,6 +66,8 @@ __all__ = [
     "PORTS_OLDEST",
     "SourcePlugin",
     "SourceSettings",
+    "NotifierPlugin",
+    "NotifierSettings",
     "Settings",
     "Seconds",
     "Bytes",

@@ -20,6 +20,7 @@ from cdcflow.wiring.logs import (
     opened_store,
     topics,
 )
+from cdcflow.wiring.plugged import receiver_findings
 
 
 def doctor(config: Config) -> list[Finding]:
@@ -36,7 +37,7 @@ def doctor(config: Config) -> list[Finding]:
                 found += _control_findings(config)
     finally:
         source.close()
-    return [*found, *of_log]
+    return [*found, *of_log, *receiver_findings(config)]
 
 
 def continues(config: Config) -> list[Finding]:

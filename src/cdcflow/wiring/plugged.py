@@ -1,13 +1,17 @@
-"""Sources of installed plug-ins, and errors that name what a source cannot do."""
+"""Installed plug-ins with their types, what doctor finds about them, and errors that name what a source cannot do."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
-from cdcflow.capture.ports.plugin import SourcePlugin
-from cdcflow.config.plugins import load_plugin
+from cdcflow.capture.ports.findings import Finding
+from cdcflow.capture.ports.plugin import NotifierPlugin, SourcePlugin
+from cdcflow.config import Config, NotifierSettings
+from cdcflow.config.plugins import NOTIFIERS, SOURCES, load_plugin
+from cdcflow.config.references import check_secrets
 from cdcflow.config.sources import SourceSettings
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import CdcflowError, ConfigurationError
 
 
 def plugin_of(settings: SourceSettings) -> SourcePlugin:
@@ -17,9 +21,41 @@ def plugin_of(settings: SourceSettings) -> SourcePlugin:
         ConfigurationError: it is no longer installed, or cannot be used.
     """
     try:
-        return cast("SourcePlugin", load_plugin(settings.kind))
+        return cast("SourcePlugin", load_plugin(SOURCES, settings.kind))
     except LookupError as error:
         raise ConfigurationError(f"source.kind {error}", runbook="settings") from error
+
+
+def notifier_of(settings: NotifierSettings) -> NotifierPlugin:
+    """The plug-in of a receiver of notifications, which its settings have imported already.
+
+    Raises:
+        ConfigurationError: it is no longer installed, or cannot be used.
+    """
+    try:
+        return cast("NotifierPlugin", load_plugin(NOTIFIERS, settings.kind))
+    except LookupError as error:
+        raise ConfigurationError(f"service.notify: kind {error}", runbook="settings") from error
+
+
+def receiver_findings(config: Config) -> Iterator[Finding]:
+    """What doctor finds about receivers of notifications that packages bring. Nothing is sent to them."""
+    for number, settings in enumerate(config.service.notify):
+        if isinstance(settings, NotifierSettings):
+            yield from _findings_of(settings, f"service.notify[{number}]")
+
+
+def _findings_of(settings: NotifierSettings, subject: str) -> list[Finding]:
+    try:
+        plugin = notifier_of(settings)
+        check_secrets(settings.model_dump(mode="json"))
+        address = plugin.address(settings)
+        return list(plugin.doctor(settings)) or [Finding("ok", subject, f"{address}: nothing was sent")]
+    except CdcflowError as error:
+        return [Finding("error", subject, str(error).split("\n")[0], error.remedy)]
+    except Exception as error:  # noqa: BLE001  a plug-in's; its text may hold a secret
+        text = f"the check of kind {settings.kind} raised {type(error).__name__}"
+        return [Finding("error", subject, text, "report this to the authors of its package")]
 
 
 def lacking(settings: SourceSettings, what: str, remedy: str) -> ConfigurationError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -20,10 +21,17 @@ def _is_model(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Settings)
 
 
+def _annotations(kind: object) -> Iterator[object]:
+    """An annotation, and those inside it."""
+    yield kind
+    for inner in get_args(kind):
+        yield from _annotations(inner)
+
+
 def names(model: type[Settings], before: str = "") -> set[str]:
     found: set[str] = set()
     for name, field in model.model_fields.items():
-        kinds = [k for k in (field.annotation, *get_args(field.annotation)) if _is_model(k)]
+        kinds = [k for k in _annotations(field.annotation) if _is_model(k)]
         for kind in kinds:
             found |= names(kind, f"{before}{name}.")
         if not kinds:

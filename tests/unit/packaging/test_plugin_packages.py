@@ -46,7 +46,7 @@ def test_the_files_package_uses_public_names_only() -> None:
 def test_the_files_package_declares_what_pip_would_install(tmp_path: Path) -> None:
     """Its entry point names a plug-in for the ports of this cdcflow, and pip gets its dependencies."""
     with on_path(*install_project(tmp_path, FILES)):
-        assert plugins.load_plugin("files").ports == plugins.PORTS_VERSION
+        assert plugins.load_plugin(plugins.SOURCES, "files").ports == plugins.PORTS_VERSION
     about = tomllib.loads((FILES / "pyproject.toml").read_text())["project"]
     used = {name.split(".")[0] for path in (FILES / "src").rglob("*.py") for name in others(path)}
     assert used - set(sys.stdlib_module_names) == {"cdcflow", "cdcflow_files", "pyarrow", "pydantic"}

@@ -1,12 +1,14 @@
-"""What a package declares that brings a kind of source."""
+"""What packages declare that bring a kind of source, or of receivers of notifications."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.ports.source import Source
+from cdcflow.config.notify import NotifierSettings
 from cdcflow.config.sources import SourceSettings
 
 
@@ -16,6 +18,10 @@ def _nothing(settings: Any) -> Iterable[tuple[str, str]]:
 
 def _only_kind(settings: Any) -> str:
     return f"{settings.kind}"
+
+
+def _no_findings(settings: Any) -> Iterable[Finding]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +40,21 @@ class SourcePlugin:
     open: Callable[[Any], Source]
     address: Callable[[Any], str] = _only_kind
     leftovers: Callable[[Any], Iterable[tuple[str, str]]] = _nothing
+
+
+@dataclass(frozen=True, slots=True)
+class NotifierPlugin:
+    """A kind of receiver of notifications, which an entry point of the group `cdcflow.notifiers` names.
+
+    `ports`, `settings` and `address`: as of a `SourcePlugin`; `settings` is the model of an element of
+    `service.notify`. `send` gets these settings and one notification, as the JSON object that a webhook gets, and
+    returns when the receiver has it. It runs in a thread of this receiver alone, and is called again later if it
+    raises. The text of a `CdcflowError` that it raises is shown to operators; of other errors, only the type. `doctor`:
+    what is wrong with the settings or the receiver; it sends no notification.
+    """
+
+    ports: int
+    settings: type[NotifierSettings]
+    send: Callable[[Any, Mapping[str, object]], None]
+    address: Callable[[Any], str] = _only_kind
+    doctor: Callable[[Any], Iterable[Finding]] = _no_findings

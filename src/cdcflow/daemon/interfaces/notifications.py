@@ -1,4 +1,4 @@
-"""Sends notices to receivers, by HTTP or by a command, without ever delaying the capture.
+"""Sends notices to receivers, by HTTP, by a command or by a plug-in, without ever delaying the capture.
 
     status ──(a thread polls every few seconds)──▶ notices ──▶ a queue and a thread for each receiver ──▶ the receiver
 
@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from cdcflow.config import Notify, secret
+from cdcflow.config import NotifierSettings, Notify, secret
 from cdcflow.config.references import is_reference
 from cdcflow.daemon.interfaces.notices import Notice, Noticing, Tables, of_the_end
 from cdcflow.errors import CdcflowError
+from cdcflow.wiring.plugged import notifier_of
 
 LOOK_EVERY_S = 5.0
 ANSWER_WITHIN_S = 5.0
@@ -34,12 +35,15 @@ WAITING_MAX = 100
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 StatusOf = Callable[[], Mapping[str, Any]]
+ReceiverSettings = Notify | NotifierSettings
 
 
 class _Receiver:
     """One receiver with its queue and its thread."""
 
-    def __init__(self, name: str, settings: Notify, tell: OnEvent, pauses_s: Sequence[float], tables: Tables) -> None:
+    def __init__(
+        self, name: str, settings: ReceiverSettings, tell: OnEvent, pauses_s: Sequence[float], tables: Tables
+    ) -> None:
         self.name = name
         self.settings = settings
         self._tell = tell
@@ -99,6 +103,9 @@ class _Receiver:
     def _send(self, body: bytes) -> str:
         """The error without the URL; "" if the notice was delivered."""
         try:
+            if isinstance(self.settings, NotifierSettings):
+                notifier_of(self.settings).send(self.settings, json.loads(body))
+                return ""
             if self.settings.command is not None:
                 return _run(self.settings.command, body)
             url = self.settings.webhook or ""
@@ -162,7 +169,7 @@ class Notifier:
         self._over = threading.Event()
         self._looking: threading.Thread | None = None
 
-    def use(self, receivers: Sequence[Notify], tables: Tables) -> None:
+    def use(self, receivers: Sequence[ReceiverSettings], tables: Tables) -> None:
         """Replace the receivers.
 
         A receiver that stays keeps its state; a new one gets no notice about tables that are already read in `tables`
@@ -176,12 +183,12 @@ class Notifier:
             self._looking = threading.Thread(target=self._look, name="notify", daemon=True)
             self._looking.start()
 
-    def _receiver(self, number: int, settings: Notify, before: list[_Receiver], tables: Tables) -> _Receiver:
+    def _receiver(self, number: int, settings: ReceiverSettings, before: list[_Receiver], tables: Tables) -> _Receiver:
         same = next((one for one in before if one.settings == settings), None)
         if same is not None:
             before.remove(same)
             return same
-        kind = "webhook" if settings.command is None else "command"
+        kind = settings.kind or ("webhook" if settings.command is None else "command")
         return _Receiver(f"{kind} {number}", settings, self._tell, self._pauses_s, tables)
 
     def end(self, ended: BaseException | None) -> None:
@@ -204,7 +211,7 @@ class Notifier:
 
 @contextlib.contextmanager
 def notifying(
-    receivers: Sequence[Notify],
+    receivers: Sequence[ReceiverSettings],
     status: StatusOf,
     tell: OnEvent,
     *,
