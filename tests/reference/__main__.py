@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
+from tests.support.plugins import FILES
+
+sys.path.insert(0, str(FILES / "src"))  # as pytest has it
+
 from tests.reference.pages import pages
 
 for path, text in pages().items():

@@ -17,6 +17,7 @@ def pages() -> dict[Path, str]:
         "settings.md": settings.markdown(),
         "options.md": {"options": commands.markdown()},
         "types.md": types.markdown(),
+        "files.md": settings.files_markdown(),
     }
     changed = {}
     for name, texts in tables.items():

@@ -12,7 +12,7 @@ import pytest
 from cdcflow.sources.polled import PolledSource
 from cdcflow.testing.sources import SourceContract
 from cdcflow.testing.sources.polled import PolledKit
-from cdcflow_files import FilesSettings, Folder
+from cdcflow_files import FilesSettings, poller_of
 
 SPOOL_BYTES_MAX = 100_000
 
@@ -44,7 +44,7 @@ class FilesKit(PolledKit):
     def open_source(self) -> PolledSource:
         return PolledSource(
             self.settings,
-            Folder(self.settings),
+            poller_of(self.settings),
             self.settings.state,
             poll_every_s=self.settings.poll_every,
             spool_bytes_max=SPOOL_BYTES_MAX,

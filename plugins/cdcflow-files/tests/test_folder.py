@@ -11,29 +11,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from captured_files import CapturedFiles
 from pyarrow import parquet
 from pydantic import ValidationError
 
 from cdcflow.errors import HistoryLost, SourceUnavailable
-from cdcflow.ports import Checkpoint, Committed, Epoch, Run, StreamEvent, TableId
-from cdcflow.sources.polled import PolledSource
-from cdcflow.testing.sources import LOG_ID, collect, refuse_spool
+from cdcflow.ports import TableId
+from cdcflow.testing.sources import LOG_ID
 from cdcflow_files import FilesSettings, open_source
 
-Change = tuple[str, dict[str, Any]]
 
-
-class Landing:
-    """A folder that a source reads, and what the source delivers."""
+class Landing(CapturedFiles):
+    """A folder that a source reads."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder / "landing"
         self.folder.mkdir()
-        self.settings = FilesSettings(
-            kind="files", folder=self.folder, state=folder / "state", poll_every=0.05, **settings
-        )
-        self.source = open_source(self.settings)
-        self.checkpoint = self.source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID).checkpoint
+        super().__init__(folder / "state", folder=self.folder, **settings)
 
     def write(self, name: str, text: str | bytes) -> None:
         path = self.folder / name
@@ -41,40 +35,6 @@ class Landing:
         unfinished = path.with_name(f"{path.name}.tmp")
         unfinished.write_bytes(text.encode() if isinstance(text, str) else text)
         os.replace(unfinished, path)
-
-    def poll(self) -> None:
-        self.source.poll_now()
-        self.source.poll_now()
-
-    def changes(self, source: PolledSource | None = None, checkpoint: Checkpoint | None = None) -> list[Change]:
-        """All changes since the start, in order."""
-        source = source or self.source
-        checkpoint = source.prepare(checkpoint or self.checkpoint, LOG_ID).checkpoint  # also for tables found since
-        chunks = source.chunks()
-        chunks.heartbeat()
-        end = source.status(None).details["end"]
-        stream = source.stream(checkpoint, refuse_spool)
-        try:
-            events = collect(stream, lambda seen: any(_position(event) == end for event in seen))
-        finally:
-            stream.close()
-        return [change for event in events if isinstance(event, Committed) for change in _rows(event.run)]
-
-    def stopped(self) -> str:
-        return self.source.status(None).details.get("stopped", "")
-
-
-def _position(event: StreamEvent) -> str:
-    return str(event.run.last_position if isinstance(event, Committed) else getattr(event, "position", ""))
-
-
-def _rows(run: object) -> list[Change]:
-    assert isinstance(run, Run)
-    found = []
-    for batch in run.batches:
-        for row in batch.rows.to_pylist():
-            found += [(f"{row['_op']} {batch.table.id.name}", {c.name: row[c.name] for c in batch.table.columns})]
-    return found
 
 
 @pytest.fixture
@@ -246,6 +206,14 @@ def test_folder_that_is_gone_is_unavailable(landing: Landing) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
+        ({"store": {"url": "s3://b/x"}}, "needs one place for the files: folder, store, or urls and lists"),
+        ({"headers": {"X-Token": "${env:T}"}}, "has headers, which only urls and lists use"),
+        ({"urls": {"files.a": ["ftp://h/a.csv"]}}, "has what is not a URL such as https://host/path"),
+        ({"urls": {"files.a": ["https://h/a.csv?token=x"]}}, "or one with a secret in it"),
+        ({"urls": {"files.a": ["https://me:pw@h/a.csv"]}}, "or one with a secret in it"),
+        ({"urls": {"files.a": ["https://h/a"]}}, "whose path does not end as a file's"),
+        ({"urls": {"a": ["https://h/a.csv"]}}, "write files.name: [https://host/name.csv]"),
+        ({"lists": {"files.a": "file:///etc/passwd"}}, "has what is not a URL"),
         ({"keys": {"orders": ["id"]}}, "write files.name: [column]"),
         ({"keys": {"files.orders": []}}, "has a key of files.orders without a column"),
         ({"types": {"files.a": "text"}}, "write files.table.column: type"),

@@ -15,6 +15,7 @@ from cdcflow.version import __version__
 COMMANDS = {
     "init": ("cdcflow.cli.init:init", "Write a commented settings file."),
     "new": ("cdcflow.cli.new:app", "Write the package of a source to begin with."),
+    "plugins": ("cdcflow.cli.plugins:plugins", "List the kinds that installed packages bring."),
     "doctor": ("cdcflow.cli.doctor:doctor", "Check settings, rights and tables."),
     "run": ("cdcflow.cli.run:run", "Capture changes until you stop it."),
     "serve": ("cdcflow.cli.serve:serve", "Receive rows over HTTP into tables of a log."),

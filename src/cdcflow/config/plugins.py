@@ -36,19 +36,25 @@ class PluginGroup:
     """One sort of parts that packages bring: the group of their entry points, and what a declaration consists of.
 
     `declaration`: its class in `cdcflow.ports`. `function`: the field of it that does the work. `base`: what its
-    settings inherit from. `page`: where the way to write one is documented. `own`: the kinds that cdcflow has itself.
+    settings inherit from, and `setting`: where they are in a settings file. `page`: how to write one. `own`: the kinds
+    that cdcflow has itself.
     """
 
     name: str
     declaration: str
     function: str
     base: type[Settings]
+    setting: str
     page: str
     own: tuple[str, ...] = ()
 
 
-SOURCES = PluginGroup("cdcflow.sources", "SourcePlugin", "open", SourceSettings, "docs/own-source.md", OWN_KINDS)
-NOTIFIERS = PluginGroup("cdcflow.notifiers", "NotifierPlugin", "send", NotifierSettings, "docs/notifications.md")
+SOURCES = PluginGroup(
+    "cdcflow.sources", "SourcePlugin", "open", SourceSettings, "source.", "docs/own-source.md", OWN_KINDS
+)
+NOTIFIERS = PluginGroup(
+    "cdcflow.notifiers", "NotifierPlugin", "send", NotifierSettings, "service.notify.", "docs/notifications.md"
+)
 GROUPS = (SOURCES, NOTIFIERS)
 
 
@@ -105,7 +111,7 @@ def installed_kinds(group: PluginGroup) -> dict[str, list[EntryPoint]]:
     for entry in entry_points(group=group.name):
         declared = found.setdefault(entry.name, [])
         # A checkout that is also installed has its metadata twice; that is one package.
-        if all((_package(other), other.value) != (_package(entry), entry.value) for other in declared):
+        if all((package_of(other), other.value) != (package_of(entry), entry.value) for other in declared):
             declared.append(entry)
     return dict(sorted(found.items()))
 
@@ -120,14 +126,14 @@ def load_plugin(group: PluginGroup, kind: str) -> DeclaredPlugin:
     if not declared:
         raise LookupError(_unknown(kind, group))
     if len(declared) > 1:
-        packages = " and ".join(sorted(map(_package, declared)))
+        packages = " and ".join(sorted(map(package_of, declared)))
         raise LookupError(f"is declared by {packages}: uninstall one of them (pip uninstall PACKAGE)")
     return _import(group, declared[0])
 
 
 @cache
 def _import(group: PluginGroup, entry: EntryPoint) -> DeclaredPlugin:
-    package = _package(entry)
+    package = package_of(entry)
     try:
         found: Any = entry.load()
     except BaseException as error:
@@ -143,7 +149,7 @@ def _import(group: PluginGroup, entry: EntryPoint) -> DeclaredPlugin:
 
 
 def _check(group: PluginGroup, found: object, entry: EntryPoint) -> None:
-    package = _package(entry)
+    package = package_of(entry)
     ports = getattr(found, "ports", None)
     settings = getattr(found, "settings", None)
     function = getattr(found, group.function, None)
@@ -183,7 +189,8 @@ def _unknown(kind: str, group: PluginGroup) -> str:
     return f"must be {names}{meant} Another kind {needs}"
 
 
-def _package(entry: EntryPoint) -> str:
+def package_of(entry: EntryPoint) -> str:
+    """The package that declares a kind."""
     return entry.dist.name if entry.dist is not None else entry.module
 
 

@@ -47,6 +47,7 @@ from cdcflow.capture.ports.source import (
 )
 from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.config.base import Settings
+from cdcflow.config.logs import StoreAccess
 from cdcflow.config.notify import NotifierSettings
 from cdcflow.config.plugins import PORTS_OLDEST, PORTS_VERSION
 from cdcflow.config.references import SecretReference, secret
@@ -68,6 +69,7 @@ __all__ = [
     "SourceSettings",
     "NotifierPlugin",
     "NotifierSettings",
+    "StoreAccess",
     "Settings",
     "Seconds",
     "Bytes",

@@ -193,11 +193,12 @@ class Bucket:
         return dict(self.each_listed(name))
 
     def each_listed(self, name: str, after: str = "") -> Iterator[tuple[str, StoredObject]]:
-        """The same one after another, ordered by name: memory holds one page of the listing.
+        """The same one after another, ordered by name: memory holds one page of the listing. `name`: "" for all objects
+        of the prefix.
 
         `after`: only those whose names in the folder sort after this one.
         """
-        folder = name.rstrip("/") + "/"
+        folder = name.rstrip("/") + "/" if name else ""
         begin = folder + after if after else None
         with self._asking("listing", name):
             for page in obstore.list(self._store(ANSWER_WITHIN), folder, offset=begin, chunk_size=LISTED_AT_ONCE):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import TypeGuard, get_args
 
 import typer
 
@@ -17,7 +17,7 @@ from cdcflow.config import Config, Settings
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def _is_model(kind: object) -> bool:
+def _is_model(kind: object) -> TypeGuard[type[Settings]]:
     return isinstance(kind, type) and issubclass(kind, Settings)
 
 

@@ -15,32 +15,32 @@ from pathlib import Path
 import pyarrow as pa
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.ports import Finding, TableId
+from cdcflow.ports import Finding
 from cdcflow.sources.polled import Changing, Item, Unfit
 from cdcflow_files.formats import format_of, read_file
-from cdcflow_files.settings import SCHEMA, FilesSettings
-
-_UNFINISHED = (".tmp", ".part", "~")
+from cdcflow_files.items import check_size, is_hidden, make_item, table_name
+from cdcflow_files.settings import FilesSettings
 
 
 class Folder:
-    """Implements `cdcflow.sources.polled.Poller`."""
+    """Implements `cdcflow.sources.polled.Poller` for a folder."""
 
-    def __init__(self, settings: FilesSettings) -> None:
+    def __init__(self, settings: FilesSettings, folder: Path) -> None:
         self._settings = settings
+        self._folder = folder
         self._before: dict[str, str] = {}
 
     @property
     def name(self) -> str:
-        return self._settings.folder.name
+        return self._folder.name
 
     def items(self) -> Sequence[Item]:
         """The complete files, in the order of their times of change."""
         try:
-            found = sorted(_files(self._settings.folder, ""))
+            found = sorted(_files(self._folder, ""))
         except OSError as error:
             raise SourceUnavailable(
-                f"listing {self._settings.folder}: {error.strerror}",
+                f"listing {self._folder}: {error.strerror}",
                 remedy="check source.folder, and that cdcflow may read it",
                 runbook="source-unavailable",
             ) from error
@@ -50,7 +50,7 @@ class Folder:
         return [self._item(path, now[path]) for path in complete]
 
     def doctor(self) -> Iterator[Finding]:
-        folder = self._settings.folder
+        folder = self._folder
         if not folder.is_dir():
             yield Finding("error", "source.folder", f"{folder} is not a folder", "create it, or correct source.folder")
         elif not os.access(folder, os.R_OK | os.X_OK):
@@ -63,25 +63,12 @@ class Folder:
             yield Finding("error", "source.state", "is in source.folder", "set source.state to a folder outside of it")
 
     def _item(self, path: str, print_: str) -> Item:
-        table = f"{SCHEMA}.{table_name(path)}"
-        return Item(
-            table=TableId(SCHEMA, table_name(path)),
-            name=path,
-            print=print_,
-            read=partial(self._read, path, print_),
-            key=self._settings.keys.get(table, ()),
-            types=self._settings.types_of(table),
-        )
+        return make_item(self._settings, table_name(path), path, print_, partial(self._read, path, print_))
 
     def _read(self, path: str, print_: str, types: Mapping[str, pa.DataType]) -> pa.Table:
-        whole = self._settings.folder / path
+        whole = self._folder / path
         try:
-            size = whole.stat().st_size
-            if size > self._settings.file_bytes_max:
-                raise Unfit(
-                    f"it has {size} bytes, more than source.file_bytes_max",
-                    "write several smaller files, or set source.file_bytes_max to more, if memory holds it five times",
-                )
+            check_size(self._settings, whole.stat().st_size)
             rows = read_file(whole, types, self._settings.csv)
             if _print_of(whole.stat()) != print_:
                 raise Changing
@@ -94,17 +81,10 @@ class Folder:
         return rows
 
 
-def table_name(path: str) -> str:
-    """The table of a file, by its path in the folder: the first folder's name, or the file's without what follows the
-    first dot."""
-    first, _, rest = path.partition("/")
-    return first if rest else first.partition(".")[0]
-
-
 def _files(folder: Path, before: str) -> Iterator[tuple[int, str, str]]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith((".", "_")) or entry.name.endswith(_UNFINISHED):
+            if is_hidden(entry.name):
                 continue
             path = f"{before}{entry.name}"
             if entry.is_dir():

@@ -27,6 +27,12 @@ def format_of(name: str) -> str | None:
     return None if found == "parquet" and plain != name else found
 
 
+def ending_of(name: str) -> str:
+    """The part of a file's name that determines how it is read: `.csv.gz`."""
+    last = next((end for end in _COMPRESSED if name.endswith(end)), "")
+    return Path(name.removesuffix(last)).suffix + last
+
+
 def read_file(path: Path, types: Mapping[str, pa.DataType], dialect: Csv) -> pa.Table:
     """The content of a file. `types`: of the columns that are known.
 

@@ -75,6 +75,8 @@ def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
     if left := status.get("left_out"):
         names = ", ".join(left)
         yield Remark("warning", f"These tables cannot be captured: {names}.", "`cdcflow doctor` shows why.")
+    if stopped := (status.get("source") or {}).get("stopped"):
+        yield Remark("error", f"These tables have stopped: {stopped}.", "`cdcflow doctor` shows what helps for each.")
     if changed := (status.get("source") or {}).get("cascades_not_logged"):
         yield Remark(
             "warning",

@@ -116,6 +116,12 @@ class _Receiver:
             return type(error).__name__
 
 
+def _kind_of(settings: ReceiverSettings) -> str:
+    if isinstance(settings, NotifierSettings):
+        return settings.kind
+    return "webhook" if settings.command is None else "command"
+
+
 def _post(url: str, body: bytes) -> str:
     if not url.startswith(("http://", "https://")):
         return "the text of the reference is not an http URL"
@@ -188,8 +194,7 @@ class Notifier:
         if same is not None:
             before.remove(same)
             return same
-        kind = settings.kind or ("webhook" if settings.command is None else "command")
-        return _Receiver(f"{kind} {number}", settings, self._tell, self._pauses_s, tables)
+        return _Receiver(f"{_kind_of(settings)} {number}", settings, self._tell, self._pauses_s, tables)
 
     def end(self, ended: BaseException | None) -> None:
         """Send the notice of the end of the capture, and of its cause, within some seconds."""

@@ -1,0 +1,61 @@
+"""What a file is to cdcflow, wherever it is: which table it belongs to, whether it is read, and its item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from cdcflow.ports import TableId
+from cdcflow.sources.polled import Item, Unfit
+from cdcflow_files.formats import format_of
+from cdcflow_files.settings import SCHEMA, FilesSettings
+
+_UNFINISHED = (".tmp", ".part", "~")
+
+
+def is_hidden(name: str) -> bool:
+    """Whether files and folders of this name are never read: programs write under such names before they rename."""
+    return name.startswith((".", "_")) or name.endswith(_UNFINISHED)
+
+
+def is_read(path: str) -> bool:
+    """Whether a file is read, by its path in the folder."""
+    return not any(map(is_hidden, path.split("/"))) and format_of(path) is not None
+
+
+def table_name(path: str) -> str:
+    """The table of a file, by its path in the folder: the first folder's name, or the file's without what follows the
+    first dot."""
+    first, _, rest = path.partition("/")
+    return first if rest else first.partition(".")[0]
+
+
+def make_item(
+    settings: FilesSettings,
+    table: str,
+    name: str,
+    print_: str,
+    read: Callable[[Mapping[str, pa.DataType]], pa.Table],
+) -> Item:
+    """The item of a file: its table's key and types are those of the settings."""
+    full = f"{SCHEMA}.{table}"
+    return Item(
+        TableId(SCHEMA, table),
+        name,
+        print_,
+        read,
+        key=settings.keys.get(full, ()),
+        types=settings.types_of(full),
+    )
+
+
+def check_size(settings: FilesSettings, size: int) -> None:
+    """Raises:
+    Unfit: the file is larger than the settings allow.
+    """
+    if size > settings.file_bytes_max:
+        raise Unfit(
+            f"it has {size} bytes, more than source.file_bytes_max",
+            "write several smaller files, or set source.file_bytes_max to more, if memory holds it five times",
+        )
