@@ -18,6 +18,8 @@ LATER = {
     "merge.memory_max",
     "merge.progress_timeout",
     "service.notify.kind",
+    "person_keys",
+    "tables.columns.encrypt.key_by",
     "tables.optional",
     *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "truncate")),
     *(f"tables.columns.{policy}.{name}" for policy in ("hash", "encrypt") for name in ("key", "id")),

@@ -53,7 +53,7 @@ from cdcflow.errors import CdcflowError
 from cdcflow.model.change import INSERT, UPDATE, ChangeBatch, KeySet, Run, SpooledTransaction
 from cdcflow.model.position import Epoch, Position, Token
 from cdcflow.model.table import OP, UNCHANGED, Table, TableId, word
-from cdcflow.model.types import HASHED
+from cdcflow.model.types import ERASABLE, HASHED
 
 DIFFERENCE = "shadow check found a difference"
 AGAIN_S = 1.0
@@ -298,7 +298,7 @@ class Shadow:
 
     def _compare(self, sample: _Sample) -> None:
         table, count = sample.table, sum(rows.num_rows for rows in sample.shown)
-        names = differing(sample.row, sample.shown[0], table) if count == 1 else list(table.row_schema.names)
+        names = _changed_columns(sample.row, sample.shown[0], table) if count == 1 else list(table.row_schema.names)
         with self._lock:
             self._counts["shadow_checks"] += 1
             if not names:
@@ -388,6 +388,12 @@ def _is_another(table: Table, shape: object) -> bool:
     if not isinstance(shape, Table) or shape.incarnation != table.incarnation or shape.key != table.key:
         return True
     return [(c.name, c.number, c.type) for c in shape.columns] != [(c.name, c.number, c.type) for c in table.columns]
+
+
+def _changed_columns(decoded: pa.RecordBatch, shown: pa.RecordBatch, table: Table) -> list[str]:
+    """The columns in which the source shows a row differently. Its person may have been erased in between."""
+    erased = {c.name for c in table.columns if c.type.source == ERASABLE and shown.column(c.name).null_count}
+    return [name for name in differing(decoded, shown, table) if name not in erased]
 
 
 def differing(decoded: pa.RecordBatch, shown: pa.RecordBatch, table: Table) -> list[str]:

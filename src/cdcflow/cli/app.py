@@ -40,6 +40,7 @@ COMMANDS = {
     "range": ("cdcflow.cli.ask:range_", "Print the rows between two keys, now or at a point in time."),
     "diff": ("cdcflow.cli.ask:diff", "Print the differences between two points in time."),
     "decrypt": ("cdcflow.cli.decrypt:decrypt", "Print values that a column's policy encrypted."),
+    "erase": ("cdcflow.cli.erase:erase", "Destroy the keys that a person's values were encrypted with."),
     "transaction": ("cdcflow.cli.ask:transaction", "Print a transaction with all its rows."),
     "consumer": ("cdcflow.cli.consumers:app", "Read the log under a name, with a cursor that is kept."),
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and what the source keeps."),

@@ -34,6 +34,14 @@ class ColumnKey(Settings):
         return key
 
 
+class EncryptionKey(ColumnKey):
+    """The secret of an `encrypt` policy."""
+
+    key_by: str | None = Field(None, min_length=1)
+    """A column of the same table, such as `user_id`: each of its values gets its own key, which an erasure
+    destroys ([erase a person](columns.md#erase-a-person)). Default: the policy's key encrypts all values."""
+
+
 class MaskOptions(Settings):
     """What a mask leaves readable."""
 
@@ -54,7 +62,7 @@ class ColumnRule(Settings):
     """How many characters (or bytes) of each value stay."""
     hash: ColumnKey | None = None
     """HMAC-SHA-256 with a key: equal values stay equal."""
-    encrypt: ColumnKey | None = None
+    encrypt: EncryptionKey | None = None
     """AES-GCM-SIV with a key: equal values stay equal, and `cdcflow decrypt` reads them."""
 
     @model_validator(mode="before")
@@ -82,6 +90,11 @@ class ColumnRule(Settings):
         """The policy's name."""
         [name] = (name for name in self.model_fields_set if getattr(self, name) is not None)
         return self.word or name
+
+    @property
+    def key_by(self) -> str | None:
+        """The column each of whose values has its own key, for `encrypt`."""
+        return None if self.encrypt is None else self.encrypt.key_by
 
 
 class TableRules(Settings):

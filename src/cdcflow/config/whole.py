@@ -313,6 +313,9 @@ class Config(Settings):
     source: SerializeAsAny[Postgres | MySQL | Push | SourceSettings]
     log: FileLog | KafkaLog
     tables: dict[str, TableRules] = Field(default_factory=dict)
+    person_keys: Path | None = None
+    """The file with the keys of policies that have `key_by` ([columns.md](columns.md#erase-a-person)). Default:
+    `person-keys` in the log's folder."""
     merge: Merge = Merge()
     publish: Publish | None = None
     service: Service = Service()
@@ -331,6 +334,11 @@ class Config(Settings):
                 remedy="run `cdcflow serve`, or name the settings file of a database with --config",
             )
         return self.source
+
+    @property
+    def person_keys_file(self) -> Path:
+        """The file with the keys of policies that have `key_by`."""
+        return self.person_keys or self.log.folder / "person-keys"
 
     @field_validator("tables")
     @classmethod

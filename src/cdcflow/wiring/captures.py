@@ -28,6 +28,7 @@ from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
+from cdcflow.sources.privacy.key_file import KeyFile
 from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.sources.privacy.source import private_source
 from cdcflow.wiring.logs import log_layout, log_reader, newest_checkpoint, open_log, topics
@@ -49,7 +50,7 @@ def open_source(config: Config, readers: Readers | None = None) -> Source:
     Raises:
         ConfigurationError: a policy's key does not exist, or is too short.
     """
-    return private_source(_open_bare(config, readers), PolicyRules(config.tables))
+    return private_source(_open_bare(config, readers), PolicyRules(config.tables, KeyFile(config.person_keys_file)))
 
 
 def _open_bare(config: Config, readers: Readers | None) -> Source:

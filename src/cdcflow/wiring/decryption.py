@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from cdcflow.config import Config
 from cdcflow.config.columns import ColumnKey
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.privacy.secret_keys import PolicyKey
+from cdcflow.sources.privacy.key_file import KeyFile
+from cdcflow.sources.privacy.person_keys import PersonKeys
+from cdcflow.sources.privacy.secret_keys import PolicyKey, decrypt_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,7 @@ class Decryption:
     """The keys that may have made a value."""
 
     keys: tuple[PolicyKey, ...]
+    person_keys: PersonKeys
 
     @classmethod
     def of(cls, config: Config, others: Sequence[str] = ()) -> Decryption:
@@ -26,23 +29,22 @@ class Decryption:
         """
         rules = [rule for table in config.tables.values() for rule in table.columns.values()]
         keys = [rule.encrypt for rule in rules if rule.encrypt is not None]
-        for given in others:
-            id_, _, reference = given.rpartition("=")
-            keys.append(_key(id_, reference))
-        if not keys:
+        found = [*map(PolicyKey.read, keys), *earlier_keys(others, "decrypting")]
+        if not found:
             raise ConfigurationError(
                 "decrypting: the settings encrypt no column",
                 remedy="name a key with --key '${env:NAME}', or the settings file with --config",
                 runbook="column-policies",
             )
-        return cls(tuple(dict.fromkeys(map(PolicyKey.read, keys))))
+        return cls(tuple(dict.fromkeys(found)), KeyFile(config.person_keys_file))
 
-    def decrypt(self, value: str) -> bytes:
-        """Raises ConfigurationError if none of the keys made the value."""
+    def decrypt(self, value: str) -> bytes | None:
+        """None: the person whose value it was is erased. Raises ConfigurationError if none of the keys made it."""
         for key in self.keys:
             try:
-                return key.decrypt(value)
-            except ValueError:
+                person = key.person_in(value)
+                return key.decrypt(value) if person is None else self._decrypt_for(person, key, value)
+            except (KeyError, ValueError):
                 continue
         raise ConfigurationError(
             "decrypting: no key made this value",
@@ -50,13 +52,30 @@ class Decryption:
             runbook="column-policies",
         )
 
+    def _decrypt_for(self, person: str, key: PolicyKey, value: str) -> bytes | None:
+        wrapped = self.person_keys.find(person)
+        return None if wrapped is None else decrypt_with(key.person_keys().unwrap(person, wrapped), value)
 
-def _key(id_: str, reference: str) -> ColumnKey:
+
+def earlier_keys(given: Sequence[str], attempt: str) -> list[PolicyKey]:
+    """Keys that a command names with --key: `ID=reference`, or a reference alone.
+
+    Raises:
+        ConfigurationError: one is neither, does not exist, or is too short.
+    """
+    found = []
+    for one in given:
+        id_, _, reference = one.rpartition("=")
+        found.append(PolicyKey.read(_key(id_, reference, attempt)))
+    return found
+
+
+def _key(id_: str, reference: str, attempt: str) -> ColumnKey:
     try:
         return ColumnKey.model_validate({"key": reference, "id": id_})
     except ValueError:
         raise ConfigurationError(
-            "decrypting: --key is neither a reference nor ID=reference",
+            f"{attempt}: --key is neither a reference nor ID=reference",
             remedy="write --key '${env:NAME}', or --key '2026=${env:NAME}'",
             runbook="column-policies",
         ) from None

@@ -29,6 +29,13 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
             remedy="run the same command without --on",
             runbook="settings",
         )
+    by_person = [name for name, rules in config.tables.items() if any(r.key_by for r in rules.columns.values())]
+    if by_person:
+        raise ConfigurationError(
+            f"reading with executors: {by_person[0]} in tables has key_by, and executors have no keys of persons",
+            remedy="run the same command without --on",
+            runbook="person-keys",
+        )
     settings = config.database
     if not isinstance(settings, Postgres | MySQL):
         raise lacking(settings, "is not read by executors", "run the same command without --on")

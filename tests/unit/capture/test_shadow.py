@@ -42,7 +42,7 @@ from cdcflow.capture.shadow import Shadow, same_values
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId
-from cdcflow.model.types import ColumnType
+from cdcflow.model.types import ERASABLE, ColumnType
 from cdcflow.sinks.memory import Memory, MemoryLog, MemorySpool
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.sources.memory.stream import MemoryStream
@@ -663,6 +663,18 @@ def test_only_the_same_value_is_equal(arrow: pa.DataType, values: Sequence[Any])
     for i, one in enumerate(every):
         for j in range(len(every)):
             assert same_values(column.slice(j, 1), pa.array([one], arrow)) == (i == j), (one, every[j])
+
+
+def test_value_of_a_person_who_was_erased_since_is_never_blamed() -> None:
+    """The source shows NULL then; a different text is a difference, and so is NULL in any other column."""
+
+    def changed(source: str, shown: str | None) -> list[str]:
+        table = Table(ITEMS, 1, (Column("email", 1, ColumnType(source, pa.string())),), ("email",))
+        one, other = (pa.RecordBatch.from_pydict({"email": [v]}, table.row_schema) for v in ("k1:a.b", shown))
+        return shadows._changed_columns(one, other, table)
+
+    assert changed(ERASABLE, None) == changed(ERASABLE, "k1:a.b") == []
+    assert changed(ERASABLE, "k1:a.c") == changed("encrypt", None) == ["email"]
 
 
 def test_another_nan_is_the_same_nan() -> None:

@@ -89,9 +89,19 @@ def encrypt_of(cipher: Cipher, nonce: bytes, prefix: str) -> Convert:
     """Each value's bytes encrypted, in URL-safe base64 after a prefix; each distinct value once."""
 
     def encrypt(value: bytes) -> str:
-        return prefix + base64.urlsafe_b64encode(cipher.encrypt(nonce, value, None)).decode()
+        return prefix + to_base64(cipher.encrypt(nonce, value, None))
 
     return _each_distinct(encrypt)
+
+
+def to_base64(encrypted: bytes) -> str:
+    """What is encrypted, as text."""
+    return base64.urlsafe_b64encode(encrypted).decode()
+
+
+def from_base64(text: str) -> bytes:
+    """Read what `to_base64` wrote. Raises binascii.Error if it is incomplete."""
+    return base64.urlsafe_b64decode(text)
 
 
 def _each_distinct(of: Callable[[bytes], str]) -> Convert:

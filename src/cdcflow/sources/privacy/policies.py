@@ -9,6 +9,7 @@
 | truncate | unchanged         | the first characters of text or bytes      | no       |
 | hash     | text              | HMAC-SHA-256                               | yes      |
 | encrypt  | text              | AES-GCM-SIV, the same for the same value   | yes      |
+| `key_by` | text              | the same for the same value and person     | no       |
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from cdcflow.config.columns import ColumnKey, ColumnRule
+from cdcflow.config.columns import ColumnKey, ColumnRule, EncryptionKey
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Column, TableId
-from cdcflow.model.types import HASHED, ColumnType
+from cdcflow.model.types import ERASABLE, HASHED, ColumnType
 from cdcflow.sources.privacy.kernels import Convert, bytes_of, constant_of, mask_of, nulls_of, text_of, truncate_of
+from cdcflow.sources.privacy.person_keys import PersonEncryption, PersonKeys
 from cdcflow.sources.privacy.secret_keys import PolicyKey
 
 _TEXTS = re.compile(
@@ -37,34 +39,47 @@ _TEXTS = re.compile(
 @dataclass(frozen=True, slots=True)
 class PrivacyPolicy:
     """A policy for columns. `text` describes it without a secret, and is equal for equal policies; `key` is that of
-    `hash` and `encrypt`."""
+    `hash` and `encrypt`, `persons` what encrypts by persons."""
 
     rule: ColumnRule
     text: str
     key: PolicyKey | None = None
+    persons: PersonEncryption | None = None
 
     @classmethod
-    def of(cls, rule: ColumnRule) -> PrivacyPolicy:
-        """Raises ConfigurationError if its key cannot be used."""
+    def of(cls, rule: ColumnRule, persons: PersonKeys | None = None) -> PrivacyPolicy:
+        """`persons`: the keys for policies with `key_by`. Raises ConfigurationError if its key cannot be used."""
         name = rule.kind
         if rule.word is not None:
             return cls(rule, name)
         given = getattr(rule, name)
         if isinstance(given, ColumnKey):
             key = PolicyKey.read(given)
-            return cls(rule, f"{name} with key {key.prefix}{key.fingerprint}", key)
+            text = f"{name} with key {key.prefix}{key.fingerprint}"
+            if not isinstance(given, EncryptionKey) or given.key_by is None:
+                return cls(rule, text, key)
+            if persons is None:
+                raise ConfigurationError(
+                    "tables: a policy has key_by, and the keys of persons cannot be used here", runbook="person-keys"
+                )
+            return cls(rule, f"{text} by {given.key_by}", key, PersonEncryption(key, persons))
         if name == "mask":
             return cls(rule, f"mask, keep_last {given.keep_last}" if given.keep_last else "mask")
         # A constant is a setting, and may be repeated.
         return cls(rule, f"{name} {given!r}")
 
     @property
+    def key_by(self) -> str | None:
+        """The column whose values are the persons that it encrypts by."""
+        return self.rule.key_by
+
+    @property
     def is_for_keys(self) -> bool:
-        return self.key is not None
+        return self.key is not None and self.persons is None
 
     @property
     def is_reversible(self) -> bool:
-        return self.rule.encrypt is not None
+        return self.rule.encrypt is not None and self.persons is None
 
     def apply(self, table: TableId, column: Column) -> tuple[Column | None, Convert]:
         """The column as it leaves the source (`None` if it is dropped), and the conversion of its values.
@@ -91,6 +106,11 @@ class PrivacyPolicy:
             return self._with_missing(table, column, ColumnType("mask", pa.string()), mask_of(keep_last))
         assert self.key is not None  # noqa: S101  the others have returned
         self._check(table, column, bytes_of)
+        if self.persons is not None:
+            if column.missing is not None:
+                raise _default_without_policy(table, column)
+            # Applied with the persons of the rows: see PrivateTable.
+            return replace(column, type=ColumnType(ERASABLE, pa.string()), nullable=True), lambda values: values
         if rule.hash is not None:
             return self._with_missing(table, column, ColumnType(HASHED, pa.string()), self.key.hash())
         return self._with_missing(table, column, ColumnType("encrypt", pa.string()), self.key.encrypt())
@@ -119,15 +139,19 @@ class PrivacyPolicy:
             value = pa.array([column.missing]).cast(column.type.arrow)
             return replace(changed, missing=convert(value)[0].as_py()), convert
         except pa.ArrowException:
-            raise misfit(
-                table,
-                f"column {column.name} was added with a default for older rows, to which its policy cannot be applied",
-                "use drop, null or mask for it",
-            ) from None
+            raise _default_without_policy(table, column) from None
 
 
 def misfit(table: TableId, why: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(f"tables: {table}: {why}", remedy=remedy, runbook="column-policies")
+
+
+def _default_without_policy(table: TableId, column: Column) -> ConfigurationError:
+    return misfit(
+        table,
+        f"column {column.name} was added with a default for older rows, to which its policy cannot be applied",
+        "use drop, null or mask for it",
+    )
 
 
 def _constant(table: TableId, column: Column, value: bool | float | str) -> pa.Scalar:

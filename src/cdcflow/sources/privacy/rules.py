@@ -20,6 +20,7 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Column, Table, TableId, table_from_text
 from cdcflow.sources.engine.selection import Pattern
+from cdcflow.sources.privacy.person_keys import PersonKeys, missing_person_keys
 from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.shapes import PrivateTable
 
@@ -37,8 +38,11 @@ class PolicyRules:
     """The entries of `tables`. Thread-safe: what it remembers are results that are always the same, and sets that
     only grow."""
 
-    def __init__(self, settings: Mapping[str, TableRules]) -> None:
-        entries = [_entry(name, rules) for name, rules in settings.items()]
+    def __init__(self, settings: Mapping[str, TableRules], person_keys: PersonKeys | None = None) -> None:
+        """`person_keys`: for policies with `key_by`."""
+        entries = [_entry(name, rules, person_keys) for name, rules in settings.items()]
+        with_persons = any(policy.persons is not None for entry in entries for policy in entry.policies.values())
+        self.person_keys = person_keys if with_persons else None
         self._entries = sorted(entries, key=lambda entry: entry.pattern.exact is None)
         self._known: dict[Table, PrivateTable | None] = {}
         self._latest: dict[TableId, PrivateTable | None] = {}
@@ -49,7 +53,7 @@ class PolicyRules:
 
     def __getstate__(self) -> Mapping[str, object]:
         """For other processes: the entries with their keys, which those processes cannot read."""
-        return {"_entries": self._entries, "_known": {}, "_latest": {}, "_seen": {}}
+        return {"_entries": self._entries, "person_keys": None, "_known": {}, "_latest": {}, "_seen": {}}
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
         self.__dict__.update(state)
@@ -85,7 +89,12 @@ class PolicyRules:
 
     def text_of(self, table: Table) -> dict[str, str]:
         """The policies of a table's columns as texts."""
-        return {name: policy.text for name, policy in self._policies(table).items()}
+        return {name: self._text_of(policy) for name, policy in self._policies(table).items()}
+
+    def _text_of(self, policy: PrivacyPolicy) -> str:
+        if policy.persons is None or self.person_keys is None or not (keys := self.person_keys.identity()):
+            return policy.text
+        return policy.text + _IN_KEYS + keys
 
     def check(
         self, tables: Sequence[Table], before: Mapping[TableId, StoredPolicies], captured: Collection[TableId]
@@ -93,13 +102,16 @@ class PolicyRules:
         """Check the tables of a start. `before`: the policies of the last start; `captured`: the tables of the log.
 
         Raises:
-            ConfigurationError: see `check_names`; a column is missing; or a policy makes no sense.
+            ConfigurationError: see `check_names`; a column is missing; a policy makes no sense; or the keys of persons
+                are not those of the last start.
         """
         self.check_names((t.id for t in tables), captured, before)
         for table in tables:
             then = before.get(table.id)
             self._check_columns(table, frozenset() if then is None else _lower(then.texts))
             self.shape(table)
+            if self.person_keys is not None and then is not None:
+                _check_person_keys(table, then.texts, self.text_of(table))
 
     def check_names(
         self, tables: Iterable[TableId], captured: Collection[TableId], private: Collection[TableId] = ()
@@ -167,13 +179,28 @@ class PolicyRules:
             )
 
 
-def _entry(name: str, rules: TableRules) -> _TableEntry:
-    policies = {column.lower(): PrivacyPolicy.of(rule) for column, rule in rules.columns.items()}
+def _entry(name: str, rules: TableRules, person_keys: PersonKeys | None) -> _TableEntry:
+    policies = {column.lower(): PrivacyPolicy.of(rule, person_keys) for column, rule in rules.columns.items()}
     return _TableEntry(Pattern.parse(name), policies, _lower(rules.optional))
 
 
 def _lower(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.lower() for name in names)
+
+
+_IN_KEYS = ", with person keys "
+"""Begins what a policy's text has of the keys of persons."""
+
+
+def _check_person_keys(table: Table, then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Check that policies which are the same as then have the same keys of persons: with others, who was erased would
+    be unknown."""
+    for name, text in then.items():
+        policy, _, keys = text.partition(_IN_KEYS)
+        same, _, current = now.get(name, "").partition(_IN_KEYS)
+        if keys and same == policy and current != keys:
+            found = "those are missing" if not current else "the file has others"
+            raise missing_person_keys(f"table {table.id} was captured with the keys of persons {keys}, and {found}")
 
 
 # ── what a checkpoint has of it ─────────────────────────────────────────────────────────────────────────────

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 from cryptography.hazmat.primitives.hashes import SHA512
@@ -18,13 +21,18 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cdcflow.config import secret
 from cdcflow.config.columns import ColumnKey
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.privacy.kernels import Convert, encrypt_of, hash_of
+from cdcflow.sources.privacy.kernels import Cipher, Convert, encrypt_of, hash_of
 
 SECRET_MIN = 32
 """Characters of a secret; 32 hexadecimal digits are 128 bits."""
 NONCE = bytes(12)
 """Always the same, so that equal values stay equal: with AES-GCM-SIV a nonce that is used again shows only that
 (RFC 8452)."""
+DATA_KEY_BYTES = 32
+MAKER_DIGITS = 12
+"""Hexadecimal digits of a key's fingerprint."""
+PERSON_DIGITS = 32
+"""Hexadecimal digits of a person's hash: 128 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ class PolicyKey:
     @property
     def fingerprint(self) -> str:
         """Tells two keys apart."""
-        return self._derive("fingerprint", 6).hex()
+        return self._derive("fingerprint", MAKER_DIGITS // 2).hex()
 
     def hash(self) -> Convert:
         return hash_of(self._secret, self.prefix)
@@ -69,6 +77,16 @@ class PolicyKey:
         if not value.startswith(self.prefix):
             raise ValueError("another key made this value")
         return _open(self._cipher("encrypt"), value.removeprefix(self.prefix))
+
+    def person_keys(self) -> PersonKeyMaker:
+        """What makes and reads the keys of persons."""
+        hashed = hash_of(self._derive("person", 32), f"{self.fingerprint}-")
+        return PersonKeyMaker(hashed, self._cipher("person key"))
+
+    def person_in(self, value: str) -> str | None:
+        """The person for whom a value was encrypted; None: for none, or this key did not wrap the person's."""
+        person, dot, _ = value.removeprefix(self.prefix).partition(".")
+        return f"{self.fingerprint}-{person}" if dot and value.startswith(self.prefix) else None
 
     def seal(self, text: str) -> str:
         """A text of a checkpoint that contains keys of rows."""
@@ -85,7 +103,36 @@ class PolicyKey:
         return HKDF(SHA512(), length, None, f"cdcflow {purpose} 1".encode()).derive(self._secret)
 
 
-def _open(cipher: AESGCMSIV, text: str) -> bytes:
+@dataclass(frozen=True, slots=True)
+class PersonKeyMaker:
+    """Makes the keys of persons for one policy's key, and wraps them in it."""
+
+    _hash: Convert
+    _cipher: Cipher
+
+    def persons(self, values: pa.Array) -> list[str]:
+        """For each value of a `key_by` column the person: the fingerprint of the policy's key and a keyed hash."""
+        found: list[str] = pc.utf8_slice_codeunits(self._hash(values), 0, MAKER_DIGITS + 1 + PERSON_DIGITS).to_pylist()
+        return found
+
+    def wrapped_key(self, person: str) -> bytes:
+        """A new key, wrapped so that it is of use for this person alone."""
+        return self._cipher.encrypt(NONCE, os.urandom(DATA_KEY_BYTES), person.encode())
+
+    def unwrap(self, person: str, wrapped: bytes) -> AESGCMSIV:
+        """Raises ValueError if the key was wrapped for another person, or was changed."""
+        try:
+            return AESGCMSIV(self._cipher.decrypt(NONCE, wrapped, person.encode()))
+        except InvalidTag:
+            raise ValueError("the key of a person is damaged") from None
+
+
+def decrypt_with(cipher: Cipher, value: str) -> bytes:
+    """What a value that was encrypted for a person has. Raises ValueError if this person's key did not make it."""
+    return _open(cipher, value.partition(".")[2])
+
+
+def _open(cipher: Cipher, text: str) -> bytes:
     try:
         return cipher.decrypt(NONCE, base64.urlsafe_b64decode(text), None)
     except (InvalidTag, binascii.Error, ValueError):

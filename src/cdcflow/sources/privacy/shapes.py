@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,8 +12,10 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import ChangeBatch, KeySet
+from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import BEFORE, OP, UNCHANGED, Column, Table
-from cdcflow.sources.privacy.kernels import Convert
+from cdcflow.sources.privacy.kernels import Convert, bytes_of
+from cdcflow.sources.privacy.person_images import rows_to_reread, without_unknown_persons
 from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.secret_keys import PolicyKey
 
@@ -24,13 +26,15 @@ SEALED = "sealed:"
 @dataclass(frozen=True)
 class PrivateTable:
     """`raw` as the source has it, and `table` as it leaves. `policies`: by the names of the columns that have one.
-    `converts`: the conversions of the values of those columns; `dropped` are those that go."""
+    `converts`: the conversions of the values of those columns; `dropped` are those that go; `persons`: the column with
+    the person of each value, for columns that are encrypted by persons."""
 
     raw: Table
     table: Table
     policies: Mapping[str, PrivacyPolicy]
     converts: Mapping[str, Convert]
     dropped: frozenset[str]
+    persons: Mapping[str, str]
 
     @classmethod
     def of(cls, raw: Table, policies: Mapping[str, PrivacyPolicy]) -> PrivateTable:
@@ -55,17 +59,23 @@ class PrivateTable:
             raise misfit(raw.id, "every column is dropped", "leave the table out of source.tables instead")
         names = {c.name for c in columns}
         dropped = frozenset(name for name in policies if name not in names)
-        return cls(raw, replace(raw, columns=tuple(columns)), policies, converts, dropped)
+        persons = {name: _person_column(raw, name, p) for name, p in policies.items() if p.persons is not None}
+        return cls(raw, replace(raw, columns=tuple(columns)), policies, converts, dropped, persons)
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def changes(self, batch: ChangeBatch) -> ChangeBatch:
-        rows = batch.rows
+        rows = without_unknown_persons(self.raw, batch.rows, self.persons) if self.persons else batch.rows
         columns = [*self._columns(rows), rows.column(OP), self._unchanged_names(rows.column(UNCHANGED))]
         columns.append(self._before(rows.column(BEFORE)))
         return ChangeBatch(
             self.table, batch.index, pa.RecordBatch.from_arrays(columns, schema=self.table.change_schema)
         )
+
+    def rows_to_reread(self, batch: ChangeBatch) -> pa.Array | None:
+        """Which of these changes leave values that are encrypted for an unknown or an earlier person: they must be read
+        by key. None if no change does."""
+        return rows_to_reread(self.raw, batch.rows, self.persons) if self.persons else None
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows in the raw table's `row_schema`."""
@@ -73,14 +83,16 @@ class PrivateTable:
 
     def _columns(self, rows: pa.RecordBatch) -> list[pa.Array]:
         names = (c.name for c in self.raw.columns if c.name not in self.dropped)
-        return [self._convert(name, rows.column(name)) for name in names]
+        return [self._convert(name, rows.column(name), rows.column) for name in names]
 
-    def _convert(self, name: str, values: pa.Array) -> pa.Array:
+    def _convert(self, name: str, values: pa.Array, column: Callable[[str], pa.Array]) -> pa.Array:
+        """The values of a column as they leave. `column`: another column of the same rows."""
         convert = self.converts.get(name)
         if convert is None:
             return values
         try:
-            return convert(values)
+            persons = self.policies[name].persons
+            return convert(values) if persons is None else persons.convert(values, column(self.persons[name]))
         except pa.ArrowException:  # a new message: Arrow's own may contain the value
             raise ConfigurationError(
                 f"table {self.raw.id} has a value in column {name} to which its policy "
@@ -107,7 +119,7 @@ class PrivateTable:
             return pa.nulls(len(olds), arrow)
         # Flattened: what is stored under an old row that is NULL is NULL then, too.
         found = dict(zip((f.name for f in olds.type), olds.flatten(), strict=True))
-        children = [self._convert(field.name, found[field.name]) for field in arrow]
+        children = [self._convert(field.name, found[field.name], found.__getitem__) for field in arrow]
         return pa.StructArray.from_arrays(children, fields=list(arrow), mask=olds.is_null())
 
     # ── keys ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,11 +136,12 @@ class PrivateTable:
     def keys(self, keys: KeySet) -> KeySet:
         """Keys as they leave the source. Of a table without a key they are whole rows."""
         names = [name for name in keys.keys.column_names if name not in self.dropped]
-        return KeySet(pa.table({name: self._whole(name, keys.keys.column(name)) for name in names}))
+        return KeySet(pa.table({name: self._whole(name, keys.keys) for name in names}))
 
-    def _whole(self, name: str, column: pa.ChunkedArray) -> pa.Array:
-        found = column.combine_chunks()
-        return self._convert(name, found if isinstance(found, pa.Array) else found.chunk(0))
+    def _whole(self, name: str, keys: pa.Table) -> pa.Array:
+        found = keys.column(name).combine_chunks()
+        values = found if isinstance(found, pa.Array) else found.chunk(0)
+        return self._convert(name, values, keys.column)
 
     def raw_keys(self, keys: KeySet) -> KeySet | None:
         """Keys as the source has them; None if a hash hides them.
@@ -181,7 +194,45 @@ def unseal(text: str | None, table: PrivateTable | None) -> str | None:
     return text if table is None or not table.hides_keys else table.unseal(text)
 
 
+def _person_column(table: Table, name: str, policy: PrivacyPolicy) -> str:
+    """The column with the persons of a column's values.
+
+    Raises:
+        ConfigurationError: it does not exist, has no text, or the table has no key.
+    """
+    names = {c.name.lower(): c for c in table.columns}
+    found = names.get((policy.key_by or "").lower())
+    if found is None:
+        raise misfit(
+            table.id,
+            f"column {name} has key_by: {policy.key_by}, and there is no such column",
+            f"{did_you_mean(policy.key_by or '', (c.name for c in table.columns))}correct the name in key_by; if that "
+            "column was renamed, write its new name there",
+        )
+    if not table.key:
+        raise misfit(
+            table.id,
+            f"column {name} has key_by, and the table has no key: after an erasure its rows could not be found",
+            f"give it a primary key, or encrypt {name} without key_by",
+        )
+    try:
+        bytes_of(pa.nulls(0, found.type.arrow))
+    except pa.ArrowException:
+        raise misfit(
+            table.id,
+            f"column {found.name} ({found.type.source}) has no text, which key_by needs",
+            "name another column there",
+        ) from None
+    return found.name
+
+
 def _check_key(table: Table, column: Column, policy: PrivacyPolicy) -> None:
+    if policy.persons is not None:
+        raise misfit(
+            table.id,
+            f"column {column.name} is part of the key, and has key_by: an erased person's rows would have no key",
+            "use hash for it, or encrypt without key_by",
+        )
     if not policy.is_for_keys:
         raise misfit(
             table.id,

@@ -44,7 +44,7 @@ from cdcflow.sources.privacy.rules import (
     with_stored,
     without_stored,
 )
-from cdcflow.sources.privacy.stream import PrivateSpool, PrivateStream
+from cdcflow.sources.privacy.stream import PartialSpools, PrivateSpool, PrivateStream
 
 
 class PrivateSource:
@@ -79,6 +79,8 @@ class PrivateSource:
         tables = self._source.tables()
         self._check(tables, checkpoint)
         self._captured, self._prepared = frozenset(t.id for t in tables), tables
+        if self._rules.person_keys is not None:
+            self._rules.person_keys.create()
         changed = frozenset(self._changes(tables, checkpoint))
         source = with_stored(prepared.checkpoint.source, self._rules, tables, self._stored)
         return replace(
@@ -107,8 +109,9 @@ class PrivateSource:
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if not self._rules:
             return self._source.stream(_without(checkpoint), open_spool)
-        stream = self._source.stream(_without(checkpoint), lambda: PrivateSpool(open_spool(), self._rules))
-        return PrivateStream(stream, self._rules)
+        partial: PartialSpools = {}
+        stream = self._source.stream(_without(checkpoint), lambda: PrivateSpool(open_spool(), self._rules, partial))
+        return PrivateStream(stream, self._rules, checkpoint.position or Position(""), partial)
 
     def chunks(self) -> ChunkSource:
         chunks = self._source.chunks()
@@ -162,6 +165,8 @@ class PrivateSource:
 
     def close(self) -> None:
         self._source.close()
+        if self._rules.person_keys is not None:
+            self._rules.person_keys.close()
 
 
 # ── ports that only some sources implement ──────────────────────────────────────────────────────────────────

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cdcflow.capture.interleave.messages import Committed, RowsIncomplete, Transactions
+import pyarrow as pa
+
+from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen, RowsIncomplete, Transactions
 from cdcflow.capture.ports.log import Spool
 from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.errors import InvariantViolated
@@ -18,9 +20,12 @@ from cdcflow.sources.privacy.rules import PolicyRules
 class PrivateStream:
     """Implements `cdcflow.capture.ports.stream.Stream`."""
 
-    def __init__(self, stream: Stream, rules: PolicyRules) -> None:
+    def __init__(self, stream: Stream, rules: PolicyRules, position: Position, spools: PartialSpools) -> None:
+        """`position`: where it begins; `spools`: what `PrivateSpool`s of this stream found."""
         self._stream = stream
         self._rules = rules
+        self._position = position
+        self._spools = spools
 
     def fileno(self) -> int:
         return self._stream.fileno()
@@ -29,7 +34,8 @@ class PrivateStream:
         events = self._stream.poll()
         # Transactions first: they have the shapes of the tables whose keys come before them.
         found = [_commit_leaving(e, self._rules) if isinstance(e, Committed) else e for e in events]
-        return [replace(e, keys=self._keys(e)) if isinstance(e, RowsIncomplete) else e for e in found]
+        found = [replace(e, keys=self._keys(e)) if isinstance(e, RowsIncomplete) else e for e in found]
+        return found if self._rules.person_keys is None else self._with_rereads(events, found)
 
     @property
     def ready(self) -> bool:
@@ -41,25 +47,64 @@ class PrivateStream:
     def close(self) -> None:
         self._stream.close()
 
+    def _with_rereads(self, events: Sequence[StreamEvent], leaving: Sequence[StreamEvent]) -> list[StreamEvent]:
+        """The events, each transaction after the rows of it that must be read again to know whose their values are."""
+        found: list[StreamEvent] = []
+        for event, left in zip(events, leaving, strict=True):
+            match event, left:
+                case Committed(run), Committed(run_left):
+                    rereads = self._rereads(run, run_left)
+                    found += [RowsIncomplete(table, keys, self._position) for table, keys in rereads.items()]
+                    self._position = run.last_position
+                case ((MarkSeen(position=position) | Advanced(position)), _):
+                    self._position = position
+            found.append(left)
+        return found
+
+    def _rereads(self, run: Transactions, leaving: Transactions) -> dict[TableId, KeySet]:
+        if isinstance(run, SpooledTransaction) and isinstance(leaving, SpooledTransaction):
+            tables = self._spools.pop(run.spool, set())
+            return {table: keys for table, keys in leaving.partial.items() if table in tables}
+        found: dict[TableId, KeySet] = {}
+        if isinstance(run, Run) and isinstance(leaving, Run):
+            for batch, left in zip(run.batches, leaving.batches, strict=True):
+                table = self._rules.shape(batch.table)
+                rows = None if table is None else table.rows_to_reread(batch)
+                if rows is not None:
+                    keys = KeySet(pa.table(left.rows.select(list(left.table.key)).filter(rows)))
+                    found[batch.table.id] = found[batch.table.id].union(keys) if batch.table.id in found else keys
+        return found
+
     def _keys(self, event: RowsIncomplete) -> KeySet:
         return keys_leaving(event.keys, event.table, self._rules)
+
+
+PartialSpools = dict[str, set[TableId]]
+"""By the names of spools the tables with rows in them that must be read again (`PrivateTable.rows_to_reread`)."""
 
 
 class PrivateSpool:
     """Implements `cdcflow.capture.ports.log.Spool`."""
 
-    def __init__(self, spool: Spool, rules: PolicyRules) -> None:
+    def __init__(self, spool: Spool, rules: PolicyRules, partial: PartialSpools) -> None:
         self._spool = spool
         self._rules = rules
+        self._partial = partial
         self.name = spool.name
 
     def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
+        if self._rules.person_keys is not None:
+            for batch in batches:
+                table = self._rules.shape(batch.table)
+                if table is not None and table.rows_to_reread(batch) is not None:
+                    self._partial.setdefault(self.name, set()).add(batch.table.id)
         self._spool.write([batch_leaving(batch, self._rules) for batch in batches], subxids)
 
     def finish(self) -> None:
         self._spool.finish()
 
     def discard(self) -> None:
+        self._partial.pop(self.name, None)
         self._spool.discard()
 
 

@@ -1,0 +1,135 @@
+"""Values that are encrypted for persons: each person has a data key, and without it nothing reads their values.
+
+A person is a value of the column that a policy's `key_by` names. Their key is random, made when their first value is
+encrypted, and stored wrapped by the policy's key. Destroying what is stored erases every copy of their values at once:
+in the log, in tables, in topics, in backups.
+
+    value of key_by ─▶ person (a keyed hash) ─▶ PersonKeys.use ─▶ wrapped key ─▶ data key ─▶ encrypted value
+                                                     │
+                              erased ────────────────┴──────────────────────────────────────▶ NULL
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.change import Int64s
+from cdcflow.sources.privacy.kernels import Cipher, bytes_of, to_base64
+from cdcflow.sources.privacy.secret_keys import NONCE, PERSON_DIGITS, PolicyKey
+
+CIPHERS_MAX = 16384
+"""How many persons' ciphers stay in memory: about 10 MB."""
+
+Wrap = Callable[[str], bytes]
+
+
+class PersonKeys(Protocol):
+    """Wrapped keys of persons, by hashes of the persons, and which persons are erased. Several processes may use the
+    same ones at a time. `key_file.KeyFile` implements it in a file; a key service can implement it instead."""
+
+    def identity(self) -> str:
+        """Distinguishes these keys from those that were created another time; "" if none were created yet."""
+        ...
+
+    def create(self) -> None:
+        """Create them, empty and durable, unless they exist."""
+        ...
+
+    def use(self, persons: Sequence[str], new: Wrap) -> AbstractContextManager[Mapping[str, bytes | None]]:
+        """The wrapped keys of these persons; None: the person is erased. No `erase` returns before the context ends.
+
+        `new` makes the key of a person who has none; it is durable when the context begins.
+
+        Raises:
+            ConfigurationError: they do not exist, or were replaced since they were opened.
+            SinkUnavailable: they cannot be read or written at present.
+        """
+        ...
+
+    def find(self, person: str) -> bytes | None:
+        """The wrapped key of one person; None: erased. KeyError: the person is unknown."""
+        ...
+
+    def erase(self, persons: Sequence[str]) -> None:
+        """Destroy the keys of these persons and make none for them again. On return this is durable, and every process
+        knows it before it encrypts anything else."""
+        ...
+
+    def makers(self) -> frozenset[str]:
+        """The fingerprints of the policies' keys that wrapped the keys that are left."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class PersonEncryption:
+    """A policy's conversion of values with the keys of their persons. Thread-safe."""
+
+    def __init__(self, key: PolicyKey, keys: PersonKeys) -> None:
+        self._keys = keys
+        self._maker = key.person_keys()
+        self._prefix = key.prefix
+        self._without_person = key.encrypt()
+        self._ciphers: dict[str, tuple[bytes, Cipher]] = {}
+
+    def convert(self, values: pa.Array, persons: pa.Array) -> pa.Array:
+        """Each value encrypted with the key of the person in the same row, NULL if that person is erased. A value
+        without a person is encrypted with the policy's key. Each distinct pair once."""
+        if values.null_count == len(values):
+            return pa.nulls(len(values), pa.string())
+        content, owners = bytes_of(values).dictionary_encode(), bytes_of(persons).dictionary_encode()
+        is_null = content.is_null().to_numpy(zero_copy_only=False)
+        count = len(content.dictionary)
+        owner = owners.indices.fill_null(-1).to_numpy(zero_copy_only=False)[~is_null].astype(np.int64)
+        pairs, numbers = np.unique(
+            owner * count + content.indices.filter(pa.array(~is_null)).to_numpy(), return_inverse=True
+        )
+        # An owner of -1 (none) comes first, and stays -1 when it is divided.
+        pair_owner, pair_content = np.divmod(pairs, count)
+        made = self._encrypt(content.dictionary.take(pa.array(pair_content)), owners.dictionary, pair_owner)
+        where = np.zeros(len(values), np.int64)
+        where[~is_null] = numbers
+        return made.take(pa.array(where, mask=is_null))
+
+    def _encrypt(self, values: pa.Array, people: pa.Array, owner: Int64s) -> pa.Array:
+        """Each value with the key of its owner: a place in `people`, ascending; -1 if it has no owner."""
+        alone = int(np.searchsorted(owner, 0))
+        owners, numbers = np.unique(owner[alone:], return_inverse=True)
+        persons = self._maker.persons(people.take(pa.array(owners))) if len(owners) else []
+        with self._keys.use(persons, self._maker.wrapped_key) as wrapped:
+            ciphers = [self._cipher(person, wrapped[person]) for person in persons]
+            prefixes = [f"{self._prefix}{person[-PERSON_DIGITS:]}." for person in persons]
+            texts = [
+                None if (cipher := ciphers[n]) is None else prefixes[n] + to_base64(cipher.encrypt(NONCE, value, None))
+                for value, n in zip(values[alone:].to_pylist(), numbers.tolist(), strict=True)
+            ]
+        return pa.concat_arrays([self._without_person(values[:alone]), pa.array(texts, pa.string())])
+
+    def _cipher(self, person: str, wrapped: bytes | None) -> Cipher | None:
+        if wrapped is None:
+            self._ciphers.pop(person, None)
+            return None
+        known = self._ciphers.get(person)
+        if known is not None and known[0] == wrapped:
+            return known[1]
+        if len(self._ciphers) >= CIPHERS_MAX:
+            self._ciphers.clear()
+        made = self._maker.unwrap(person, wrapped)
+        self._ciphers[person] = wrapped, made
+        return made
+
+
+def missing_person_keys(found: str) -> ConfigurationError:
+    return ConfigurationError(
+        found,
+        remedy="restore the file, or set person_keys to where it is; if it is lost, give each policy with key_by a "
+        "new id: its tables are read again with new keys, earlier values cannot be decrypted, and erasures must be "
+        "repeated",
+        runbook="person-keys",
+    )
