@@ -11,11 +11,12 @@ that stdout holds nothing but these objects:
     {"event": …, "fields": {…}}           an event for the daemon's own lines
     {"merged": {…}}                       a merge succeeded
     {"failure": {…}}                      a merge failed or was postponed: kind, reason, remedy
-    {"ready": true}                       it waits: a merge begins with the next segment
+    {"ready": true}                       it waits, or will soon: a merge begins with the next segment
 
 A merge begins when there is a new segment, and `merge.every` has passed since the previous one began. When it is ready
 for one the daemon seals what it has captured, so rows wait for the merge and not for `seal.age_max`, and no segment is
-sealed for a merge that could not use it yet. A merge ends at a commit: when this process must stop, no merge of a
+sealed for a merge that could not use it yet. If the interval has passed already, it is ready when its tables are done:
+the segment is sealed while the cut is published. A merge ends at a commit: when this process must stop, no merge of a
 further table begins. The end of stdin is the end of the daemon.
 """
 
@@ -124,6 +125,8 @@ class MergeLoop:
         idle_s = IDLE_MAX_S if isinstance(settings.log, FileLog) and settings.log.objects is None else 0.0
         self._idle_s = max(self._every_s, idle_s)
         self._merge: Merge | None = None
+        self._began = 0.0
+        self._has_asked = False
 
     def run(self) -> int:
         """Merge again and again. Return the exit code: not 0 if a new process has to try again."""
@@ -132,7 +135,8 @@ class MergeLoop:
         from cdcflow.errors import SinkUnavailable, SourceUnavailable
 
         while not self._stop.is_set():
-            began = time.monotonic()
+            began = self._began = time.monotonic()
+            self._has_asked = False
             pause_s = at_most_s = self._every_s
             has_merged = False
             try:
@@ -148,7 +152,7 @@ class MergeLoop:
             except Exception as error:  # noqa: BLE001  the daemon reports it, and starts another process
                 self._report_failure(error)
                 return exit_code(error)
-            self._wait(began + pause_s, began + at_most_s, asks=has_merged and self._reads_segments)
+            self._wait(began + pause_s, began + at_most_s, asks=has_merged)
         return 0
 
     def _merge_once(self) -> bool:
@@ -161,7 +165,9 @@ class MergeLoop:
                 self._reports.send(state="waiting")
                 return False
             check_writable(warehouse_places(self._settings))
-            self._merge = prepare_merge(self._settings, self._say, self._watch, repeats=True)
+            self._merge = prepare_merge(
+                self._settings, self._say, self._watch, repeats=True, tables_done=self._on_tables_done
+            )
         self._news.clear()
         self._reports.send(state="merging")
         report = self._merge()
@@ -184,14 +190,23 @@ class MergeLoop:
             raise Stopped
         self._reports.send(state="merging", table=progress.table)
 
+    def _on_tables_done(self) -> None:
+        if self._began + self._every_s <= time.monotonic():
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have the daemon seal what it has, once for each merge, unless there is a new segment already."""
+        if self._reads_segments and not (self._has_asked or self._stop.is_set() or self._news.is_set()):
+            self._has_asked = True
+            self._reports.send(ready=True)
+
     def _wait(self, since: float, until: float, *, asks: bool) -> None:
-        """Wait for news, from `since` until `until` (monotonic). `asks`: have the daemon seal what it has, unless there
-        is a new segment already."""
+        """Wait for news, from `since` until `until` (monotonic). `asks`: have the daemon seal what it has."""
         from cdcflow.daemon.signals import SLICE_S, wait_for
 
         wait_for(self._stop, since - time.monotonic())
-        if asks and not self._stop.is_set() and not self._news.is_set():
-            self._reports.send(ready=True)
+        if asks:
+            self._ask()
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
             if self._news.wait(min(left, SLICE_S)):
                 return

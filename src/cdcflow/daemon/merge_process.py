@@ -30,16 +30,25 @@ UPKEEP_LEAST_S = 0.5
 """Maintenance for which the next merge waits has at least this time, so that it gets to each of its steps."""
 
 
-def prepare_merge(settings: Config, say: Say, watch: Watch, *, repeats: bool = False) -> Merge:
+def prepare_merge(
+    settings: Config,
+    say: Say,
+    watch: Watch,
+    *,
+    repeats: bool = False,
+    tables_done: Callable[[], None] = lambda: None,
+) -> Merge:
     """A function that merges once, and may be called again and again. Spark is imported and started when needed.
 
     `say` gets a text before each long step, `watch` each table whose merge begins. `repeats`: it is called again and
-    again, so that maintenance can work during the next merges.
+    again, so that maintenance can work during the next merges. `tables_done` is called when a merge from files has only
+    its cut left to publish.
 
     Raises:
         ConfigurationError: there is no log, or an engine's packages are not installed.
     """
-    return write_result(settings, send_spans(settings, _prepare(settings, say, watch, repeats=repeats)))
+    merge = _prepare(settings, say, watch, tables_done, repeats=repeats)
+    return write_result(settings, send_spans(settings, merge))
 
 
 def has_log(settings: Config) -> bool:
@@ -74,7 +83,7 @@ def wait_for_turn(merge: Merge) -> MergeReport:
             time.sleep(TURN_EVERY_S)
 
 
-def _prepare(settings: Config, say: Say, watch: Watch, *, repeats: bool) -> Merge:
+def _prepare(settings: Config, say: Say, watch: Watch, tables_done: Callable[[], None], *, repeats: bool) -> Merge:
     from cdcflow import wiring
 
     log, policies = settings.log, wiring.policies(settings)
@@ -109,7 +118,8 @@ def _prepare(settings: Config, say: Say, watch: Watch, *, repeats: bool) -> Merg
 
     def merge_files() -> MergeReport:
         layout = wiring.merge_layout(log, master)
-        return from_files(engines, layout, wiring.warehouse(settings), watch=watch, policies=policies)
+        place = wiring.warehouse(settings)
+        return from_files(engines, layout, place, watch=watch, policies=policies, tables_done=tables_done)
 
     return _maintain(settings, merge_files, engines, repeats=repeats)
 

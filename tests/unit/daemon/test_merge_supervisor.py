@@ -307,3 +307,37 @@ def test_merge_begins_when_there_is_news(tmp_path: Path, monkeypatch: pytest.Mon
         stop.set()
         running.join()
     assert _has_reported(reports, "failure", 1)
+
+
+@pytest.mark.parametrize(("every", "expected"), [("10ms", "during the merge"), ("1h", "not before the interval")])
+def test_segment_is_requested_when_the_tables_are_done(
+    every: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealing takes as long as publishing the cut does, so both happen at once; once for each merge."""
+    monkeypatch.setattr("cdcflow.daemon.merge_process.has_log", lambda _: True)
+    stop, reports = threading.Event(), tmp_path / "reports"
+
+    class Report:
+        cut, seconds, tables = 1, 0.0, ()
+
+    def prepare(*_: object, tables_done: Callable[[], None], **__: object) -> Callable[[], Report]:
+        def merge() -> Report:
+            time.sleep(0.02)
+            tables_done()
+            tables_done()
+            return Report()
+
+        return merge
+
+    monkeypatch.setattr("cdcflow.daemon.merge_process.prepare_merge", prepare)
+    with reports.open("wb") as file:
+        loop = MergeLoop(Daemon(tmp_path).config(every=every), Reports(file), stop, threading.Event())
+        running = threading.Thread(target=loop.run)
+        running.start()
+        wait_until(partial(_has_reported, reports, "merged", 1), "a merge")
+        stop.set()
+        running.join()
+    lines = [json.loads(line) for line in reports.read_text().splitlines()]
+    assert [next(iter(line)) for line in lines].count("ready") == (1 if expected == "during the merge" else 0)
+    if expected == "during the merge":
+        assert lines.index({"ready": True}) < next(n for n, line in enumerate(lines) if "merged" in line)

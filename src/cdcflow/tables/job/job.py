@@ -43,7 +43,15 @@ from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import contradiction, is_of_one_table, of_all_tables, rows_missing, table_failed
 from cdcflow.tables.job.positions import Positions, overtaken
 from cdcflow.tables.job.ranges import TableRange
-from cdcflow.tables.job.reports import MergeProgress, MergeReport, TableMergeReport, Watch, both, ignore_progress
+from cdcflow.tables.job.reports import (
+    MergeProgress,
+    MergeReport,
+    TableMergeReport,
+    Watch,
+    both,
+    ignore_progress,
+    ignore_tables_done,
+)
 from cdcflow.tables.job.table_merge import TableMerge
 from cdcflow.tables.job.unity import UnityNames
 from cdcflow.tables.merge import statement
@@ -79,6 +87,7 @@ class MergeRequest:
     policies: Policies
     newest: Checkpoint | None
     origin: Mapping[str, object]
+    tables_done: Callable[[], None] = ignore_tables_done
 
 
 def merge(
@@ -92,6 +101,7 @@ def merge(
     origin: Mapping[str, object] | None = None,
     watch: Watch = ignore_progress,
     policies: Policies = DEFAULTS,
+    tables_done: Callable[[], None] = ignore_tables_done,
 ) -> MergeReport:
     """Bring every current-state table to the latest sealed cut of the log, then publish the cut.
 
@@ -101,7 +111,8 @@ def merge(
     then published only if no other table has changes up to it. `on_edit`: what to do if another process changed a
     table's rows (hard case G36). `policies`: the settings of each table. If the directory is the history of a log in
     Kafka, `newest` is that log's latest checkpoint, and `origin` the place in its topic where the history ends, which
-    each table's commit then records (see `cdcflow.spark.kafka`).
+    each table's commit then records (see `cdcflow.spark.kafka`). `tables_done` is called when every table has been merged,
+    and the cut is published next.
 
     A table is excluded from the cut, with the reason in its report, if it cannot follow its source, if the log no
     longer has what it needs, or if its merge ends with an error of the engine (a damaged file, a full disk); the others
@@ -118,7 +129,9 @@ def merge(
     """
     with engines.first.lease():
         place = Warehouse.of(warehouse)
-        request = MergeRequest(engines, LogLayout.of(log), place, on_edit, watch, policies, newest, origin or {})
+        request = MergeRequest(
+            engines, LogLayout.of(log), place, on_edit, watch, policies, newest, origin or {}, tables_done
+        )
         try:
             return _merge(request, tables, recent=True)
         except OlderNeeded:
@@ -146,6 +159,8 @@ def _merge(request: MergeRequest, tables: Collection[str] | None, *, recent: boo
         told = functools.partial(_tell_step, request.watch, number)
         run = MergeRun(replace(request, watch=told), step, whole, before)
         found = run.tables(_tables_with_rows(tables, step, whole, before))
+        if step.checkpoint.cut == whole.checkpoint.cut:
+            request.tables_done()
         new = run.cut(found)
         new = None if new is None else run.pin(new)
         found = run.final(found)

@@ -26,6 +26,10 @@ def ignore_progress(progress: MergeProgress) -> None:
     """Ignore the progress of a merge."""
 
 
+def ignore_tables_done() -> None:
+    """Ignore that a merge has only its cut left to publish."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableMergeReport:
     """One table of a merge. `changes` counts rows read from the log; 0 with an unchanged `version` means that nothing
