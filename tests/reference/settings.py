@@ -8,7 +8,7 @@ from cdcflow.config.descriptions import Setting, describe
 from cdcflow.config.logs import FileLog, KafkaLog
 from cdcflow.config.publish import Publish
 from cdcflow.config.sources import MySQL, Postgres, SourceSettings
-from cdcflow.config.whole import Merge, Service
+from cdcflow.config.whole import Config, Merge, Service
 from cdcflow_files import FilesSettings
 
 
@@ -29,6 +29,7 @@ def sections() -> dict[str, list[Setting]]:
         "publish": list(describe(Publish, "publish.")),
         "service": list(describe(Service, "service.")),
         "serve": list(describe(Serve, "serve.")),
+        "tests": [one for one in describe(Config, "") if one.name == "tests"],
     }
 
 

@@ -54,7 +54,7 @@ from cdcflow.capture.threads import Clock, Threads
 from cdcflow.capture.waker import Waker
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet
-from cdcflow.model.position import Checkpoint, Epoch, position_text
+from cdcflow.model.position import Checkpoint, Epoch, Position, position_text
 from cdcflow.model.table import Table, TableId, word
 
 IDLE_WAIT_S = 0.1
@@ -274,6 +274,11 @@ class Attempt:
         self._look_after()
 
     @property
+    def durable_position(self) -> Position | None:
+        """Everything through this position of the source's log is durable in the change log."""
+        return self._durability.durable.position
+
+    @property
     def capture_paused(self) -> bool:
         """The capture is paused."""
         return self._machine.progress.capture_paused
@@ -350,7 +355,13 @@ class Attempt:
     def _is_served(self) -> bool:
         if not self._orders.once:
             return False
-        wanted = tuple(t.id for t in self.tables) if self._orders.backfill is None else self._ordered
+        return self._are_read(tuple(t.id for t in self.tables) if self._orders.backfill is None else self._ordered)
+
+    def has_read_all(self) -> bool:
+        """Every table is read, or cannot be, and the log's last cut durably records that."""
+        return self._are_read(tuple(t.id for t in self.tables))
+
+    def _are_read(self, wanted: Sequence[TableId]) -> bool:
         if self._looked_at is not (progress := self._machine.progress):
             self._looked_at = progress
             states = progress.tables

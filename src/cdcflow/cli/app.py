@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": ("cdcflow.cli.doctor:doctor", "Check settings, rights and tables."),
     "run": ("cdcflow.cli.run:run", "Capture changes until you stop it."),
     "serve": ("cdcflow.cli.serve:serve", "Receive rows over HTTP into tables of a log."),
+    "test": ("cdcflow.cli.pipeline_tests:run", "Run the tests of a pipeline, without servers."),
     "plan": ("cdcflow.cli.plan:plan", "Show what changed settings will do."),
     "apply": ("cdcflow.cli.plan:apply", "Make the running daemon use changed settings."),
     "backfill": ("cdcflow.cli.backfill:backfill", "Read tables again while the capture continues."),

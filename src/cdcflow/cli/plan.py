@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 if TYPE_CHECKING:  # `cdcflow --help` need not load the capture
     from cdcflow.capture.plan import Plan, TablePlan
+    from cdcflow.rehearsal.results import CaseResult
 
 CHANGES = 2
 """The exit code of `cdcflow plan --detailed-exitcode` if the file changes something."""
@@ -36,12 +37,14 @@ def plan(
 ) -> None:
     """Show what the settings file will do to a running daemon, or at the next start. Changes nothing."""
     settings, found, merging = _make_plan(config)
+    tests = _run_tests(settings)
     if json:
-        output.print_json({**found.to_json(), "merging": merging})
+        output.print_json({**found.to_json(), "merging": merging, **_tests_json(tests)})
     else:
         show(found)
         _show_merging(settings, merging)
-    if found.refused:
+        _show_tests(tests)
+    if found.refused or _failures(tests):
         raise typer.Exit(failure.FINDINGS)
     if detailed_exitcode and found.has_changes:
         raise typer.Exit(CHANGES)
@@ -54,12 +57,14 @@ def apply(
 ) -> None:
     """Show the plan, ask, and make the running daemon use the settings file. Ends when it captures with it."""
     settings, found, merging = _make_plan(config)
+    tests = _run_tests(settings)
     if not json:
         show(found)
         _show_merging(settings, merging)
-    if found.refused:
+        _show_tests(tests)
+    if found.refused or _failures(tests):
         if json:
-            output.print_json(found.to_json())
+            output.print_json({**found.to_json(), **_tests_json(tests)})
         raise typer.Exit(failure.FINDINGS)
     if not found.is_running or not found.settings:
         _nothing_to_do(settings, found, json)
@@ -79,6 +84,35 @@ def apply(
         typer.echo("The capture is paused: it uses these settings once `cdcflow ctl resume` resumes it.")
     else:
         typer.echo("The daemon captures with these settings; `cdcflow status` shows how far tables are read.")
+
+
+def _run_tests(settings: Config) -> list[CaseResult]:
+    """How the tests ended that the settings name; empty if they name none."""
+    if not settings.tests:
+        return []
+    from cdcflow.cli.pipeline_tests import run_tests
+
+    return run_tests(settings, (), show=False)
+
+
+def _failures(tests: Sequence[CaseResult]) -> list[CaseResult]:
+    return [test for test in tests if not test.has_passed]
+
+
+def _tests_json(tests: Sequence[CaseResult]) -> dict[str, object]:
+    return {"tests": [test.to_json() for test in tests]} if tests else {}
+
+
+def _show_tests(tests: Sequence[CaseResult]) -> None:
+    if not tests:
+        return
+    from cdcflow.cli.pipeline_tests import summary
+
+    for test in _failures(tests):
+        typer.echo(output.plain(f"test failed: {test.report()}"))
+    typer.echo(f"tests: {summary(tests)}")
+    if _failures(tests):
+        typer.echo("refused: tests of this pipeline failed\n  remedy: correct the settings, or the tests")
 
 
 def _nothing_to_do(settings: Config, found: Plan, json: bool) -> None:

@@ -87,6 +87,7 @@ RULES: tuple[SettingRule, ...] = (
     SettingRule("publish", "running"),
     SettingRule("service.traces", "next cut"),
     SettingRule("service", "running"),
+    SettingRule("tests", "running"),
     SettingRule("serve", "restart", "cdcflow serve reads it when it starts"),
 )
 """The first rule whose `name` is a prefix of a setting's name applies."""

@@ -13,19 +13,19 @@ SettingPath = tuple[str | int, ...]
 SettingMarks = dict[SettingPath, yaml.Mark]
 
 
-def compose_file(path: Path) -> yaml.Node:
+def compose_file(path: Path, what: str = "settings file") -> yaml.Node:
+    """The document of a file; `what` it is, for messages."""
+    remedy = "run `cdcflow init` to write one, or name yours with --config" if what == "settings file" else None
     try:
         text = path.read_text(encoding="utf-8")
         _check_quoted(path, text)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except FileNotFoundError:
-        raise ConfigurationError(
-            f"there is no settings file {path}", remedy="run `cdcflow init` to write one, or name yours with --config"
-        ) from None
+        raise ConfigurationError(f"there is no {what} {path}", remedy=remedy) from None
     except OSError as error:
-        raise ConfigurationError(f"the settings file {path} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(f"the {what} {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"the settings file {path} is not UTF-8 text") from None
+        raise ConfigurationError(f"the {what} {path} is not UTF-8 text") from None
     except yaml.composer.ComposerError as error:
         # Not the error's own text: it repeats the value, which may be a password that begins with *.
         raise ConfigurationError(
@@ -41,7 +41,8 @@ def compose_file(path: Path) -> yaml.Node:
         raise ConfigurationError(f"{path}: not YAML: a character that YAML does not allow") from None
     if not isinstance(node, yaml.MappingNode):
         raise ConfigurationError(
-            f"{path}: holds no settings", remedy="run `cdcflow init` in another folder to see a complete file"
+            f"{path}: holds no {'tests' if remedy is None else 'settings'}",
+            remedy=None if remedy is None else "run `cdcflow init` in another folder to see a complete file",
         )
     return node
 

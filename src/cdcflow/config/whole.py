@@ -320,6 +320,9 @@ class Config(Settings):
     publish: Publish | None = None
     service: Service = Service()
     serve: Serve | None = None
+    tests: tuple[Path, ...] = ()
+    """Files of tests, as paths or patterns (`[tests/*.yaml]`), which `cdcflow test` and `cdcflow plan` run
+    ([pipeline-tests.md](pipeline-tests.md)). Default: no file."""
 
     @property
     def database(self) -> SourceSettings:

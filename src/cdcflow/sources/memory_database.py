@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -28,7 +28,7 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Position, Token
-from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.table import UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
 Row = Mapping[str, Any]
@@ -247,6 +247,13 @@ class MemoryDatabase:
             found.columns = tuple(c for c in found.columns if c.name != name)
             found.rows = {n: {k: v for k, v in row.items() if k != name} for n, row in found.rows.items()}
 
+    def rename_column(self, table: TableId, old: str, new: str) -> None:
+        with self.changed:
+            found = self.tables[table]
+            found.columns = tuple(replace(c, name=new) if c.name == old else c for c in found.columns)
+            found.key = tuple(new if name == old else name for name in found.key)
+            found.rows = {n: {new if k == old else k: v for k, v in row.items()} for n, row in found.rows.items()}
+
     def retype(self, table: TableId, name: str, type_: ColumnType, value: Callable[[Any], Any]) -> None:
         with self.changed:
             found = self.tables[table]
@@ -343,24 +350,33 @@ class Transaction:
             self._put(table, number, row)
             self._log(table, "c", row)
 
-    def update(self, table: TableId, values: Row, where: Callable[[Row], bool]) -> None:
-        """A change of the key is logged as a delete of the old row and an insert that contains the old key."""
+    def update(self, table: TableId, values: Row, where: Callable[[Row], bool], unchanged: Collection[str] = ()) -> int:
+        """Return how many rows were changed. A change of the key is logged as a delete of the old row and an insert
+        that contains the old key. `unchanged`: columns whose values the log does not repeat."""
+        count = 0
         shape = self._shape(table)
         for number, old in list(self._of(table).items()):
             if where(old):
+                count += 1
                 new = {**old, **values}
                 self._put(table, number, new)
                 if shape.key and all(old[k] == new[k] for k in shape.key):
-                    self._log(table, "u", new)
+                    left = {**dict.fromkeys(unchanged), UNCHANGED: list(unchanged)} if unchanged else {}
+                    self._log(table, "u", {**new, **left})
                 else:
                     self._log(table, "d", old)
                     self._log(table, "c", new, {k: old[k] for k in shape.key_columns})
+        return count
 
-    def delete(self, table: TableId, where: Callable[[Row], bool]) -> None:
+    def delete(self, table: TableId, where: Callable[[Row], bool]) -> int:
+        """Return how many rows were deleted."""
+        count = 0
         for number, old in list(self._of(table).items()):
             if where(old):
+                count += 1
                 self._put(table, number, None)
                 self._log(table, "d", old)
+        return count
 
     def truncate(self, table: TableId) -> None:
         self._of(table).clear()

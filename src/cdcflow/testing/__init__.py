@@ -1,1 +1,1 @@
-"""The public conformance kit: suites that every source and every sink must pass. It starts no server."""
+"""The public conformance kit: suites that every source and every sink must pass, and tests of pipelines. No servers."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from pydantic import Field, SkipValidation
+
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.ports.plugin import NotifierPlugin, SourcePlugin
 from cdcflow.config import Config, NotifierSettings
@@ -14,12 +16,21 @@ from cdcflow.config.sources import SourceSettings
 from cdcflow.errors import CdcflowError, ConfigurationError
 
 
+class ProgramSource(SourceSettings):
+    """The settings of a source that this program brings itself. `plugin` opens it; no settings file can name it."""
+
+    kind: str = "program"
+    plugin: SkipValidation[SourcePlugin] = Field(exclude=True)
+
+
 def plugin_of(settings: SourceSettings) -> SourcePlugin:
     """The plug-in of these settings, which settings of its kind have imported already.
 
     Raises:
         ConfigurationError: it is no longer installed, or cannot be used.
     """
+    if isinstance(settings, ProgramSource):
+        return settings.plugin
     try:
         return cast("SourcePlugin", load_plugin(SOURCES, settings.kind))
     except LookupError as error:

@@ -92,6 +92,21 @@ def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database)
     assert "the log is whole" in said("log", "check", "--deep")
 
 
+def test_plan_refuses_settings_whose_tests_fail(here: Shop) -> None:
+    """A plan that shows a failed test and ends with 0 is applied by the next script."""
+    tables = "tables: {public.orders: {columns: {id: integer, due: date}, key: [id]}}\n"
+    case = "tests: {a row: {before: {public.orders: [{id: 1}]}, tables: {public.orders: [{id: %d}]}}}\n"
+    test = here.folder / "orders.yaml"
+    here.file.write_text(here.file.read_text() + "\ntests: [orders.yaml]\n")
+    test.write_text(tables + case % 1)
+    assert "tests: 1 passed" in said("plan")
+    test.write_text(tables + case % 2)
+    text = said("plan", code=1)
+    assert "tests: 1 failed, 0 passed" in text
+    assert "test failed" in text
+    assert "refused" in said("apply", "--yes", code=1)
+
+
 def test_sighup_applies_the_file_and_a_bad_one_is_reported(here: Shop) -> None:
     """SIGHUP has no caller to answer: the reason is an event, and the capture continues."""
     here.start()

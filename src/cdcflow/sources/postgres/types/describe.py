@@ -171,6 +171,15 @@ def standing_in(arrow: pa.DataType) -> tuple[int, int] | None:
     return next(((oid, -1) for oid, known in _TYPES.items() if known.arrow == arrow), None)
 
 
+def arrow_type(attribute: AttributeInfo, table: TableId, policy: Policy) -> pa.DataType:
+    """The Arrow type that a column's values have in the log.
+
+    Raises:
+        ConfigurationError: the policy for a column is not one that its type knows.
+    """
+    return _type_of(attribute, table, policy)[0].arrow
+
+
 def decode(codec: Codec, cells: Cells, *, as_binary: bool) -> pa.Array:
     """One column's cells as Arrow, in the format in which they came."""
     if not as_binary:

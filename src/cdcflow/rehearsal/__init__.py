@@ -1,0 +1,1 @@
+"""Tests of a pipeline: these changes at the source, these rows in the tables; without servers."""
