@@ -20,9 +20,12 @@ LATER = {
     "service.notify.kind",
     "person_keys",
     "tables.columns.encrypt.key_by",
+    "tables.computed",
     "tables.optional",
     "tests",
     *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "truncate")),
+    "tables.where",
+    *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "rename", "truncate")),
     *(f"tables.columns.{policy}.{name}" for policy in ("hash", "encrypt") for name in ("key", "id")),
     *(f"merge.tables.{each}{name}" for each in ("", "each.") for name in ("partition_by", "sort_by")),
 }

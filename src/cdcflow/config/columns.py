@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from cdcflow.config.base import Settings
+from cdcflow.config.expressions import parse
 from cdcflow.config.references import SecretReference
 
 PLAIN = ("drop", "null", "mask")
 """Policies that a plain word names."""
+
+
+def _parse_first(text: str) -> str:
+    parse(text)
+    return text
+
+
+Sql = Annotated[str, AfterValidator(_parse_first)]
+"""An expression over a table's columns (`cdcflow.config.expressions`)."""
 
 
 class ColumnKey(Settings):
@@ -50,7 +60,8 @@ class MaskOptions(Settings):
 
 
 class ColumnRule(Settings):
-    """The policy for one column: `drop`, `null` or `mask`, or one of the following ([columns.md](columns.md))."""
+    """The policy for one column: `drop`, `null` or `mask`, or one of the following ([columns.md](columns.md)); or a
+    new name for it, or both."""
 
     word: Literal["drop", "null", "mask"] | None = None
     """`drop`: the column is not captured; `null`: every value is NULL; `mask`: every value is `****`."""
@@ -64,6 +75,8 @@ class ColumnRule(Settings):
     """HMAC-SHA-256 with a key: equal values stay equal."""
     encrypt: EncryptionKey | None = None
     """AES-GCM-SIV with a key: equal values stay equal, and `cdcflow decrypt` reads them."""
+    rename: str | None = Field(None, min_length=1, pattern=r"^[^\x00]*$")
+    """`{rename: amount}`: the column's name in the log and in tables ([rows.md](rows.md#names))."""
 
     @model_validator(mode="before")
     @classmethod
@@ -81,14 +94,25 @@ class ColumnRule(Settings):
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
-        if len([name for name in self.model_fields_set if getattr(self, name) is not None]) != 1:
+        if len(self._policies) > 1 or not (self._policies or self.rename):
             raise ValueError("must be exactly one policy: drop, null, constant, mask, truncate, hash or encrypt")
+        if self.word == "drop" and self.rename:
+            raise ValueError("has a new name for a column that is dropped")
         return self
+
+    @property
+    def _policies(self) -> list[str]:
+        return [name for name in self.model_fields_set - {"rename"} if getattr(self, name) is not None]
+
+    @property
+    def has_policy(self) -> bool:
+        """Otherwise it is a new name alone."""
+        return bool(self._policies)
 
     @property
     def kind(self) -> str:
         """The policy's name."""
-        [name] = (name for name in self.model_fields_set if getattr(self, name) is not None)
+        [name] = self._policies
         return self.word or name
 
     @property
@@ -98,8 +122,14 @@ class ColumnRule(Settings):
 
 
 class TableRules(Settings):
-    """The policies for the columns of a table, or of all tables that a pattern matches."""
+    """Which rows of a table leave the source, and what of their columns; or of all tables that a pattern matches."""
 
+    where: Sql | None = None
+    """A condition: only rows for which it is true are captured, `"tenant_id = 7 AND status <> 'draft'"`
+    ([rows.md](rows.md)). A row that no longer fits is deleted. If several patterns match a table, the condition of its
+    exact name counts, and otherwise that of the first pattern in the file."""
+    computed: dict[str, Sql] = Field(default_factory=dict)
+    """Columns that are computed from others: `{day: "date_trunc('day', created_at)"}` ([rows.md](rows.md))."""
     columns: dict[str, ColumnRule] = Field(default_factory=dict)
     """The policy of each column, by its name: `{ssn: drop, email: {hash: "${env:KEY}"}, name: mask}`. If several
     patterns match a table, the table's own name decides about a column first, and then the first pattern in the file

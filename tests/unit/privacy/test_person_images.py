@@ -24,7 +24,7 @@ from cdcflow.sources.privacy.key_file import KeyFile
 from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.sources.privacy.secret_keys import PolicyKey, decrypt_with
 from cdcflow.sources.privacy.shapes import PrivateTable
-from cdcflow.sources.privacy.stream import PartialSpools, PrivateSpool, PrivateStream
+from cdcflow.sources.privacy.stream import PrivateSpool, PrivateStream, SpoolNotes
 from cdcflow.testing.folded import changes_of
 
 SECRET = "5e8ff9bf55ba3508199d22e984129be6"  # noqa: S105  of these tests
@@ -57,7 +57,8 @@ def rules(keys: KeyFile, columns: Mapping[str, object] | None = None) -> PolicyR
 def shape(keys: KeyFile, table: Table = ORDERS, columns: Mapping[str, object] | None = None) -> PrivateTable:
     found = rules(keys, columns).shape(table)
     assert found is not None
-    return found
+    assert found.private is not None
+    return found.private
 
 
 def batch(table: Table, rows: list[dict[str, Any]]) -> ChangeBatch:
@@ -208,7 +209,7 @@ MOVED = [
 
 def test_rows_of_perhaps_another_person_are_to_be_read_before_their_transaction_counts(keys: KeyFile) -> None:
     run = Run(np.array([5], np.uint64), pa.array(["p2"]), np.array([1]), np.array([5]), (batch(ORDERS, MOVED),))
-    stream = PrivateStream(_Stream(Advanced(Position("p1")), Committed(run)), rules(keys), Position("p0"), {})  # type: ignore[arg-type]
+    stream = PrivateStream(_Stream(Advanced(Position("p1")), Committed(run)), rules(keys), Position("p0"), SpoolNotes())  # type: ignore[arg-type]
     first, again, left = stream.poll()
     assert isinstance(again, RowsIncomplete)
     assert (first, again.table, again.position) == (Advanced(Position("p1")), TABLE, Position("p1"))
@@ -221,19 +222,19 @@ def test_rows_of_perhaps_another_person_are_to_be_read_before_their_transaction_
 
 
 def test_rows_in_a_spool_are_read_again_only_of_tables_that_need_it(keys: KeyFile) -> None:
-    partial: PartialSpools = {}
+    notes = SpoolNotes()
     mine, spool = rules(keys), _Rows()
     other = Table(TableId("public", "bare"), 1, COLUMNS, ("id",))
-    PrivateSpool(spool, mine, partial).write([batch(ORDERS, MOVED[:1]), batch(other, MOVED)], None)  # type: ignore[arg-type]
-    assert partial == {}
-    PrivateSpool(spool, mine, partial).write([batch(ORDERS, MOVED)], None)  # type: ignore[arg-type]
+    PrivateSpool(spool, mine, notes).write([batch(ORDERS, MOVED[:1]), batch(other, MOVED)], None)  # type: ignore[arg-type]
+    assert notes.incomplete == {}
+    PrivateSpool(spool, mine, notes).write([batch(ORDERS, MOVED)], None)  # type: ignore[arg-type]
     all_keys = {t.id: batch(t, MOVED[1:3]).rows.select(["id"]) for t in (ORDERS, other)}
     sent = SpooledTransaction(
         5, Position("p2"), 1, 11, "s1", partial={t: KeySet(pa.table(rows)) for t, rows in all_keys.items()}
     )
-    found = PrivateStream(_Stream(Committed(sent)), mine, Position("p0"), partial).poll()  # type: ignore[arg-type]
+    found = PrivateStream(_Stream(Committed(sent)), mine, Position("p0"), notes).poll()  # type: ignore[arg-type]
     assert [e.table for e in found if isinstance(e, RowsIncomplete)] == [TABLE]
-    assert partial == {}
+    assert notes.incomplete == {}
 
 
 # ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────

@@ -26,20 +26,23 @@ from cdcflow.model.digest import Buckets, Hash
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.changes import absent, after_deletes
+from cdcflow.sources.privacy.leaving import LeavingTable
 from cdcflow.sources.privacy.rules import PolicyRules
-from cdcflow.sources.privacy.shapes import PrivateTable, unseal
-from cdcflow.sources.privacy.stream import keys_leaving, run_leaving
+from cdcflow.sources.privacy.shapes import unseal
+from cdcflow.sources.privacy.stream import keys_leaving, run_leaving, without_rows
 
 SCAN_GROWTH = 8
 """The first chunk of a table that is read through is as small as a backfill's; the next ones grow up to this."""
 
 
 class PrivateChunks:
-    """Implements `cdcflow.capture.ports.chunks.ChunkSource`. Thread-safe."""
+    """Implements `cdcflow.capture.ports.chunks.ChunkSource`. Thread-safe. `deletes`: rows read by key for which a
+    filter does not hold are deletes, because the log may have them; a comparison excludes them."""
 
-    def __init__(self, chunks: ChunkSource, rules: PolicyRules) -> None:
+    def __init__(self, chunks: ChunkSource, rules: PolicyRules, *, deletes: bool = True) -> None:
         self._chunks = chunks
         self._rules = rules
+        self._deletes = deletes
 
     def plan(self, table: TableId, generation: int) -> Planned:
         planned = self._chunks.plan(table, generation)
@@ -56,9 +59,11 @@ class PrivateChunks:
         table = self._rules.latest(chunk.table)
         try:
             asked = as_source(chunk, table)
-            if asked.kind != "keys" or table is None or not table.hides_keys:
+            if asked.kind != "keys" or table is None:
                 return self._read_leaving(chunk, self._chunks.read_chunk(asked))
             assert chunk.keys is not None  # noqa: S101  what kind "keys" means
+            # A row that the copy has may be gone, or be one for which the filter does not hold.
+            asked = replace(asked, repairs=asked.repairs or (self._deletes and table.filters))
             raw = table.raw_keys(chunk.keys)
         except ValueError:
             # Other policies or keys were in force when this was stored: the table is planned again.
@@ -86,16 +91,23 @@ class PrivateChunks:
         table = self._rules.shape(read.shape)
         if table is None:
             return replace(read, chunk=chunk)
+        run, deleted = read.run, 0
+        if chunk.kind == "keys" and self._deletes and isinstance(run, Run):
+            found = [table.found_by_key(batch) for batch in run.batches]
+            run, deleted = without_rows(run, [batch for batch, _ in found]), sum(count for _, count in found)
+        elif run is not None:
+            run = _chunk_run(run, table, self._rules)
         return replace(
             read,
             chunk=chunk,
-            run=None if read.run is None else _chunk_run(read.run, table, self._rules),
+            run=run,
             shape=table.table,
             reached=table.seal(read.reached),
             keys_left=None if read.keys_left is None else table.keys(read.keys_left),
+            deleted=read.deleted + deleted,
         )
 
-    def _scan(self, chunk: Chunk, table: PrivateTable, keys: KeySet) -> ChunkRead:
+    def _scan(self, chunk: Chunk, table: LeavingTable, keys: KeySet) -> ChunkRead:
         """The rows with these hashed keys, of all rows of the table."""
         planned = self._chunks.plan(chunk.table, 0)
         visibilities, found = list(planned.visibilities), list[pa.RecordBatch]()
@@ -127,7 +139,7 @@ class PrivateChunks:
         assert isinstance(first.run, Run)  # noqa: S101  as every other
         run = reads(table.table, found, first.run.last_position, first.run.last_commit_ts)
         read = ChunkRead(chunk, run, table.table, tuple(visibilities), chunk.after, exhausted=True, seconds=seconds)
-        if not chunk.repairs:
+        if not (chunk.repairs or (self._deletes and table.filters)):
             return read
         gone = absent(_as_in(table.table, keys.distinct()), found)
         return replace(read, run=after_deletes(run, table.table, gone), deleted=gone.num_rows)
@@ -154,7 +166,7 @@ class PrivateDigests:
 
     def _check(self, table: TableId) -> None:
         if (found := self._rules.latest(table)) is not None:
-            raise NoText(dict.fromkeys(found.policies, "it has a policy in tables"))
+            raise NoText(found.digest_obstacles)
 
 
 class PrivateComparison:
@@ -163,7 +175,7 @@ class PrivateComparison:
     def __init__(self, comparison: Comparison, rules: PolicyRules) -> None:
         self._comparison = comparison
         self._tables = [rules.table_leaving(table) for table in comparison.tables()]
-        self.chunks = PrivateChunks(comparison.chunks, rules)
+        self.chunks = PrivateChunks(comparison.chunks, rules, deletes=False)
         digests = comparison.digests
         self.digests = None if digests is None else PrivateDigests(digests, rules)
 
@@ -202,22 +214,23 @@ class PrivatePartReader:
         self._reader.close()
 
 
-def as_source(chunk: Chunk, table: PrivateTable | None) -> Chunk:
+def as_source(chunk: Chunk, table: LeavingTable | None) -> Chunk:
     """A chunk with the plan and the cursor that the source wrote.
 
     Raises:
         ValueError: other policies were in force when they were stored.
     """
-    return replace(chunk, plan=unseal(chunk.plan, table) or "", after=unseal(chunk.after, table))
+    private = None if table is None else table.private
+    return replace(chunk, plan=unseal(chunk.plan, private) or "", after=unseal(chunk.after, private))
 
 
-def _chunk_run(run: Transactions, table: PrivateTable, rules: PolicyRules) -> Transactions:
+def _chunk_run(run: Transactions, table: LeavingTable, rules: PolicyRules) -> Transactions:
     if isinstance(run, HeldRun):  # the processes that keep the rows have applied the policies
         return replace(run, table=table.table)
-    return run_leaving(run, rules)
+    return run_leaving(run, rules, {})
 
 
-def _rows_with(run: Transactions | None, table: PrivateTable, keys: KeySet) -> list[pa.RecordBatch]:
+def _rows_with(run: Transactions | None, table: LeavingTable, keys: KeySet) -> list[pa.RecordBatch]:
     """The rows of a chunk with some of these keys, as they leave the source."""
     if not isinstance(run, Run):
         return []

@@ -13,16 +13,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from cdcflow.config.columns import TableRules
+from cdcflow.config.expressions import Expression, parse
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Column, Table, TableId, table_from_text
 from cdcflow.sources.engine.selection import Pattern
+from cdcflow.sources.privacy.leaving import LeavingTable
 from cdcflow.sources.privacy.person_keys import PersonKeys, missing_person_keys
 from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.shapes import PrivateTable
+from cdcflow.sources.rows.compilation import ColumnFunction, Unusable, compile_expression
+from cdcflow.sources.rows.row_rules import FIRST_NUMBER, RowRules, rows_misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,26 @@ class _TableEntry:
     pattern: Pattern
     policies: Mapping[str, PrivacyPolicy]
     optional: frozenset[str]
+    renamed: Mapping[str, str]
+    where: RowExpression | None
+    computed: Mapping[str, RowExpression]
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Those that it has a policy or a name for."""
+        return frozenset(self.policies) | frozenset(self.renamed)
+
+
+@dataclass(frozen=True, slots=True)
+class RowExpression:
+    """An expression of the settings, as text and as a tree."""
+
+    text: str
+    tree: Expression
+
+    @classmethod
+    def of(cls, text: str) -> RowExpression:
+        return cls(text, parse(text))
 
 
 class PolicyRules:
@@ -44,8 +68,8 @@ class PolicyRules:
         with_persons = any(policy.persons is not None for entry in entries for policy in entry.policies.values())
         self.person_keys = person_keys if with_persons else None
         self._entries = sorted(entries, key=lambda entry: entry.pattern.exact is None)
-        self._known: dict[Table, PrivateTable | None] = {}
-        self._latest: dict[TableId, PrivateTable | None] = {}
+        self._known: dict[Table, LeavingTable | None] = {}
+        self._latest: dict[TableId, LeavingTable | None] = {}
         self._seen: dict[TableId, frozenset[str]] = {}
 
     def __bool__(self) -> bool:
@@ -58,21 +82,39 @@ class PolicyRules:
     def __setstate__(self, state: Mapping[str, object]) -> None:
         self.__dict__.update(state)
 
-    def shape(self, table: Table) -> PrivateTable | None:
+    def shape(self, table: Table) -> LeavingTable | None:
         """How a table leaves the source; None: unchanged.
 
         Raises:
-            ConfigurationError: a policy makes no sense for its column, or its column is missing.
+            ConfigurationError: a policy or an expression makes no sense for its columns, or a column is missing.
         """
         if table not in self._known:
             self._check_columns(table, self._seen.get(table.id, frozenset()))
-            policies = self._policies(table)
-            self._known[table] = PrivateTable.of(table, policies) if policies else None
-            self._seen[table.id] = self._seen.get(table.id, frozenset()) | _lower(policies)
+            self._known[table] = self._leaving(table)
+            self._seen[table.id] = self._seen.get(table.id, frozenset()) | _lower(self._policies(table))
         found = self._latest[table.id] = self._known[table]
         return found
 
-    def latest(self, table: TableId) -> PrivateTable | None:
+    def _leaving(self, table: Table) -> LeavingTable | None:
+        texts = self._row_texts(table)
+        rows = self._row_rules(table, texts)
+        policies = self._policies(table)
+        shaped = table if rows is None else rows.table
+        private = PrivateTable.of(shaped, policies) if policies else None
+        if rows is None and private is None and not texts.renamed:
+            return None
+        if rows is not None and private is not None:
+            _check_computed(table.id, rows, policies)
+        return LeavingTable.of(table, rows, private, texts.renamed)
+
+    def _row_rules(self, table: Table, texts: RowTexts) -> RowRules | None:
+        if texts.where is None and not texts.computed:
+            return None
+        where = None if texts.where is None else _compile(table, "where", texts.where)
+        computed = {name: _compile(table, f"computed.{name}", text) for name, text in texts.computed.items()}
+        return RowRules.of(table, where, computed)
+
+    def latest(self, table: TableId) -> LeavingTable | None:
         """How a table last left the source; None: unchanged.
 
         Raises:
@@ -95,6 +137,13 @@ class PolicyRules:
         if policy.persons is None or self.person_keys is None or not (keys := self.person_keys.identity()):
             return policy.text
         return policy.text + _IN_KEYS + keys
+
+    def to_store(self, table: Table) -> StoredPolicies:
+        """What a checkpoint stores of the table's rules."""
+        found = self._row_texts(table)
+        where = None if found.where is None else found.where.text
+        computed = {name: one.text for name, one in found.computed.items()}
+        return StoredPolicies(self.text_of(table), table, StoredRowRules(where, computed, dict(found.renamed)))
 
     def check(
         self, tables: Sequence[Table], before: Mapping[TableId, StoredPolicies], captured: Collection[TableId]
@@ -149,13 +198,14 @@ class PolicyRules:
                 found.append(f"{entry.pattern.text} matches no captured table")
                 continue
             names = {c.name.lower() for t in matched for c in t.columns}
-            missing = sorted(set(entry.policies) - names - entry.optional)
+            missing = sorted(set(entry.columns) - names - entry.optional - _lower(entry.computed))
             found += [f"no table that {entry.pattern.text} matches has a column {name}" for name in missing]
         return found
 
     def _policies(self, table: Table) -> dict[str, PrivacyPolicy]:
         found: dict[str, PrivacyPolicy] = {}
         names = {c.name.lower(): c.name for c in table.columns}
+        names |= {name.lower(): name for name in self._row_texts(table).computed}
         for entry in self._entries:
             if entry.pattern.matches(table.id):
                 for name, policy in entry.policies.items():
@@ -163,25 +213,75 @@ class PolicyRules:
                         found.setdefault(names[name], policy)
         return found
 
+    def _row_texts(self, table: Table) -> RowTexts:
+        names = {c.name.lower(): c.name for c in table.columns}
+        where: RowExpression | None = None
+        computed: dict[str, RowExpression] = {}
+        renamed: dict[str, str] = {}
+        for entry in self._entries:
+            if entry.pattern.matches(table.id):
+                where = where or entry.where
+                for name, one in entry.computed.items():
+                    computed.setdefault(name, one)
+                for name, new in entry.renamed.items():
+                    if name in names:
+                        renamed.setdefault(names[name], new)
+        return RowTexts(where, computed, renamed)
+
     def _check_columns(self, table: Table, seen: frozenset[str]) -> None:
         mine = [entry for entry in self._entries if entry.pattern.matches(table.id)]
         if not mine:
             return
-        named = {name for entry in mine if entry.pattern.exact is not None for name in entry.policies}
-        optional = {name for entry in mine for name in entry.optional}
+        named = {name for entry in mine if entry.pattern.exact is not None for name in entry.columns}
+        optional = {name for entry in mine for name in (*entry.optional, *_lower(entry.computed))}
         names = {c.name.lower(): c.name for c in table.columns}
+        private = {name for entry in mine for name in entry.policies}
         for name in sorted((named | seen) - optional - names.keys()):
             raise misfit(
                 table.id,
-                f"it has no column {name}, which has a policy",
+                f"it has no column {name}, which has a {'policy' if name in private else 'new name in tables'}",
                 f"{did_you_mean(name, names.values())}correct the name; or write `optional: [{name}]` if the column "
                 f"was dropped; or, if it was renamed, give the new name a policy, too, and list both under `optional`",
             )
 
 
+@dataclass(frozen=True, slots=True)
+class RowTexts:
+    """A table's filter, its computed columns, and the new names of columns by their names."""
+
+    where: RowExpression | None
+    computed: Mapping[str, RowExpression]
+    renamed: Mapping[str, str]
+
+
 def _entry(name: str, rules: TableRules, person_keys: PersonKeys | None) -> _TableEntry:
-    policies = {column.lower(): PrivacyPolicy.of(rule, person_keys) for column, rule in rules.columns.items()}
-    return _TableEntry(Pattern.parse(name), policies, _lower(rules.optional))
+    columns = {column.lower(): rule for column, rule in rules.columns.items()}
+    return _TableEntry(
+        Pattern.parse(name),
+        {column: PrivacyPolicy.of(rule, person_keys) for column, rule in columns.items() if rule.has_policy},
+        _lower(rules.optional),
+        {column: rule.rename for column, rule in columns.items() if rule.rename},
+        None if rules.where is None else RowExpression.of(rules.where),
+        {column: RowExpression.of(text) for column, text in rules.computed.items()},
+    )
+
+
+def _compile(table: Table, setting: str, text: RowExpression) -> ColumnFunction:
+    try:
+        return compile_expression(text.tree, table.row_schema)
+    except Unusable as error:
+        raise rows_misfit(table.id, f"{setting} {error}", "correct the expression") from None
+
+
+def _check_computed(table: TableId, rows: RowRules, policies: Mapping[str, PrivacyPolicy]) -> None:
+    for name, one in rows.computed.items():
+        used = sorted(one.columns & policies.keys())
+        if used and name not in policies:
+            raise misfit(
+                table,
+                f"the computed column {name} uses column {used[0]}, which has a policy, and would show its values",
+                f"give {name} a policy in columns, too, or take it out",
+            )
 
 
 def _lower(names: Iterable[str]) -> frozenset[str]:
@@ -210,19 +310,61 @@ ENTRY = "columns"
 
 
 @dataclass(frozen=True, slots=True)
+class StoredRowRules:
+    """The filter and the computed columns of a table at a start, and new names by the names at the source."""
+
+    where: str | None = None
+    computed: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.where is not None or bool(self.computed or self.renamed)
+
+    def differences(self, now: StoredRowRules) -> list[str]:
+        pairs = [("where", self.where or "all rows", now.where or "all rows")]
+        computed = dict.fromkeys([*now.computed, *self.computed], "no column")
+        pairs += [
+            (name, self.computed.get(name, none), now.computed.get(name, none)) for name, none in computed.items()
+        ]
+        renamed = {name: name for name in (*now.renamed, *self.renamed)}
+        pairs += [(name, self.renamed.get(name, name), now.renamed.get(name, name)) for name in renamed]
+        return [f"{name}: {before} → {after}" for name, before, after in pairs if before != after]
+
+    def raw(self, logged: Table) -> Table:
+        """A table of the log with the names and columns that it has at the source."""
+        olds = {new: old for old, new in self.renamed.items()}
+        columns = [c for c in logged.columns if not (c.name in self.computed and c.number >= FIRST_NUMBER)]
+        return replace(
+            logged,
+            columns=tuple(replace(c, name=olds.get(c.name, c.name)) for c in columns),
+            key=tuple(olds.get(name, name) for name in logged.key),
+        )
+
+
+NO_ROW_RULES = StoredRowRules()
+
+
+@dataclass(frozen=True, slots=True)
 class StoredPolicies:
     """The policies of a table at a start: a text for each column that had one, and the table as the source had it."""
 
     texts: Mapping[str, str]
     raw: Table
+    rows: StoredRowRules = NO_ROW_RULES
+
+    def differences(self, now: StoredPolicies) -> list[str]:
+        """What is different now, each as a text."""
+        names = [n for n in dict.fromkeys([*now.texts, *self.texts]) if self.texts.get(n) != now.texts.get(n)]
+        found = [f"{n}: {self.texts.get(n, 'no policy')} → {now.texts.get(n, 'no policy')}" for n in names]
+        return [*found, *self.rows.differences(now.rows)]
 
 
 def read_stored(source: Mapping[str, str]) -> dict[TableId, StoredPolicies]:
     """The policies that a checkpoint's `source` has; empty if there were none."""
     found = {}
-    for texts, raw in json.loads(source.get(ENTRY, "[]")):
+    for texts, raw, *rows in json.loads(source.get(ENTRY, "[]")):
         table = table_from_text(raw)
-        found[table.id] = StoredPolicies(texts, table)
+        found[table.id] = StoredPolicies(texts, table, StoredRowRules(**rows[0]) if rows else NO_ROW_RULES)
     return found
 
 
@@ -234,11 +376,15 @@ def with_stored(
     source: Mapping[str, str], rules: PolicyRules, tables: Iterable[Table], before: Mapping[TableId, StoredPolicies]
 ) -> dict[str, str]:
     """`source` with the policies of these tables, and those of tables that are gone: the log still has rows of them."""
-    now = {t.id: StoredPolicies(rules.text_of(t), t) for t in tables}
+    now = {t.id: rules.to_store(t) for t in tables}
     found = [
-        (stored.texts, _without_values(stored.raw, stored.texts).to_text())
+        (
+            stored.texts,
+            _without_values(stored.raw, stored.texts).to_text(),
+            *([asdict(stored.rows)] if stored.rows else []),
+        )
         for stored in {**before, **now}.values()
-        if stored.texts
+        if stored.texts or stored.rows
     ]
     return {**source, **({ENTRY: json.dumps(found, separators=(",", ":"))} if found else {})}
 
@@ -252,6 +398,7 @@ def raw_of(logged: Table, stored: StoredPolicies | None) -> Table:
     """A table as the source had it, given its shape in the log."""
     if stored is None or stored.raw.incarnation != logged.incarnation:
         return logged
+    logged = stored.rows.raw(logged)
     known = {c.name: c for c in stored.raw.columns if c.name in stored.texts}
     names = {c.name for c in logged.columns}
     columns = [known.get(c.name, c) for c in logged.columns]
@@ -269,11 +416,7 @@ def changed_policies(
     """The captured tables whose policies differ from those of the last start, each with the differences."""
     found = {}
     for table in tables:
-        then = before[table.id].texts if table.id in before else {}
-        now = rules.text_of(table)
-        names = [c.name for c in table.columns if then.get(c.name) != now.get(c.name)]
-        if names:
-            found[table.id] = ", ".join(
-                f"{name}: {then.get(name, 'no policy')} → {now.get(name, 'no policy')}" for name in names
-            )
+        now = rules.to_store(table)
+        if different := before.get(table.id, StoredPolicies({}, table)).differences(now):
+            found[table.id] = ", ".join(different)
     return found

@@ -44,7 +44,7 @@ from cdcflow.sources.privacy.rules import (
     with_stored,
     without_stored,
 )
-from cdcflow.sources.privacy.stream import PartialSpools, PrivateSpool, PrivateStream
+from cdcflow.sources.privacy.stream import PrivateSpool, PrivateStream, SpoolNotes
 
 
 class PrivateSource:
@@ -109,9 +109,9 @@ class PrivateSource:
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if not self._rules:
             return self._source.stream(_without(checkpoint), open_spool)
-        partial: PartialSpools = {}
-        stream = self._source.stream(_without(checkpoint), lambda: PrivateSpool(open_spool(), self._rules, partial))
-        return PrivateStream(stream, self._rules, checkpoint.position or Position(""), partial)
+        notes = SpoolNotes()
+        stream = self._source.stream(_without(checkpoint), lambda: PrivateSpool(open_spool(), self._rules, notes))
+        return PrivateStream(stream, self._rules, checkpoint.position or Position(""), notes)
 
     def chunks(self) -> ChunkSource:
         chunks = self._source.chunks()

@@ -1,0 +1,343 @@
+"""Settings of row rules: what is refused and how, what a checkpoint stores of them, and what leaves."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cdcflow.capture.interleave.messages import Committed, RowsIncomplete
+from cdcflow.capture.ports.stream import StreamEvent
+from cdcflow.config import load
+from cdcflow.config.columns import TableRules
+from cdcflow.config.expressions import parse
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.change import ChangeBatch, KeySet, SpooledTransaction
+from cdcflow.model.position import Position
+from cdcflow.model.table import Column, Identity, Table, TableId
+from cdcflow.model.types import ColumnType
+from cdcflow.sinks.memory import MemorySpool
+from cdcflow.sources.privacy.leaving import LeavingTable
+from cdcflow.sources.privacy.rules import (
+    PolicyRules,
+    changed_policies,
+    raw_of,
+    read_stored,
+    with_stored,
+)
+from cdcflow.sources.privacy.stream import PrivateSpool, PrivateStream, SpoolNotes
+from cdcflow.sources.rows.compilation import Unusable, compile_expression
+from cdcflow.sources.rows.kernels import InputRows, as_array
+
+ID = TableId("public", "orders")
+ORDERS = Table(
+    ID,
+    1,
+    (
+        Column("id", 1, ColumnType("integer", pa.int32())),
+        Column("total", 2, ColumnType("numeric(10,2)", pa.decimal128(10, 2))),
+        Column("Status", 3, ColumnType("text", pa.string())),
+        Column("email", 4, ColumnType("text", pa.string())),
+    ),
+    ("id",),
+)
+
+
+def rules(**given: Any) -> PolicyRules:
+    return PolicyRules({"public.orders": TableRules.model_validate(given)})
+
+
+def leaving(table: Table = ORDERS, **given: Any) -> LeavingTable:
+    found = rules(**given).shape(table)
+    assert found is not None
+    return found
+
+
+def left(these: LeavingTable, *rows: dict[str, Any]) -> list[dict[str, Any]]:
+    batch = pa.RecordBatch.from_pylist(list(rows), schema=these.raw.change_schema)
+    found = these.changes(ChangeBatch(these.raw, np.arange(len(rows)), batch)).rows.to_pylist()
+    return [{name: value for name, value in row.items() if value is not None} for row in found]
+
+
+# ── expressions ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lowr(status) = 'a'", "has the unknown function lowr: did you mean lower?"),
+        ("pg_read_file('/etc/passwd') = 'x'", "has the unknown function pg_read_file"),
+        ("id = 1; DROP TABLE orders", '";" at character 7 is not understood'),
+        ("id = 1 -- x", '"-" at character 8'),
+        ("id = (SELECT 1)", '"1" at character 14 is not )'),
+        ("CAST(id AS intger) = 1", "has the unknown type intger: did you mean integer?"),
+        ("substr(status) = 'a'", "has substr with 1 arguments: it takes 2 to 3"),
+        ("status ->> '$..x' = 'a'", "has a path that is not like $.address.city"),
+        ("id =", "its end is not a value"),
+        ("(" * 200 + "1" + ")" * 200, "is nested more than 100 times"),
+        ("NOT " * 200 + "TRUE", "is nested more than 100 times"),
+        ("- " * 2000 + "1", "is nested more than 100 times"),
+        ("id = 1 " * 2000, "has more than 10000 characters"),
+        ("CAST(id AS decimal) = 1", "write decimal(12,2)"),
+        ("status = 'it''s", "is not understood"),
+    ],
+)
+def test_text_that_is_no_expression_is_refused_with_its_place(text: str, message: str) -> None:
+    """Hostile texts, too: they are data, and nothing executes them."""
+    with pytest.raises(ValueError, match=r".*") as refused:
+        parse(text)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sttus = 'a'", "uses the unknown column sttus; did you mean Status?"),
+        ("\"status\" = 'a'", "did you mean Status?"),
+        ("id / 2 > 1", "write CAST(… AS double)"),
+        ("status > 5", "uses > with string and int64: CAST one of them"),
+        ("status + 1 = 2", "which is not a number"),
+        ("id = email", "CAST one of them"),
+        ("year(id) = 1", "neither a date nor a timestamp"),
+        ("substr(email, 0, 2) = 'a'", "a place before the first character"),
+        ("total = 'x'", "which is not a value of type"),
+        ("email LIKE status", "something else than a constant"),
+        ("id AND TRUE", "takes bool"),
+    ],
+)
+def test_expression_that_does_not_fit_the_columns_is_refused(text: str, message: str) -> None:
+    with pytest.raises((Unusable, ConfigurationError)) as refused:
+        leaving(where=text)
+    assert message in str(refused.value)
+
+
+def value(text: str, **columns: Any) -> Any:
+    arrays = {name: pa.array([one]) for name, one in columns.items()}
+    made = compile_expression(parse(text), pa.schema([(name, array.type) for name, array in arrays.items()]))
+    return as_array(made.evaluate(InputRows(arrays, 1)), 1)[0].as_py()
+
+
+def test_json_paths_have_numbers_with_their_digits() -> None:
+    document = '{"a b": [{"n": 1.50, "t": "x\\"y"}, null, true], "big": 12345678901234567890.10}'
+    assert value("""j->>'$."a b"[0].n'""", j=document) == "1.50"
+    assert value("""j->>'$."a b"[0].t'""", j=document) == 'x"y'
+    assert value("""j->>'a b'""", j=document) == '[{"n": 1.50, "t": "x\\"y"}, null, true]'
+    assert value("""j->>'$."a b"[1]'""", j=document) is None
+    assert value("j->>'$.none.x[3]'", j=document) is None
+    assert str(value("(j->>'$.big')::decimal(38,2)", j=document)) == "12345678901234567890.10"
+
+
+@pytest.mark.parametrize(
+    "text", ["CAST(s AS integer)", "n + n", "10 % (n - n)", "CAST(1 AS double) / (n - n)", "s->>'$.a'"]
+)
+def test_value_that_an_expression_does_not_fit_is_an_error_and_not_null(text: str) -> None:
+    with pytest.raises(pa.ArrowException):
+        value(text, s="c4n4ry", n=2**63 - 1)
+    assert value(f"CASE WHEN s <> 'c4n4ry' THEN {text} END", s="c4n4ry", n=2**63 - 1) is None
+    assert value(f"s <> 'c4n4ry' AND ({text}) IS NULL", s="c4n4ry", n=2**63 - 1) is False
+
+
+# ── settings ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_mistake_in_a_file_is_shown_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "cdcflow.yaml"
+    file.write_text(
+        "source: {kind: postgres, url: 'postgresql://h/d'}\nlog: {path: log}\ntables:\n  public.orders:\n"
+        "    where: id = 1\n    computed:\n      day: date_trnc('day', at)\n    wher: x\n"
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        load(file)
+    assert "cdcflow.yaml:7" in str(refused.value)
+    assert "has the unknown function date_trnc: did you mean date_trunc?" in str(refused.value)
+    assert "did you mean tables.public.orders.where?" in str(refused.value) or "wher" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"computed": {"STATUS": "id"}}, "the computed column STATUS is also a column of it"),
+        ({"columns": {"total": {"rename": "Email"}}}, "two columns would be called"),
+        ({"columns": {"total": {"rename": "_op"}}}, "two columns would be called _op"),
+        ({"columns": {"totl": {"rename": "amount"}}}, "no column totl, which has a new name in tables"),
+        ({"computed": {"x": "NULL"}}, "always NULL"),
+        ({"where": "id"}, "not true or false"),
+        ({"columns": {"email": "mask"}, "computed": {"domain": "right(email, 3)"}}, "would show its values"),
+    ],
+)
+def test_rule_that_does_not_fit_its_table_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        leaving(**given)
+    assert refused.value.remedy
+    assert refused.value.runbook in ("row-rules", "column-policies")
+
+
+def test_table_without_a_key_is_refused() -> None:
+    for given in ({"where": "id = 1"}, {"computed": {"x": "id + 1"}}):
+        with pytest.raises(ConfigurationError, match="it has no key"):
+            leaving(replace(ORDERS, key=(), identity=Identity.FULL), **given)
+    keyless = leaving(replace(ORDERS, key=(), identity=Identity.FULL), columns={"total": {"rename": "amount"}})
+    assert left(keyless, {"id": 1, "_op": "d"}) == [{"id": 1, "_op": "d"}]
+
+
+def test_computed_column_of_one_with_a_policy_needs_a_policy() -> None:
+    """It would show the values that the policy hides."""
+    both = leaving(columns={"email": "mask", "domain": {"truncate": 2}}, computed={"domain": "email"})
+    [row] = (
+        left(both, {"id": 1, "email": "c4n4ry", "_op": "c"}) if both.policies.keys() == {"email", "domain"} else [{}]
+    )
+    assert row == {"id": 1, "email": "****", "domain": "c4", "_op": "c"}
+
+
+def test_names_and_texts_with_special_characters_are_data() -> None:
+    hostile = "e\"'; DROP TABLE x; --\\ ${env:HOME} *"
+    table = replace(ORDERS, columns=(*ORDERS.columns, Column(hostile, 9, ColumnType("text", pa.string()))))
+    quoted = '"' + hostile.replace('"', '""') + '"'
+    mine = leaving(
+        table, where=f"{quoted} = 'it''s; --'", columns={hostile: {"rename": 'x "y"'}}, computed={"a'b": quoted}
+    )
+    rows = [{"id": 1, hostile: "it's; --", "_op": "c"}, {"id": 2, hostile: "other", "_op": "c"}]
+    assert left(mine, *rows) == [{"id": 1, 'x "y"': "it's; --", "a'b": "it's; --", "_op": "c"}]
+
+
+def test_rules_of_the_exact_name_count_before_those_of_patterns() -> None:
+    given = {
+        "*.*": {"where": "id = 1", "computed": {"x": "id", "y": "id"}},
+        "public.orders": {"where": "id = 2", "computed": {"x": "total"}},
+    }
+    both = PolicyRules({name: TableRules.model_validate(one) for name, one in given.items()}).shape(ORDERS)
+    assert both is not None
+    assert left(both, {"id": 1, "_op": "c"}, {"id": 2, "_op": "c"}) == [{"id": 2, "y": 2, "_op": "c"}]
+
+
+# ── rows ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_no_value_of_a_row_that_does_not_fit_leaves() -> None:
+    """Only keys may: not in deletes, nor where a column is not sent."""
+    mine = leaving(where="status = 'paid'")
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "Status": "draft", "email": "c4n4ry", "_op": "c"},
+        {"id": 2, "Status": "draft", "email": "c4n4ry", "_op": "u"},
+        {"id": 3, "email": "c4n4ry", "_op": "u", "_unchanged": ["Status"]},
+        {"id": 4, "Status": "draft", "email": "c4n4ry", "_op": "d"},
+        {"id": 5, "Status": None, "email": "c4n4ry", "_op": "r"},
+    ]
+    others = ["total", "Status", "email"]
+    assert left(mine, *rows) == [
+        {"id": 2, "_op": "d", "_unchanged": others},
+        {"id": 3, "_op": "u", "_unchanged": others},
+        {"id": 4, "_op": "d", "_unchanged": others},
+    ]
+
+
+def test_row_enters_and_leaves_by_both_images() -> None:
+    """With old rows a row that the copy never had is not deleted."""
+    table = replace(ORDERS, identity=Identity.FULL)
+    mine = leaving(table, where="status = 'paid'")
+    paid, draft = {"id": 1, "Status": "paid"}, {"id": 1, "Status": "draft"}
+    assert left(mine, {**paid, "_op": "u", "_before": draft}) == [{**paid, "_op": "c"}]
+    assert left(mine, {**draft, "_op": "u", "_before": paid}) == [{**paid, "_op": "d"}]
+    assert left(mine, {**draft, "_op": "u", "_before": draft}, {**draft, "_op": "d"}) == []
+    [row] = left(mine, {**paid, "_op": "u", "_before": paid})
+    assert row["_op"] == "u"
+
+
+def test_error_at_a_value_names_the_table_and_the_setting_and_no_value() -> None:
+    mine = leaving(computed={"number": "CAST(email AS integer)"})
+    with pytest.raises(ConfigurationError, match="the computed column number cannot be applied") as refused:
+        left(mine, {"id": 1, "email": "c4n4ry", "_op": "c"})
+    assert "c4n4ry" not in f"{refused.value} {refused.value.remedy}"
+    # The remedy: write it for such values, too.
+    fitting = "CASE WHEN email NOT LIKE '%a%' AND email NOT LIKE '%4%' THEN CAST(email AS integer) END"
+    rows: list[dict[str, Any]] = [
+        *({"id": 1, "email": text, "_op": "c"} for text in ("c4n4ry", "17")),
+        {"_op": "t"},
+    ]
+    assert [row.get("number") for row in left(leaving(computed={"number": fitting}), *rows)] == [None, 17, None]
+
+
+def test_rules_that_another_process_gets_are_the_same() -> None:
+    mine = rules(where="id > 1", computed={"double": "total * 2"})
+    theirs = pickle.loads(pickle.dumps(mine)).shape(ORDERS)  # noqa: S301  our own bytes
+    assert theirs is not None
+    rows = pa.RecordBatch.from_pylist([{"id": 1}, {"id": 2}], schema=ORDERS.row_schema)
+    assert theirs.rows(rows).column("id").to_pylist() == [2]
+
+
+# ── spools ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OneEvent:
+    """A stream that has one event."""
+
+    ready = False
+
+    def __init__(self, event: StreamEvent) -> None:
+        self.event = event
+
+    def poll(self) -> list[StreamEvent]:
+        return [self.event]
+
+
+def test_spool_has_the_rows_that_leave_and_its_transaction_their_number() -> None:
+    """Rows of sub-transactions that were rolled back do not count twice; rows without a column are read again."""
+    mine = rules(where="status = 'paid'")
+    inner, notes = MemorySpool("1", {}), SpoolNotes()
+    spool = PrivateSpool(inner, mine, notes)
+    rows: list[dict[str, Any]] = [{"id": i, "Status": "paid" if i % 3 else "draft", "_op": "c"} for i in range(12)]
+    rows[5] = {"id": 5, "_op": "u", "_unchanged": ["Status"]}
+    for part in (rows[:6], rows[6:]):
+        batch = pa.RecordBatch.from_pylist(part, schema=ORDERS.change_schema)
+        spool.write([ChangeBatch(ORDERS, np.arange(6), batch)], np.array([7, 7, 7, 8, 8, 8], np.uint64))
+    partial = {ID: KeySet(pa.table({"id": pa.array([5], pa.int32())}))}
+    event = Committed(
+        SpooledTransaction(9, Position("9"), 1, 6, spool.name, frozenset([8]), frozenset([ORDERS]), partial=partial)
+    )
+    stream = PrivateStream(OneEvent(event), mine, Position("1"), notes)  # type: ignore[arg-type]
+    incomplete, committed = stream.poll()
+    assert isinstance(incomplete, RowsIncomplete)
+    assert (incomplete.table, incomplete.position, len(incomplete.keys)) == (ID, Position("1"), 1)
+    assert isinstance(committed, Committed)
+    assert committed.run.rows == 4
+    kept = [b.rows.column("id").to_pylist() for batches, _ in inner._pieces for b in batches]
+    assert kept == [[1, 2, 4, 5], [7, 8, 10, 11]]
+    assert [list(b.index) for batches, _ in inner._pieces for b in batches] == [[0, 1, 2, 3]] * 2
+    assert [list(ids) for _, ids in inner._pieces if ids is not None] == [[7, 7, 8, 8]] * 2
+
+
+# ── checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_checkpoint_has_the_rules_and_finds_every_change_of_them() -> None:
+    first = rules(where="id > 1", computed={"x": "id"}, columns={"total": {"rename": "amount"}})
+    stored = read_stored(with_stored({}, first, [ORDERS], {}))
+    assert changed_policies(stored, first, [ORDERS]) == {}
+    second = rules(where="id > 2", computed={"x": "total"}, columns={"id": {"rename": "nr"}})
+    text = changed_policies(stored, second, [ORDERS])[ID]
+    assert text == "where: id > 1 → id > 2, x: id → total, id: id → nr, total: amount → total"
+    assert changed_policies({}, first, [ORDERS])[ID].startswith("where: all rows → id > 1")
+    assert changed_policies(stored, PolicyRules({}), [ORDERS])[ID].startswith("where: id > 1 → all rows")
+
+
+def test_table_of_the_log_is_known_as_the_source_has_it() -> None:
+    """MySQL decodes an old log by it."""
+    mine = rules(where="id > 1", computed={"x": "id"}, columns={"id": {"rename": "total"}, "total": {"rename": "id"}})
+    logged = mine.table_leaving(ORDERS)
+    assert ([c.name for c in logged.columns], logged.key) == (["total", "id", "Status", "email", "x"], ("total",))
+    stored = read_stored(with_stored({}, mine, [ORDERS], {}))
+    assert raw_of(logged, stored[ID]) == ORDERS
+
+
+def test_keys_leave_with_new_names_and_are_read_by_the_old_ones() -> None:
+    mine = leaving(columns={"id": {"rename": "nr"}})
+    keys = KeySet(pa.table({"id": pa.array([1], pa.int32())}))
+    assert mine.keys(keys).keys.column_names == ["nr"]
+    found = mine.raw_keys(mine.keys(keys))
+    assert found is not None
+    assert found.keys.equals(keys.keys)
