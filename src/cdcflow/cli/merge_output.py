@@ -68,4 +68,10 @@ def _whole(table: TableMergeReport) -> str:
 
 def plain(report: MergeReport | SeveralReport) -> dict[str, Any]:
     """A report's fields as JSON-able values."""
-    return dict(json_text.loads(json_text.dumps(asdict(report), default=str)))
+    told = asdict(report)
+    for table in told["tables"]:
+        if not table["place"]:
+            del table["place"]
+    if (latest := getattr(report, "latest", None)) is not None:
+        told["latest"] = latest.to_json()
+    return dict(json_text.loads(json_text.dumps(told, default=str)))

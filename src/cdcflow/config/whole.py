@@ -31,6 +31,7 @@ from cdcflow.config.sources import PATTERN, MySQL, Postgres, SourceSettings
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.file_layout import PartitionField, SortColumn, check_order, check_partitions
+from cdcflow.model.routes import Routes
 
 _THRIFT = re.compile(r"thrift://[^\s,/]+:\d+(,thrift://[^\s,/]+:\d+)*")
 _Part = TypeVar("_Part", PartitionField, SortColumn)
@@ -91,6 +92,16 @@ class MergeTables(TableSettings):
     """The policy for all tables, and in `each` the exceptions, keyed by table name (`public.orders`)."""
 
     each: dict[str, TableSettings] = Field(default_factory=dict)
+    routes: dict[str, str] = Field(default_factory=dict)
+    """Tables under other names, and many tables in one ([routes.md](routes.md)): `{public.orders: shop.orders}`, or a
+    regular expression, `{'shard_(?P<shard>\\d+)\\.orders': shop.orders}`, whose groups become columns of the key."""
+
+    @field_validator("routes")
+    @classmethod
+    def _each_is_whole(cls, routes: dict[str, str]) -> dict[str, str]:
+        for route in Routes.of(routes).listed:
+            route.check()
+        return routes
 
 
 class Upkeep(Settings):

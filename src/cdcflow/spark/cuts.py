@@ -16,6 +16,7 @@ from cdcflow.spark.sql import StatementTable
 from cdcflow.tables.cut import (
     EXPIRED_PROPERTY,
     LATER_COLUMNS,
+    MEMBERS,
     PUBLICATION,
     REPLACED,
     Cut,
@@ -125,7 +126,7 @@ class CutsTable:
         rows = self._spark.table(self._table.sql)
         if cut is not None:
             rows = rows.where(f"cut = {int(cut)}")
-        later = [name for name in LATER_COLUMNS if name in {c.name for c in there.columns}]
+        later = [name for name in (*LATER_COLUMNS, MEMBERS) if name in {c.name for c in there.columns}]
         clock = "unix_micros(commit_clock) clock"
         found = (
             rows.selectExpr("cut", "log_id", "`offset`", "position", clock, "tables", "published", *later)
@@ -150,7 +151,8 @@ class CutsTable:
         if self._version is not None and self._version != _version(there):
             raise already_published(cut)
         known = set() if there is None else {c.name for c in there.columns}
-        later = ", ".join(f"{name} MAP<STRING, STRING>" for name in LATER_COLUMNS if name not in known)
+        wanted = [*LATER_COLUMNS, *([MEMBERS] if any(table.members for table in cut.tables.values()) else [])]
+        later = ", ".join(f"{name} MAP<STRING, STRING>" for name in wanted if name not in known)
         if there is None:
             made = create_table(self._table.sql, self._rules, f"{_COLUMNS}, {later}", {}, self._table.location)
             self._table.commit(made, metadata)
@@ -159,7 +161,10 @@ class CutsTable:
         number = 1 + (0 if there is None else there.transactions.get(PUBLICATION, 0))
         try:
             said = {**metadata, "published": cut.to_json()}
-            self._table.add_newest(_row_sql(cut), "cut", cut.cut + 1, said, PUBLICATION, number)
+            has_members = MEMBERS in {*known, *wanted}
+            self._table.add_newest(
+                _row_sql(cut, has_members=has_members), "cut", cut.cut + 1, said, PUBLICATION, number
+            )
         except Exception as error:
             if self._format.is_conflict(error):
                 raise already_published(cut) from error
@@ -174,8 +179,8 @@ def _version(there: TableSnapshot | None) -> int:
     return -1 if there is None else there.version
 
 
-def _row_sql(cut: Cut) -> str:
-    """Return the cut as a row in SQL, which Spark evaluates without a job."""
+def _row_sql(cut: Cut, *, has_members: bool = False) -> str:
+    """Return the cut as a row in SQL, which Spark evaluates without a job. `has_members`: the table has that column."""
 
     def texts(found: Mapping[str, str]) -> str:
         listed = ", ".join(f"{text_sql(name)}, {text_sql(text)}" for name, text in found.items())
@@ -202,6 +207,8 @@ def _row_sql(cut: Cut) -> str:
         "logs": texts({log_id: part.to_json() for log_id, part in cut.logs.items()}),
         "commits": texts({name: t.commit for name, t in cut.tables.items()}),
     }
+    if has_members:
+        columns[MEMBERS] = texts({name: t.members_json for name, t in cut.tables.items() if t.members})
     return f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())}"
 
 

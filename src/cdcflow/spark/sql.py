@@ -18,9 +18,9 @@ from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.acts import Act
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
-from cdcflow.tables.merge.reduce import TRANSACTIONS_READ, ColumnLayout, read_schema
+from cdcflow.tables.merge.reduce import TRANSACTIONS_READ, ColumnLayout, only_with, read_schema
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import CurrentTable, TableSnapshot
+from cdcflow.tables.port import NO_VALUES, CurrentTable, TableSnapshot
 from cdcflow.tables.segments import InputFile
 
 if TYPE_CHECKING:
@@ -152,11 +152,16 @@ class StatementTable(CurrentTable):
         version: int,
         ended: str | None = None,
         assigned: str = "",
+        only: Mapping[str, str] = NO_VALUES,
     ) -> None:
-        self.commit(statement.sweep(self.sql, before, ended, assigned), metadata, app, version)
+        self.commit(statement.sweep(self.sql, before, ended, assigned, only_with(only)), metadata, app, version)
 
-    def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
+    def rows_that_miss(
+        self, ended: str | None = None, left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
+    ) -> int:
         rows = self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL")
+        if only:
+            rows = rows.where(as_written(self._spark, only_with(only)))
         if left:
             rows = rows.where(f"size(array_except({MISSING}, array({', '.join(map(text_sql, left))}))) > 0")
         if ended is None:

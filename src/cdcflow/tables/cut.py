@@ -2,7 +2,8 @@
 
     <warehouse>/_cdcflow_cuts     a row per cut; `tables` maps a table's name to its path, version, and whether every
                                   row is present; `ids`, `states` and `commits` add to each, `tags` has the tag
-                                  of its version if the format has tags; `left_out` why one is missing
+                                  of its version if the format has tags; `left_out` why one is missing; `members` has
+                                  the captured tables whose rows a table has, if settings route them to it
 
 A merge appends the row when every table has reached the cut, so a reader that goes through it sees one consistent state
 or nothing. Maintenance keeps what the kept cuts need (`tables.job.maintenance`); an operator's own VACUUM needs a
@@ -18,18 +19,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from cdcflow.errors import HistoryLost, SinkUnavailable
+from cdcflow.model.routes import Routes
+from cdcflow.model.table import TableId
+from cdcflow.tables.paths import table_at, table_path
 
 LATER_COLUMNS = ("ids", "states", "left_out", "tags", "logs", "commits")
 """Maps from a table's name to text, which older versions of cdcflow did not write; `logs` maps a log's id to its part
 as JSON."""
 
+MEMBERS = "members"
+"""A map like these, which only warehouses have whose tables get rows under routes: `CutTable.members` as JSON."""
+
 PUBLICATION = "cdcflow/cuts"
 """The transaction of a publication, identified by its version: of two publications that follow the same one the table
 accepts only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutMember:
+    """A captured table whose rows a table of the warehouse has: its path, as if it had its own name in the warehouse,
+    and the values of the `key` columns that its rows have there. The others: as of `CutTable`, for its rows alone."""
+
+    source: str
+    complete: bool
+    generation: int = 0
+    state: str = ""
+    key: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +60,9 @@ class CutTable:
     captured ("forgotten") and shows an older state. `id` is the table's id. `tag` names the version for readers without
     cdcflow ("" if the format has no tags). `commit` identifies the commit that created the version (see
     `port.TableSnapshot`). All four are "" in a cut of an older cdcflow.
+
+    `members`: the captured tables whose rows it has under routes, keyed by name; then `complete` and `state` are about
+    all of them. Without members, the table's name is its source's. `member`: see `Cut.by_source`.
     """
 
     path: str
@@ -51,6 +73,32 @@ class CutTable:
     state: str = ""
     tag: str = ""
     commit: str = ""
+    members: Mapping[str, CutMember] = field(default_factory=dict)
+    member: CutMember | None = None
+
+    @property
+    def source(self) -> TableId:
+        """The captured table whose rows it has."""
+        return table_at(self.path if self.member is None else self.member.source)
+
+    @property
+    def key(self) -> Mapping[str, str]:
+        """The values of columns that tell its rows from those of other captured tables in the same table."""
+        return {} if self.member is None else self.member.key
+
+    @property
+    def members_json(self) -> str:
+        """The members as JSON."""
+        return json.dumps({name: asdict(one) for name, one in self.members.items()}, separators=(",", ":"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return values that survive a round trip through JSON."""
+        left = {"member"} if self.members else {"member", "members"}
+        return {name: value for name, value in asdict(self).items() if name not in left}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> CutTable:
+        return cls(**{**_known_fields(cls, found), "members": members_from(found.get("members"))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +157,62 @@ class Cut:
         found = (log_id for log_id, part in self.logs.items() if table in part.tables)
         return self.part_of(next(found, self.log_id)) or self
 
+    def by_source(self) -> Cut:
+        """Return the same with an entry for each captured table, under its own name, in place of one for each table of
+        the warehouse."""
+        if not any(table.members for table in self.tables.values()):
+            return self
+        tables: dict[str, CutTable] = {}
+        for name, table in self.tables.items():
+            if not table.members:
+                tables[name] = table
+            for source, one in table.members.items():
+                own = replace(table, complete=one.complete, generation=one.generation, state=one.state)
+                tables[source] = replace(own, members={}, member=one)
+        return replace(self, tables=tables)
+
+    def by_target(self, routes: Routes) -> Cut:
+        """Do the opposite of `by_source`. A table is excluded if the rows of one of its members are not at this cut."""
+        names = (*self.tables, *self.left_out)
+        goes = {name: str(found.table) for name in names if (found := routes.find(name)) is not None}
+        tables = {name: table for name, table in self.tables.items() if name not in goes}
+        routed: dict[str, dict[str, CutTable]] = {}
+        for name, table in self.tables.items():
+            if name in goes:
+                routed.setdefault(goes[name], {})[name] = table
+        others = {target for name, target in goes.items() if name != target}
+        left_out = {name: why for name, why in self.left_out.items() if name not in others}
+        for name, why in sorted(self.left_out.items()):
+            if (target := goes.get(name, name)) != name:
+                left_out[target] = f"it has the rows of {name}, which is not in the cut: {why}"
+                routed.pop(target, None)
+        for name, parts in routed.items():
+            newest = max(parts.values(), key=lambda part: part.version)
+            waiting = [part.state for part in parts.values() if part.state != "done"]
+            tables[name] = replace(
+                newest,
+                complete=all(part.complete for part in parts.values()),
+                generation=0,
+                state=waiting[0] if waiting else newest.state,
+                members={
+                    source: CutMember(
+                        "/".join(table_path(part.source)), part.complete, part.generation, part.state, part.key
+                    )
+                    for source, part in sorted(parts.items())
+                },
+                member=None,
+            )
+        return replace(self, tables=tables, left_out=left_out)
+
     def to_json(self) -> dict[str, Any]:
         """Return values that survive a round trip through JSON."""
         logs = {log_id: {**asdict(part), "tables": list(part.tables)} for log_id, part in self.logs.items()}
-        return {**asdict(self), "logs": logs}
+        tables = {name: table.to_json() for name, table in self.tables.items()}
+        return {**asdict(replace(self, tables={})), "tables": tables, "logs": logs}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Cut:
-        tables = {name: CutTable(**_known_fields(CutTable, table)) for name, table in found["tables"].items()}
+        tables = {name: CutTable.from_json(table) for name, table in found["tables"].items()}
         logs = {log_id: LogPart.from_json(part) for log_id, part in (found.get("logs") or {}).items()}
         return cls(**{**_known_fields(cls, found), "tables": tables, "logs": logs})
 
@@ -126,8 +222,13 @@ class Cut:
         `commit_clock`."""
         ids, states, left_out, tags, logs, commits = (row.get(name) or {} for name in LATER_COLUMNS)
         later = {"id": ids, "state": states, "tag": tags, "commit": commits}
+        members = row.get(MEMBERS) or {}
         tables = {
-            name: CutTable(**entry, **{word: texts.get(name, "") for word, texts in later.items()})
+            name: CutTable(
+                **entry,
+                **{word: texts.get(name, "") for word, texts in later.items()},
+                members=members_from(members.get(name)),
+            )
             for name, entry in row["tables"].items()
         }
         return cls(row["cut"], row["log_id"], row["offset"], row["position"], clock, tables, left_out, _parts(logs))
@@ -148,6 +249,12 @@ class ListedCut:
 
 EXPIRED_PROPERTY = "cdcflow.expired"
 """A property of the table of cuts: the latest cut that maintenance has expired."""
+
+
+def members_from(found: str | Mapping[str, Any] | None) -> dict[str, CutMember]:
+    """Return members from JSON (see `CutTable.members`)."""
+    listed: Mapping[str, Any] = json.loads(found) if isinstance(found, str) else found or {}
+    return {name: CutMember(**_known_fields(CutMember, one)) for name, one in listed.items()}
 
 
 def own_part(cut: Cut | None, log_id: str) -> Cut | None:
@@ -178,7 +285,9 @@ def _parts(logs: Mapping[str, str]) -> dict[str, LogPart]:
     return {log_id: LogPart.from_json(part) for log_id, part in logs.items()}
 
 
-def _known_fields(of: type[Cut] | type[CutTable] | type[LogPart], found: Mapping[str, Any]) -> dict[str, Any]:
+def _known_fields(
+    of: type[Cut] | type[CutTable] | type[CutMember] | type[LogPart], found: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the fields that this version knows, without those that a newer cdcflow has added."""
     return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
 

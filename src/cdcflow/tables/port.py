@@ -36,6 +36,10 @@ ROW_GROUP_BYTES = 16 << 20
 the default (128 MB) a compacted table of millions of rows is a single row group, which one core reads."""
 
 
+NO_VALUES: Mapping[str, str] = {}
+"""No condition on the values of columns."""
+
+
 class HandOver(Exception):
     """This engine cannot do it correctly, or should not; the message says why. It has done nothing that would keep
     another engine from continuing."""
@@ -257,12 +261,17 @@ class CurrentTable(ABC):
         version: int,
         ended: str | None = None,
         assigned: str = "",
+        only: Mapping[str, str] = NO_VALUES,
     ) -> None:
-        """Remove the rows older than an offset. If the mode marks rows as deleted in a column, end them instead."""
+        """Remove the rows older than an offset. If the mode marks rows as deleted in a column, end them instead.
+        `only`: those with these values in these columns."""
 
     @abstractmethod
-    def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
-        """Return how many rows lack columns other than `left`, not counting rows marked as deleted."""
+    def rows_that_miss(
+        self, ended: str | None = None, left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
+    ) -> int:
+        """Return how many rows lack columns other than `left`, not counting rows marked as deleted. `only`: as of
+        `sweep`."""
 
     @abstractmethod
     def compact(self, order: Sequence[SortColumn] = ()) -> Compacted:

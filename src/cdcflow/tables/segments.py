@@ -21,7 +21,6 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId, table_from_json, table_from_text, word
 from cdcflow.tables.cut import Cut
 from cdcflow.tables.merge.refusals import rebuilt
-from cdcflow.tables.paths import table_at
 
 FETCHED_AT_ONCE = 8
 
@@ -141,12 +140,12 @@ class Range:
         return self.segments[-1].last_checkpoint()
 
     def tables(self, before: Cut | None = None) -> dict[str, TableId]:
-        """Return every table with rows in the log, and those in `before`, the latest published cut: it shows, or lists
-        in `left_out`, all tables that had rows up to it."""
+        """Return every table with rows in the log, and those in `before`, the latest published cut by source: it shows,
+        or lists in `left_out`, all tables that had rows up to it."""
         found: dict[str, TableId] = {}
         segments = self.segments
         if before is not None and before.left_out.keys() <= before.tables.keys():
-            found = {name: table_at(table.path) for name, table in before.tables.items()}
+            found = {name: table.source for name, table in before.tables.items()}
             segments = self.segments.behind(before.offset)
         elif self.older:
             raise OlderNeeded

@@ -82,6 +82,13 @@ def _wait_until_sealed(layout: Layout, table: TableId, wait_s: float) -> None:
 
 def _check_mode(config: Config, name: str) -> None:
     mode = policies(config).of(name).mode
+    if (there := policies(config).routes.find(name)) is not None:
+        raise ConfigurationError(
+            f"attaching {name}: its rows go to {there.table} (merge.tables.routes), and only a table under its own name"
+            " can have a base",
+            remedy=f"run `cdcflow backfill {word(name)}` to read all of it",
+            runbook="attach",
+        )
     if mode not in (None, "current"):
         raise ConfigurationError(
             f"attaching {name}: it has mode {mode}, and only a table of mode current can have a base",

@@ -18,7 +18,7 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_id, newest_checkpoint
-from cdcflow.wiring.warehouses import is_merged_here, warehouse
+from cdcflow.wiring.warehouses import is_merged_here, policies, warehouse
 
 
 def plan_capture(config: Config, in_use: Mapping[str, str] | None = None, rates: Rates | None = None) -> Plan:
@@ -100,7 +100,8 @@ def merged_tables(config: Config, tables: Iterable[TableId]) -> frozenset[TableI
         return None
     try:
         folder = open_folder(place)
-        return frozenset(t for t in tables if folder.folder(*table_path(t)).exists())
+        routes = policies(config).routes
+        return frozenset(t for t in tables if folder.folder(*table_path(routes.destination(t).table)).exists())
     except (ConfigurationError, SinkUnavailable):
         return None
 

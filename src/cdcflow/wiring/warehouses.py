@@ -12,6 +12,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.tier import Tier
 from cdcflow.model.file_layout import PartitionField, SortColumn
+from cdcflow.model.routes import Routes
 from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, log_reader, topics
 
 if TYPE_CHECKING:
@@ -113,9 +114,10 @@ def policies(config: Config) -> Policies:
     from cdcflow.tables.merge.policy import Policies
 
     given = config.merge.tables
-    of_all = given.model_dump(exclude={"each"}, exclude_none=True)
+    of_all = given.model_dump(exclude={"each", "routes"}, exclude_none=True)
     each = {name: {**of_all, **one.model_dump(exclude_none=True)} for name, one in given.each.items()}
-    return Policies(_policy(of_all), {name: _policy(one) for name, one in each.items()})
+    listed = {name: _policy(one) for name, one in each.items()}
+    return Policies(_policy(of_all), listed, Routes.of(given.routes))
 
 
 def _policy(settings: Mapping[str, Any]) -> TablePolicy:

@@ -6,7 +6,7 @@ cut 52 ── version 7          new in it: offsets 4990 to 5006
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from cdcflow.log.read.log_reader import LogReader
 from cdcflow.model.change import DELETE, TRUNCATE
 from cdcflow.model.keytexts import are_equal, scalar_of
 from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, TableId
-from cdcflow.tables.cut import Cut
+from cdcflow.tables.cut import Cut, CutTable
 from cdcflow.tables.paths import table_at
 from cdcflow.tables.port import Cuts
 
@@ -101,9 +101,9 @@ def explain(
     """
     shown, before = _showing_cuts(cuts, name, version)
     newest, entry = shown[-1], shown[-1].tables[name]
-    table = table_at(entry.path)
+    tables = {one.source for one in replace(newest, tables={name: entry}).by_source().tables.values()}
     first = 1 if before is None else before.offset + 1
-    headers, changes = _news(log, table, first, newest.offset)
+    headers, changes = _news(log, tables, first, newest.offset)
     found = Explained(
         table=name,
         version=entry.version,
@@ -122,7 +122,26 @@ def explain(
     )
     if key is None:
         return found
+    table, key = _member(entry, key)
     return _with_row(found, log, table, key)
+
+
+def _member(entry: CutTable, key: Sequence[str]) -> tuple[TableId, Sequence[str]]:
+    """Return the captured table that has a row of a table in a cut, and the row's key there: the last columns of the
+    key may tell the captured tables."""
+    for member in entry.members.values():
+        own, told = key[: len(key) - len(member.key)], key[len(key) - len(member.key) :]
+        if tuple(told) == tuple(member.key.values()):
+            return table_at(member.source), own
+    if not entry.members:
+        return entry.source, key
+    columns = ", ".join(next(iter(entry.members.values())).key)
+    raise ConfigurationError(
+        f"explaining a row of {entry.source}: no table that is merged into it has these values of {columns}",
+        remedy=f"name the row's own key, and then {columns}: "
+        + "; ".join(f"{source} has {', '.join(member.key.values())}" for source, member in entry.members.items()),
+        runbook="settings",
+    )
 
 
 def _showing_cuts(cuts: Cuts, name: str, version: int | None) -> tuple[list[Cut], Cut | None]:
@@ -150,11 +169,11 @@ def _showing_cuts(cuts: Cuts, name: str, version: int | None) -> tuple[list[Cut]
     return shown[::-1], None
 
 
-def _news(log: LogReader, table: TableId, first: int, last: int) -> tuple[pa.Table | None, int]:
-    """Return the headers of the transactions that changed this table in a range of offsets, and the number of
+def _news(log: LogReader, tables: Collection[TableId], first: int, last: int) -> tuple[pa.Table | None, int]:
+    """Return the headers of the transactions that changed these tables in a range of offsets, and the number of
     changes."""
     try:
-        offsets = [rows.column(OFFSET).to_numpy() for _, _, rows in log.read_rows(first, last, {table})]
+        offsets = [rows.column(OFFSET).to_numpy() for _, _, rows in log.read_rows(first, last, set(tables))]
         headers = list(log.read_transactions(first, last))
     except HistoryLost:
         return None, 0

@@ -44,7 +44,7 @@ def _current(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> Iterator[Folding]:
     (evolution,) = evolutions
-    layout = ColumnLayout.of(evolution, shapes_over_time(range_.files))
+    layout = ColumnLayout.of(evolution, shapes_over_time(range_.files)).with_constants(range_.member)
     living = range_.of(evolution)
     after = changes.last_truncate(session, living)
     if evolution.fresh:

@@ -34,13 +34,15 @@ from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, 
 from cdcflow.log.files import notes
 from cdcflow.log.files.layout import Layout as LogLayout
 from cdcflow.model.position import Checkpoint, position_text
+from cdcflow.model.routes import Destination
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import TableId, word
-from cdcflow.tables.cut import Cut, CutTable
+from cdcflow.tables.cut import Cut, CutMember, CutTable
 from cdcflow.tables.formats import tag_of
-from cdcflow.tables.job import views
+from cdcflow.tables.job import clashes, views
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import contradiction, is_of_one_table, of_all_tables, rows_missing, table_failed
+from cdcflow.tables.job.member_tables import MemberTable
 from cdcflow.tables.job.positions import Positions, overtaken
 from cdcflow.tables.job.ranges import TableRange
 from cdcflow.tables.job.reports import (
@@ -150,7 +152,7 @@ def _merge(request: MergeRequest, tables: Collection[str] | None, *, recent: boo
     whole = sealed_range(log, 0 if before is None else before.offset, recent=recent)
     if whole.newest is None:
         return MergeReport(0, 0, False, time.monotonic() - began, ())
-    for name in sorted(each.keys() - whole.tables(before).keys() if (each := request.policies.each) else ()):
+    for name in _unknown_names(request.policies, whole, before):
         _log.warning("settings name a table of which the log has no row", table=name)
     reports: dict[str, TableMergeReport] = {}
     published = False
@@ -205,13 +207,22 @@ def _tell_step(watch: Watch, step: int, progress: MergeProgress) -> None:
     watch(replace(progress, step=step))
 
 
+def _unknown_names(policies: Policies, whole: Range, before: Cut | None) -> list[str]:
+    """Return the names of tables in the settings that are those of no table of the log or of the warehouse."""
+    if not policies.each:
+        return []
+    known = set(whole.tables(None if before is None else before.by_source()))
+    targets = {str(found.table) for name in known if (found := policies.routes.find(name)) is not None}
+    return sorted(policies.each.keys() - known - targets)
+
+
 def _tables_with_rows(
     tables: Collection[str] | None, step: Range, whole: Range, before: Cut | None
 ) -> Collection[str] | None:
     """Return the requested tables that already have rows in this step."""
     if tables is None or step.segments == whole.segments:
         return tables
-    known = step.tables(before)
+    known = step.tables(None if before is None else before.by_source())
     return [name for name in tables if name in known]
 
 
@@ -228,6 +239,10 @@ class MergeRun:
         self._cut = self._checkpoint.cut
         self._ahead: set[TableId] = set()
         rules = request.engines.first.rules
+        self._routes = request.policies.routes
+        self._before = published
+        self._by_source = None if published is None else published.by_source()
+        published = self._published = None if self._by_source is None else self._in_their_places(self._by_source)
         self._positions = Positions(log, whole, request.newest, published, request.warehouse, rules, request.policies)
         self._ids: dict[TableId, str] = {}
         self._commits: dict[TableId, str] = {}
@@ -238,27 +253,62 @@ class MergeRun:
         self._removed: set[str] = set()
         self._known: Mapping[str, TableId] = {}
         self._chosen: Mapping[TableId, int] = {}
-        self._published = published
+        self._clashes: Mapping[TableId, CannotFollow] = {}
         unity = request.warehouse.unity
         self._names = None if unity is None else UnityNames(unity, request.warehouse)
 
+    def _in_their_places(self, cut: Cut) -> Cut:
+        """Return a cut by source without the tables that have other routes now: they are created again."""
+        if not self._routes and cut is self._before:
+            return cut
+        tables = {}
+        for name, table in cut.tables.items():
+            there = self._routes.destination(table.source)
+            if (table.path, dict(table.key)) == ("/".join(table_path(there.table)), dict(there.key)):
+                tables[name] = table
+        return replace(cut, tables=tables)
+
+    def _destination(self, table: TableId) -> Destination:
+        return self._routes.destination(table)
+
+    def _open(self, engine: Engine, table: TableId) -> CurrentTable:
+        """Return the table of the warehouse that gets the rows of a table, as if it had no others."""
+        if not self._routes:
+            return engine.table(table_path(table))
+        there = self._destination(table)
+        whole = engine.table(table_path(there.table))
+        return MemberTable(whole, table, there, self._routes, engine.rules) if there.key else whole
+
     def tables(self, wanted: Collection[str] | None) -> tuple[TableMergeReport, ...]:
         empty = {str(table): table for table in self._positions.without_rows}
-        known = self._known = {**empty, **self._log.tables(self._published)}
+        known = self._known = {**empty, **self._log.tables(self._by_source)}
+        targets: Mapping[str, list[str]] = {}
+        if self._routes:
+            self._clashes = clashes.find(known.values(), self._routes)
+            targets = clashes.by_target(known.values(), self._routes)
+            wanted = None if wanted is None else [one for name in wanted for one in targets.get(name, [name])]
         unknown = sorted(set(wanted or ()) - set(known))
         if unknown:
             raise ConfigurationError(
                 f"merging {self._log.layout.name}: it has no rows of table {', '.join(unknown)}",
-                remedy=f"{did_you_mean(unknown[0], known)}name one of: {', '.join(sorted(known))}",
+                remedy=f"{did_you_mean(unknown[0], {*known, *targets})}name one of: {', '.join(sorted(known))}",
                 runbook="table-not-found",
             )
         chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]
         self._chosen = {table: number for number, table in enumerate(chosen, 1)}
+        turns: dict[TableId, list[TableId]] = {}
+        for table in chosen:  # of those that share one, one at a time
+            turns.setdefault(self._destination(table).table, []).append(table)
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
-            reports = tuple(report for report in pool.map(self._table, chosen) if report is not None)
+            found = [report for turn in pool.map(self._turn, turns.values()) for report in turn]
+        reports = tuple(sorted(found, key=lambda report: report.name) if self._routes else found)
         if self._refused and all(r.left_out is not None for r in reports):
             raise self._refused[0]
         return reports
+
+    def _turn(self, tables: list[TableId]) -> list[TableMergeReport]:
+        """Merge tables that have one place, one after the other."""
+        return [report for table in tables if (report := self._table(table)) is not None]
 
     def _table(self, table: TableId) -> TableMergeReport | None:
         engine = self._engines.first
@@ -299,12 +349,15 @@ class MergeRun:
         if failure is None:
             raise error
         log = "" if self._log.layout.store is not None else str(self._log.layout.root.resolve())
-        found = table_failed(table, engine.name, failure, self._warehouse.location_of(table_path(table)), log)
+        folder = self._warehouse.location_of(table_path(self._destination(table).table))
+        found = table_failed(table, engine.name, failure, folder, log)
         found.__cause__ = error  # for the full traceback
         return found
 
     def _merge_table(self, table: TableId, engine: Engine) -> TableMergeReport | None:
-        with closing(engine.table(table_path(table))) as there:
+        if (clash := self._clashes.get(table)) is not None:
+            raise clash
+        with closing(self._open(engine, table)) as there:
             return self._merged_into(there, table, engine)
 
     def _merged_into(self, there: CurrentTable, table: TableId, engine: Engine) -> TableMergeReport | None:
@@ -331,7 +384,8 @@ class MergeRun:
             raise HandOver(reason)
         edits = self._edits(there, table, before)
         is_new = self._positions.is_new(table, before)
-        range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=is_new)
+        key = self._destination(table).key
+        range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=is_new, member=key)
         work = TableMerge(self._log, self._positions, engine, there, range_, since, self._request.origin)
         if files:
             self._request.watch(MergeProgress(str(table), self._chosen[table], len(self._chosen)))
@@ -366,6 +420,7 @@ class MergeRun:
             edits=tuple(edits),
             state=state,
             engine=engine.name if files else "",
+            place=str(self._destination(table).table) if self._routes.find(str(table)) is not None else "",
         )
         if report.changes:
             seconds = round(report.seconds, 2)
@@ -374,10 +429,20 @@ class MergeRun:
 
     def _keep_name(self, table: TableId, there: TableSnapshot | None) -> None:
         """Register the table in Unity Catalog if that has the names; before it exists (None), check its name."""
-        if self._names is not None and there is None:
-            self._names.check(table)
-        elif self._names is not None and there is not None:
-            self._names.keep(table, there.columns)
+        if self._names is None:
+            return
+        named = self._destination(table)
+        if named.key:
+            raise CannotFollow(
+                f"table {table} cannot be merged into {named.table}: tables that several share are not registered in"
+                " Unity Catalog",
+                remedy="route it under a name that no other table has (merge.tables.routes), or merge into a warehouse"
+                " without that catalog",
+            )
+        if there is None:
+            self._names.check(named.table)
+        else:
+            self._names.keep(named.table, there.columns)
 
     def _made_empty(self, there: CurrentTable, table: TableId, engine: Engine, mode: ModeRules) -> TableSnapshot | None:
         """Create a table that has no row in the log. HistoryLost: it had some."""
@@ -429,19 +494,13 @@ class MergeRun:
                 shown = replace(tables[name], state=shown.state)
             tables[name] = shown
         for name in (tables.keys() - merged.keys()) & self._positions.backfilled_tables:
-            now = self._positions.backfill(table_at(tables[name].path))
+            now = self._positions.backfill(tables[name].source)
             complete, state = now.stays_whole(complete=tables[name].complete, state=tables[name].state)
             tables[name] = replace(tables[name], complete=complete, state=state)
         for name in self._removed:
             tables.pop(name, None)
             left_out.pop(name, None)
-        if before is not None and (before.cut, dict(before.tables), dict(before.left_out)) == (
-            self._cut,
-            tables,
-            left_out,
-        ):
-            return None
-        return Cut(
+        new = Cut(
             cut=self._cut,
             log_id=self._log.log_id,
             offset=self._checkpoint.next_offset - 1,
@@ -450,6 +509,16 @@ class MergeRun:
             tables=tables,
             left_out=left_out,
         )
+        if self._routes or before is not self._before:
+            new = new.by_target(self._routes)
+        before = self._before
+        if before is not None and (before.cut, dict(before.tables), dict(before.left_out)) == (
+            new.cut,
+            new.tables,
+            new.left_out,
+        ):
+            return None
+        return new
 
     def _shows_already(self, table: TableId, now: TableSnapshot, there: CurrentTable) -> bool:
         """Return whether this same cut was already published with the table, and the version that it shows still
@@ -463,7 +532,7 @@ class MergeRun:
     def pin(self, cut: Cut) -> Cut:
         """Make the formats keep what the cut shows, durably; versions that an older cut shows are already kept. Return
         the cut without the tables for which that failed."""
-        before = self._published.tables if self._published is not None else {}
+        before = self._before.tables if self._before is not None else {}
         failed = {}
         for name, table in cut.tables.items():
             known = before.get(name)
@@ -480,7 +549,8 @@ class MergeRun:
     def _pin(self, known: CutTable | None, table: CutTable, cut: int, name: str) -> None:
         shown = None if known is None or known.id != table.id else known.version
         try:
-            self._ask(table_at(table.path), functools.partial(_pin, version=table.version, cut=cut, shown=shown))
+            pin = functools.partial(_pin, version=table.version, cut=cut, shown=shown)
+            self._ask(table_at(table.path), pin, lambda engine, _: engine.table(table.path.split("/")))
         except Exception as error:
             if not self._engines.first.is_conflict(error):
                 raise
@@ -498,11 +568,16 @@ class MergeRun:
             why = self._late[str(table)] = self._refusal(table, self._engines.first, error).with_section
             return why, None
 
-    def _ask(self, table: TableId, ask: Callable[[CurrentTable], _Answer]) -> _Answer:
+    def _ask(
+        self,
+        table: TableId,
+        ask: Callable[[CurrentTable], _Answer],
+        opened: Callable[[Engine, TableId], CurrentTable] | None = None,
+    ) -> _Answer:
         """Call `ask` with the table in the first engine, or in the other one if the first cannot do it."""
         engine = self._engines.first
         for _ in range(2):
-            with closing(engine.table(table_path(table))) as there:
+            with closing((opened or self._open)(engine, table)) as there:
                 try:
                     return ask(there)
                 except HandOver as reason:
@@ -517,7 +592,7 @@ class MergeRun:
                 raise rows_missing(table, self._cut, count)
             complete = False
         return CutTable(
-            path="/".join(table_path(table)),
+            path="/".join(table_path(self._destination(table).table)),
             version=report.version,
             complete=complete,
             generation=max(known.finished_generation, self._positions.swept_generation(table)),
@@ -525,7 +600,14 @@ class MergeRun:
             state=report.state,
             tag=self._tag(table, report.version),
             commit=self._commits[table],
+            member=self._member(table),
         )
+
+    def _member(self, table: TableId) -> CutMember | None:
+        """Return what a cut records in addition of a table that is not under its own name."""
+        if self._routes.find(str(table)) is None:
+            return None
+        return CutMember("/".join(table_path(table)), complete=False, key=self._destination(table).key)
 
     def _tag(self, table: TableId, version: int) -> str:
         """Return the tag of a version: that of the first cut that shows it (see `pin`)."""

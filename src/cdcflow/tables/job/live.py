@@ -1,4 +1,5 @@
-"""Every table as of the latest sealed cut of a log, without a merge: the latest published cut plus later changes.
+"""Every table as of the latest sealed cut of a log, without a merge: the latest published cut plus later changes. All
+have the names that they have at the source, also under routes (`cdcflow.model.routes`).
 
     cuts      41 published
     log       ──cut 41──segment──cut 52──segment──cut 60──▶     latest sealed cut: 60
@@ -35,6 +36,7 @@ from cdcflow.tables.cut import REPLACED, Cut, CutTable, is_replaced, own_part
 from cdcflow.tables.job import histories
 from cdcflow.tables.job.failures import table_failed
 from cdcflow.tables.job.foldings import folding
+from cdcflow.tables.job.member_tables import PastMember
 from cdcflow.tables.job.positions import Positions
 from cdcflow.tables.job.ranges import TableRange, group_shapes
 from cdcflow.tables.job.spans import shapes_over_time
@@ -47,7 +49,7 @@ from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.reduce import ColumnLayout as ReduceLayout
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.paths import Warehouse, table_at, table_path
+from cdcflow.tables.paths import Warehouse, table_path
 from cdcflow.tables.port import Failure, HandOver, SqlSession, TableSnapshot
 from cdcflow.tables.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed_range
 
@@ -210,6 +212,7 @@ def _read(
 ) -> Live[Rows]:
     # The cut first: everything in it is already in the log at that time.
     published = own_part(reader.cuts().newest(), layout.log_file().log_id)
+    published = None if published is None else published.by_source()
     behind = 0 if published is None else published.offset
     try:
         log = sealed_range(layout, behind, recent=True)
@@ -270,7 +273,7 @@ class _View(Generic[Rows]):
         )
         left_out = {} if self._published is None else dict(self._published.left_out)
         known = {str(table): table for table in self._positions.without_rows}
-        known |= {name: table_at(entry.path) for name, entry in self._entries.items()}
+        known |= {name: entry.source for name, entry in self._entries.items()}
         known |= self._log.tables_behind(0 if self._published is None else self._published.offset)
         self._check_names(wanted, known.keys() | left_out.keys())
         for name in sorted(known.keys() | left_out.keys()):
@@ -314,8 +317,10 @@ class _View(Generic[Rows]):
         if why is not None or table is None:
             found.left_out[name] = why or ""
             return
-        path = self._entries[name].path.split("/") if name in self._entries else table_path(table)
-        with closing(self._reader.table(path)) as there:
+        entry = self._entries.get(name)
+        path = table_path(table) if entry is None else entry.path.split("/")
+        whole = self._reader.table(path)
+        with closing(PastMember(whole, table, entry.key) if entry is not None and entry.key else whole) as there:
             try:
                 part = self._part(there, table)
                 if not part.complete:

@@ -152,7 +152,7 @@ class UpkeepWhenDue:
         because of it. If it works during merges, return at once: what the latest run did, if it has ended."""
         policy, now = self._policy, self._clock()
         self._begin_later_work()
-        self._merges.update(table.name for table in tables if table.changes)
+        self._merges.update({table.place or table.name for table in tables if table.changes})
         counted = policy.compact and policy.after_merges > 0
         report = self._ended_run()
         worn = {name for name, count in self._merges.items() if counted and count >= policy.after_merges}

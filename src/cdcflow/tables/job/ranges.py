@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.file_layout import SortColumn
@@ -16,7 +16,7 @@ from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules, mode_of_properties
 from cdcflow.tables.merge.policy import UNSAID, TablePolicy
 from cdcflow.tables.merge.refusals import CannotFollow, rebuilt
-from cdcflow.tables.merge.shape_policy import check_allowed
+from cdcflow.tables.merge.shape_policy import check_allowed, check_member
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.port import TableSnapshot
 from cdcflow.tables.segments import InputFile, shapes_of
@@ -30,7 +30,8 @@ class TableRange:
     are removed. `mode`: the table's mode. `is_new`: the table has no readers yet, so any change of its source's shape
     may be applied. Only for a history: `since`, where the latest backfill began (0 if that no longer matters), the
     `gap` (see `tables.merge.history.RangeFacts`), and the files with the `transactions` of the range and of `since` and
-    `sweep`.
+    `sweep`. `member`: if rows of several captured tables are in the table, the values of the columns that tell those
+    of this one.
     """
 
     table: TableId
@@ -44,6 +45,7 @@ class TableRange:
     since: int = 0
     gap: tuple[int, int] | None = None
     transactions: Sequence[InputFile] = ()
+    member: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_first(self) -> bool:
@@ -76,6 +78,8 @@ class TableRange:
         )
         if not self.is_new:
             check_allowed(found, self.policy)
+        if self.member:
+            check_member(found, self.table)
         return found
 
     def existing_target(self) -> Target:

@@ -35,7 +35,8 @@ class TableMergeReport:
     """One table of a merge. `changes` counts rows read from the log; 0 with an unchanged `version` means that nothing
     was new. `edits`: what other writers did to the table's rows since the last published cut. `complete`: every row is
     present. `state`: the state of its backfill in the log. `left_out`: why the table is not in the cut; `None` if it
-    is. `engine`: the engine that merged it ("" if there was nothing to merge)."""
+    is. `engine`: the engine that merged it ("" if there was nothing to merge). `place`: the name of the table of the
+    warehouse that has its rows ("": its own)."""
 
     name: str
     changes: int
@@ -46,6 +47,7 @@ class TableMergeReport:
     state: str = ""
     left_out: str | None = None
     engine: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

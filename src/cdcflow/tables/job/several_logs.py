@@ -25,6 +25,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.moments import time_text
 from cdcflow.model.position import Checkpoint
+from cdcflow.model.routes import Routes
 from cdcflow.tables.cut import Cut, CutTable, LogPart
 from cdcflow.tables.formats import tag_of
 from cdcflow.tables.job.common_clock import sealed_clock
@@ -137,6 +138,7 @@ class _Work:
         self._before = before
         self._parts: dict[str, Cut] = {}
         self._runs: dict[str, MergeRun] = {}
+        self._routes: Mapping[str, Routes] = {}
 
     def check_logs(self, logs: Sequence[Merged]) -> None:
         """Check that all logs of the latest cut are in `logs`.
@@ -168,6 +170,7 @@ class _Work:
     def merge(self, logs: Sequence[Merged], clock: int) -> list[TableMergeReport]:
         """Merge what these logs have up to a commit clock."""
         found = {log.name: known for log in logs if (known := self._range(log, clock)) is not None}
+        self._routes = {log.name: log.policies.routes for log in logs}
         self._check_names({name: range_ for name, (range_, _) in found.items()})
         reports: list[TableMergeReport] = []
         for log in logs:
@@ -194,7 +197,10 @@ class _Work:
     def _check_names(self, ranges: Mapping[str, Range]) -> None:
         owner: dict[str, str] = {name: log for log, part in self._parts.items() for name in _names(part)}
         for log, found in ranges.items():
-            for name in sorted({*found.tables(self._parts.get(log)), *map(str, without_rows(backfills(found)))}):
+            before = self._parts.get(log)
+            tables = {*found.tables(None if before is None else before.by_source()).values()}
+            tables |= without_rows(backfills(found)).keys()
+            for name in sorted({str(self._routes[log].destination(table).table) for table in tables}):
                 if owner.setdefault(name, log) != log:
                     raise ConfigurationError(
                         f"merging {', '.join(ranges)} into {self._warehouse}: logs {owner[name]} and {log} both have a"

@@ -20,6 +20,7 @@ from cdcflow.model.table import Table
 from cdcflow.tables.cut import (
     EXPIRED_PROPERTY,
     LATER_COLUMNS,
+    MEMBERS,
     PUBLICATION,
     Cut,
     ListedCut,
@@ -193,6 +194,7 @@ def _tables(format_: str, warehouse: Warehouse, bytes_max: int | None) -> LocalT
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 _LATER = pa.schema([(name, _TEXTS) for name in LATER_COLUMNS])
+_MEMBERS = pa.field(MEMBERS, _TEXTS)
 _ENTRY = pa.struct(
     [("path", pa.string()), ("version", pa.int64()), ("complete", pa.bool_()), ("generation", pa.int64())]
 )
@@ -312,10 +314,14 @@ class LocalCuts:
 
     def _publish(self, cut: Cut, there: TableSnapshot | None) -> None:
         said = {"log": cut.log_id, "cut": cut.cut}
+        has_members = any(table.members for table in cut.tables.values())
         if there is None:
-            self._table.create(_COLUMNS, {}, said)
-        elif lacking := [field for field in _LATER if field.name not in {c.name for c in there.columns}]:
-            self._table.add(pa.schema(lacking), said)
+            self._table.create(_COLUMNS.append(_MEMBERS) if has_members else _COLUMNS, {}, said)
+        else:
+            known = {c.name for c in there.columns}
+            wanted = [*_LATER, *([_MEMBERS] if has_members else [])]
+            if lacking := [field for field in wanted if field.name not in known]:
+                self._table.add(pa.schema(lacking), said)
         number = 1 + (0 if there is None else there.transactions.get(PUBLICATION, 0))
         published = {**said, "published": cut.to_json()}
         self._table.append(self._row(cut), published, PUBLICATION, number, KEPT)
@@ -339,6 +345,7 @@ class LocalCuts:
             "tags": [(name, t.tag) for name, t in cut.tables.items()],
             "logs": [(log_id, part.to_json()) for log_id, part in cut.logs.items()],
             "commits": [(name, t.commit) for name, t in cut.tables.items()],
+            MEMBERS: [(name, t.members_json) for name, t in cut.tables.items() if t.members],
         }
         return pa.Table.from_pylist([row], schema=self._table.schema)
 

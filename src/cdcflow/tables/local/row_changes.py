@@ -39,7 +39,7 @@ from cdcflow.tables.merge import reduce, statement
 from cdcflow.tables.merge.acts import Act
 from cdcflow.tables.merge.reduce import ColumnLayout
 from cdcflow.tables.merge.statement import Replaced
-from cdcflow.tables.port import HandOver
+from cdcflow.tables.port import NO_VALUES, HandOver
 
 SCANNED_TIMES = 4
 """How many times the memory limit may be scanned: 200 MB of keys, ten million UUIDs as text, take two CPU seconds and
@@ -139,12 +139,13 @@ class RowChanges(Generic[File]):
         version: int,
         ended: str | None = None,
         assigned: str = "",
+        only: Mapping[str, str] = NO_VALUES,
     ) -> None:
         """See `CurrentTable.sweep`."""
         if self._table.has(app, version):
             return
         self._standing = self._stand()
-        self._table.session.rows(statement.sweep(self._standing.name, before, ended, assigned))
+        self._table.session.rows(statement.sweep(self._standing.name, before, ended, assigned, reduce.only_with(only)))
         if assigned:
             self._commit(metadata, app, version, before, [])  # a row that ended has that offset
             return

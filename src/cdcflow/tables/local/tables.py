@@ -26,7 +26,7 @@ from cdcflow.tables.merge.file_layouts import LAYOUT_PROPERTY
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.reduce import ColumnLayout
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import Compacted, CurrentTable, HandOver, Later, TableSnapshot
+from cdcflow.tables.port import NO_VALUES, Compacted, CurrentTable, HandOver, Later, TableSnapshot
 
 TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -194,11 +194,15 @@ class FileTable(TableFiles[File], CurrentTable):
         sizes = [self.size_of(file) for file in files]
         return file_rewrites.files_to_join(sizes, [self.partition_of(file) for file in files])
 
-    def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
+    def rows_that_miss(
+        self, ended: str | None = None, left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
+    ) -> int:
         if self.snapshot() is None:
             return 0
-        columns = [MISSING, *([ended] if ended is not None else [])]
+        columns = [MISSING, *([ended] if ended is not None else []), *only]
         found = [self.read(file, columns) for file in self.files() if self._may_miss(file)]
+        for name, value in only.items():
+            found = [rows.filter(pc.equal(rows.column(name), value)) for rows in found]
         if ended is not None:
             found = [rows.filter(_lives(rows.column(ended))) for rows in found]
         return sum(_missing_others(rows.column(MISSING), left) for rows in found)
@@ -231,8 +235,9 @@ class FileTable(TableFiles[File], CurrentTable):
         version: int,
         ended: str | None = None,
         assigned: str = "",
+        only: Mapping[str, str] = NO_VALUES,
     ) -> None:
-        self._changes.sweep(before, metadata, app, version, ended, assigned)
+        self._changes.sweep(before, metadata, app, version, ended, assigned, only)
 
 
 def _lives(ended: pa.ChunkedArray) -> pa.ChunkedArray:

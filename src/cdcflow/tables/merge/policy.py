@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cdcflow.model.file_layout import PartitionField, SortColumn
+from cdcflow.model.routes import NO_ROUTES, Routes
 
 Mode = Literal["current", "soft_delete", "append", "history"]
 """What the rows of a table are: those that the source has now; these and the deleted ones, marked; the changes; the
@@ -56,13 +57,17 @@ UNSAID = TablePolicy()
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Every table's policy: its own, or the one for all others. Tables are identified by name (`schema.name`)."""
+    """Every table's policy: its own, or the one for all others. Tables are identified by name (`schema.name`).
+    `routes`: which table of the warehouse gets the rows of a captured one."""
 
     others: TablePolicy = UNSAID
     each: Mapping[str, TablePolicy] = field(default_factory=dict)
+    routes: Routes = NO_ROUTES
 
     def of(self, table: str) -> TablePolicy:
-        """The policy of a table."""
+        """The policy of a captured table: under its own name, or that of the table that gets its rows."""
+        if table not in self.each and self.routes and (routed := self.routes.find(table)) is not None:
+            return self.each.get(str(routed.table), self.others)
         return self.each.get(table, self.others)
 
 

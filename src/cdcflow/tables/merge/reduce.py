@@ -28,7 +28,7 @@ sent), `sent` and `miss` (arrays of column names; `miss` is NULL if no column is
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cdcflow.model.sqltypes import has_two_zeros, name_sql, stored_type, text_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
@@ -97,7 +97,9 @@ class ColumnLayout:
 
     `numbered`: the shapes with the numbers that their columns have in the table; if empty, they have the source's.
     `ended`: the position of the column of cdcflow that is true in a deleted row: later changes take no value from such
-    a row. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the transaction."""
+    a row. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the transaction. `constants`:
+    columns of the key, with the values that they have in all changes; the table may have rows with other values, to
+    which the changes do not apply."""
 
     target: Target
     shapes: tuple[Table, ...]
@@ -105,6 +107,7 @@ class ColumnLayout:
     numbered: tuple[Table, ...] = ()
     ended: int | None = None
     stamped: bool = False
+    constants: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, evolution: Evolution, shapes: Sequence[Table]) -> ColumnLayout:
@@ -116,6 +119,14 @@ class ColumnLayout:
         column = TargetColumn(name, OURS, "boolean")
         target = replace(self.target, columns=(*self.target.columns, column))
         return replace(self, target=target, ended=len(self.target.columns))
+
+    def with_constants(self, constants: Mapping[str, str]) -> ColumnLayout:
+        """The same with more columns in the key, after the source's, which have these values in every change."""
+        if not constants:
+            return self
+        columns = tuple(TargetColumn(name, OURS, "string") for name in constants)
+        target = replace(self.target, key=(*self.target.key, *constants), columns=(*self.target.columns, *columns))
+        return replace(self, target=target, constants=constants)
 
     @property
     def ended_name(self) -> str | None:
@@ -132,6 +143,8 @@ class ColumnLayout:
 
     def default_sql(self, position: int) -> str:
         column = self.target.columns[position]
+        if column.number == OURS and column.name in self.constants:
+            return f"CAST({text_sql(self.constants[column.name])} AS {column.type})"
         return f"CAST({self.defaults.get(column.number, 'NULL')} AS {column.type})"
 
     def lacking(self, position: int) -> frozenset[int]:
@@ -153,6 +166,12 @@ class ColumnLayout:
 
     def _source_numbers(self, shape: int) -> frozenset[int]:
         return of_source(c.number for c in self.numbered[shape].columns)
+
+
+def only_with(constants: Mapping[str, str], of: str = "") -> str:
+    """The condition on a row that it has these values in these columns, in SQL; "" if there are none. `of` names the
+    row."""
+    return " AND ".join(f"{of}{name_sql(name)} = {text_sql(value)}" for name, value in constants.items())
 
 
 def read_schema(shape: Table, *, moved: bool) -> str:
@@ -195,6 +214,9 @@ def projection(layout: ColumnLayout, number: int, *, moved: bool) -> list[str]:
             parts.append(f"CAST({stored_type(own.type.arrow).sql(name_sql(own.name))} AS {column.type}) AS c{i}")
     if moved:
         for i in layout.key:
+            if layout.target.columns[i].name in layout.constants:
+                parts.append(f"{layout.default_sql(i)} AS b{i}")
+                continue
             own = found[layout.target.columns[i].number]
             value = stored_type(own.type.arrow).sql(f"{BEFORE}.{name_sql(own.name)}")
             parts.append(f"CAST({value} AS {layout.target.columns[i].type}) AS b{i}")

@@ -59,6 +59,11 @@ def column_gone(table: TableId, column: TargetColumn) -> CannotFollow:
     )
 
 
+def member_refused(table: TableId, target: TableId, why: str, remedy: str) -> CannotFollow:
+    """The rows of a table cannot be merged into one that several share, or no longer."""
+    return CannotFollow(f"table {table} cannot be merged into {target}: {why}", remedy=remedy)
+
+
 def rebuilt(table: TableId | str) -> str:
     """What to do with a current-state table that cannot be used further."""
     return (

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cdcflow.tables.merge.acts import Widen
+from cdcflow.model.table import TableId
+from cdcflow.tables.merge.acts import Rename, Widen
 from cdcflow.tables.merge.column_versions import of_source, source_number
 from cdcflow.tables.merge.evolution import Evolution
 from cdcflow.tables.merge.policy import TablePolicy
-from cdcflow.tables.merge.refusals import against_policy
+from cdcflow.tables.merge.refusals import CannotFollow, against_policy
 from cdcflow.tables.merge.target import Target
 
 
@@ -37,6 +38,24 @@ def check_allowed(evolution: Evolution, policy: TablePolicy) -> None:
         found += _come(before, evolution)
     if found:
         raise against_policy(evolution.numbered[-1].id, ", ".join(found), policy.evolve)
+
+
+def check_member(evolution: Evolution, table: TableId) -> None:
+    """See that a table whose rows are in one with those of others may follow its source: columns are identified by
+    their names, so one of them cannot change a name for all.
+
+    Raises:
+        CannotFollow: it renames a column, or dropped one and has another of its name now.
+    """
+    if renamed := next((step for step in evolution.steps if isinstance(step, Rename)), None):
+        why = f"its column {renamed.old} was renamed to {renamed.new}"
+        if renamed.new.startswith(f"{renamed.old}__dropped_"):
+            why = f"its column {renamed.old} was dropped, and it has a different one of that name now"
+        raise CannotFollow(
+            f"table {table} cannot be merged further: {why}, and other tables are merged into the same one",
+            remedy="move the folder of the table that has their rows away in the warehouse, then run `cdcflow backfill`"
+            " for each table that is merged into it, and `cdcflow merge`",
+        )
 
 
 def _dropped_columns(before: Target, current: Target, evolution: Evolution) -> Iterator[str]:

@@ -200,6 +200,7 @@ class Folding:
             limits=self.limits,
             ended=self.layout.ended_name,
             ending=self.ending,
+            only=reduce.only_with(self.layout.constants, "t."),
         )
 
     def statements(self, table: str) -> Sequence[str]:
@@ -331,9 +332,11 @@ def merge(
     limits: Bounds | None = None,
     ended: str | None = None,
     ending: Ending = Ending(),
+    only: str = "",
 ) -> str:
     """The MERGE of a table with a key. Rows of the table older than `sweep_before` that the range does not touch are
-    removed. `ended`: the column that is true in a deleted row; a newer row takes no value from such a row.
+    removed. `ended`: the column that is true in a deleted row; a newer row takes no value from such a row. `only`: a
+    condition for the rows of `t` that the range is about; "" if it is about all of them.
 
     A row of the table that is newer than the change is left alone (hard case G08).
     """
@@ -366,7 +369,8 @@ def merge(
         f"WHEN NOT MATCHED AND NOT s.gone THEN {_insert(names)}",
     ]
     if sweep_before:
-        parts.append(f"WHEN NOT MATCHED BY SOURCE AND t.{OFFSET} < {sweep_before} THEN DELETE")
+        these = f" AND {only}" if only else ""
+        parts.append(f"WHEN NOT MATCHED BY SOURCE AND t.{OFFSET} < {sweep_before}{these} THEN DELETE")
     if ended is not None:
         parts += _ends_of_untouched(ended, ending)
     return "\n".join(parts)
@@ -452,18 +456,21 @@ def rows_counted(target: Target, counted: str, *, sweep_before: int) -> str:
     return f"SELECT {_values(target, _NONE_MISSING)} FROM (SELECT *, {copies} FROM ({counts})) s"
 
 
-def sweep(table: str, sweep_before: int, ended: str | None = None, assigned: str = "") -> str:
+def sweep(table: str, sweep_before: int, ended: str | None = None, assigned: str = "", only: str = "") -> str:
     """What is left of a MERGE when only the sweep is to be done. `ended`: see `merge`; with `assigned`, the values to
-    set in a row that ends, it is NULL as long as the row has not ended."""
+    set in a row that ends, it is NULL as long as the row has not ended. `only`: a condition for the rows that it is
+    about; "" for all."""
+    these = f" AND {only}" if only else ""
     if ended is not None and assigned:
         lives = f"{name_sql(ended)} IS NULL"
-        return f"UPDATE {table} SET {assigned} WHERE {OFFSET} < {sweep_before} AND {lives}"
+        return f"UPDATE {table} SET {assigned} WHERE {OFFSET} < {sweep_before} AND {lives}{these}"
     if ended is not None:
         lives = f"NOT {is_ended('', ended)}"
-        return f"UPDATE {table} SET {name_sql(ended)} = true WHERE coalesce({OFFSET}, 0) < {sweep_before} AND {lives}"
+        older = f"coalesce({OFFSET}, 0) < {sweep_before}"
+        return f"UPDATE {table} SET {name_sql(ended)} = true WHERE {older} AND {lives}{these}"
     # Written so that it is a change of rows everywhere: files that are removed unread are a separate commit in Iceberg,
     # without cdcflow's properties.
-    return f"DELETE FROM {table} WHERE coalesce({OFFSET}, 0) < {sweep_before}"
+    return f"DELETE FROM {table} WHERE coalesce({OFFSET}, 0) < {sweep_before}{these}"
 
 
 def _insert(names: Sequence[str], missing: str = "s.miss") -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from cdcflow.errors import ConfigurationError
 
 TARGET_VERSION = 2
+MEMBERS_VERSION = 3
+"""The version of a description with members: a cdcflow that does not know them would change all of their rows."""
 
 
 def check_version(found: int, latest: int, what: str) -> None:
@@ -53,13 +56,26 @@ class FormatColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetMember:
+    """One of several captured tables whose rows a table has: the table as it would be described if it had the rows of
+    this one alone, without the columns of `key` and their values, which tell these rows from the others. `source` and
+    `begun`: the values of such a table's properties."""
+
+    target: Target
+    source: str
+    begun: int
+    key: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The description of a current-state table, without `_offset` and `_missing`. Kept in a property of the table.
 
     `is_open`: an evolution was begun and not ended. `emptied_at`: the table's position (a cut) when its source table
     was found to be a different one; while the table is at that cut, rows of the old one may still be in it. `dropped`:
     the numbers of columns that the latest merged shape does not have. `others` are columns of the table that are not
-    cdcflow's; not kept.
+    cdcflow's; not kept. `members`: the captured tables, keyed by name, if the table has the rows of several: then
+    `columns` are those of all of them, and each member follows its own source.
     """
 
     incarnation: int
@@ -70,6 +86,7 @@ class Target:
     others: tuple[str, ...] = ()
     version: int = TARGET_VERSION
     dropped: tuple[int, ...] = ()
+    members: Mapping[str, TargetMember] = field(default_factory=dict)
 
     @property
     def left_names(self) -> tuple[str, ...]:
@@ -77,9 +94,13 @@ class Target:
         return tuple(c.name for c in self.columns if c.number <= 0 or c.number in self.dropped)
 
     def to_json(self) -> str:
+        members = {
+            name: {"target": one.target.to_json(), "source": one.source, "begun": one.begun, "key": dict(one.key)}
+            for name, one in self.members.items()
+        }
         return json.dumps(
             {
-                "version": TARGET_VERSION,
+                "version": MEMBERS_VERSION if members else TARGET_VERSION,
                 "incarnation": self.incarnation,
                 "key": self.key,
                 "columns": [[c.name, c.number, c.type, c.id] for c in self.columns if not c.added],
@@ -87,6 +108,7 @@ class Target:
                 "open": self.is_open,
                 "emptied_at": self.emptied_at,
                 **({"dropped": self.dropped} if self.dropped else {}),
+                **({"members": members} if members else {}),
             },
             separators=(",", ":"),
         )
@@ -98,7 +120,11 @@ class Target:
         ConfigurationError when a newer cdcflow wrote it.
         """
         value = json.loads(text)
-        check_version(value["version"], TARGET_VERSION, "description")
+        check_version(value["version"], MEMBERS_VERSION, "description")
+        members = {
+            name: TargetMember(cls.from_json(one["target"]), one["source"], one["begun"], one["key"])
+            for name, one in value.get("members", {}).items()
+        }
         columns = [TargetColumn(*column) for column in value["columns"]]
         columns += [replace(TargetColumn(*column), added=True) for column in value.get("adding", ())]
         return cls(
@@ -109,6 +135,7 @@ class Target:
             value.get("emptied_at"),
             version=value["version"],
             dropped=tuple(value.get("dropped", ())),
+            members=members,
         )
 
     @property

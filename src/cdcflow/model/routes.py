@@ -1,0 +1,102 @@
+"""Which table of the warehouse gets the rows of a captured table. As settings they are a map of patterns to names.
+
+public.orders                       shop.orders        this table, under another name
+shard_(?P<shard>\\d+)\\.orders        shop.orders        many tables in one; `shard` is a column of its key
+t_(?P<tenant>\\d+)\\.(?P<name>\\w+)    shop.{name}        a group that the name uses is not a column
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from cdcflow.model.table import TableId
+
+_PLACE = re.compile(r"\{(\w+)\}")
+_PLAIN = re.compile(r"[^\\()\[\]*+?^$|{}]+")
+"""A pattern without any character that means something, apart from dots, is a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A table of the warehouse, and for one table of many in it the columns of the key that its rows have in addition,
+    with their values."""
+
+    table: TableId
+    key: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TableRoute:
+    """One pattern, and the name of a table in the warehouse."""
+
+    pattern: str
+    name: str
+
+    def check(self) -> None:
+        """Check both texts.
+
+        Raises:
+            ValueError: the pattern is not a regular expression, the name is not like schema.table, or they do not fit
+                together.
+        """
+        try:
+            groups = self._expression.groupindex
+        except re.error as error:
+            raise ValueError(f"has {self.pattern}, which is not a regular expression: {error.msg}") from None
+        if len(groups) != self._expression.groups:
+            raise ValueError(
+                f"has {self.pattern} with a group without a name, which would be lost: name it, (?P<shard>…), or do not"
+                " make it one, (?:…)"
+            )
+        parts = self.name.split(".", 1)
+        if len(parts) < 2 or not all(parts) or not all(_PLACE.sub("", part) or "{" in part for part in parts):
+            raise ValueError(f"has {self.name}: write the name as schema.table")
+        if strange := sorted(set(_PLACE.findall(self.name)) - set(groups)):
+            raise ValueError(
+                f"has {self.name}, and {self.pattern} has no group {strange[0]}: it has {', '.join(groups) or 'none'}"
+            )
+        if taken := next((name for name in groups if name.startswith("_")), None):
+            raise ValueError(f"has {self.pattern}: a column's name cannot begin with _, as {taken} does")
+
+    def find(self, table: str) -> Destination | None:
+        """Return where a table of this name goes; `None` if the pattern does not match it."""
+        found = self._expression.fullmatch(table)
+        if found is None:
+            return None
+        groups = {name: value or "" for name, value in found.groupdict().items()}
+        used = set(_PLACE.findall(self.name))
+        schema, name = (_PLACE.sub(lambda m: groups[m[1]], part) for part in self.name.split(".", 1))
+        return Destination(TableId(schema, name), {k: v for k, v in groups.items() if k not in used})
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self.pattern) if _PLAIN.fullmatch(self.pattern) else self.pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """All routes; of several that match a table, the first counts."""
+
+    listed: tuple[TableRoute, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.listed)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> Routes:
+        return cls(tuple(TableRoute(pattern, name) for pattern, name in settings.items()))
+
+    def find(self, table: str) -> Destination | None:
+        """Return where a table of this name goes; `None` if no route matches: then it keeps its name."""
+        return next((found for route in self.listed if (found := route.find(table)) is not None), None)
+
+    def destination(self, table: TableId) -> Destination:
+        """Return where a table goes."""
+        return self.find(str(table)) or Destination(table, {})
+
+
+NO_ROUTES = Routes()
+"""Every table keeps its name."""

@@ -1,0 +1,392 @@
+"""One captured table among several whose rows are in one table of the warehouse (`cdcflow.model.routes`).
+
+    shard_1.orders ──▶ MemberTable shard=1 ──┐
+    shard_2.orders ──▶ MemberTable shard=2 ──┼──▶ CurrentTable shop.orders    key (id, shard)
+    shard_3.orders ──▶ MemberTable shard=3 ──┘
+
+To the merge each of them is a table that has its own position, description and backfill, and whose rows are the only
+ones: one commit for each, with its own transaction. So a truncate, a drop or a new backfill of one concerns its rows
+alone. What they share is the columns, which are identified by name: a column is added once, and its type holds the
+values of all. A change that would rename a column for the others is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.file_layout import FileLayout, SortColumn
+from cdcflow.model.routes import Destination, Routes
+from cdcflow.model.table import TableId, word
+from cdcflow.tables.merge import reduce
+from cdcflow.tables.merge.acts import Act, Add, Describe, Fill, MissAlso, MissOnly, Widen
+from cdcflow.tables.merge.column_versions import widened_type
+from cdcflow.tables.merge.format import Format
+from cdcflow.tables.merge.modes import CURRENT, ModeRules
+from cdcflow.tables.merge.reduce import OURS, ColumnLayout
+from cdcflow.tables.merge.refusals import CannotFollow, member_refused
+from cdcflow.tables.merge.statement import BEGUN_PROPERTY, IDENTITY_PROPERTY, TARGET_PROPERTY, Folding
+from cdcflow.tables.merge.target import Target, TargetColumn, TargetMember
+from cdcflow.tables.port import NO_VALUES, Compacted, CurrentTable, Kept, SqlSession, TableSnapshot
+
+if TYPE_CHECKING:
+    from cdcflow.tables.job.live import PastTable
+
+Rows = TypeVar("Rows")
+
+
+def described_members(found: TableSnapshot) -> Target | None:
+    """Return the description of a table with members; `None` if it has none."""
+    text = found.properties.get(TARGET_PROPERTY)
+    described = None if text is None else Target.from_json(text)
+    return described if described is not None and described.members else None
+
+
+def snapshot_of(found: TableSnapshot, described: Target, name: str) -> TableSnapshot | None:
+    """Return a table as if it had the rows of one member alone; `None` if it was not created for this one yet."""
+    own = described.members.get(name)
+    if own is None:
+        return None
+    ids = {c.id for c in own.target.columns if c.id is not None}
+    names = {c.name for c in own.target.columns if c.id is None} | CURRENT.own
+    return replace(
+        found,
+        properties={
+            **found.properties,
+            TARGET_PROPERTY: own.target.to_json(),
+            IDENTITY_PROPERTY: own.source,
+            BEGUN_PROPERTY: str(own.begun),
+        },
+        transactions=_transactions_of(found.transactions, described, name),
+        columns=tuple(c for c in found.columns if c.id in ids or c.name in names),
+    )
+
+
+def _transactions_of(known: Mapping[str, int], described: Target, name: str) -> dict[str, int]:
+    """Return the transactions without those of the other members."""
+    others = [_app(one.source) for member, one in described.members.items() if member != name]
+    return {
+        app: version
+        for app, version in known.items()
+        if not any(app == other or app.startswith(f"{other}/") for other in others)
+    }
+
+
+def _app(source: str) -> str:
+    """Return what the transactions of a member begin with (see `Positions.app`)."""
+    found = json.loads(source)
+    return f"cdcflow/{found['log']}/{TableId(found['schema'], found['name'])}"
+
+
+class MemberTable(CurrentTable):
+    """The part of a table that has the rows of one captured table."""
+
+    def __init__(
+        self, whole: CurrentTable, source: TableId, destination: Destination, routes: Routes, rules: Format
+    ) -> None:
+        self._whole = whole
+        self._source = source
+        self._name = str(source)
+        self._destination = destination
+        self._routes = routes
+        self._rules = rules
+        self._seen: TableSnapshot | None = None
+        self._described: Target | None = None
+        self._types: dict[str, str | None] = {}
+
+    @property
+    def session(self) -> SqlSession:
+        return self._whole.session
+
+    def snapshot(self) -> TableSnapshot | None:
+        return self._part_of(self._whole.snapshot())
+
+    def own_snapshot(self) -> TableSnapshot | None:
+        return self._part_of(self._whole.own_snapshot())
+
+    def _part_of(self, found: TableSnapshot | None) -> TableSnapshot | None:
+        self._seen, self._described = found, None
+        if found is None:
+            return None
+        self._types = {c.name: c.type for c in found.columns}
+        self._described = described_members(found)
+        if self._described is None:
+            raise member_refused(
+                self._source,
+                self._destination.table,
+                "a table of that name exists that has the rows of one table only",
+                f"name another table in merge.tables.routes, or move the folder of {self._destination.table} away",
+            )
+        for name, one in self._described.members.items():
+            self._check_place(name, one)
+        return snapshot_of(found, self._described, self._name)
+
+    def _check_place(self, name: str, one: TargetMember) -> None:
+        """Check that the settings still route a member here, with the same key."""
+        there = self._routes.find(name)
+        if there is None or there.table != self._destination.table or dict(there.key) != dict(one.key):
+            raise member_refused(
+                self._source,
+                self._destination.table,
+                f"that table has rows of {name}, which merge.tables.routes no longer routes there in the same way",
+                f"set the route of {name} back; or move the folder of {self._destination.table} away, and run `cdcflow"
+                " backfill` for each table that is merged into it",
+            )
+
+    def newest_commit(self) -> Mapping[str, Any] | None:
+        return self._whole.newest_commit()
+
+    def transactions_of(self, version: int) -> Mapping[str, int]:
+        known = self._whole.transactions_of(version)
+        return known if self._described is None else _transactions_of(known, self._described, self._name)
+
+    def commit_of(self, version: int) -> str:
+        return self._whole.commit_of(version)
+
+    def drop_torn(self, published: int | None = None) -> None:
+        self._whole.drop_torn(published)
+
+    def sync(self, published: int | None) -> None:
+        self._whole.sync(published)
+
+    def edits_since(self, version: int) -> list[str]:
+        return self._whole.edits_since(version)
+
+    def pin(self, version: int, cut: int) -> None:
+        self._whole.pin(version, cut)
+
+    # ── its shape ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def make(
+        self,
+        target: Target,
+        source: str,
+        begun: int,
+        metadata: Mapping[str, Any],
+        mode: ModeRules = CURRENT,
+        *,
+        wide: bool = False,
+    ) -> None:
+        self._check_kind(target, mode)
+        own = TargetMember(target, source, begun, dict(self._destination.key))
+        if self._seen is None:
+            keys = [TargetColumn(name, 0, "string") for name in self._destination.key]
+            columns = _with_numbers([*target.columns, *keys])
+            whole = Target(1, (*target.key, *self._destination.key), columns, members={self._name: own})
+            self._whole.make(whole, _identity(source, self._destination.table), begun, metadata, mode, wide=wide)
+            return
+        self._check_columns(target.columns)
+        for column in target.columns:
+            self._add(column, metadata)
+        self._describe(own, metadata)
+
+    def _check_kind(self, target: Target, mode: ModeRules) -> None:
+        """Check that a table of this kind can have members.
+
+        Raises:
+            CannotFollow: it cannot.
+        """
+        alone = "route it under a name that no other table has (merge.tables.routes)"
+        if mode != CURRENT:
+            raise self._refusal(f"it has mode {mode.name}, and only tables of mode current are merged into one", alone)
+        if not target.key:
+            raise self._refusal("it has no key, by which a row is known among those of other tables", alone)
+        keys = {name.lower() for name in self._destination.key}
+        if taken := next((c.name for c in target.columns if c.name.lower() in keys), None):
+            raise self._refusal(
+                f"it has a column {taken}, and so is a group of its route called",
+                "give the group another name in merge.tables.routes",
+            )
+        known = None if self._described is None else self._described.key
+        wanted = (*target.key, *self._destination.key)
+        if known is not None and known != wanted:
+            raise self._refusal(
+                f"its key is ({', '.join(wanted)}), and that of the others is ({', '.join(known)})", alone
+            )
+
+    def _check_columns(self, columns: Sequence[TargetColumn]) -> None:
+        """Check that columns can be added to those of the other members.
+
+        Raises:
+            CannotFollow: a column has another column's name in other letters, or no type holds the values of both.
+        """
+        names = {name.lower(): name for name in self._types}
+        keys = {name.lower() for name in self._destination.key}
+        alone = "make them alike at the source, or route it under a name that no other table has (merge.tables.routes)"
+        for column in columns:
+            there = names.get(column.name.lower())
+            if column.name.lower() in keys:
+                raise self._refusal(
+                    f"it now has a column {column.name}, and so is a group of its route called",
+                    f"rename the column at the source, then run `cdcflow backfill {word(self._source)}` and `cdcflow"
+                    " merge`",
+                )
+            if there is not None and there != column.name:
+                raise self._refusal(f"its column {column.name} is called {there} in the others", alone)
+            held = None if there is None else self._types[there]
+            if held is not None and widened_type(held, column.type, self._rules) is None:
+                raise self._refusal(
+                    f"its column {column.name} is {column.type}, and {held} in the others, which one column of"
+                    f" {self._rules.name} cannot both hold",
+                    alone,
+                )
+
+    def _refusal(self, why: str, remedy: str) -> CannotFollow:
+        return member_refused(self._source, self._destination.table, why, remedy)
+
+    def _add(self, column: TargetColumn, metadata: Mapping[str, Any]) -> None:
+        """Add a column, unless another member has added it; then widen its type as far as necessary."""
+        if column.name not in self._types:
+            self._whole.follow(Add(replace(column, id=None, added=False, was=""), None), metadata)
+            self._types[column.name] = column.type
+            return
+        held = self._types[column.name]
+        wider = None if held is None else widened_type(held, column.type, self._rules)
+        if wider is not None and wider != held:
+            self._whole.follow(Widen(column.name, wider), metadata)
+            self._types[column.name] = wider
+
+    def _describe(self, own: TargetMember, metadata: Mapping[str, Any]) -> None:
+        described = self._described
+        if described is None:
+            raise InvariantViolated(f"describing {self._source} in {self._destination.table}: it was not read")
+        names = {c.name for c in described.columns}
+        columns = [*described.columns, *(c for c in own.target.columns if c.name not in names)]
+        members = {**described.members, self._name: own}
+        self._described = replace(described, columns=_with_numbers(columns), members=members)
+        self._whole.follow(Describe(self._described), metadata)
+
+    @property
+    def _own(self) -> TargetMember:
+        if self._described is None or self._name not in self._described.members:
+            raise InvariantViolated(f"changing {self._source} in {self._destination.table}: it was not created")
+        return self._described.members[self._name]
+
+    def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
+        self._describe(replace(self._own, begun=begun), metadata)
+
+    def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
+        match act:
+            case Describe(target):
+                self._check_columns([c for c in target.columns if c.added])
+                self._describe(replace(self._own, target=target), metadata)
+            case Add(column):
+                self._add(column, metadata)
+            case Fill(_, _, only):
+                both = [*([only] if only else []), reduce.only_with(self._destination.key)]
+                self._whole.follow(replace(act, only=" AND ".join(both)), metadata, app, version)
+            case Widen():
+                self._whole.follow(act, metadata)
+            case MissOnly() | MissAlso():
+                pass  # no column is renamed
+            case _:
+                raise InvariantViolated(f"changing {self._source} in {self._destination.table}: {type(act).__name__}")
+
+    def arrange(self, layout: FileLayout, recorded: str, metadata: Mapping[str, Any]) -> None:
+        self._whole.arrange(layout, recorded, metadata)
+
+    # ── its rows ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def standing(self, layout: ColumnLayout, changes: str, *, whole: bool = False) -> str:
+        return self._whole.standing(layout, changes, whole=whole)
+
+    def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        is_empty = self._seen is None or self._seen.is_empty
+        with self._with_others(folding if is_empty else replace(folding, empty=False)) as found:
+            self._whole.fold(found, metadata, app, version)
+
+    @contextmanager
+    def _with_others(self, folding: Folding) -> Iterator[Folding]:
+        """Yield the folding with the columns that only other members have, NULL in each row of this one."""
+        names = {c.name for c in folding.layout.target.columns}
+        others = [c for c in (() if self._described is None else self._described.columns) if c.name not in names]
+        if not others:
+            yield folding
+            return
+        target = folding.layout.target
+        columns = (*target.columns, *(TargetColumn(c.name, OURS, c.type) for c in others))
+        nulls = ", ".join(f"CAST(NULL AS {c.type}) AS c{i}" for i, c in enumerate(others, len(target.columns)))
+        name = self.session.view("member", f"SELECT *, {nulls} FROM {folding.changes}")  # noqa: S608  cdcflow's own
+        try:
+            layout = replace(folding.layout, target=replace(target, columns=columns))
+            yield replace(folding, layout=layout, changes=name)
+        finally:
+            self.session.drop([name])
+
+    def sweep(
+        self,
+        before: int,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        ended: str | None = None,
+        assigned: str = "",
+        only: Mapping[str, str] = NO_VALUES,
+    ) -> None:
+        self._whole.sweep(before, metadata, app, version, ended, assigned, {**only, **self._destination.key})
+
+    def rows_that_miss(
+        self, ended: str | None = None, left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
+    ) -> int:
+        return self._whole.rows_that_miss(ended, left, {**only, **self._destination.key})
+
+    # ── maintenance, which is of the whole ──────────────────────────────────────────────────────────────────
+
+    def compact(self, order: Sequence[SortColumn] = ()) -> Compacted:
+        return self._whole.compact(order)
+
+    def let_go(self, kept: Kept) -> str:
+        return self._whole.let_go(kept)
+
+    def close(self) -> None:
+        self._whole.close()
+
+
+def _with_numbers(columns: Sequence[TargetColumn]) -> tuple[TargetColumn, ...]:
+    """Columns as a description of a table with members has them: identified by their names, in this order."""
+    return tuple(TargetColumn(c.name, number, c.type) for number, c in enumerate(columns, 1))
+
+
+def _identity(source: str, table: TableId) -> str:
+    """The identity of a table with members: that of no captured table."""
+    found = {"log": json.loads(source)["log"], "schema": table.schema, "name": table.name, "of": "routes"}
+    return json.dumps(found, separators=(",", ":"))
+
+
+class PastMember(Generic[Rows]):
+    """The same for a table at a past version. Implements `tables.job.live.PastTable`."""
+
+    def __init__(self, whole: PastTable[Rows], source: TableId, key: Mapping[str, str]) -> None:
+        self._whole = whole
+        self._name = str(source)
+        self._key = key
+        self._base: list[str] = []
+
+    @property
+    def session(self) -> SqlSession:
+        return self._whole.session
+
+    def as_of(self, version: int) -> TableSnapshot:
+        found = self._whole.as_of(version)
+        described = described_members(found)
+        part = None if described is None else snapshot_of(found, described, self._name)
+        if part is None:
+            raise InvariantViolated(f"reading {self._name}: version {version} of its table does not have it")
+        return part
+
+    def base(self) -> str:
+        self._base.append(self._whole.base())
+        only = reduce.only_with(self._key)
+        return self.session.view("member", f"SELECT * FROM {self._base[-1]} WHERE {only}")  # noqa: S608  quoted
+
+    def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> Rows:
+        return self._whole.result(query, target, mode)
+
+    def close(self) -> None:
+        if self._base:
+            self.session.drop(self._base)
+        self._whole.close()
