@@ -14,6 +14,7 @@ from cdcflow.config import Config, load
 
 LATER = {
     "log.compact",
+    *(f"merge.derive.{name}" for name in ("key", "sql")),
     "merge.fast_delta",
     "merge.memory_max",
     "merge.progress_timeout",

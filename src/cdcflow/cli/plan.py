@@ -15,7 +15,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.config.changes import digest, settings_as_text
 from cdcflow.daemon.interfaces.control_socket import ask
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 
 if TYPE_CHECKING:  # `cdcflow --help` need not load the capture
     from cdcflow.capture.plan import Plan, TablePlan
@@ -43,6 +43,7 @@ def plan(
     else:
         show(found)
         _show_merging(settings, merging)
+        _show_derived(settings)
         _show_tests(tests)
     if found.refused or _failures(tests):
         raise typer.Exit(failure.FINDINGS)
@@ -61,6 +62,7 @@ def apply(
     if not json:
         show(found)
         _show_merging(settings, merging)
+        _show_derived(settings)
         _show_tests(tests)
     if found.refused or _failures(tests):
         if json:
@@ -113,6 +115,22 @@ def _show_tests(tests: Sequence[CaseResult]) -> None:
     typer.echo(f"tests: {summary(tests)}")
     if _failures(tests):
         typer.echo("refused: tests of this pipeline failed\n  remedy: correct the settings, or the tests")
+
+
+def _show_derived(settings: Config) -> None:
+    """Print how each derived table is computed, according to the tables of the latest cut."""
+    if not settings.merge.derive:
+        return
+    from cdcflow import wiring
+
+    try:
+        found = wiring.report_derived(settings, compares=False)
+    except CdcflowError as error:
+        typer.echo(f"\nDerived tables: {str(error).splitlines()[0]}")
+        return
+    typer.echo("\nDerived tables, computed with each merge:")
+    for one in found:
+        typer.echo(f"  {one.table}: {one.how or one.why.splitlines()[0]}")
 
 
 def _nothing_to_do(settings: Config, found: Plan, json: bool) -> None:

@@ -44,13 +44,16 @@ def verify(
     ),
     keys: Annotated[int, typer.Option(min=0, help="For each table show at most N rows that differ.")] = 20,
     rows_per_second: Annotated[int | None, typer.Option(min=1, help="Read the source no faster.")] = None,
+    derived: Annotated[bool, typer.Option("--derived", help="Compare derived tables with what their queries give.")] = (
+        False
+    ),
     every: Annotated[str | None, typer.Option(help="Compare again and again, this often (6h), until stopped.")] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
     """Compare the source's rows with the copy's, while everything runs.
 
-    The daemon must run. Exits with 1 when a table differs or could not be compared.
+    The daemon must run, except for --derived. Exits with 1 when a table differs or could not be compared.
     """
     from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
 
@@ -58,6 +61,9 @@ def verify(
     if every is not None and json:
         raise ConfigurationError("--every and --json: a report comes after each round", remedy="use one of the two")
     send_structlog_to(sys.stderr)  # stdout is for the report
+    if derived:
+        _compare_derived(settings, tables or (), json=json)
+        return
     chosen = _Chosen(settings, tuple(tables or ()), kinds_of(against), keys, rows_per_second)
     if every is not None:
         leave_interrupts_out()
@@ -69,6 +75,28 @@ def verify(
     else:
         tell(report)
     if not report.is_clean:
+        raise typer.Exit(failure.FINDINGS)
+
+
+def _compare_derived(settings: Config, tables: Sequence[str], *, json: bool) -> None:
+    """Compare derived tables with what their queries give for the tables of the latest cut."""
+    from cdcflow import wiring
+
+    found = [one for one in wiring.report_derived(settings, compares=True) if not tables or one.table in tables]
+    if missing := sorted(set(tables) - {one.table for one in found}):
+        raise ConfigurationError(
+            f"comparing {', '.join(missing)}: merge.derive has no such table",
+            remedy="name them with their schema, as `cdcflow verify --derived` does",
+        )
+    if json:
+        output.print_json({"tables": [asdict(one) for one in found], "is_clean": all(o.is_equal for o in found)})
+    elif found:
+        rows = [(o.table, o.how, o.why or ("equal" if o.is_equal else "different"), o.lacks, o.more) for o in found]
+        columns = ("table", "computed", "verdict", "lacks", "more")
+        output.stdout().print(output.table(None, columns, rows, numbers=3))
+    else:
+        typer.echo("merge.derive has no table.")
+    if not all(one.is_equal for one in found):
         raise typer.Exit(failure.FINDINGS)
 
 

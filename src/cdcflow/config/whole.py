@@ -104,6 +104,16 @@ class MergeTables(TableSettings):
         return routes
 
 
+class Derive(Settings):
+    """A table that a query computes from others, published in the same cut ([derived.md](derived.md))."""
+
+    key: tuple[str, ...] = Field(min_length=1)
+    """The columns of the result that identify a row."""
+    sql: str
+    """One SELECT over captured and derived tables, in DuckDB's SQL. It may call functions that depend on nothing but
+    their arguments ([which](derived.md#what-a-query-may-have))."""
+
+
 class Upkeep(Settings):
     """Table maintenance that `cdcflow merge` does after it has published, all of it within `budget`."""
 
@@ -161,6 +171,9 @@ class Merge(Settings):
     ([why](decisions/0014-delta-without-merge.md)); `false`: by SQL statements only, which cannot sort the rows of files
     (`upkeep.cluster`)."""
     tables: MergeTables = MergeTables()
+    derive: dict[str, Derive] = Field(default_factory=dict)
+    """Tables that queries compute from others, keyed by name; a name without a schema is in the schema `derived`
+    ([derived.md](derived.md))."""
     keep: Seconds | None = None
     """How long published cuts stay readable (`7d`); the latest always does. Then [maintenance](tables.md#maintenance)
     removes what only they needed. Default: unlimited."""
@@ -175,6 +188,17 @@ class Merge(Settings):
         if isinstance(warehouse, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^?#\s]+", warehouse) is None:
             raise ValueError("must be a folder or a URL such as s3a://bucket/path")
         return warehouse
+
+    @field_validator("derive")
+    @classmethod
+    def _in_a_schema(cls, derive: dict[str, Derive]) -> dict[str, Derive]:
+        found = {name if "." in name else f"derived.{name}": one for name, one in derive.items()}
+        if len(found) < len(derive):
+            raise ValueError("has a table twice: with the schema derived, and without a schema")
+        for name in found:
+            if not all(name.partition(".")[::2]):
+                raise ValueError(f'has "{name}", which is not the name of a table: write name, or schema.name')
+        return found
 
     @field_validator("catalog")
     @classmethod

@@ -87,6 +87,9 @@ class SparkEngine:
     def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return readable_files(self._spark, layout, files, room)
 
+    def deriver(self) -> None:
+        """It derives no tables yet."""
+
     def defer_checkpoints(self) -> None:
         """Spark writes them."""
 

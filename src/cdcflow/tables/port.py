@@ -19,11 +19,12 @@ from typing import Any, Literal, Protocol
 from cdcflow.log.files.layout import Layout
 from cdcflow.model.file_layout import FileLayout, SortColumn
 from cdcflow.model.table import Table
-from cdcflow.tables.cut import Cut, ListedCut
+from cdcflow.tables.cut import Cut, CutTable, ListedCut
 from cdcflow.tables.merge import reduce
 from cdcflow.tables.merge.acts import Act
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
+from cdcflow.tables.merge.policy import DerivedQuery
 from cdcflow.tables.merge.statement import Folding
 from cdcflow.tables.merge.target import FormatColumn, Target
 from cdcflow.tables.segments import InputFile
@@ -345,6 +346,53 @@ class Later(Protocol):
         """Do one piece of it, the one that has waited longest."""
 
 
+@dataclass(frozen=True, slots=True)
+class DerivedVersion:
+    """A version of a derived table. `units`: how many units of its rows were computed again; `None`: all of them, and
+    `why`, if that had another reason than that the table was new."""
+
+    id: str
+    version: int
+    commit: str
+    units: int | None = None
+    why: str = ""
+
+
+class Deriver(Protocol):
+    """Computes derived tables from the tables of a cut."""
+
+    def inputs(self, query: DerivedQuery, known: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
+        """Return the names of the tables that a query reads. `known`: the tables that exist, as (schema, name), keyed
+        by name.
+
+        Raises:
+            CannotFollow: a derived table cannot have this query, or one of its tables does not exist.
+        """
+
+    def derive(
+        self,
+        name: str,
+        query: DerivedQuery,
+        inputs: Mapping[str, CutTable],
+        known: Mapping[str, CutTable],
+        shown: CutTable | None,
+        cut: int,
+    ) -> DerivedVersion:
+        """Bring a derived table to what its query gives for these versions of its inputs. `known`: the versions of the
+        inputs in the published cut that shows the version `shown` of the table.
+
+        Raises:
+            CannotFollow: it cannot be computed from these rows, or not be stored.
+        """
+
+    def explain(self, query: DerivedQuery, inputs: Mapping[str, CutTable]) -> str:
+        """Return how changes of these inputs reach the table, in words."""
+
+    def differences(self, query: DerivedQuery, inputs: Mapping[str, CutTable], shown: CutTable) -> tuple[int, int]:
+        """Return how many rows a version of the table lacks, and how many it has that its query does not give for
+        these versions of its inputs."""
+
+
 class Engine(Protocol):
     """Something that merges into the tables of one warehouse, all of which have one format."""
 
@@ -378,6 +426,9 @@ class Engine(Protocol):
         none, or write them without delay to others."""
 
     def cuts(self) -> Cuts: ...
+
+    def deriver(self) -> Deriver | None:
+        """Return what computes derived tables; `None` if this engine does not."""
 
     def table(self, path: Sequence[str]) -> CurrentTable:
         """The table at a path (schema, name)."""

@@ -16,6 +16,7 @@ from cdcflow.wiring.captures import (
 )
 from cdcflow.wiring.cleanup import drop, leftovers
 from cdcflow.wiring.commands import commands_in_log, repairs_in_log
+from cdcflow.wiring.derived import report_derived
 from cdcflow.wiring.executors import readers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
 from cdcflow.wiring.logs import (
@@ -94,6 +95,7 @@ __all__ = [
     "open_push_log",
     "readers",
     "rebuild_tables",
+    "report_derived",
     "engines",
     "check_logs_to_merge",
     "logs_to_merge",

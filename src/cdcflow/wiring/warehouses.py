@@ -111,13 +111,14 @@ def warehouse(config: Config) -> Warehouse:
 
 def policies(config: Config) -> Policies:
     """The policies for the tables in the warehouse, from the settings."""
-    from cdcflow.tables.merge.policy import Policies
+    from cdcflow.tables.merge.policy import DerivedQuery, Policies
 
     given = config.merge.tables
     of_all = given.model_dump(exclude={"each", "routes"}, exclude_none=True)
     each = {name: {**of_all, **one.model_dump(exclude_none=True)} for name, one in given.each.items()}
     listed = {name: _policy(one) for name, one in each.items()}
-    return Policies(_policy(of_all), listed, Routes.of(given.routes))
+    derived = {name: DerivedQuery(one.key, one.sql) for name, one in config.merge.derive.items()}
+    return Policies(_policy(of_all), listed, Routes.of(given.routes), derived)
 
 
 def _policy(settings: Mapping[str, Any]) -> TablePolicy:
@@ -161,6 +162,11 @@ def check_logs_to_merge(configs: Mapping[str, Config]) -> None:
                 remedy="start `cdcflow run` with its settings first, or correct `log` in them",
                 runbook="no-log",
             )
+    if deriving := [name for name, config in configs.items() if config.merge.derive and len(configs) > 1]:
+        raise ConfigurationError(
+            f"{attempted}: {', '.join(deriving)} has merge.derive, and a merge of several logs derives no tables",
+            remedy="remove merge.derive from the settings, or merge each log into a separate warehouse",
+        )
     places = {name: (warehouse(config), config.merge.format, config.merge.engine) for name, config in configs.items()}
     first = next(iter(places))
     if others := [name for name, place in places.items() if place != places[first]]:

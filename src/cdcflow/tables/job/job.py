@@ -40,6 +40,7 @@ from cdcflow.model.table import TableId, word
 from cdcflow.tables.cut import Cut, CutMember, CutTable
 from cdcflow.tables.formats import tag_of
 from cdcflow.tables.job import clashes, views
+from cdcflow.tables.job.derived_tables import Derivation, without_derived
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import contradiction, is_of_one_table, of_all_tables, rows_missing, table_failed
 from cdcflow.tables.job.member_tables import MemberTable
@@ -113,8 +114,8 @@ def merge(
     then published only if no other table has changes up to it. `on_edit`: what to do if another process changed a
     table's rows (hard case G36). `policies`: the settings of each table. If the directory is the history of a log in
     Kafka, `newest` is that log's latest checkpoint, and `origin` the place in its topic where the history ends, which
-    each table's commit then records (see `cdcflow.spark.kafka`). `tables_done` is called when every table has been merged,
-    and the cut is published next.
+    each table's commit then records (see `cdcflow.spark.kafka`). `tables_done` is called when every table has been
+    merged, and the cut is published next.
 
     A table is excluded from the cut, with the reason in its report, if it cannot follow its source, if the log no
     longer has what it needs, or if its merge ends with an error of the engine (a damaged file, a full disk); the others
@@ -148,7 +149,8 @@ def _merge(request: MergeRequest, tables: Collection[str] | None, *, recent: boo
     with of_all_tables(engine, place):
         cuts = engine.cuts()
         cuts.drop_torn()
-        before = cuts.newest()
+        shown = cuts.newest()
+    before = without_derived(shown)
     whole = sealed_range(log, 0 if before is None else before.offset, recent=recent)
     if whole.newest is None:
         return MergeReport(0, 0, False, time.monotonic() - began, ())
@@ -166,19 +168,35 @@ def _merge(request: MergeRequest, tables: Collection[str] | None, *, recent: boo
         new = run.cut(found)
         new = None if new is None else run.pin(new)
         found = run.final(found)
+        if request.policies.derived or shown is not before:
+            new, more = _derive(request, new or before, shown)
+            found += more
         if new is not None:
             with of_all_tables(engine, place):
                 cuts.publish(new)
             _log.info("cut published", cut=new.cut, tables=len(new.tables))
-            before, published = new, True
+            shown, published = new, True
+            before = without_derived(new)
         reports |= {r.name: both(reports.get(r.name), r) for r in found}
-    if before is not None:
-        show_views(engine, place, before)
+    if shown is not None:
+        show_views(engine, place, shown)
     if before is not None and log.is_home:
         note(log, place, before)
     last = whole.newest
     ordered = tuple(reports[name] for name in sorted(reports))
-    return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered, before)
+    return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered, shown)
+
+
+def _derive(
+    request: MergeRequest, cut: Cut | None, shown: Cut | None
+) -> tuple[Cut | None, tuple[TableMergeReport, ...]]:
+    """Return a cut with its derived tables, and their reports; `None` if it is the published one. `shown`: the latest
+    cut, with its derived tables."""
+    if cut is None:
+        return None, ()
+    derivation = Derivation(request.engines, request.warehouse, request.policies.derived, shown)
+    found, reports = derivation.derive(cut)
+    return None if found == shown else found, reports
 
 
 def show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:

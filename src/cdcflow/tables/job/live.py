@@ -34,6 +34,7 @@ from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Table, TableId
 from cdcflow.tables.cut import REPLACED, Cut, CutTable, is_replaced, own_part
 from cdcflow.tables.job import histories
+from cdcflow.tables.job.derived_tables import without_derived
 from cdcflow.tables.job.failures import table_failed
 from cdcflow.tables.job.foldings import folding
 from cdcflow.tables.job.member_tables import PastMember
@@ -211,7 +212,7 @@ def _read(
     policies: Policies,
 ) -> Live[Rows]:
     # The cut first: everything in it is already in the log at that time.
-    published = own_part(reader.cuts().newest(), layout.log_file().log_id)
+    published = without_derived(own_part(reader.cuts().newest(), layout.log_file().log_id))
     published = None if published is None else published.by_source()
     behind = 0 if published is None else published.offset
     try:

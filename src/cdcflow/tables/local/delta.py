@@ -392,6 +392,9 @@ class DeltaTable(FileTable[File]):
     def deleted_rows(self, file: File) -> Numbers:
         return vectors.deleted_numbers(self._folder, file.vector)
 
+    def marks_of(self, file: File) -> Hashable:
+        return file.key
+
     def content_of(self, file: File, column: str) -> Hashable:
         field = next(f for f in self._fields if f["name"] == column)
         return str(self._folder.place_of(name_of(file))), file.size, _physical(field)

@@ -34,6 +34,7 @@ from cdcflow.tables.job.failures import kinds, of_system
 from cdcflow.tables.job.job import TABLES_AT_ONCE
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
 from cdcflow.tables.job.store_lease import store_lease, upkeep_store_lease
+from cdcflow.tables.local.deriver import LocalDeriver
 from cdcflow.tables.local.table_files import HeldFiles
 from cdcflow.tables.local.tables import FileTable, LocalTables
 from cdcflow.tables.local.warehouse_folder import open_folder
@@ -84,10 +85,13 @@ class LocalEngine:
         self._duckdb_bytes = None if memory_max is None else _duckdb_bytes(memory_max)
         self._tables = _tables(format_, self._warehouse, bytes_max)
         self._held: dict[tuple[str, ...], HeldFiles] = {}
+        self._deriver: LocalDeriver | None = None
         self.rules: Format = rules_of(format_)
 
     def close(self) -> None:
         """Close what its tables have open."""
+        if self._deriver is not None:
+            self._deriver.close()
         self._tables.close()
         self._folder.close()
 
@@ -129,6 +133,11 @@ class LocalEngine:
 
     def cuts(self) -> LocalCuts:
         return LocalCuts(self._tables, self._folder)
+
+    def deriver(self) -> LocalDeriver:
+        if self._deriver is None:
+            self._deriver = LocalDeriver(self.table, self._duckdb_bytes)
+        return self._deriver
 
     def table(self, path: Sequence[str]) -> FileTable[Any]:
         found = self._tables.table(path)

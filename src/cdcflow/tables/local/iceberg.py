@@ -549,6 +549,9 @@ class IcebergTable(FileTable[FileScanTask]):
     def deleted_rows(self, file: FileScanTask) -> Numbers:
         return self._deletes.of(self._table, file)
 
+    def marks_of(self, file: FileScanTask) -> Hashable:
+        return frozenset(deletes.file_path for deletes in file.delete_files)
+
     def content_of(self, file: FileScanTask, column: str) -> Hashable:
         return file.file.file_path, self.size_of(file), self._table.schema().find_field(column).field_id
 

@@ -134,6 +134,10 @@ class TableFiles(ABC, Generic[File]):
     def deleted_rows(self, file: File) -> Numbers:
         """Return the numbers of its deleted rows."""
 
+    def marks_of(self, file: File) -> Hashable:
+        """Return what is the same for a file in two versions of the table only if the same of its rows are deleted."""
+        return self.deleted_rows(file).tobytes()
+
     @abstractmethod
     def content_of(self, file: File, column: str) -> Hashable:
         """Return what identifies its values in a column, whatever the column is called now."""

@@ -56,13 +56,23 @@ UNSAID = TablePolicy()
 
 
 @dataclass(frozen=True, slots=True)
+class DerivedQuery:
+    """How a derived table is computed from others: the query, and which columns of its result identify a row."""
+
+    key: tuple[str, ...]
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
 class Policies:
     """Every table's policy: its own, or the one for all others. Tables are identified by name (`schema.name`).
-    `routes`: which table of the warehouse gets the rows of a captured one."""
+    `routes`: which table of the warehouse gets the rows of a captured one. `derived`: the tables that are computed from
+    others."""
 
     others: TablePolicy = UNSAID
     each: Mapping[str, TablePolicy] = field(default_factory=dict)
     routes: Routes = NO_ROUTES
+    derived: Mapping[str, DerivedQuery] = field(default_factory=dict)
 
     def of(self, table: str) -> TablePolicy:
         """The policy of a captured table: under its own name, or that of the table that gets its rows."""

@@ -1,0 +1,153 @@
+"""The rows of a table at a version, and what changed between two of its versions, for derived tables.
+
+The difference is that of the files and of their deleted rows, so it does not matter what changed the rows: a merge, a
+new backfill, a truncate, another program. Compaction writes the same rows again, and equal rows are taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.model.table import MISSING, OFFSET
+from cdcflow.tables.cut import CutTable
+from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.local.scan import NONE, Numbers
+from cdcflow.tables.local.tables import FileTable
+
+
+class InputVersion:
+    """The rows of one version of a table. `close` it."""
+
+    def __init__(self, table: FileTable[Any], entry: CutTable) -> None:
+        """Raises VersionGone: the table no longer has that version."""
+        self.table = table
+        self.entry = entry
+        found = table.snapshot()
+        if found is None or (entry.id and found.id != entry.id) or found.version < entry.version:
+            raise VersionGone("another table is in its folder")
+        if entry.commit and table.commit_of(entry.version) != entry.commit:
+            raise VersionGone("another version has its number")
+        self.properties: Mapping[str, str] = found.properties
+        if found.version != entry.version:
+            table.as_of(entry.version)
+
+    def close(self) -> None:
+        self.table.close()
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The source's columns, with Arrow's types."""
+        own = [field for field in self.table.schema if field.name not in (OFFSET, MISSING)]
+        return {field.name: str(_plain(field.type)) for field in own}
+
+    def row_count(self) -> int:
+        """Return about how many rows it has, including deleted ones."""
+        return sum(self.table.row_count(file) for file in self.table.files())
+
+    def empty(self, columns: Sequence[str]) -> pa.Table:
+        return pa.schema([self.table.schema.field(name) for name in columns]).empty_table()
+
+    def rows(self, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of all rows."""
+        parts = [self.table.read(file, columns) for file in self.table.files()]
+        return pa.concat_tables([self.empty(columns), *(part.select(columns) for part in parts)])
+
+    def rows_with(self, columns: Sequence[str], column: str, values: pa.ChunkedArray) -> pa.Table:
+        """Return these columns of the rows that have one of the values in a column."""
+        found = find_rows(self.table, columns, column, values)
+        return pa.concat_tables([self.empty(columns), *(rows for _, _, rows in found)])
+
+
+def find_rows(
+    table: FileTable[Any], columns: Sequence[str], column: str, values: pa.ChunkedArray
+) -> Iterator[tuple[int, Numbers, pa.Table]]:
+    """Yield the index of each file of a table with rows that have one of the values in a column, their numbers there,
+    and these columns of them."""
+    wanted = _Values(values, table.schema.field(column).type)
+    files = table.files()
+    for n, ends in enumerate(table.bounds(files, column)):
+        if not wanted.may_be_within(ends):
+            continue
+        with table.open_file(files[n]) as opened:
+            bounds = zip(opened.groups, opened.ends(column), strict=True)
+            groups = [group for group, within in bounds if wanted.may_be_within(within)]
+            numbers = opened.find(groups, [column], wanted.pick) if groups else NONE
+            if len(numbers):
+                yield n, numbers, opened.take(numbers, columns)
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """Return the same type for the same values, whatever the format's reader has."""
+    if pa.types.is_large_string(type_):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(type_) else type_
+
+
+class _Values:
+    """Values that are looked for in a column of this type."""
+
+    def __init__(self, values: pa.ChunkedArray, type_: pa.DataType) -> None:
+        self._is_whole = pa.types.is_signed_integer(type_)
+        self._type = pa.int64() if self._is_whole else type_
+        found = pc.unique(values.cast(self._type))
+        self._listed = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        known = self._listed.drop_null()
+        self._ascending = np.sort(known.to_numpy()) if self._is_whole and len(known) == len(self._listed) else None
+
+    def may_be_within(self, ends: tuple[Any, Any] | None) -> bool:
+        if ends is None or self._ascending is None or not isinstance(ends[0], int):
+            return True
+        low, high = (np.searchsorted(self._ascending, ends[0]), np.searchsorted(self._ascending, ends[1], "right"))
+        return bool(low < high)
+
+    def pick(self, rows: pa.Table) -> Numbers:
+        column = rows.column(0).cast(self._type)
+        found: Numbers = pc.indices_nonzero(pc.is_in(column, value_set=self._listed)).to_numpy().astype(np.int64)
+        return found
+
+
+def changed_rows(
+    old: InputVersion, new: InputVersion, columns: Sequence[str], rows_max: int
+) -> tuple[pa.Table, pa.Table] | None:
+    """Return the rows that the older version has and the newer one has not, and the reverse, as bags; `None` if there
+    are more than `rows_max`, if the columns have changed, or if that is no longer known. Equal rows may be in both."""
+    if any(name not in old.columns or old.columns[name] != new.columns[name] for name in columns):
+        return None
+    with suppress(VersionGone, FileNotFoundError):
+        return _changed_rows(old, new, columns, rows_max)
+    return None
+
+
+def _changed_rows(
+    old: InputVersion, new: InputVersion, columns: Sequence[str], rows_max: int
+) -> tuple[pa.Table, pa.Table] | None:
+    before = {old.table.path_of(file): file for file in old.table.files()}
+    after = {new.table.path_of(file): file for file in new.table.files()}
+    gone, come = [old.empty(columns)], [new.empty(columns)]
+    whole = sum(old.table.row_count(before[path]) for path in before.keys() - after.keys())
+    whole += sum(new.table.row_count(after[path]) for path in after.keys() - before.keys())
+    if whole > rows_max:
+        return None
+    gone += [old.table.read(before[path], columns).select(columns) for path in before.keys() - after.keys()]
+    come += [new.table.read(after[path], columns).select(columns) for path in after.keys() - before.keys()]
+    for path in before.keys() & after.keys():
+        one, other = before[path], after[path]
+        if old.table.marks_of(one) == new.table.marks_of(other):
+            continue
+        was, is_ = old.table.deleted_rows(one), new.table.deleted_rows(other)
+        deleted, restored = np.setdiff1d(is_, was), np.setdiff1d(was, is_)
+        whole += len(deleted) + len(restored)
+        if whole > rows_max:
+            return None
+        with old.table.open_file(one) as opened:
+            gone.append(opened.take(deleted, columns))
+        if len(restored):
+            with new.table.open_file(other) as opened:
+                come.append(opened.take(restored, columns))
+    return pa.concat_tables(gone), pa.concat_tables(come)

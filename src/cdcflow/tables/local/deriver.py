@@ -1,0 +1,271 @@
+"""Compute derived tables with DuckDB, and commit their rows.
+
+    inputs at the published cut ─┐
+                                 ├─▶ changed rows ─▶ units ─▶ rows of the inputs with these units ─▶ the query ─▶ rows
+    inputs at the new cut ───────┘                                                                                 │
+    the derived table: rows with these units that are not in the result are deleted, new ones are added ◀──────────┘
+
+A commit records the versions of the inputs as the version of its transaction: a number computed from them and the
+query. So a table that an interrupted merge has already changed is recognized; if it is unknown what
+the table shows, it is computed as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from cdcflow.tables.cut import CutTable
+from cdcflow.tables.derived.lineage import Lineage, NotCovered, lineage_of
+from cdcflow.tables.derived.trees import Node, QueryRefused, nodes_of, query_of, resolve_table, tables_of
+from cdcflow.tables.job.derived_tables import derived_id
+from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.local.derived_inputs import InputVersion, changed_rows
+from cdcflow.tables.local.derived_rows import DerivedRows, stored_types
+from cdcflow.tables.local.derived_units import Changes, recompute
+from cdcflow.tables.local.query_database import QueryDatabase, reason_of
+from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.merge.modes import CURRENT, mode_of_properties
+from cdcflow.tables.merge.policy import DerivedQuery
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.paths import table_at, table_path
+from cdcflow.tables.port import DerivedVersion
+
+CHANGED_MIN, CHANGED_PART = 10_000, 10
+"""An input with more changed rows than this, and than a tenth of its rows, makes the table be computed as a whole."""
+
+Path = tuple[str, str]
+
+
+class LocalDeriver:
+    """Implements `cdcflow.tables.port.Deriver`. `close` it."""
+
+    def __init__(self, table: Callable[[Sequence[str]], FileTable[Any]], memory_bytes: int | None) -> None:
+        self._table = table
+        self._memory_bytes = memory_bytes
+        self._opened: QueryDatabase | None = None
+        self._known: dict[object, Lineage | str] = {}
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    @property
+    def _db(self) -> QueryDatabase:
+        if self._opened is None:
+            self._opened = QueryDatabase(self._memory_bytes)
+        return self._opened
+
+    def inputs(self, query: DerivedQuery, known: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
+        try:
+            found = [resolve_table(*one, known) for one in tables_of(self._tree(query))]
+        except QueryRefused as error:
+            raise CannotFollow(str(error)) from error
+        if not found:
+            raise CannotFollow("it reads no table")
+        return tuple(dict.fromkeys(found))
+
+    def derive(
+        self,
+        name: str,
+        query: DerivedQuery,
+        inputs: Mapping[str, CutTable],
+        known: Mapping[str, CutTable],
+        shown: CutTable | None,
+        cut: int,
+    ) -> DerivedVersion:
+        with ExitStack() as stack, _explain_errors():
+            there = stack.enter_context(closing(self._table(table_path(derived_id(name)))))
+            there.drop_torn(-1 if shown is None else shown.version)
+            rows = DerivedRows(there, self._db, query.key)
+            wanted = stamp(query, inputs)
+            if rows.stamp == wanted:
+                return rows.version()
+            old = self._position(rows, query, inputs, known)
+            new = {one: stack.enter_context(self._open(one, entry)) for one, entry in inputs.items()}
+            said = {"derived": name, "cut": cut, "inputs": {one: _place(entry) for one, entry in inputs.items()}}
+            found = self._by_units(query, old, new, stack)
+            if isinstance(found, tuple):
+                lineage, units, result = found
+                rows.write(name, result, (lineage.units, units), said, wanted)
+                return rows.version(len(units))
+            rows.write(name, self._whole(query, new), None, said, wanted)
+            return rows.version(None, found)
+
+    def explain(self, query: DerivedQuery, inputs: Mapping[str, CutTable]) -> str:
+        with ExitStack() as stack, _explain_errors():
+            found = self._lineage(query, {n: stack.enter_context(self._open(n, e)) for n, e in inputs.items()})
+            return f"whole: {found}" if isinstance(found, str) else f"by {', '.join(found.units)}"
+
+    def differences(self, query: DerivedQuery, inputs: Mapping[str, CutTable], shown: CutTable) -> tuple[int, int]:
+        with ExitStack() as stack, _explain_errors():
+            new = {one: stack.enter_context(self._open(one, entry)) for one, entry in inputs.items()}
+            table = stack.enter_context(closing(self._table(shown.path.split("/"))))
+            there = InputVersion(table, shown)
+            return DerivedRows(table, self._db, query.key).differences(self._whole(query, new), there)
+
+    # ── versions ────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _open(self, name: str, entry: CutTable) -> Iterator[InputVersion]:
+        with closing(self._table(entry.path.split("/"))) as there:
+            try:
+                found = InputVersion(there, entry)
+            except VersionGone as error:
+                raise CannotFollow(f"its input {name} cannot be read as the cut shows it: {error}") from error
+            mode = mode_of_properties(found.properties)
+            if mode is not None and mode.name != CURRENT.name:
+                raise CannotFollow(f"its input {name} has mode {mode.name}, and only mode current can be an input")
+            yield found
+
+    def _position(
+        self,
+        rows: DerivedRows,
+        query: DerivedQuery,
+        inputs: Mapping[str, CutTable],
+        known: Mapping[str, CutTable],
+    ) -> Mapping[str, CutTable] | None:
+        """Return the versions of the inputs from which the table was computed; `None` if that is unknown."""
+        said = rows.newest_commit().get("inputs", {})
+        recorded = {
+            name: CutTable(entry.path, said[name][1], complete=True, id=said[name][0], commit=said[name][2])
+            for name, entry in inputs.items()
+            if name in said
+        }
+        for found in (recorded, known):
+            if found.keys() == inputs.keys() and rows.stamp == stamp(query, found):
+                return found
+        return None
+
+    # ── the query ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tree(self, query: DerivedQuery) -> Node:
+        return query_of(self._db.parse(query.sql))
+
+    def _whole(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> pa.Table:
+        """Return all rows of the table."""
+        tree, paths = self._tree(query), _paths(new)
+        columns = _columns_read(tree, new)
+        given = {name: self._db.give(version.rows(columns[name])) for name, version in new.items()}
+        named = [self._db.name(*one, given[resolve_table(*one, paths)]) for one in tables_of(tree)]
+        try:
+            return stored_types(self._db.arrow(self._db.render_query(tree)))
+        finally:
+            self._db.forget(named)
+
+    def _lineage(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> Lineage | str:
+        """Return how changes reach the table, or why that is unknown."""
+        shapes = tuple((name, tuple(version.columns.items())) for name, version in sorted(new.items()))
+        asked = (query.key, query.sql, shapes)
+        if asked not in self._known:
+            self._known[asked] = self._read_lineage(query, new)
+        return self._known[asked]
+
+    def _read_lineage(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> Lineage | str:
+        tree, paths = self._tree(query), _paths(new)
+        columns = _columns_read(tree, new)
+
+        def inputs(schema: str, table: str) -> tuple[str, Mapping[str, str]]:
+            name = resolve_table(schema, table, paths)
+            return name, {column: new[name].columns[column] for column in columns[name]}
+
+        try:
+            return lineage_of(tree, query.key, inputs, self._db.render)
+        except NotCovered as error:
+            return str(error)
+
+    def _by_units(
+        self,
+        query: DerivedQuery,
+        old: Mapping[str, CutTable] | None,
+        new: Mapping[str, InputVersion],
+        stack: ExitStack,
+    ) -> tuple[Lineage, pa.Table, pa.Table] | str:
+        """Return the units that the inputs' changes concern, and their rows; or why the table is computed as a
+        whole."""
+        if old is None:
+            return ""
+        lineage = self._lineage(query, new)
+        if isinstance(lineage, str):
+            return lineage
+        try:
+            changes = self._changes(lineage, old, new, stack)
+            return changes if isinstance(changes, str) else (lineage, *recompute(self._db, lineage, changes, new))
+        except duckdb.Error as error:
+            # Rows that the query's other conditions take out may have values that an expression does not take.
+            return f"finding the changed rows failed ({type(error).__name__})"
+        finally:
+            self._db.forget()
+
+    def _changes(
+        self, lineage: Lineage, old: Mapping[str, CutTable], new: Mapping[str, InputVersion], stack: ExitStack
+    ) -> Changes | str:
+        """Return the rows that each changed input no longer has, and its new ones."""
+        columns = {one.table: lineage.columns_read(one.number) for one in lineage.joined}
+        found: dict[str, tuple[pa.Table, pa.Table]] = {}
+        for name, version in new.items():
+            if version.entry.version == old[name].version and version.entry.id == old[name].id:
+                continue
+            try:
+                before = InputVersion(stack.enter_context(closing(self._table(old[name].path.split("/")))), old[name])
+            except (VersionGone, FileNotFoundError):
+                return f"the last version of {name} is gone"
+            most = max(CHANGED_MIN, version.row_count() // CHANGED_PART)
+            both = changed_rows(before, version, columns[name], most)
+            if both is None:
+                return f"most of {name} has changed, or its columns have"
+            gone, come = (self._db.give(rows) for rows in both)
+            found[name] = (
+                self._db.arrow(f"SELECT * FROM {gone} EXCEPT ALL SELECT * FROM {come}"),  # noqa: S608  cdcflow's own
+                self._db.arrow(f"SELECT * FROM {come} EXCEPT ALL SELECT * FROM {gone}"),  # noqa: S608  cdcflow's own
+            )
+        return found
+
+
+def stamp(query: DerivedQuery, inputs: Mapping[str, CutTable]) -> int:
+    """Return a number for a query and the versions of its inputs."""
+    listed = [query.sql, list(query.key), sorted([name, *_place(entry)] for name, entry in inputs.items())]
+    return int.from_bytes(hashlib.sha256(json.dumps(listed).encode()).digest()[:7])
+
+
+def _place(entry: CutTable) -> tuple[str, int, str]:
+    return entry.id, entry.version, entry.commit
+
+
+def _paths(new: Mapping[str, InputVersion]) -> dict[str, Path]:
+    found = {name: table_at(version.entry.path) for name, version in new.items()}
+    return {name: (table.schema, table.name) for name, table in found.items()}
+
+
+def _columns_read(tree: Node, new: Mapping[str, InputVersion]) -> dict[str, list[str]]:
+    """Return the columns of each input that a query may use, and at least one."""
+    names = {str(part).lower() for n in nodes_of(tree) if n.get("class") == "COLUMN_REF" for part in n["column_names"]}
+    names |= {str(name).lower() for n in nodes_of(tree) for name in n.get("using_columns") or ()}
+    reads_all = any(n.get("class") == "STAR" or n.get("ref_type") == "NATURAL" for n in nodes_of(tree))
+    found = {}
+    for name, version in new.items():
+        used = [column for column in version.columns if reads_all or column.lower() in names]
+        found[name] = used or list(version.columns)[:1]
+    return found
+
+
+@contextmanager
+def _explain_errors() -> Iterator[None]:
+    """Wrap the computing of a table.
+
+    Raises:
+        CannotFollow: it failed; the text has no values of rows.
+    """
+    try:
+        yield
+    except QueryRefused as error:
+        raise CannotFollow(str(error)) from error
+    except duckdb.Error as error:
+        raise CannotFollow(f"its query failed ({reason_of(error)})") from error

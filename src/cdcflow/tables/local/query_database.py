@@ -1,0 +1,129 @@
+"""A DuckDB database for the queries of derived tables: it reaches no file, network or setting, only the rows given to
+it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from cdcflow.tables.derived.lineage import quote
+from cdcflow.tables.derived.trees import Node, QueryRefused
+
+SAYS_SQL_ONLY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
+"""Errors whose texts quote the query, and no values of rows."""
+
+
+class QueryDatabase:
+    """Parses, writes and runs queries. `close` it."""
+
+    def __init__(self, memory_bytes: int | None) -> None:
+        self._spill = None if memory_bytes is None else TemporaryDirectory(prefix="cdcflow-derive-")
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+        }
+        if self._spill is not None:
+            settings |= {"memory_limit": f"{memory_bytes}B", "temp_directory": str(Path(self._spill.name))}
+        self._db = duckdb.connect(config=settings)
+        with suppress(duckdb.Error):  # as in `dialect`: in a notebook it cannot be set
+            self._run("SET enable_progress_bar = false")
+        for setting in ("TimeZone = 'UTC'", "enable_external_access = false", "lock_configuration = true"):
+            self._run(f"SET {setting}")
+        self._given: list[str] = []
+        self._number = 0
+
+    def close(self) -> None:
+        self._db.close()
+        if self._spill is not None:
+            self._spill.cleanup()
+
+    def parse(self, sql: str) -> Node:
+        """Return the tree of a text, as DuckDB's parser makes it.
+
+        Raises:
+            QueryRefused: DuckDB cannot parse it.
+        """
+        try:
+            ((tree,),) = self._db.execute("SELECT json_serialize_sql(CAST(? AS VARCHAR))", [sql]).fetchall()
+        except duckdb.Error as error:
+            raise QueryRefused(f"DuckDB cannot parse it ({type(error).__name__})") from error
+        found: Node = json.loads(tree)
+        return found
+
+    def render(self, node: Node) -> str:
+        """Return the text of an expression."""
+        query = {**_FRAME, "select_list": [{**node, "alias": ""}]}
+        return self._text({"error": False, "statements": [{"node": query, "named_param_map": []}]})[len("SELECT ") :]
+
+    def render_query(self, query: Node) -> str:
+        """Return the text of a whole query."""
+        return self._text({"error": False, "statements": [{"node": query, "named_param_map": []}]})
+
+    def _text(self, tree: Node) -> str:
+        ((text,),) = self._db.execute("SELECT json_deserialize_sql(CAST(? AS JSON))", [json.dumps(tree)]).fetchall()
+        return str(text)
+
+    def give(self, rows: pa.Table) -> str:
+        """Return the name of a view of these rows, until `forget`."""
+        self._number += 1
+        name = f"_cdcflow_rows_{self._number}"
+        self._db.register(name, rows)
+        self._given.append(name)
+        return name
+
+    def name(self, schema: str, table: str, view: str) -> str:
+        """Give a view the name that a query has for a table, until `forget`."""
+        place = f"{quote(schema)}." if schema else ""
+        if schema:
+            self._run(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}")
+        self._run(f"CREATE OR REPLACE VIEW {place}{quote(table)} AS SELECT * FROM {view}")  # noqa: S608  quoted
+        return f"{place}{quote(table)}"
+
+    def forget(self, views: Sequence[str] = ()) -> None:
+        """Drop these named views and all rows that were given."""
+        for view in views:
+            self._run(f"DROP VIEW IF EXISTS {view}")
+        for name in self._given:
+            self._db.unregister(name)
+        self._given.clear()
+
+    def arrow(self, sql: str) -> pa.Table:
+        return self._db.sql(sql).to_arrow_table()
+
+    def count(self, sql: str) -> int:
+        ((found,),) = self._db.execute(sql).fetchall()
+        return int(found)
+
+    def _run(self, sql: str) -> Any:
+        return self._db.execute(sql).fetchall()
+
+
+_FRAME: Node = {
+    "type": "SELECT_NODE",
+    "modifiers": [],
+    "cte_map": {"map": []},
+    "from_table": {"type": "EMPTY", "alias": "", "sample": None, "query_location": 0},
+    "where_clause": None,
+    "group_expressions": [],
+    "group_sets": [],
+    "aggregate_handling": "STANDARD_HANDLING",
+    "having": None,
+    "sample": None,
+    "qualify": None,
+}
+
+
+def reason_of(error: duckdb.Error) -> str:
+    """Return what may be shown of an error: no value of a row."""
+    kind = type(error).__name__
+    if isinstance(error, SAYS_SQL_ONLY):
+        return f"{kind}: {str(error).splitlines()[0]}"
+    return kind

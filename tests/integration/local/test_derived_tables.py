@@ -1,0 +1,274 @@
+"""Derived tables: published in the same cut as their inputs, and always what their queries give for these."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.integration.local.test_local_merges import COMMITS
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
+from tests.unit.local.test_derived_units import COLUMNS, SHAPES, Rows, changed, rows_of, some_row
+
+from cdcflow import local, wiring
+from cdcflow.config import Config
+from cdcflow.tables.job.derived_tables import report_derived
+from cdcflow.tables.job.engines import Engines
+from cdcflow.tables.job.maintenance import UpkeepPolicy, upkeep
+from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.local.deriver import LocalDeriver
+from cdcflow.tables.local.query_database import QueryDatabase
+from cdcflow.tables.merge.policy import DerivedQuery, Policies
+
+SEED = int(os.environ.get("CDCFLOW_DERIVED_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+TABLES = {name: make_table(name, **columns) for name, columns in COLUMNS.items()}
+
+Merge = Callable[..., MergeReport]
+
+
+def queries(*names: str) -> Policies:
+    return Policies(derived={f"derived.{_name(name)}": DerivedQuery(*_shape(name)) for name in names})
+
+
+def _name(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+def _shape(name: str) -> tuple[tuple[str, ...], str]:
+    key, sql = SHAPES[name]
+    return tuple(key.split()), sql
+
+
+class Tables:
+    """The rows of the inputs, and the log of their changes."""
+
+    def __init__(self, log: HandLog, chance: random.Random) -> None:
+        self.log = log
+        self.chance = chance
+        self.rows: dict[str, Rows] = {name: {} for name in TABLES}
+        for table in TABLES.values():
+            log.state(table)
+        self.rows = {name: {7: some_row(chance, name, 7)} for name in TABLES}
+        log.segment([(table, "c", self.rows[name][7]) for name, table in TABLES.items()])
+
+    def change(self) -> None:
+        """Seal a segment of some changes, sometimes with a truncate."""
+        steps: list[tuple[Any, str, Mapping[str, Any]]] = []
+        for name, table in TABLES.items():
+            before = self.rows[name]
+            if before and self.chance.random() < 0.05:
+                steps.append((table, "t", {}))
+                before = {}
+            after = changed(self.chance, name, before)
+            steps += [(table, "d", {"id": id_}) for id_ in before.keys() - after.keys()]
+            for id_, row in after.items():
+                if before.get(id_) != row:
+                    steps.append((table, "u" if id_ in before else "c", row))
+            self.rows[name] = after
+        self.log.segment(steps)
+
+
+def expected(tables: Tables, names: tuple[str, ...]) -> dict[str, list[str]]:
+    """What the queries give for the rows of the source."""
+    with closing(QueryDatabase(None)) as db:
+        for name, rows in tables.rows.items():
+            given = pa.Table.from_pylist(list(rows.values()), pa.schema(list(COLUMNS[name].items())))
+            db.name("", name, db.give(given))
+        return {f"derived.{_name(name)}": _in_order(db.arrow(SHAPES[name][1])) for name in names}
+
+
+def _in_order(rows: pa.Table) -> list[str]:
+    return sorted(map(repr, rows_of(rows)))
+
+
+def found(warehouse: Path) -> dict[str, list[str]]:
+    cut = local.read_cut(warehouse)
+    return {name: _in_order(rows) for name, rows in cut.items() if name.startswith("derived.")}
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether each derivation computed the whole table."""
+    seen: list[bool] = []
+    right = LocalDeriver.derive
+
+    def derive(self: LocalDeriver, *given: Any) -> Any:
+        made = right(self, *given)
+        seen.append(made.units is None)
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDeriver, "derive", derive)
+        yield seen
+
+
+def run_history(merge: Merge, log: HandLog, warehouse: Path, format_name: str, seed: str) -> None:
+    """Merge a random history, with maintenance in between; after each merge the derived tables must be right."""
+    chance = random.Random(seed)
+    names = tuple(chance.sample(list(SHAPES), 4))
+    tables = Tables(log, chance)
+    for number in range(4):
+        for _ in range(chance.choice([1, 1, 2])):
+            tables.change()
+        merge(log.root, warehouse, policies=queries(*names))
+        assert found(warehouse) == expected(tables, names), f"CDCFLOW_DERIVED_SEED={seed} after merge {number}"
+        if chance.random() < 0.3:
+            with closing(local.local_engine(warehouse, format_name)) as engine:
+                upkeep(Engines(engine), UpkeepPolicy(keep_s=0.0))
+
+
+def test_derived_tables_are_what_their_queries_give(
+    merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str
+) -> None:
+    """A reader of a cut joins a derived table with its inputs, and the two must agree."""
+    run_history(merge, hand_log, warehouse, format_name, f"{SEED}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(150))
+def test_derived_tables_are_what_their_queries_give_in_many_histories(
+    merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str, number: int
+) -> None:
+    """Histories differ in what follows what."""
+    run_history(merge, hand_log, warehouse, format_name, f"{SEED} {number}")
+
+
+def test_interrupted_merge_is_continued(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge that dies before any of its commits leaves nothing that the next merge does not complete."""
+    tables, names = Tables(hand_log, random.Random(7)), ("groups", "left join")
+    tables.change()
+    tables.change()
+    merge(hand_log.root, warehouse, policies=queries(*names))
+    died = 0
+    for number in range(1, 9, 2):
+        tables.change()
+        left = number
+        with monkeypatch.context() as patch:
+
+            def dying(right: Callable[..., Any]) -> Callable[..., Any]:
+                def call(*given: Any, **more: Any) -> Any:
+                    nonlocal left
+                    left -= 1
+                    if left < 0:
+                        raise KeyboardInterrupt
+                    return right(*given, **more)
+
+                return call
+
+            for of, name in COMMITS:
+                patch.setattr(of, name, dying(getattr(of, name)))
+            try:
+                merge(hand_log.root, warehouse, policies=queries(*names))
+            except KeyboardInterrupt:
+                died += 1
+        merge(hand_log.root, warehouse, policies=queries(*names))
+        assert found(warehouse) == expected(tables, names), number
+    assert died > 1
+
+
+def test_one_that_cannot_be_computed_is_excluded_alone(hand_log: HandLog, warehouse: Path) -> None:
+    """A mistake in a derived table must not keep the captured tables from being published, nor show a row's values."""
+    tables = Tables(hand_log, random.Random(1))
+    a = TABLES["a"]
+    hand_log.segment([(a, "c", {"id": 1, "k": 1, "x": 2, "s": "secret"})])
+    wrong = Policies(
+        derived={
+            "derived.cast": DerivedQuery(("id",), "SELECT id, CAST(s AS INTEGER) AS n FROM a"),
+            "derived.twice": DerivedQuery(("k",), "SELECT k, id FROM a UNION ALL SELECT k, id FROM a"),
+            "derived.of_it": DerivedQuery(("id",), "SELECT id FROM derived.cast WHERE id > 1"),
+            "derived.circle": DerivedQuery(("id",), "SELECT id FROM circle"),
+            "derived.clock": DerivedQuery(("id",), "SELECT id, current_date AS d FROM a"),
+            "derived.file": DerivedQuery(("id",), "SELECT * FROM read_csv('/etc/passwd')"),
+            "public.a": DerivedQuery(("id",), "SELECT id FROM b"),
+            "derived.right": DerivedQuery(("id",), "SELECT id FROM a"),
+        }
+    )
+    report = local.merge(hand_log.root, warehouse, policies=wrong)
+    assert report.latest is not None
+    excluded = report.latest.left_out
+    assert sorted(excluded) == sorted(set(wrong.derived) - {"public.a", "derived.right"})
+    assert "secret" not in "".join(excluded.values())
+    assert "2 keys (k) more than once" in excluded["derived.twice"]
+    assert sorted(report.latest.tables) == ["derived.right", "public.a", "public.b", "public.c"]
+    tables.change()
+    corrected = Policies(
+        derived={"derived.cast": DerivedQuery(("id",), "SELECT id, TRY_CAST(s AS INTEGER) AS n FROM a")}
+    )
+    report = local.merge(hand_log.root, warehouse, policies=corrected)
+    assert report.latest is not None
+    assert not report.latest.left_out
+    assert "derived.cast" in report.latest.tables
+
+
+def test_planted_difference_is_found(hand_log: HandLog, warehouse: Path) -> None:
+    """`cdcflow verify --derived` and `cdcflow plan` tell what a derived table is, from the settings."""
+    tables = Tables(hand_log, random.Random(2))
+    tables.change()
+    derive = {
+        "groups": {"key": ["k"], "sql": SHAPES["groups"][1]},
+        "all": {"key": ["n"], "sql": "SELECT count(*) AS n FROM a"},
+        "later": {"key": ["k"], "sql": "SELECT k FROM nothing"},
+    }
+    config = Config.model_validate(
+        {
+            "source": {"kind": "postgres", "url": "postgresql://localhost/shop"},
+            "log": {"path": hand_log.root},
+            "merge": {"engine": "local", "warehouse": warehouse, "derive": derive},
+        }
+    )
+    local.merge(hand_log.root, warehouse, policies=wiring.policies(config))
+    found = {one.table: one for one in wiring.report_derived(config, compares=True)}
+    assert [name for name, one in found.items() if one.is_equal] == ["derived.all", "derived.groups"]
+    assert "neither captured nor derived" in found["derived.later"].why
+    assert found["derived.groups"].how == "by k"
+    assert found["derived.all"].how.startswith("whole: it has aggregates without GROUP BY")
+    with closing(local.local_engine(warehouse, "delta")) as engine, closing(engine.table(("derived", "all"))) as there:
+        there.snapshot()
+        there.append(pa.table({"n": pa.array([99])}), {}, "", 0, 1)
+        there.snapshot()
+    with closing(local.local_engine(warehouse, "delta")) as engine:
+        newest = engine.cuts().newest()
+        assert newest is not None
+        moved = replace(newest.tables["derived.all"], version=newest.tables["derived.all"].version + 1, commit="")
+        planted = replace(newest, tables={**newest.tables, "derived.all": moved})
+        reports = report_derived(engine.deriver(), planted, wiring.policies(config).derived, compares=True)
+    assert {one.table: (one.lacks, one.more) for one in reports if one.how} == {
+        "derived.all": (0, 1),
+        "derived.groups": (0, 0),
+    }
+
+
+def test_changes_concern_few_rows(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is computed as a whole only once, and again when its query changes."""
+    tables = Tables(hand_log, random.Random(3))
+    seen: list[bool]
+    with counted(monkeypatch) as seen:
+        for name in ("groups", "groups", "join", "join"):
+            tables.change()
+            shape = DerivedQuery(_shape(name)[0], _shape(name)[1])
+            merge(hand_log.root, warehouse, policies=Policies(derived={"derived.one": shape}))
+    assert seen == [True, False, True, False]
+
+
+def test_derivation_of_the_same_cut_is_not_repeated(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
+    """A merge that finds nothing new publishes nothing; without the setting the table leaves the cut."""
+    tables = Tables(hand_log, random.Random(5))
+    tables.change()
+    first = merge(hand_log.root, warehouse, policies=queries("groups"))
+    again = merge(hand_log.root, warehouse, policies=queries("groups"))
+    assert (first.published, again.published) == (True, False)
+    after = merge(hand_log.root, warehouse)
+    assert after.published
+    assert after.latest is not None
+    assert not [name for name in after.latest.tables if name.startswith("derived.")]
