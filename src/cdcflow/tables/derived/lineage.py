@@ -102,14 +102,18 @@ class Lineage:
     unit_sql: tuple[str, ...]
     reads: tuple[InputRead, ...]
     reaches: tuple[Reach, ...]
+    used: frozenset[Column]
     select: str
     joins: tuple[tuple[int, str], ...]
     where: str
     rest: str
 
     def columns_read(self, number: int) -> list[str]:
-        """Return the columns of a joined table, as it names them."""
-        return [name for name, _ in self.joined[number].columns.values()]
+        """Return the columns of a joined table that the query uses, as the table names them; at least one."""
+        joined = self.joined[number]
+        same = {one.number for one in self.joined if one.table == joined.table}
+        found = [name for lower, (name, _) in joined.columns.items() if any((n, lower) in self.used for n in same)]
+        return found or [name for name, _ in joined.columns.values()][:1]
 
     def rows_sql(self, views: Sequence[str], affected: str) -> str:
         """Return the query of the rows of some units. `views`: the joined tables, by number; `affected`: the units."""
@@ -190,6 +194,7 @@ class _LineageReader:
             tuple(self._render(node) for _, node in units),
             tuple(self._reads_of_units(units)),
             reaches,
+            frozenset(self._columns_in_use()),
             ", ".join(self._item_sql(item) for item in self._query["select_list"]),
             tuple(self._joins),
             " AND ".join(f"({self._render(node)})" for node in self._where),
@@ -305,6 +310,21 @@ class _LineageReader:
                 found.add(column)
             elif one.get("class") == "STAR":
                 raise NotCovered("it has * inside of an expression")
+        return found
+
+    def _columns_in_use(self) -> set[Column]:
+        """Return at least the columns that the query uses."""
+        every = {(one.number, name) for one in self._joined for name in one.columns}
+        found = {column for column in every if column[1] in self._joined[column[0]].using}
+        for node in nodes_of(self._query):
+            if node.get("class") == "STAR":
+                return every
+            for name in node.get("using_columns") or ():
+                found |= {column for column in every if column[1] == str(name).lower()}
+            if node.get("class") == "COLUMN_REF":
+                column = self._resolve(node["column_names"])
+                parts = {str(part).lower() for part in node["column_names"]}
+                found |= {other for other in every if other[1] in parts} if column is None else {column}
         return found
 
     def _output(self, item: Node) -> str:

@@ -24,7 +24,7 @@ from cdcflow.tables.cut import Cut, CutTable
 from cdcflow.tables.formats import tag_of
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import kinds, table_failed
-from cdcflow.tables.job.reports import TableMergeReport
+from cdcflow.tables.job.reports import MergeProgress, TableMergeReport, Watch, ignore_progress
 from cdcflow.tables.merge.policy import DerivedQuery
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.paths import Warehouse, table_at, table_path
@@ -94,12 +94,14 @@ def _pair(table: TableId) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Derivation:
-    """One merge's derived tables. `published`: the latest cut, with the derived tables that it shows."""
+    """One merge's derived tables. `published`: the latest cut, with the derived tables that it shows. `watch` is called
+    before each of them is computed."""
 
     engines: Engines
     warehouse: Warehouse
     queries: Mapping[str, DerivedQuery]
     published: Cut | None
+    watch: Watch = ignore_progress
 
     def derive(self, cut: Cut) -> tuple[Cut, tuple[TableMergeReport, ...]]:
         """Return the cut with its derived tables, and a report of each."""
@@ -120,8 +122,9 @@ class Derivation:
         else:
             ordered, refused = inputs_of(deriver, queries, tables)
         reports = []
-        for name, inputs in ordered.items():
+        for number, (name, inputs) in enumerate(ordered.items(), 1):
             began = time.monotonic()
+            self.watch(MergeProgress(name, number, len(ordered)))
             try:
                 found = self._compute(deriver, name, inputs, tables, cut.cut)  # type: ignore[arg-type]  # not None here
             except (CdcflowError, HandOver) as reason:

@@ -194,7 +194,7 @@ def _derive(
     cut, with its derived tables."""
     if cut is None:
         return None, ()
-    derivation = Derivation(request.engines, request.warehouse, request.policies.derived, shown)
+    derivation = Derivation(request.engines, request.warehouse, request.policies.derived, shown, request.watch)
     found, reports = derivation.derive(cut)
     return None if found == shown else found, reports
 

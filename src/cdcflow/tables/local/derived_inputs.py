@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.cut import CutTable
 from cdcflow.tables.job.live import VersionGone
-from cdcflow.tables.local.scan import NONE, Numbers
+from cdcflow.tables.local.file_keys import KNOWN, FileKeys, read_keys
+from cdcflow.tables.local.scan import NONE, Numbers, ScannedFile
 from cdcflow.tables.local.tables import FileTable
 
 
@@ -74,12 +75,26 @@ def find_rows(
     for n, ends in enumerate(table.bounds(files, column)):
         if not wanted.may_be_within(ends):
             continue
+        index = None if wanted.ascending is None else KNOWN.get(table.content_of(files[n], column))
         with table.open_file(files[n]) as opened:
-            bounds = zip(opened.groups, opened.ends(column), strict=True)
-            groups = [group for group, within in bounds if wanted.may_be_within(within)]
-            numbers = opened.find(groups, [column], wanted.pick) if groups else NONE
+            numbers = _find(table, files[n], column, opened, wanted, index)
             if len(numbers):
                 yield n, numbers, opened.take(numbers, columns)
+
+
+def _find(
+    table: FileTable[Any], file: Any, column: str, opened: ScannedFile, wanted: _Values, index: FileKeys | None
+) -> Numbers:
+    """Return the numbers of the rows of a file with one of the values; by its index, if it has one or gets one."""
+    groups = [g for g, ends in zip(opened.groups, opened.ends(column), strict=True) if wanted.may_be_within(ends)]
+    if not groups:
+        return NONE
+    if wanted.ascending is not None and index is None and OFFSET in table.schema.names:
+        content = table.content_of(file, column)
+        index = KNOWN.offer(content, len(opened), lambda: read_keys(opened, column))
+    if wanted.ascending is not None and index is not None:
+        return index.find(wanted.ascending, opened.deleted_rows).numbers
+    return opened.find(groups, [column], wanted.pick)
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
@@ -93,17 +108,18 @@ class _Values:
     """Values that are looked for in a column of this type."""
 
     def __init__(self, values: pa.ChunkedArray, type_: pa.DataType) -> None:
+        """`ascending`: the values, if they are whole numbers without NULL."""
         self._is_whole = pa.types.is_signed_integer(type_)
         self._type = pa.int64() if self._is_whole else type_
         found = pc.unique(values.cast(self._type))
         self._listed = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
         known = self._listed.drop_null()
-        self._ascending = np.sort(known.to_numpy()) if self._is_whole and len(known) == len(self._listed) else None
+        self.ascending = np.sort(known.to_numpy()) if self._is_whole and len(known) == len(self._listed) else None
 
     def may_be_within(self, ends: tuple[Any, Any] | None) -> bool:
-        if ends is None or self._ascending is None or not isinstance(ends[0], int):
+        if ends is None or self.ascending is None or not isinstance(ends[0], int):
             return True
-        low, high = (np.searchsorted(self._ascending, ends[0]), np.searchsorted(self._ascending, ends[1], "right"))
+        low, high = (np.searchsorted(self.ascending, ends[0]), np.searchsorted(self.ascending, ends[1], "right"))
         return bool(low < high)
 
     def pick(self, rows: pa.Table) -> Numbers:

@@ -15,7 +15,7 @@ Changes = Mapping[str, tuple[pa.Table, pa.Table]]
 """By input, the rows that it no longer has, and its new ones."""
 
 
-class InputRows(Protocol):
+class RowsOfInput(Protocol):
     """The rows of an input at the new cut."""
 
     def rows(self, columns: Sequence[str]) -> pa.Table:
@@ -26,7 +26,7 @@ class InputRows(Protocol):
 
 
 def recompute(
-    db: QueryDatabase, lineage: Lineage, changes: Changes, new: Mapping[str, InputRows]
+    db: QueryDatabase, lineage: Lineage, changes: Changes, new: Mapping[str, RowsOfInput]
 ) -> tuple[pa.Table, pa.Table]:
     """Return the units that changes concern, and the rows that the query gives for these units."""
     return _Recomputation(db, lineage, changes, new).run()
@@ -35,7 +35,7 @@ def recompute(
 class _Recomputation:
     """One computation of a part of a table."""
 
-    def __init__(self, db: QueryDatabase, lineage: Lineage, changes: Changes, new: Mapping[str, InputRows]) -> None:
+    def __init__(self, db: QueryDatabase, lineage: Lineage, changes: Changes, new: Mapping[str, RowsOfInput]) -> None:
         self._db = db
         self._lineage = lineage
         self._changes = changes
@@ -83,4 +83,4 @@ class _Recomputation:
 
 
 def _both(one: pa.Table, other: pa.Table) -> pa.Table:
-    return pa.concat_tables([one.cast(other.schema), other])
+    return pa.concat_tables([one.select(other.column_names).cast(other.schema), other])

@@ -86,9 +86,10 @@ class LocalDeriver:
             there.drop_torn(-1 if shown is None else shown.version)
             rows = DerivedRows(there, self._db, query.key)
             wanted = stamp(query, inputs)
-            if rows.stamp == wanted:
+            edits = [] if shown is None or rows.stamp is None else there.edits_since(shown.version)
+            if rows.stamp == wanted and not edits:
                 return rows.version()
-            old = self._position(rows, query, inputs, known)
+            old = None if edits else self._position(rows, query, inputs, known)
             new = {one: stack.enter_context(self._open(one, entry)) for one, entry in inputs.items()}
             said = {"derived": name, "cut": cut, "inputs": {one: _place(entry) for one, entry in inputs.items()}}
             found = self._by_units(query, old, new, stack)
@@ -97,7 +98,7 @@ class LocalDeriver:
                 rows.write(name, result, (lineage.units, units), said, wanted)
                 return rows.version(len(units))
             rows.write(name, self._whole(query, new), None, said, wanted)
-            return rows.version(None, found)
+            return rows.version(None, f"another program changed its rows ({', '.join(edits)})" if edits else found)
 
     def explain(self, query: DerivedQuery, inputs: Mapping[str, CutTable]) -> str:
         with ExitStack() as stack, _explain_errors():
