@@ -47,9 +47,15 @@ class ColumnKey(Settings):
 class EncryptionKey(ColumnKey):
     """The secret of an `encrypt` policy."""
 
-    key_by: str | None = Field(None, min_length=1)
-    """A column of the same table, such as `user_id`: each of its values gets its own key, which an erasure
-    destroys ([erase a person](columns.md#erase-a-person)). Default: the policy's key encrypts all values."""
+    key_by: tuple[str, ...] = ()
+    """A column of the same table, such as `user_id`: each of its values gets its own key, which an erasure destroys
+    ([erase a person](columns.md#erase-a-person)). If it is renamed, list both names: `[user_id, uid]`. Default: the
+    policy's key encrypts all values."""
+
+    @field_validator("key_by", mode="before")
+    @classmethod
+    def _one_name(cls, given: object) -> object:
+        return (given,) if isinstance(given, str) else given
 
 
 class MaskOptions(Settings):
@@ -116,9 +122,9 @@ class ColumnRule(Settings):
         return self.word or name
 
     @property
-    def key_by(self) -> str | None:
-        """The column each of whose values has its own key, for `encrypt`."""
-        return None if self.encrypt is None else self.encrypt.key_by
+    def key_by(self) -> tuple[str, ...]:
+        """The names of the column each of whose values has its own key, for `encrypt`."""
+        return () if self.encrypt is None else self.encrypt.key_by
 
 
 class TableRules(Settings):

@@ -82,7 +82,7 @@ class Erasure:
 
 def _rules_with_persons(config: Config) -> dict[str, dict[str, ColumnRule]]:
     found = {
-        name: {column: rule for column, rule in table.columns.items() if rule.key_by is not None}
+        name: {column: rule for column, rule in table.columns.items() if rule.key_by}
         for name, table in config.tables.items()
     }
     return {name: columns for name, columns in found.items() if columns}
@@ -108,15 +108,15 @@ def _rules_of(table: str, rules: Mapping[str, Mapping[str, ColumnRule]]) -> list
 
 def _choose(table: str, key_by: str | None, rules: Sequence[ColumnRule]) -> list[ColumnRule]:
     """Those of the policies with this column of persons, which is optional if it is the only one."""
-    names = sorted({(rule.key_by or "").lower() for rule in rules})
-    chosen = names if key_by is None else [name for name in names if name == key_by.lower()]
+    names = sorted({tuple(map(str.lower, rule.key_by)) for rule in rules})
+    chosen = names if key_by is None else [known for known in names if key_by.lower() in known]
     if len(chosen) != 1:
         raise ConfigurationError(
-            f"erasing: the policies of {table} have key_by {', '.join(names)}",
-            remedy=f"add --by with the column that the value is from, such as --by {names[0]}",
+            f"erasing: the policies of {table} have key_by {', '.join(known[-1] for known in names)}",
+            remedy=f"add --by with the column that the value is from, such as --by {names[0][-1]}",
             runbook="person-keys",
         )
-    return [rule for rule in rules if (rule.key_by or "").lower() == chosen[0]]
+    return [rule for rule in rules if tuple(map(str.lower, rule.key_by)) == chosen[0]]
 
 
 def _check_makers(unknown: Collection[str]) -> None:

@@ -69,6 +69,7 @@ def erased_while_running(bank: PersonBank | MySQLPersonBank, point: str, count: 
     daemon.wait()
     again = bank.daemon()
     erase(bank, 18)
+    bank.write(seed=3, transactions=20)
     bank.catch_up_and_stop(again)
     assert bank.readable_places([17, 18]) == []
     bank.assert_log_equals_source()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,14 @@ def test_table_that_key_by_does_not_fit_is_refused_with_a_remedy(
         shape(keys, table, columns)
     assert remedy in str(refused.value.remedy)
     assert refused.value.runbook == "column-policies"
+
+
+def test_person_column_that_is_renamed_is_listed_under_both_names(keys: KeyFile) -> None:
+    """The log may have rows from before the rename."""
+    both = {"encrypt": {"key": "${env:POLICY_KEY}", "id": "k1", "key_by": ["owner", "holder"]}}
+    renamed = Table(TABLE, 1, tuple(replace(c, name="holder") if c.name == "owner" else c for c in COLUMNS), ("id",))
+    for table in (ORDERS, renamed):
+        assert shape(keys, table, {"address": both}).persons == {"address": table.columns[1].name}
 
 
 def test_column_may_be_null_for_an_erased_person_and_old_rows_have_their_own_persons_key(keys: KeyFile) -> None:

@@ -56,21 +56,21 @@ class PrivacyPolicy:
         if isinstance(given, ColumnKey):
             key = PolicyKey.read(given)
             text = f"{name} with key {key.prefix}{key.fingerprint}"
-            if not isinstance(given, EncryptionKey) or given.key_by is None:
+            if not isinstance(given, EncryptionKey) or not given.key_by:
                 return cls(rule, text, key)
             if persons is None:
                 raise ConfigurationError(
                     "tables: a policy has key_by, and the keys of persons cannot be used here", runbook="person-keys"
                 )
-            return cls(rule, f"{text} by {given.key_by}", key, PersonEncryption(key, persons))
+            return cls(rule, f"{text} by {' or '.join(given.key_by)}", key, PersonEncryption(key, persons))
         if name == "mask":
             return cls(rule, f"mask, keep_last {given.keep_last}" if given.keep_last else "mask")
         # A constant is a setting, and may be repeated.
         return cls(rule, f"{name} {given!r}")
 
     @property
-    def key_by(self) -> str | None:
-        """The column whose values are the persons that it encrypts by."""
+    def key_by(self) -> tuple[str, ...]:
+        """The names of the column whose values are the persons that it encrypts by."""
         return self.rule.key_by
 
     @property

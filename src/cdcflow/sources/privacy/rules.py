@@ -1,7 +1,8 @@
 """Which policy each column of each table has, and what must stop because a policy's column is missing.
 
-A column that disappears may have another name now, and would leave the source without its policy. So a column with a
-policy must be in every shape of its table in which it is expected:
+A column that disappears may have another name now, and would leave the source without its policy. Where columns keep
+their numbers when they are renamed (PostgreSQL), the policy follows the number, and a number that is gone was dropped.
+Elsewhere a column with a policy must be in every shape of its table in which it is expected:
 
 - a column that the table's own name lists in `tables`: in all of them;
 - a column that a pattern lists: since a start, or a message of the log, showed it in this table.
@@ -62,8 +63,14 @@ class PolicyRules:
     """The entries of `tables`. Thread-safe: what it remembers are results that are always the same, and sets that
     only grow."""
 
-    def __init__(self, settings: Mapping[str, TableRules], person_keys: PersonKeys | None = None) -> None:
-        """`person_keys`: for policies with `key_by`."""
+    def __init__(
+        self,
+        settings: Mapping[str, TableRules],
+        person_keys: PersonKeys | None = None,
+        *,
+        follows_numbers: bool = False,
+    ) -> None:
+        """`person_keys`: for policies with `key_by`; `follows_numbers`: a renamed column keeps its number."""
         entries = [_entry(name, rules, person_keys) for name, rules in settings.items()]
         with_persons = any(policy.persons is not None for entry in entries for policy in entry.policies.values())
         self.person_keys = person_keys if with_persons else None
@@ -71,13 +78,16 @@ class PolicyRules:
         self._known: dict[Table, LeavingTable | None] = {}
         self._latest: dict[TableId, LeavingTable | None] = {}
         self._seen: dict[TableId, frozenset[str]] = {}
+        self._follows_numbers = follows_numbers
+        self._names: dict[tuple[TableId, int], dict[int, str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
     def __getstate__(self) -> Mapping[str, object]:
         """For other processes: the entries with their keys, which those processes cannot read."""
-        return {"_entries": self._entries, "person_keys": None, "_known": {}, "_latest": {}, "_seen": {}}
+        mine = {"_entries": self._entries, "person_keys": None, "_follows_numbers": self._follows_numbers}
+        return {**mine, "_known": {}, "_latest": {}, "_seen": {}, "_names": self._names}
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
         self.__dict__.update(state)
@@ -90,8 +100,12 @@ class PolicyRules:
         """
         if table not in self._known:
             self._check_columns(table, self._seen.get(table.id, frozenset()))
+            names = self._names_of(table)
             self._known[table] = self._leaving(table)
-            self._seen[table.id] = self._seen.get(table.id, frozenset()) | _lower(self._policies(table))
+            self._seen[table.id] = self._seen.get(table.id, frozenset()) | frozenset(names.values())
+            if self._follows_numbers:
+                numbers = {c.number: names[c.name] for c in table.columns if c.name in names}
+                self._names[table.id, table.incarnation] = {**self.names_by_number(table), **numbers}
         found = self._latest[table.id] = self._known[table]
         return found
 
@@ -133,6 +147,17 @@ class PolicyRules:
         """The policies of a table's columns as texts."""
         return {name: self._text_of(policy) for name, policy in self._policies(table).items()}
 
+    def learn(self, before: Iterable[StoredPolicies]) -> None:
+        """Follow the columns that had policies at the last start, if columns keep their numbers."""
+        for stored in before if self._follows_numbers else ():
+            place = stored.raw.id, stored.raw.incarnation
+            self._names[place] = {**stored.names_by_number, **self._names.get(place, {})}
+
+    def names_by_number(self, table: Table) -> Mapping[int, str]:
+        """The numbers of columns that had a policy in this table so far, with the names that the settings have, if it
+        follows numbers."""
+        return self._names.get((table.id, table.incarnation), {})
+
     def _text_of(self, policy: PrivacyPolicy) -> str:
         if policy.persons is None or self.person_keys is None or not (keys := self.person_keys.identity()):
             return policy.text
@@ -143,7 +168,10 @@ class PolicyRules:
         found = self._row_texts(table)
         where = None if found.where is None else found.where.text
         computed = {name: one.text for name, one in found.computed.items()}
-        return StoredPolicies(self.text_of(table), table, StoredRowRules(where, computed, dict(found.renamed)))
+        rows = StoredRowRules(where, computed, dict(found.renamed))
+        own = {c.number: c.name.lower() for c in table.columns}
+        names = {number: name for number, name in self.names_by_number(table).items() if own.get(number) != name}
+        return StoredPolicies(self.text_of(table), table, rows, names)
 
     def check(
         self, tables: Sequence[Table], before: Mapping[TableId, StoredPolicies], captured: Collection[TableId]
@@ -157,7 +185,7 @@ class PolicyRules:
         self.check_names((t.id for t in tables), captured, before)
         for table in tables:
             then = before.get(table.id)
-            self._check_columns(table, frozenset() if then is None else _lower(then.texts))
+            self._check_columns(table, frozenset() if then is None else then.settings_names)
             self.shape(table)
             if self.person_keys is not None and then is not None:
                 _check_person_keys(table, then.texts, self.text_of(table))
@@ -203,15 +231,30 @@ class PolicyRules:
         return found
 
     def _policies(self, table: Table) -> dict[str, PrivacyPolicy]:
+        given = self._policies_by_name(table.id)
+        return {column: given[name] for column, name in self._names_of(table).items()}
+
+    def _policies_by_name(self, table: TableId) -> dict[str, PrivacyPolicy]:
+        """The policies for a table by the names of columns that the settings have."""
         found: dict[str, PrivacyPolicy] = {}
-        names = {c.name.lower(): c.name for c in table.columns}
-        names |= {name.lower(): name for name in self._row_texts(table).computed}
         for entry in self._entries:
-            if entry.pattern.matches(table.id):
+            if entry.pattern.matches(table):
                 for name, policy in entry.policies.items():
-                    if name in names:
-                        found.setdefault(names[name], policy)
+                    found.setdefault(name, policy)
         return found
+
+    def _names_of(self, table: Table) -> dict[str, str]:
+        """By columns of the table that have a policy the names by which the settings have it: their own, or, if they
+        were renamed, an earlier one."""
+        given, earlier = self._policies_by_name(table.id), self.names_by_number(table)
+        found = {}
+        for column in table.columns:
+            for name in (column.name.lower(), earlier.get(column.number, "")):
+                if name in given:
+                    found[column.name] = name
+                    break
+        computed = self._row_texts(table).computed
+        return found | {name: name.lower() for name in computed if name.lower() in given}
 
     def _row_texts(self, table: Table) -> RowTexts:
         names = {c.name.lower(): c.name for c in table.columns}
@@ -236,7 +279,8 @@ class PolicyRules:
         optional = {name for entry in mine for name in (*entry.optional, *_lower(entry.computed))}
         names = {c.name.lower(): c.name for c in table.columns}
         private = {name for entry in mine for name in entry.policies}
-        for name in sorted((named | seen) - optional - names.keys()):
+        was_here = set(self.names_by_number(table).values()).difference(*(entry.renamed for entry in mine))
+        for name in sorted((named | seen) - optional - names.keys() - was_here):
             raise misfit(
                 table.id,
                 f"it has no column {name}, which has a {'policy' if name in private else 'new name in tables'}",
@@ -346,25 +390,50 @@ NO_ROW_RULES = StoredRowRules()
 
 @dataclass(frozen=True, slots=True)
 class StoredPolicies:
-    """The policies of a table at a start: a text for each column that had one, and the table as the source had it."""
+    """The policies of a table at a start: a text for each column that had one, and the table as the source had it.
+    `names`: by the numbers of columns the names that the settings had, if they are not those of the columns."""
 
     texts: Mapping[str, str]
     raw: Table
     rows: StoredRowRules = NO_ROW_RULES
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def settings_names(self) -> frozenset[str]:
+        """The names by which the settings had the policies of its columns."""
+        own = {c.name: self.names.get(c.number, c.name.lower()) for c in self.raw.columns}
+        return frozenset(own.get(name, name.lower()) for name in self.texts)
+
+    @property
+    def names_by_number(self) -> Mapping[int, str]:
+        """By the numbers of columns with a policy, and of those that were dropped, the names that the settings had."""
+        return {**{c.number: c.name.lower() for c in self.raw.columns if c.name in self.texts}, **self.names}
 
     def differences(self, now: StoredPolicies) -> list[str]:
         """What is different now, each as a text."""
-        names = [n for n in dict.fromkeys([*now.texts, *self.texts]) if self.texts.get(n) != now.texts.get(n)]
-        found = [f"{n}: {self.texts.get(n, 'no policy')} → {now.texts.get(n, 'no policy')}" for n in names]
+        then = self._texts_in(now.raw)
+        names = [n for n in dict.fromkeys([*now.texts, *then]) if then.get(n) != now.texts.get(n)]
+        found = [f"{n}: {then.get(n, 'no policy')} → {now.texts.get(n, 'no policy')}" for n in names]
         return [*found, *self.rows.differences(now.rows)]
+
+    def _texts_in(self, table: Table) -> Mapping[str, str]:
+        """The texts by the names that the columns have in this shape, without those of columns that were dropped."""
+        if self.raw.incarnation != table.incarnation:
+            return self.texts
+        names = {c.number: c.name for c in self.raw.columns}
+        computed = {name: text for name, text in self.texts.items() if name not in names.values()}
+        own = {c.name: self.texts.get(names.get(c.number, c.name)) for c in table.columns}
+        return computed | {name: text for name, text in own.items() if text is not None}
 
 
 def read_stored(source: Mapping[str, str]) -> dict[TableId, StoredPolicies]:
     """The policies that a checkpoint's `source` has; empty if there were none."""
     found = {}
-    for texts, raw, *rows in json.loads(source.get(ENTRY, "[]")):
+    for texts, raw, *more in json.loads(source.get(ENTRY, "[]")):
         table = table_from_text(raw)
-        found[table.id] = StoredPolicies(texts, table, StoredRowRules(**rows[0]) if rows else NO_ROW_RULES)
+        rows = StoredRowRules(**more[0]) if more else NO_ROW_RULES
+        names = {int(number): name for one in more[1:] for number, name in one.items()}
+        found[table.id] = StoredPolicies(texts, table, rows, names)
     return found
 
 
@@ -378,15 +447,17 @@ def with_stored(
     """`source` with the policies of these tables, and those of tables that are gone: the log still has rows of them."""
     now = {t.id: rules.to_store(t) for t in tables}
     found = [
-        (
-            stored.texts,
-            _without_values(stored.raw, stored.texts).to_text(),
-            *([asdict(stored.rows)] if stored.rows else []),
-        )
+        (stored.texts, _without_values(stored.raw, stored.texts).to_text(), *_more_of(stored))
         for stored in {**before, **now}.values()
-        if stored.texts or stored.rows
+        if stored.texts or stored.rows or stored.names
     ]
     return {**source, **({ENTRY: json.dumps(found, separators=(",", ":"))} if found else {})}
+
+
+def _more_of(stored: StoredPolicies) -> list[object]:
+    if stored.names:
+        return [asdict(stored.rows), stored.names]
+    return [asdict(stored.rows)] if stored.rows else []
 
 
 def _without_values(table: Table, names: Collection[str]) -> Table:
@@ -399,15 +470,15 @@ def raw_of(logged: Table, stored: StoredPolicies | None) -> Table:
     if stored is None or stored.raw.incarnation != logged.incarnation:
         return logged
     logged = stored.rows.raw(logged)
-    known = {c.name: c for c in stored.raw.columns if c.name in stored.texts}
-    names = {c.name for c in logged.columns}
-    columns = [known.get(c.name, c) for c in logged.columns]
-    columns += [c for name, c in known.items() if name not in names and stored.texts[name] == "drop"]
+    known = {c.number: c for c in stored.raw.columns if c.name in stored.texts}
+    numbers = {c.number for c in logged.columns}
+    columns = [replace(known[c.number], name=c.name) if c.number in known else c for c in logged.columns]
+    columns += [c for number, c in known.items() if number not in numbers and stored.texts[c.name] == "drop"]
     return replace(logged, columns=tuple(sorted(columns, key=lambda c: _place(c, stored.raw))))
 
 
 def _place(column: Column, table: Table) -> int:
-    return next((i for i, c in enumerate(table.columns) if c.name == column.name), len(table.columns))
+    return next((i for i, c in enumerate(table.columns) if c.number == column.number), len(table.columns))
 
 
 def changed_policies(

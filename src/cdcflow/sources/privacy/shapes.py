@@ -201,13 +201,13 @@ def _person_column(table: Table, name: str, policy: PrivacyPolicy) -> str:
         ConfigurationError: it does not exist, has no text, or the table has no key.
     """
     names = {c.name.lower(): c for c in table.columns}
-    found = names.get((policy.key_by or "").lower())
+    found = next((names[given.lower()] for given in policy.key_by if given.lower() in names), None)
     if found is None:
         raise misfit(
             table.id,
-            f"column {name} has key_by: {policy.key_by}, and there is no such column",
-            f"{did_you_mean(policy.key_by or '', (c.name for c in table.columns))}correct the name in key_by; if that "
-            "column was renamed, write its new name there",
+            f"column {name} has key_by: {', '.join(policy.key_by)}, and there is no such column",
+            f"{did_you_mean(policy.key_by[-1], (c.name for c in table.columns))}correct the name in key_by; if that "
+            f"column was renamed, list both: key_by: [{policy.key_by[-1]}, NEW_NAME]",
         )
     if not table.key:
         raise misfit(

@@ -70,7 +70,7 @@ class PrivateSource:
         *,
         accept_history_loss: bool = False,
     ) -> Prepared:
-        self._stored = read_stored(checkpoint.source)
+        self._learn(checkpoint)
         prepared = self._source.prepare(
             _without(checkpoint), log_id, transactions_back, accept_history_loss=accept_history_loss
         )
@@ -100,7 +100,7 @@ class PrivateSource:
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
         found = self._source.preview(_without(checkpoint), log_id)
-        self._stored = read_stored(checkpoint.source)
+        self._learn(checkpoint)
         shapes = [t.shape for t in found.tables if t.shape is not None]
         self._check(shapes, checkpoint)
         changes = self._changes(shapes, checkpoint)
@@ -117,6 +117,10 @@ class PrivateSource:
         chunks = self._source.chunks()
         # Without rules a checkpoint may still have encrypted cursors.
         return PrivateChunks(chunks, self._rules) if self._rules or self._stored else chunks
+
+    def _learn(self, checkpoint: Checkpoint) -> None:
+        self._stored = read_stored(checkpoint.source)
+        self._rules.learn(self._stored.values())
 
     def _check(self, tables: Sequence[Table], checkpoint: Checkpoint) -> None:
         captured = Progress.from_json(checkpoint.progress).tables.keys()
@@ -218,6 +222,7 @@ class _WithComparison(PrivateSource):
     _source: _SomeSource
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
+        self._learn(checkpoint)
         comparison = self._source.comparison(_without(checkpoint))
         return PrivateComparison(comparison, self._rules) if self._rules else comparison
 
