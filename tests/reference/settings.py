@@ -8,6 +8,7 @@ from cdcflow.config.descriptions import Setting, describe
 from cdcflow.config.logs import FileLog, KafkaLog
 from cdcflow.config.publish import Publish
 from cdcflow.config.sources import MySQL, Postgres, SourceSettings
+from cdcflow.config.targets import TargetSettings
 from cdcflow.config.whole import Config, Merge, Service
 from cdcflow_files import FilesSettings
 
@@ -27,6 +28,7 @@ def sections() -> dict[str, list[Setting]]:
         "tables": list(describe(TableRules, "tables.")),
         "merge": list(describe(Merge, "merge.")),
         "publish": list(describe(Publish, "publish.")),
+        "targets": list(describe(TargetSettings, "targets.")),
         "service": list(describe(Service, "service.")),
         "serve": list(describe(Serve, "serve.")),
         "tests": [one for one in describe(Config, "") if one.name == "tests"],

@@ -22,6 +22,7 @@ LATER = {
     "person_keys",
     "tables.columns.encrypt.key_by",
     "tables.computed",
+    *(f"targets.{name}" for name in ("kind", "tables", "every")),
     "tables.optional",
     "tests",
     *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "truncate")),

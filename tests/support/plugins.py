@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.support.docs.pages import DOCS, python_of
 
+from cdcflow.cli.new import target_package
 from cdcflow.config import plugins
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,15 @@ def install_notifier_of_the_page(folder: Path) -> Path:
     """The same for the receiver of notifications that docs/notifications.md writes."""
     (code,) = python_of(DOCS / "notifications.md", spark=None, section="Your own kind")
     return install(folder, "cdcflow-pager", {"pager": "cdcflow_pager:plugin"}, code, plugins.NOTIFIERS)
+
+
+def install_target_of_the_template(folder: Path) -> list[str]:
+    """The same for the package that `cdcflow new target mydb` writes."""
+    for path, text in target_package("mydb").items():
+        whole = folder / "project" / path
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        whole.write_text(text)
+    return install_project(folder / "packages", folder / "project")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from cdcflow.version import __version__
 
 COMMANDS = {
     "init": ("cdcflow.cli.init:init", "Write a commented settings file."),
-    "new": ("cdcflow.cli.new:app", "Write the package of a source to begin with."),
+    "new": ("cdcflow.cli.new:app", "Write the package of a source or target to begin with."),
     "plugins": ("cdcflow.cli.plugins:plugins", "List the kinds that installed packages bring."),
     "doctor": ("cdcflow.cli.doctor:doctor", "Check settings, rights and tables."),
     "run": ("cdcflow.cli.run:run", "Capture changes until you stop it."),
@@ -36,6 +36,7 @@ COMMANDS = {
     "rebuild": ("cdcflow.cli.rebuild:rebuild", "Rebuild all tables from the log alone."),
     "upkeep": ("cdcflow.cli.upkeep:upkeep", "Expire old cuts, and keep the tables' files in order."),
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),
+    "deliver": ("cdcflow.cli.deliver:deliver", "Keep tables in targets that packages bring."),
     "get": ("cdcflow.cli.ask:get", "Print a row, now or at a point in time."),
     "history": ("cdcflow.cli.ask:history", "Print the changes of a row."),
     "range": ("cdcflow.cli.ask:range_", "Print the rows between two keys, now or at a point in time."),

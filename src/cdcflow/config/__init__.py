@@ -28,6 +28,7 @@ from cdcflow.config.publish import (
 from cdcflow.config.references import is_reference, secret
 from cdcflow.config.settings_file import load
 from cdcflow.config.sources import Backfill, MySQL, Postgres, Special, Tls
+from cdcflow.config.targets import TargetSettings
 from cdcflow.config.units import byte_count, seconds
 from cdcflow.config.whole import Config, Merge, Service
 
@@ -60,6 +61,7 @@ __all__ = [
     "Settings",
     "Special",
     "StoreAccess",
+    "TargetSettings",
     "TimeMode",
     "Tls",
     "UnsignedMode",

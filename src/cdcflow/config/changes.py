@@ -85,6 +85,7 @@ RULES: tuple[SettingRule, ...] = (
     *_OF_FILES.values(),
     SettingRule("merge", "merge"),
     SettingRule("publish", "running"),
+    SettingRule("targets", "restart", "cdcflow deliver reads it when it starts"),
     SettingRule("service.traces", "next cut"),
     SettingRule("service", "running"),
     SettingRule("tests", "running"),

@@ -40,6 +40,7 @@ def rebase(config: Config, folder: Path) -> Config:
             "log": _rebased_log(config.log, folder),
             "merge": _rebased_merge(config.merge, folder),
             "service": _rebased_service(config.service, folder),
+            "targets": {name: _with_paths(target, folder) for name, target in config.targets.items()},
             "serve": None if config.serve is None else _rebased_serve(config.serve, folder),
             "tests": tuple(folder / path.expanduser() for path in config.tests),
             "publish": None if config.publish is None else Publish(kafka=_rebased_topics(config.publish.kafka, folder)),

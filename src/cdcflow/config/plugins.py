@@ -21,6 +21,7 @@ from cdcflow.config.base import Settings
 from cdcflow.config.notify import NotifierSettings
 from cdcflow.config.setting_paths import SettingPath
 from cdcflow.config.sources import SourceSettings
+from cdcflow.config.targets import TargetSettings
 
 OWN_KINDS = ("postgres", "mysql", "mariadb")
 PLUGIN_KIND = "plugin_kind"
@@ -55,7 +56,8 @@ SOURCES = PluginGroup(
 NOTIFIERS = PluginGroup(
     "cdcflow.notifiers", "NotifierPlugin", "send", NotifierSettings, "service.notify.", "docs/notifications.md"
 )
-GROUPS = (SOURCES, NOTIFIERS)
+TARGETS = PluginGroup("cdcflow.targets", "TargetPlugin", "open", TargetSettings, "targets.NAME.", "docs/own-target.md")
+GROUPS = (SOURCES, NOTIFIERS, TARGETS)
 
 
 class DeclaredPlugin(Protocol):
@@ -103,6 +105,9 @@ def _places(document: object) -> Iterator[tuple[SettingPath, PluginGroup, object
     receivers = service.get("notify") if isinstance(service, dict) else None
     for number, receiver in enumerate(receivers if isinstance(receivers, list) else []):
         yield ("service", "notify", number), NOTIFIERS, receiver
+    targets = document.get("targets")
+    for name, target in targets.items() if isinstance(targets, dict) else ():
+        yield ("targets", str(name)), TARGETS, target
 
 
 def installed_kinds(group: PluginGroup) -> dict[str, list[EntryPoint]]:

@@ -52,6 +52,19 @@ def one_table(name: str) -> str:
     return name
 
 
+def check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """The patterns, if they select tables. ValueError otherwise."""
+    for pattern in patterns:
+        if PATTERN.fullmatch(pattern) is None:
+            raise ValueError(
+                f'"{pattern}" is not a table pattern; write schema.name, with * as a wildcard and a leading ! to '
+                "leave tables out"
+            )
+    if all(pattern.startswith("!") for pattern in patterns):
+        raise ValueError("selects no table; name at least one pattern without !")
+    return patterns
+
+
 class SourceSettings(Settings):
     """The settings that all sources have, also those of plug-ins."""
 
@@ -69,15 +82,7 @@ class SourceSettings(Settings):
     @field_validator("tables")
     @classmethod
     def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in patterns:
-            if PATTERN.fullmatch(pattern) is None:
-                raise ValueError(
-                    f'"{pattern}" is not a table pattern; write schema.name, with * as a wildcard and a leading ! to '
-                    "leave tables out"
-                )
-        if all(pattern.startswith("!") for pattern in patterns):
-            raise ValueError("selects no table; name at least one pattern without !")
-        return patterns
+        return check_patterns(patterns)
 
 
 class _Database(SourceSettings):

@@ -24,10 +24,11 @@ from cdcflow.config.collections import Push, Serve
 from cdcflow.config.columns import TableRules
 from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog, StoreAccess
 from cdcflow.config.notify import NotifierSettings, Notify, Subscription
-from cdcflow.config.plugins import NOTIFIERS, OWN_KINDS, SOURCES, plugged_settings
+from cdcflow.config.plugins import NOTIFIERS, OWN_KINDS, SOURCES, TARGETS, plugged_settings
 from cdcflow.config.publish import Publish
 from cdcflow.config.references import is_reference
 from cdcflow.config.sources import PATTERN, MySQL, Postgres, SourceSettings
+from cdcflow.config.targets import TargetSettings
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.file_layout import PartitionField, SortColumn, check_order, check_partitions
@@ -339,6 +340,14 @@ class Service(Settings):
         raise ValueError("must be host:port, such as 127.0.0.1:8079")
 
 
+def _target(given: object, checked: ValidatorFunctionWrapHandler) -> object:
+    """A target, by the settings model of its kind. A plug-in is imported only if its kind is named here."""
+    if isinstance(given, TargetSettings):
+        return given
+    kind = given.get("kind") if isinstance(given, dict) else None
+    return (plugged_settings(TARGETS, kind) if isinstance(kind, str) else TargetSettings).model_validate(given)
+
+
 _OWN_SOURCES: TypeAdapter[Any] = TypeAdapter(Annotated[Postgres | MySQL | Push, Field(discriminator="kind")])
 
 
@@ -353,6 +362,7 @@ class Config(Settings):
     `person-keys` in the log's folder."""
     merge: Merge = Merge()
     publish: Publish | None = None
+    targets: dict[str, Annotated[SerializeAsAny[TargetSettings], WrapValidator(_target)]] = Field(default_factory=dict)
     service: Service = Service()
     serve: Serve | None = None
     tests: tuple[Path, ...] = ()

@@ -52,6 +52,7 @@ from cdcflow.config.notify import NotifierSettings
 from cdcflow.config.plugins import PORTS_OLDEST, PORTS_VERSION
 from cdcflow.config.references import SecretReference, secret
 from cdcflow.config.sources import SourceSettings
+from cdcflow.config.targets import TargetSettings
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.log import tier, workers
 from cdcflow.log.read import log_reader
@@ -61,6 +62,7 @@ from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Epoch, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.targets.port import Overtaken, TableChange, TargetPlugin, TargetTables
 
 __all__ = [
     "PORTS_VERSION",
@@ -70,6 +72,11 @@ __all__ = [
     "NotifierPlugin",
     "NotifierSettings",
     "StoreAccess",
+    "TargetPlugin",
+    "TargetSettings",
+    "TargetTables",
+    "TableChange",
+    "Overtaken",
     "Settings",
     "Seconds",
     "Bytes",

@@ -41,6 +41,7 @@ from cdcflow.wiring.plans import log_growth, plan_capture
 from cdcflow.wiring.push_log import open_push_log
 from cdcflow.wiring.queries import consumers_status, open_for_queries
 from cdcflow.wiring.rebuild import rebuild_tables
+from cdcflow.wiring.targets import open_delivery
 from cdcflow.wiring.verification import run_verification
 from cdcflow.wiring.warehouses import (
     check_logs_to_merge,
@@ -63,6 +64,7 @@ __all__ = [
     "log_event",
     "open_source",
     "open_for_queries",
+    "open_delivery",
     "publisher",
     "addresses",
     "commands_in_log",

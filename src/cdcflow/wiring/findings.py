@@ -20,7 +20,7 @@ from cdcflow.wiring.logs import (
     opened_store,
     topics,
 )
-from cdcflow.wiring.plugged import receiver_findings
+from cdcflow.wiring.plugged import part_findings
 
 
 def doctor(config: Config) -> list[Finding]:
@@ -37,7 +37,7 @@ def doctor(config: Config) -> list[Finding]:
                 found += _control_findings(config)
     finally:
         source.close()
-    return [*found, *of_log, *receiver_findings(config)]
+    return [*found, *of_log, *part_findings(config)]
 
 
 def continues(config: Config) -> list[Finding]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import TypeVar, cast
 
 from pydantic import Field, SkipValidation
 
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.ports.plugin import NotifierPlugin, SourcePlugin
-from cdcflow.config import Config, NotifierSettings
-from cdcflow.config.plugins import NOTIFIERS, SOURCES, load_plugin
+from cdcflow.config import Config, NotifierSettings, TargetSettings
+from cdcflow.config.plugins import NOTIFIERS, SOURCES, TARGETS, load_plugin
 from cdcflow.config.references import check_secrets
 from cdcflow.config.sources import SourceSettings
 from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.targets.port import TargetPlugin
+
+Part = TypeVar("Part", NotifierSettings, TargetSettings)
 
 
 class ProgramSource(SourceSettings):
@@ -49,19 +52,35 @@ def notifier_of(settings: NotifierSettings) -> NotifierPlugin:
         raise ConfigurationError(f"service.notify: kind {error}", runbook="settings") from error
 
 
-def receiver_findings(config: Config) -> Iterator[Finding]:
-    """What doctor finds about receivers of notifications that packages bring. Nothing is sent to them."""
+def target_of(settings: TargetSettings) -> TargetPlugin:
+    """The plug-in of a target, which its settings have imported already.
+
+    Raises:
+        ConfigurationError: it is no longer installed, or cannot be used.
+    """
+    try:
+        return cast("TargetPlugin", load_plugin(TARGETS, settings.kind))
+    except LookupError as error:
+        raise ConfigurationError(f"targets: kind {error}", runbook="settings") from error
+
+
+def part_findings(config: Config) -> Iterator[Finding]:
+    """What doctor finds about receivers of notifications and targets that packages bring. Nothing is sent to them."""
     for number, settings in enumerate(config.service.notify):
         if isinstance(settings, NotifierSettings):
-            yield from _findings_of(settings, f"service.notify[{number}]")
+            yield from _findings_of(notifier_of, settings, f"service.notify[{number}]")
+    for name, target in config.targets.items():
+        yield from _findings_of(target_of, target, f"targets.{name}")
 
 
-def _findings_of(settings: NotifierSettings, subject: str) -> list[Finding]:
+def _findings_of(
+    plugin_of: Callable[[Part], NotifierPlugin | TargetPlugin], settings: Part, subject: str
+) -> list[Finding]:
     try:
-        plugin = notifier_of(settings)
+        plugin = plugin_of(settings)
         check_secrets(settings.model_dump(mode="json"))
         address = plugin.address(settings)
-        return list(plugin.doctor(settings)) or [Finding("ok", subject, f"{address}: nothing was sent")]
+        return list(plugin.doctor(settings)) or [Finding("ok", subject, f"{address}: its settings can be used")]
     except CdcflowError as error:
         return [Finding("error", subject, str(error).split("\n")[0], error.remedy)]
     except Exception as error:  # noqa: BLE001  a plug-in's; its text may hold a secret

@@ -190,7 +190,7 @@ def test_failure_of_a_plugged_receiver_is_an_event_without_its_secret(
 @pytest.mark.parametrize(
     ("urgency", "key", "level", "expected"),
     [
-        ("3", CANARY, "ok", "service.notify[1]: pager of night: nothing was sent"),
+        ("3", CANARY, "ok", "service.notify[1]: pager of night: its settings can be used"),
         ("10", CANARY, "error", "the pager: no urgency is above 9"),
         ("1", CANARY, "error", "service.notify[1]: the check of kind pager raised ValueError"),
         ("3", None, "error", "service.notify[1]: the settings take a secret from"),

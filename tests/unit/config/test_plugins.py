@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.plugins import install, on_path
+from tests.support.plugins import install, install_target_of_the_template, on_path
 from tests.support.settings_files import complaint, write_settings
 from typer.testing import CliRunner
 
@@ -176,3 +176,18 @@ def test_what_a_plug_in_cannot_do_is_named(tmp_path: Path) -> None:
         found = CliRunner().invoke(app, ["verify", "-c", str(tmp_path / "cdcflow.yaml")])
         assert "a source of kind shop cannot be compared with its log and tables" in " ".join(found.output.split())
         assert "source-lacks" in found.output
+
+
+def test_targets_are_plug_ins_with_their_own_settings(tmp_path: Path) -> None:
+    """With line and nearest name, paths below the settings file, and the name of a kind that is not installed."""
+    head = f"{POSTGRES}targets:\n  copy:\n    kind: mydb\n"
+    with on_path(*install_target_of_the_template(tmp_path / "mydb")):
+        target: object = load(write_settings(tmp_path, f"{head}    file: x.sqlite\n")).targets["copy"]
+        assert target.file == tmp_path / "x.sqlite"  # type: ignore[attr-defined]  # the plug-in's own setting
+        expected = "cdcflow.yaml:6:5: unknown setting targets.copy.fiel; did you mean targets.copy.file?"
+        assert expected in complaint(tmp_path, f"{head}    fiel: x\n")
+        assert "targets.copy.tables" in complaint(tmp_path, f"{head}    file: x\n    tables: ['!public.a']\n")
+        assert [f.text for f in wiring.doctor(load(write_settings(tmp_path, f"{head}    file: x\n")))][-1].startswith(
+            f"file {tmp_path / 'x'}: "
+        )
+    assert "cdcflow.yaml:5:5: targets.copy.kind is not installed" in complaint(tmp_path, head)

@@ -12,7 +12,13 @@ import pytest
 import yaml
 from pydantic import ValidationError
 from tests.support.docs.pages import ROOT, Block, blocks, name_of, pages
-from tests.support.plugins import FILES, install_notifier_of_the_page, install_project, on_path
+from tests.support.plugins import (
+    FILES,
+    install_notifier_of_the_page,
+    install_project,
+    install_target_of_the_template,
+    on_path,
+)
 
 from cdcflow.config import Config
 from cdcflow.config.setting_paths import note_marks
@@ -65,7 +71,8 @@ def test_block_has_one_word_after_its_fence() -> None:
 
 def test_settings_on_a_page_are_valid(tmp_path: Path) -> None:
     """An example of settings is copied before it is read."""
-    with on_path(*install_project(tmp_path, FILES), install_notifier_of_the_page(tmp_path / "notifier")):
+    notifier, target = install_notifier_of_the_page(tmp_path / "n"), install_target_of_the_template(tmp_path / "t")
+    with on_path(*install_project(tmp_path, FILES), notifier, *target):
         found = {block.page: wrong for block in examples("yaml") if (wrong := mistakes(block.text))}
     assert found == {}
     assert len(examples("yaml")) > 10
