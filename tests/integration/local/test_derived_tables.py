@@ -272,3 +272,13 @@ def test_derivation_of_the_same_cut_is_not_repeated(merge: Merge, hand_log: Hand
     assert after.published
     assert after.latest is not None
     assert not [name for name in after.latest.tables if name.startswith("derived.")]
+
+
+def test_merge_of_several_logs_does_not_keep_an_old_derived_table(hand_log: HandLog, warehouse: Path) -> None:
+    """It computes none, and a cut must not show one next to newer inputs."""
+    tables = Tables(hand_log, random.Random(5))
+    local.merge(hand_log.root, warehouse, policies=queries("groups"))
+    tables.change()
+    tables.change()
+    local.merge_logs({"shop": hand_log.root}, warehouse)
+    assert sorted(local.published_cut(warehouse).tables) == ["public.a", "public.b", "public.c"]

@@ -29,6 +29,7 @@ from cdcflow.model.routes import Routes
 from cdcflow.tables.cut import Cut, CutTable, LogPart
 from cdcflow.tables.formats import tag_of
 from cdcflow.tables.job.common_clock import sealed_clock
+from cdcflow.tables.job.derived_tables import without_derived
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import of_all_tables
 from cdcflow.tables.job.job import MergeRequest, MergeRun, OnEdit, note, show_views
@@ -79,7 +80,7 @@ def merge_logs(
         with of_all_tables(engines.first, warehouse):
             cuts = engines.first.cuts()
             cuts.drop_torn()
-            before = cuts.newest()
+            before = without_derived(cuts.newest())  # this merge derives none
         work = _Work(engines, warehouse, on_edit, watch, before)
         work.check_logs(logs)
         clocks = {log.name: sealed_clock(log.layout, log.newest) for log in logs}

@@ -1,0 +1,134 @@
+"""What a derived table costs: a cycle of 1,000 changes, next to the computing of the whole table.
+
+`python -m bench.derived --rows 10000000` prints both, for keys at random in the files and for keys in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.tables.cut import CutTable
+from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.merge.policy import DerivedQuery
+from cdcflow.tables.port import Deriver
+
+CHANGES = 1000
+CYCLES = 6
+ROWS_AT_ONCE = 1 << 20
+QUERY = DerivedQuery(
+    ("customer_id",),
+    "SELECT o.customer_id, c.name, count(*) AS n, sum(o.amount) AS total"
+    " FROM orders AS o JOIN customers AS c ON o.customer_id = c.id GROUP BY o.customer_id, c.name",
+)
+
+
+class Shop:
+    """A table of orders and one of customers, in a warehouse."""
+
+    def __init__(self, engine: LocalEngine, rows: int, *, in_order: bool) -> None:
+        self._engine = engine
+        self._rows = rows
+        self._in_order = in_order
+        self._chance = np.random.default_rng(1)
+        customers = self._chance.integers(0, rows // 10, rows)
+        names = np.arange(rows // 10)
+        self._write("customers", {"id": names, "name": np.char.add("customer ", names.astype(str))})
+        self._write(
+            "orders",
+            {
+                "id": np.arange(rows),
+                "customer_id": np.sort(customers) if in_order else customers,
+                "amount": self._chance.integers(0, 10_000, rows),
+            },
+        )
+
+    def _write(self, name: str, columns: Mapping[str, Any]) -> None:
+        rows = pa.table({**columns, "_offset": np.zeros(len(next(iter(columns.values()))), np.int64)})
+        with closing(self._engine.table(("public", name))) as there:
+            there.create(rows.schema, {}, {})
+            there.snapshot()
+            parts = (rows.slice(first, ROWS_AT_ONCE) for first in range(0, len(rows), ROWS_AT_ONCE))
+            there.load(parts, {}, f"bench/{name}", 1)
+
+    def change(self) -> None:
+        """Give some orders other amounts, as a merge does: marked in their files, and added in another."""
+        first = self._chance.integers(0, self._rows - CHANGES)
+        ids = np.arange(first, first + CHANGES)
+        if not self._in_order:
+            ids = np.sort(self._chance.choice(self._rows, CHANGES, replace=False))
+        with closing(self._engine.table(("public", "orders"))) as there:
+            there.snapshot()
+            found = [self._marked(there, file, ids) for file in there.files()]
+            rows = pa.concat_tables([rows for rows, _ in found])
+            amounts = pa.array(self._chance.integers(0, 10_000, len(rows)))
+            rows = rows.set_column(rows.schema.get_field_index("amount"), "amount", amounts)
+            there.replace([], rows, {}, "bench", 2, [marks for _, marks in found if marks is not None])
+
+    @staticmethod
+    def _marked(there: FileTable[Any], file: Any, ids: Any) -> tuple[pa.Table, tuple[Any, Any] | None]:
+        with there.open_file(file) as opened:
+            held = opened.read(opened.groups, ["id"]).column(0).to_numpy()
+            numbers = np.setdiff1d(np.flatnonzero(np.isin(held, ids)), opened.deleted_rows)
+            marks = (file, np.union1d(numbers, opened.deleted_rows)) if len(numbers) else None
+            return opened.take(numbers, there.schema.names), marks
+
+    def entry(self, *path: str) -> CutTable:
+        with closing(self._engine.table(path)) as there:
+            found = there.snapshot()
+            assert found is not None
+            return CutTable("/".join(path), found.version, True, id=found.id, commit=found.commit)
+
+    def inputs(self) -> dict[str, CutTable]:
+        return {f"public.{name}": self.entry("public", name) for name in ("orders", "customers")}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def run(folder: Path, rows: int, format_: str, *, in_order: bool) -> tuple[float, list[float]]:
+    """Return the seconds of the whole table, and those of each cycle."""
+    folder.mkdir()
+    with closing(LocalEngine(folder, format_)) as engine:
+        shop, deriver = Shop(engine, rows, in_order=in_order), engine.deriver()
+        before = shop.inputs()
+        whole = seconds(lambda: deriver.derive("derived.totals", QUERY, before, {}, None, 1))
+        cycles = []
+        for cut in range(2, CYCLES + 2):
+            shop.change()
+            cycles.append(cycle(deriver, shop, before, cut))
+            before = shop.inputs()
+        return whole, cycles
+
+
+def cycle(deriver: Deriver, shop: Shop, before: Mapping[str, CutTable], cut: int) -> float:
+    after, shown = shop.inputs(), shop.entry("derived", "totals")
+    return seconds(lambda: deriver.derive("derived.totals", QUERY, after, before, shown, cut))
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description=__doc__)
+    given.add_argument("--rows", type=int, default=1_000_000)
+    given.add_argument("--format", default="delta", choices=["delta", "iceberg"])
+    chosen = given.parse_args()
+    for in_order in (True, False):
+        with tempfile.TemporaryDirectory(prefix="cdcflow-bench-") as folder:
+            whole, cycles = run(Path(folder) / "warehouse", chosen.rows, chosen.format, in_order=in_order)
+        listed = ", ".join(f"{one:.2f}" for one in cycles)
+        print(f"keys {'in order' if in_order else 'at random'}: whole {whole:.2f} s; {CHANGES} changes {listed} s")
+
+
+if __name__ == "__main__":
+    main()
