@@ -67,6 +67,10 @@ class TableSettings(Settings):
     """The order of the rows in each file: `[customer_id, created_at desc]`; `[]` for none
     ([tables.md](tables.md#partitions-and-order)). Default: as the table is; none for a new one."""
 
+    purge_origins: tuple[str, ...] | None = None
+    """In `soft_delete`: deletes of transactions with one of these replication origins remove rows of every table, where
+    others mark them ([tables.md](tables.md#purges)). Only PostgreSQL's log has origins. Default: empty."""
+
     @field_validator("partition_by")
     @classmethod
     def _partitions(cls, given: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -437,6 +441,17 @@ class Config(Settings):
             raise ValueError(
                 "serve with log.retention would forget rows that have not changed for long:"
                 " set log.retention.state to true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _purges_are_seen(self) -> Self:
+        of_all = self.merge.tables
+        asked = [one.purge_origins for one in (of_all, *of_all.each.values()) if one.purge_origins]
+        if asked and getattr(self.source, "kind", "") != "postgres":
+            raise ValueError(
+                "merge.tables.purge_origins names replication origins, which only PostgreSQL's log has: remove the"
+                " setting; deletes then mark rows, as any do in mode soft_delete"
             )
         return self
 

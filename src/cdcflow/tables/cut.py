@@ -188,7 +188,8 @@ class Cut:
                 routed.pop(target, None)
         for name, parts in routed.items():
             newest = max(parts.values(), key=lambda part: part.version)
-            waiting = [part.state for part in parts.values() if part.state != "done"]
+            first = sorted(parts.values(), key=lambda part: part.complete)
+            waiting = [part.state for part in first if part.state != "done"]
             tables[name] = replace(
                 newest,
                 complete=all(part.complete for part in parts.values()),

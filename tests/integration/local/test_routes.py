@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
@@ -125,6 +126,7 @@ def test_route_that_changes_creates_the_table_again(hand_log: HandLog, warehouse
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "type": ({"n": "string"}, "its column n is string, and int in the others"),
+    "list": ({"n": "int32", "l": pa.list_(pa.string())}, "its column l is array<string>, and array<int> in the others"),
     "letters": ({"N": "int32"}, "its column N is called n in the others"),
     "column": ({"shard": "string"}, "it has a column shard, and so is a group of its route called"),
     "unkeyed": ({"n": "int32", "key": ()}, "it has no key"),
@@ -138,6 +140,8 @@ def test_table_that_does_not_fit_is_refused_and_others_continue(hand_log: HandLo
     not shown: it would silently lack rows."""
     free = make_table("free", id="int64")
     ones = {kind: make_table("orders", schema=f"{kind}_1", id="int64", n="int32") for kind in REFUSED}
+    listed = pa.list_(pa.int32())
+    ones["list"] = make_table("orders", schema="list_1", id="int64", n="int32", l=listed)
     twos = {kind: make_table("orders", schema=f"{kind}_2", id="int64", **given) for kind, (given, _) in REFUSED.items()}
     for table in (free, *ones.values(), *twos.values()):
         hand_log.state(table)

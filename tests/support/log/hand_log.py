@@ -40,6 +40,7 @@ class HandLog:
     written: list[tuple[Table, LogChange]] = field(default_factory=list)
     has_transactions: bool = False
     reads: set[int] = field(default_factory=set)
+    origins: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         mergelog.begin(self.root, self.log_id)
@@ -53,8 +54,8 @@ class HandLog:
 
     def segment(self, rows: Sequence[tuple[Table, str, Mapping[str, Any]]], **more: Any) -> int:
         """Seal these changes and return the cut. A row is (table, op, values), values with `_unchanged` (names),
-        `_before`, `_txn` (the transaction's number; by default each is a separate one) and `_read` (the transaction is
-        a backfill's, as that of any r) where they apply."""
+        `_before`, `_txn` (the transaction's number; by default each is a separate one), `_origin` (the transaction's)
+        and `_read` (the transaction is a backfill's, as that of any r) where they apply."""
         first = self.next_offset
         by_shape: dict[Table, list[dict[str, Any]]] = {}
         numbers: list[tuple[int, int]] = []
@@ -65,6 +66,8 @@ class HandLog:
             offset = first + n
             transaction = values.pop("_txn", offset)
             numbers.append((offset, transaction))
+            if (origin := values.pop("_origin", None)) is not None:
+                self.origins[transaction] = origin
             if values.pop("_read", op == "r"):
                 self.reads.add(transaction)
             change = LogChange(offset, op, values, frozenset(unchanged or ()), before)
@@ -80,7 +83,7 @@ class HandLog:
         room.mkdir(parents=True)
         files = tuple(self._file(room, table, listed) for table, listed in by_shape.items())
         if self.has_transactions:
-            files = (_transactions(room, numbers, self.reads), *files)
+            files = (_transactions(room, numbers, self.reads, self.origins), *files)
         schemas = SchemaHistory()
         for table, version in self.versions.items():
             schemas.learn(table, version)
@@ -127,7 +130,7 @@ class HandLog:
         room.mkdir()
         files = tuple(self._file(room, table, rows) for table, rows in by_shape.items())
         if self.has_transactions:
-            files = (_transactions(room, sorted(numbers), self.reads), *files)
+            files = (_transactions(room, sorted(numbers), self.reads, self.origins), *files)
         made = replace(
             old[-1],
             first_offset=first,
@@ -168,7 +171,9 @@ def time_of(transaction: int) -> datetime:
     return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=transaction)
 
 
-def _transactions(room: Path, numbers: Sequence[tuple[int, int]], reads: Collection[int]) -> SegmentFile:
+def _transactions(
+    room: Path, numbers: Sequence[tuple[int, int]], reads: Collection[int], origins: Mapping[int, str]
+) -> SegmentFile:
     """The file of the transactions of changes, by offset."""
     listed: dict[int, dict[str, Any]] = {}
     for offset, number in numbers:
@@ -179,7 +184,8 @@ def _transactions(room: Path, numbers: Sequence[tuple[int, int]], reads: Collect
             "xid": number,
             "kind": "read" if number in reads else "source",
         }
-        there |= {"commit_ts": time_of(number), "commit_clock": time_of(number), "origin": None}
+        there |= {"commit_ts": time_of(number), "commit_clock": time_of(number)}
+        there["origin"] = origins.get(number)
         listed[number] = listed.get(number, there) | {"last_offset": offset}
     path = room / "transactions.parquet"
     pq.write_table(pa.Table.from_pylist(list(listed.values()), TRANSACTIONS_SCHEMA), path)

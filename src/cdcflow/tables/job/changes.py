@@ -111,9 +111,10 @@ def ending_view(
     after: int,
     standing: Callable[[str], str] | None,
     truncated: Mapping[int, int],
+    purges: str | None = None,
 ) -> Iterator[View]:
     """Do the same for a table that keeps deleted rows (see `tables.merge.soft_delete`). `truncated`: see
-    `truncates`."""
+    `truncates`; `purges`: the view of the transactions whose deletes remove rows."""
     views = _NamedViews(session)
     try:
         found = _completed_view(session, views, layout, files, after, standing, truncated)
@@ -122,7 +123,10 @@ def ending_view(
         else:
             # It sorts all changes by key, and a session that takes values by offset reads it more than once.
             make = views.keep if session.takes_by_offset else views.view
-            name = make("marked", soft_delete.changes_with_end(layout, found.name))
+            every_ = found.name
+            if purges is not None:
+                every_ = views.view("purged", soft_delete.with_purges(every_, purges, truncated))
+            name = make("marked", soft_delete.changes_with_end(layout, every_))
             yield View(name, found.masks | {mask for mask in soft_delete.masks(layout) if mask})
     finally:
         session.drop(views.names)

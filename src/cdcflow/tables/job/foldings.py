@@ -15,8 +15,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.sqltypes import text_sql
 from cdcflow.tables.job import changes, histories
 from cdcflow.tables.job.ranges import TableRange
 from cdcflow.tables.job.spans import shapes_over_time
@@ -73,6 +76,7 @@ def _soft_delete(
 ) -> Iterator[Folding]:
     (evolution,) = evolutions
     layout = ColumnLayout.of(evolution, shapes_over_time(range_.files)).ending_by(range_.mode.ended or "")
+    layout = replace(layout, purges=range_.purges)
     living = range_.of(evolution)
     truncates = changes.truncates(session, living)
     # A dropped table's rows are gone, and they had other columns.
@@ -83,7 +87,11 @@ def _soft_delete(
         ended = statement.is_ended("", layout.ended_name or "")
         return f"(SELECT * FROM {standing(layout, changes_)} WHERE NOT {ended})"  # noqa: S608  quoted
 
-    with changes.ending_view(session, layout, living, after, None if emptied else lives, truncates) as found:
+    purged = _purges(session, range_) if range_.purges else nullcontext(None)
+    with (
+        purged as purges,
+        changes.ending_view(session, layout, living, after, None if emptied else lives, truncates, purges) as found,
+    ):
         yield Folding(
             layout,
             found.name,
@@ -98,6 +106,20 @@ def _soft_delete(
             ending=Ending(range_.sweep, min(truncates, default=0)),
             by_offset=session.takes_by_offset,
         )
+
+
+@contextmanager
+def _purges(session: SqlSession, range_: TableRange) -> Iterator[str]:
+    """Yield a view of the first and last offsets of transactions whose deletes remove rows."""
+    if not range_.transactions:
+        raise InvariantViolated(f"merging {range_.table}: its segments do not have the origins of transactions")
+    origins = ", ".join(map(text_sql, range_.policy.purge_origins))
+    names = [session.transactions(range_.transactions, ["first_offset AS a", "last_offset AS z", "origin AS g"])]
+    try:
+        names.append(session.view("purges", f"SELECT a, z FROM {names[0]} WHERE g IN ({origins})"))  # noqa: S608  quoted
+        yield names[-1]
+    finally:
+        session.drop(names)
 
 
 @contextmanager

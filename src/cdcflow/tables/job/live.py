@@ -371,7 +371,7 @@ class _View(Generic[Rows]):
         has_stood = entry is not None and (entry.complete or entry.state == IN_DOUBT)
         if entry is not None and has_stood and not files and not range_.sweep:
             complete, state = known.stays_whole(complete=entry.complete, state=entry.state)
-        if mode.ends is not None:
+        if mode.ends is not None or range_.purges:
             asked = [offset for offset in (range_.since, range_.sweep) if offset]
             range_ = replace(range_, transactions=self._log.transactions(files, asked))
         empty = self._empty(table, mode) if before is None and not files else None

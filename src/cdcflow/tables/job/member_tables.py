@@ -112,8 +112,10 @@ class MemberTable(CurrentTable):
         self._seen, self._described = found, None
         if found is None:
             return None
-        self._types = {c.name: c.type for c in found.columns}
         self._described = described_members(found)
+        # A list's type is known from the description only.
+        known = {} if self._described is None else {c.name: c.type for c in self._described.columns}
+        self._types = {c.name: c.type or known.get(c.name) for c in found.columns}
         if self._described is None:
             raise member_refused(
                 self._source,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cdcflow.errors import InvariantViolated
+from cdcflow.model.change import DELETE
 from cdcflow.model.file_layout import SortColumn
 from cdcflow.model.table import Table, TableId
 from cdcflow.tables.merge import statement
@@ -46,6 +47,13 @@ class TableRange:
     gap: tuple[int, int] | None = None
     transactions: Sequence[InputFile] = ()
     member: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def purges(self) -> bool:
+        """Whether a delete in it may remove a row although the table keeps deleted rows. Only then, and for a history,
+        its `transactions` are needed."""
+        is_asked = self.mode.ended is not None and self.mode.ends is None and bool(self.policy.purge_origins)
+        return is_asked and any(not f.ops or f.ops.get(DELETE) for f in self.files)
 
     @property
     def is_first(self) -> bool:

@@ -87,7 +87,7 @@ class TableMerge:
         with self._room() as room:
             files = self._engine.readable_files(layout, range_.files, room)
             transactions: list[InputFile] = []
-            if range_.mode.ends is not None:
+            if range_.mode.ends is not None or range_.purges:
                 asked = [offset for offset in (range_.since, range_.sweep) if offset]
                 transactions = self._engine.readable_files(layout, self._log.transactions(range_.files, asked), room)
             self._range = replace(range_, files=files, transactions=transactions)

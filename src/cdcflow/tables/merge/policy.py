@@ -34,7 +34,8 @@ class TablePolicy:
     """The policy of one table. Every field has the default for a table without settings.
 
     `mode`: None keeps an existing table's mode, and creates a new one as `current`. `history_columns`: the same.
-    `partition_by` and `sort_by`: None keeps what an existing table has, and creates a new one without.
+    `partition_by` and `sort_by`: None keeps what an existing table has, and creates a new one without. `purge_origins`:
+    where deleted rows stay, the replication origins of transactions whose deletes remove rows all the same.
     """
 
     mode: Mode | None = None
@@ -44,6 +45,7 @@ class TablePolicy:
     readable: Readable = "fast"
     partition_by: tuple[PartitionField, ...] | None = None
     sort_by: tuple[SortColumn, ...] | None = None
+    purge_origins: tuple[str, ...] = ()
 
     @property
     def keeps_versions(self) -> bool:

@@ -39,7 +39,8 @@ from cdcflow.tables.merge.target import Target, TargetColumn
 Mask = frozenset[int]
 
 TRANSACTIONS_READ = (
-    "number bigint, first_offset bigint, last_offset bigint, position string, commit_clock timestamp, kind string"
+    "number bigint, first_offset bigint, last_offset bigint, position string, commit_clock timestamp, kind string,"
+    " origin string"
 )
 """The schema to read a segment's transactions with (DDL): what a merge needs of them."""
 
@@ -99,7 +100,8 @@ class ColumnLayout:
     `ended`: the position of the column of cdcflow that is true in a deleted row: later changes take no value from such
     a row. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the transaction. `constants`:
     columns of the key, with the values that they have in all changes; the table may have rows with other values, to
-    which the changes do not apply."""
+    which the changes do not apply. `purges`: with `ended`, a delete that is still one in the view of changes removes
+    the row."""
 
     target: Target
     shapes: tuple[Table, ...]
@@ -108,6 +110,7 @@ class ColumnLayout:
     ended: int | None = None
     stamped: bool = False
     constants: Mapping[str, str] = field(default_factory=dict)
+    purges: bool = False
 
     @classmethod
     def of(cls, evolution: Evolution, shapes: Sequence[Table]) -> ColumnLayout:
@@ -261,7 +264,7 @@ def reduction(
     outer = [
         *(f"k{i} AS c{i}" if i in exact else f"c{i}" for i in layout.key),
         "o",
-        f"(op = 'd' OR o < {sweep_before}) AS gone" if layout.ended is None else "false AS gone",
+        f"(op = 'd' OR o < {sweep_before}) AS gone" if layout.ended is None else f"{_purged_sql(layout)} AS gone",
     ]
     whole = "true" if emptied or not partial else "(b IS NOT NULL)"
     outer.append(f"{whole} AS whole")
@@ -294,6 +297,11 @@ def reduction(
         outer.append("CAST(NULL AS array<string>) AS miss")
     newest = (_join_values if by_offset else _aggregate)(layout, found, changes, sorted(exact))
     return f"SELECT {', '.join(outer)} FROM ({newest})"
+
+
+def _purged_sql(layout: ColumnLayout) -> str:
+    """Whether the latest change removes a row of a table that keeps deleted rows."""
+    return "(op = 'd')" if layout.purges else "false"
 
 
 def _aggregate(layout: ColumnLayout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:

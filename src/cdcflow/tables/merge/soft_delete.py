@@ -18,7 +18,7 @@ or after it; the statement takes care of the other keys.
 # ruff: noqa: S608 - SQL is built here; all names are cdcflow's
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 
 from cdcflow.tables.merge.reduce import ColumnLayout, Mask
@@ -62,10 +62,18 @@ def with_truncates(layout: ColumnLayout, changes: str, truncates: Mapping[int, i
     return f"SELECT {', '.join(shown)} FROM ({_around(layout, both)}) WHERE NOT ({is_idle})"
 
 
+def with_purges(changes: str, purges: str, truncates: Collection[int]) -> str:
+    """The view of changes with `purged`: whether the change is a delete by one of the transactions in the view
+    `purges` (first and last offset `a` and `z`), and not what a truncate did."""
+    real = f" AND c.o NOT IN ({', '.join(map(str, sorted(truncates)))})" if truncates else ""
+    within = f"c.op = 'd' AND c.o >= p.a AND c.o <= p.z{real}"
+    return f"SELECT c.*, p.a IS NOT NULL AS purged FROM {changes} c LEFT JOIN {purges} p ON {within}"
+
+
 def changes_with_end(layout: ColumnLayout, changes: str) -> str:
     """A query over the view of changes for a table with the column `ended`: a delete becomes an update of that
-    column."""
-    last = "op = 'd' AND later IS NULL"
+    column. With `layout.purges`, the view has `purged`, and such a delete stays one."""
+    last = "op = 'd' AND later IS NULL" + (" AND NOT purged" if layout.purges else "")
     unchanged = [
         f"WHEN {version} THEN array({', '.join(map(str, sorted(mask)))})"
         for version, mask in enumerate(masks(layout))
