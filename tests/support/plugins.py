@@ -49,6 +49,12 @@ def install_notifier_of_the_page(folder: Path) -> Path:
     return install(folder, "cdcflow-pager", {"pager": "cdcflow_pager:plugin"}, code, plugins.NOTIFIERS)
 
 
+def install_transform_of_the_page(folder: Path) -> Path:
+    """The same for the function that docs/rows.md writes."""
+    (code,) = python_of(DOCS / "rows.md", spark=None, section="Your own function")
+    return install(folder, "cdcflow-geo", {"geo": "cdcflow_geo:plugin"}, code, plugins.TRANSFORMS)
+
+
 def install_target_of_the_template(folder: Path) -> list[str]:
     """The same for the package that `cdcflow new target mydb` writes."""
     for path, text in target_package("mydb").items():

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from cdcflow.config.base import Settings
 from cdcflow.config.expressions import parse
+from cdcflow.config.plugins import TRANSFORMS, plugged_settings
 from cdcflow.config.references import SecretReference
+from cdcflow.config.transforms import TransformSettings
 
 PLAIN = ("drop", "null", "mask")
 """Policies that a plain word names."""
@@ -21,6 +31,21 @@ def _parse_first(text: str) -> str:
 
 Sql = Annotated[str, AfterValidator(_parse_first)]
 """An expression over a table's columns (`cdcflow.config.expressions`)."""
+_SQL: TypeAdapter[str] = TypeAdapter(Sql)
+
+
+def _computation(given: object, checked: ValidatorFunctionWrapHandler) -> object:
+    """An expression, or a transform by the settings model of its kind."""
+    if isinstance(given, TransformSettings):
+        return given
+    if not isinstance(given, dict):
+        return _SQL.validate_python(given)
+    kind = given.get("kind")
+    return (plugged_settings(TRANSFORMS, kind) if isinstance(kind, str) else TransformSettings).model_validate(given)
+
+
+Computed = Annotated[object, WrapValidator(_computation)]
+"""How a column is computed: an expression as text, or `TransformSettings`."""
 
 
 class ColumnKey(Settings):
@@ -134,8 +159,9 @@ class TableRules(Settings):
     """A condition: only rows for which it is true are captured, `"tenant_id = 7 AND status <> 'draft'"`
     ([rows.md](rows.md)). A row that no longer fits is deleted. If several patterns match a table, the condition of its
     exact name counts, and otherwise that of the first pattern in the file."""
-    computed: dict[str, Sql] = Field(default_factory=dict)
-    """Columns that are computed from others: `{day: "date_trunc('day', created_at)"}` ([rows.md](rows.md))."""
+    computed: dict[str, Computed] = Field(default_factory=dict)
+    """Columns that are computed from others: `{day: "date_trunc('day', created_at)"}` ([rows.md](rows.md)), or by a
+    function of a package: `{place: {kind: geo, columns: [lat, lon]}}` ([rows.md](rows.md#your-own-function))."""
     columns: dict[str, ColumnRule] = Field(default_factory=dict)
     """The policy of each column, by its name: `{ssn: drop, email: {hash: "${env:KEY}"}, name: mask}`. If several
     patterns match a table, the table's own name decides about a column first, and then the first pattern in the file

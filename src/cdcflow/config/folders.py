@@ -40,6 +40,10 @@ def rebase(config: Config, folder: Path) -> Config:
             "log": _rebased_log(config.log, folder),
             "merge": _rebased_merge(config.merge, folder),
             "service": _rebased_service(config.service, folder),
+            "tables": {
+                name: rules.model_copy(update={"computed": _with_paths(rules.computed, folder)})
+                for name, rules in config.tables.items()
+            },
             "targets": {name: _with_paths(target, folder) for name, target in config.targets.items()},
             "serve": None if config.serve is None else _rebased_serve(config.serve, folder),
             "tests": tuple(folder / path.expanduser() for path in config.tests),

@@ -22,6 +22,7 @@ from cdcflow.config.notify import NotifierSettings
 from cdcflow.config.setting_paths import SettingPath
 from cdcflow.config.sources import SourceSettings
 from cdcflow.config.targets import TargetSettings
+from cdcflow.config.transforms import TransformSettings
 
 OWN_KINDS = ("postgres", "mysql", "mariadb")
 PLUGIN_KIND = "plugin_kind"
@@ -57,7 +58,10 @@ NOTIFIERS = PluginGroup(
     "cdcflow.notifiers", "NotifierPlugin", "send", NotifierSettings, "service.notify.", "docs/notifications.md"
 )
 TARGETS = PluginGroup("cdcflow.targets", "TargetPlugin", "open", TargetSettings, "targets.NAME.", "docs/own-target.md")
-GROUPS = (SOURCES, NOTIFIERS, TARGETS)
+TRANSFORMS = PluginGroup(
+    "cdcflow.transforms", "TransformPlugin", "apply", TransformSettings, "tables.TABLE.computed.COLUMN.", "docs/rows.md"
+)
+GROUPS = (SOURCES, NOTIFIERS, TARGETS, TRANSFORMS)
 
 
 class DeclaredPlugin(Protocol):
@@ -108,6 +112,11 @@ def _places(document: object) -> Iterator[tuple[SettingPath, PluginGroup, object
     targets = document.get("targets")
     for name, target in targets.items() if isinstance(targets, dict) else ():
         yield ("targets", str(name)), TARGETS, target
+    tables = document.get("tables")
+    for table, rules in tables.items() if isinstance(tables, dict) else ():
+        computed = rules.get("computed") if isinstance(rules, dict) else None
+        for name, transform in computed.items() if isinstance(computed, dict) else ():
+            yield ("tables", str(table), "computed", str(name)), TRANSFORMS, transform
 
 
 def installed_kinds(group: PluginGroup) -> dict[str, list[EntryPoint]]:

@@ -27,7 +27,7 @@ from cdcflow.capture.ports.comparison import ChunkSums, Comparable, Comparison, 
 from cdcflow.capture.ports.control import ControlRow, ControlTable
 from cdcflow.capture.ports.findings import Dropped, Finding, Remedy
 from cdcflow.capture.ports.log import Log, Numbered, OpenSpool, ShapeKeeping, Spool
-from cdcflow.capture.ports.plugin import NotifierPlugin, SourcePlugin
+from cdcflow.capture.ports.plugin import NotifierPlugin, SourcePlugin, TransformPlugin
 from cdcflow.capture.ports.source import (
     Covering,
     Described,
@@ -53,6 +53,7 @@ from cdcflow.config.plugins import PORTS_OLDEST, PORTS_VERSION
 from cdcflow.config.references import SecretReference, secret
 from cdcflow.config.sources import SourceSettings
 from cdcflow.config.targets import TargetSettings
+from cdcflow.config.transforms import TransformSettings
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.log import tier, workers
 from cdcflow.log.read import log_reader
@@ -76,6 +77,8 @@ __all__ = [
     "TargetSettings",
     "TargetTables",
     "TableChange",
+    "TransformPlugin",
+    "TransformSettings",
     "Overtaken",
     "Settings",
     "Seconds",

@@ -17,6 +17,7 @@ from tests.support.plugins import (
     install_notifier_of_the_page,
     install_project,
     install_target_of_the_template,
+    install_transform_of_the_page,
     on_path,
 )
 
@@ -72,7 +73,8 @@ def test_block_has_one_word_after_its_fence() -> None:
 def test_settings_on_a_page_are_valid(tmp_path: Path) -> None:
     """An example of settings is copied before it is read."""
     notifier, target = install_notifier_of_the_page(tmp_path / "n"), install_target_of_the_template(tmp_path / "t")
-    with on_path(*install_project(tmp_path, FILES), notifier, *target):
+    transform = install_transform_of_the_page(tmp_path / "f")
+    with on_path(*install_project(tmp_path, FILES), notifier, *target, transform):
         found = {block.page: wrong for block in examples("yaml") if (wrong := mistakes(block.text))}
     assert found == {}
     assert len(examples("yaml")) > 10

@@ -1,4 +1,4 @@
-"""What packages declare that bring a kind of source, or of receivers of notifications."""
+"""What packages declare that bring a kind of source, of receivers of notifications, or of transforms."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.ports.source import Source
 from cdcflow.config.notify import NotifierSettings
 from cdcflow.config.sources import SourceSettings
+from cdcflow.config.transforms import TransformSettings
 
 
 def _nothing(settings: Any) -> Iterable[tuple[str, str]]:
@@ -58,3 +61,24 @@ class NotifierPlugin:
     send: Callable[[Any, Mapping[str, object]], None]
     address: Callable[[Any], str] = _only_kind
     doctor: Callable[[Any], Iterable[Finding]] = _no_findings
+
+
+@dataclass(frozen=True, slots=True)
+class TransformPlugin:
+    """A function that computes a column, which an entry point of the group `cdcflow.transforms` names.
+
+    `ports` and `settings`: as of a `SourcePlugin`; `settings` is the model of an element of `computed`. `type_of` gets
+    these settings and the schema of the chosen columns, and returns the type of the result. `apply` gets these settings
+    and the chosen columns, of equal length, perhaps 0, by their names at the source. It returns an array of that type
+    and length. It depends on nothing else: equal columns give equal results, at any time and in any process. An error
+    that it raises stops the capture before the row; only the error's type is shown.
+
+    `version`: a text that changes when the function gives other results for the same columns. Tables are then read
+    again.
+    """
+
+    ports: int
+    settings: type[TransformSettings]
+    apply: Callable[[Any, Mapping[str, pa.Array]], pa.Array]
+    type_of: Callable[[Any, pa.Schema], pa.DataType]
+    version: str = "1"

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from cdcflow.config.columns import TableRules
 from cdcflow.config.expressions import Expression, parse
+from cdcflow.config.transforms import TransformSettings
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Column, Table, TableId, table_from_text
@@ -26,6 +27,7 @@ from cdcflow.sources.privacy.leaving import LeavingTable
 from cdcflow.sources.privacy.person_keys import PersonKeys, missing_person_keys
 from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.shapes import PrivateTable
+from cdcflow.sources.privacy.transforms import compile_transform, text_of
 from cdcflow.sources.rows.compilation import ColumnFunction, Unusable, compile_expression
 from cdcflow.sources.rows.row_rules import FIRST_NUMBER, RowRules, rows_misfit
 
@@ -49,14 +51,17 @@ class _TableEntry:
 
 @dataclass(frozen=True, slots=True)
 class RowExpression:
-    """An expression of the settings, as text and as a tree."""
+    """How the settings compute a value: an expression as a tree, or the settings of a function; `text` identifies
+    it."""
 
     text: str
-    tree: Expression
+    tree: Expression | TransformSettings
 
     @classmethod
-    def of(cls, text: str) -> RowExpression:
-        return cls(text, parse(text))
+    def of(cls, given: object) -> RowExpression:
+        if isinstance(given, TransformSettings):
+            return cls(text_of(given), given)
+        return cls(str(given), parse(str(given)))
 
 
 class PolicyRules:
@@ -312,6 +317,8 @@ def _entry(name: str, rules: TableRules, person_keys: PersonKeys | None) -> _Tab
 
 def _compile(table: Table, setting: str, text: RowExpression) -> ColumnFunction:
     try:
+        if isinstance(text.tree, TransformSettings):
+            return compile_transform(text.tree, table, setting.removeprefix("computed."))
         return compile_expression(text.tree, table.row_schema)
     except Unusable as error:
         raise rows_misfit(table.id, f"{setting} {error}", "correct the expression") from None

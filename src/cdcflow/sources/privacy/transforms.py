@@ -1,0 +1,85 @@
+"""Computed columns by functions of packages, as `sources.rows` has expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import pyarrow as pa
+
+from cdcflow.capture.ports.plugin import TransformPlugin
+from cdcflow.config.plugins import TRANSFORMS, load_plugin
+from cdcflow.config.transforms import TransformSettings
+from cdcflow.errors import CdcflowError
+from cdcflow.model.suggestions import did_you_mean
+from cdcflow.model.table import Table
+from cdcflow.sources.rows.compilation import ColumnFunction, Unusable
+from cdcflow.sources.rows.kernels import InputRows
+from cdcflow.sources.rows.row_rules import rows_misfit
+
+Result = TypeVar("Result")
+
+
+def text_of(settings: TransformSettings) -> str:
+    """A text that differs if the function, or its settings, may give other results."""
+    try:
+        version = _plugin_of(settings).version
+    except Unusable:
+        version = "unknown"  # it stops at the first table
+    return f"{settings.kind} {version} {settings.model_dump_json()}"
+
+
+def compile_transform(settings: TransformSettings, table: Table, name: str) -> ColumnFunction:
+    """The function for the columns of a table.
+
+    Raises:
+        Unusable: a column does not exist, or the function refuses these columns.
+    """
+    plugin = _plugin_of(settings)
+    known = {c.name.lower(): c.name for c in table.columns}
+    for column in settings.columns:
+        if column.lower() not in known:
+            meant = did_you_mean(column, known.values()).strip()
+            raise Unusable(f"uses the unknown column {column}{meant and f'; {meant}'}")
+    names = [known[column.lower()] for column in settings.columns]
+    schema = pa.schema([table.row_schema.field(one) for one in names])
+    arrow = _ask(settings, lambda: plugin.type_of(settings, schema))
+    if not isinstance(arrow, pa.DataType):
+        raise Unusable(f"is of kind {settings.kind}, whose type_of returned no type: report this to its authors")
+
+    def evaluate(inputs: InputRows) -> pa.Array:
+        columns = {one: inputs.columns[one] for one in names}
+        try:
+            found = plugin.apply(settings, columns)
+        except Exception as error:  # noqa: BLE001  a package's
+            # Not the error's text: it may contain a row's values.
+            raise pa.ArrowInvalid(type(error).__name__) from None
+        if isinstance(found, pa.ChunkedArray):
+            found = found.combine_chunks()
+        if not isinstance(found, pa.Array) or found.type != arrow or len(found) != inputs.count:
+            raise rows_misfit(
+                table.id,
+                f"computed.{name}: kind {settings.kind} returned something else than {inputs.count} values of {arrow}",
+                "report this to the authors of its package",
+            )
+        return found
+
+    return ColumnFunction(arrow, frozenset(names), evaluate, can_fail=True)
+
+
+def _plugin_of(settings: TransformSettings) -> TransformPlugin:
+    try:
+        return cast("TransformPlugin", load_plugin(TRANSFORMS, settings.kind))
+    except LookupError as error:
+        raise Unusable(f"has a kind that {error}") from error
+
+
+def _ask(settings: TransformSettings, act: Callable[[], Result]) -> Result:
+    """The result; what a function refuses is shown, and of other errors the type."""
+    try:
+        return act()
+    except CdcflowError as error:
+        first, *_ = str(error).splitlines()
+        raise Unusable(f"is of kind {settings.kind}: {first}") from None
+    except Exception as error:  # noqa: BLE001  a package's
+        raise Unusable(f"is of kind {settings.kind}, whose type_of raised {type(error).__name__}") from None
