@@ -25,7 +25,6 @@ LATER = {
     *(f"targets.{name}" for name in ("kind", "tables", "every")),
     "tables.optional",
     "tests",
-    *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "truncate")),
     "tables.where",
     *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "rename", "truncate")),
     *(f"tables.columns.{policy}.{name}" for policy in ("hash", "encrypt") for name in ("key", "id")),
