@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 from tests.servers.mysql import MySQLDatabase
 from tests.servers.postgres import PostgresServer
+from tests.support.daemon.reader_processes import WITHIN_S, assert_equal_after_all, reading, rows_in_files
 from tests.support.rows.filtered_bank import FilteredBank, FilteredMySQLBank
+
+from cdcflow import wiring
+from cdcflow.config import load
 
 _numbers = itertools.count(1)
 
@@ -39,6 +43,23 @@ def test_log_has_the_rows_of_the_filter_after_a_kill(filtered_bank: FilteredBank
     """Wide columns that updates omit, old rows or none, keys that change, and transactions in spools with parts that
     are rolled back."""
     killed_and_compared(filtered_bank, point, count)
+
+
+@pytest.mark.postgres
+@pytest.mark.long
+def test_rows_that_other_processes_read_and_write_fit(filtered_bank: FilteredBank) -> None:
+    """Those processes keep the rows until they have offsets, and must not keep others."""
+    filtered_bank.configure(backfill={"chunk_rows_max": 4000})
+    more = "SELECT i, i, i % 7, repeat(md5(i::text), 40) FROM generate_series(20000, 80000) i"
+    filtered_bank.database.execute(f"INSERT INTO entries (id, account, amount, note) {more}")
+    with reading(filtered_bank, 2) as (processes, start):
+        start(0)
+        start(1)
+        processes.wait(WITHIN_S)
+        wiring.capture(load(filtered_bank.config_path), backfill=(), once=True, readers=processes).run()
+        assert processes.answered > 4
+    assert rows_in_files(filtered_bank) > 10_000
+    assert_equal_after_all(filtered_bank)
 
 
 @pytest.mark.mysql

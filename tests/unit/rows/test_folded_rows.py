@@ -166,6 +166,7 @@ def seeds_that_differ(count: int = SEEDS) -> Iterator[int]:
             left, again = leaving.leave(batch)
             copy.add(run, [left])
             if again is not None:
+                assert where != "id < 4" or computed or renamed or "c" in left.rows.column("_op").to_pylist()
                 copy.read_again(again, history)
             expected = [
                 {

@@ -248,6 +248,30 @@ def test_row_enters_and_leaves_by_both_images() -> None:
     assert row["_op"] == "u"
 
 
+def test_condition_on_the_key_alone_needs_no_row_again() -> None:
+    """Whatever was not sent: the row fits as long as it has its key. Only one that gets a fitting key is new."""
+    mine = leaving(where="id < 4")
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "email": "x", "_op": "u", "_unchanged": ["Status"]},
+        {"id": 5, "email": "c4n4ry", "_op": "u", "_unchanged": ["Status"]},
+        {"id": 5, "_op": "d", "_unchanged": ["total", "Status", "email"]},
+        {"id": 6, "_op": "d", "_unchanged": ["total", "Status", "email"]},
+        {"id": 3, "_op": "c", "_unchanged": ["Status"], "_before": {"id": 6}},
+        {"id": 1, "_op": "d", "_unchanged": ["total", "Status", "email"]},
+        {"id": 2, "_op": "c", "_unchanged": ["Status"], "_before": {"id": 1}},
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=ORDERS.change_schema)
+    found, again = mine.leave(ChangeBatch(ORDERS, np.arange(7), batch))
+    assert [(row["_op"], row["id"], row["_before"]) for row in found.rows.to_pylist()] == [
+        ("u", 1, None),
+        ("c", 3, None),
+        ("d", 1, None),
+        ("c", 2, {"id": 1}),
+    ]
+    assert again is not None
+    assert again.keys.to_pylist() == [{"id": 3}]
+
+
 def test_error_at_a_value_names_the_table_and_the_setting_and_no_value() -> None:
     mine = leaving(computed={"number": "CAST(email AS integer)"})
     with pytest.raises(ConfigurationError, match="the computed column number cannot be applied") as refused:

@@ -9,7 +9,8 @@ A filter is true, or not, for the row before a change and for the row after it:
 | yes | no | a delete |
 | no | no | nothing |
 
-The row before is known if the source sends old rows whole (`Identity.FULL`). Otherwise an update after which the filter
+The row before is known if the source sends old rows whole (`Identity.FULL`), or if the filter needs the key alone: an
+update keeps it. Otherwise an update after which the filter
 holds leaves as it came, and one after which it does not as a delete by key, which may be the delete of a row that was
 never there. If a column that the filter needs was not sent, it is unknown whether the filter holds: then the row's key
 leaves without any value (every other column `unchanged`), and the row is read again by its key. The same goes for rows
@@ -129,8 +130,17 @@ class RowRules:
         unchanged = found.batch.rows.column(UNCHANGED)
         if unchanged.null_count == len(unchanged):
             return LeavingRows(found.batch)
-        # Any of them may be new in the copy.
-        return LeavingRows(found.batch, _bools(unchanged.is_valid()) & ~_is(found.batch.rows.column(OP), DELETE))
+        op, partial = found.batch.rows.column(OP), _bools(unchanged.is_valid())
+        if not self._is_by_key:
+            # Any of them may be new in the copy.
+            return LeavingRows(found.batch, partial & ~_is(op, DELETE))
+        entered = partial & _is(op, INSERT) & _bools(found.batch.rows.column(BEFORE).is_null())
+        return LeavingRows(found.batch, entered if found.incomplete is None else entered | found.incomplete)
+
+    @cached_property
+    def _is_by_key(self) -> bool:
+        """The filter needs columns of the key alone: so it holds for a row as long as the row has its key."""
+        return self.where is not None and self.where.columns <= set(self.raw.key)
 
     def _filter(self, batch: ChangeBatch, where: ColumnFunction) -> ChangeBatch:
         rows = batch.rows
@@ -138,6 +148,10 @@ class RowRules:
         unknown = self._lists_any(rows.column(UNCHANGED), where.columns)
         deletes, truncates = _is(op, DELETE), _is(op, TRUNCATE)
         holds = self._holds(where, self._inputs(rows), ~(unknown | truncates))
+        if self._is_by_key:
+            held = self._holds_before(rows.column(BEFORE), where)
+            left = _without_before(rows, holds & ~held & _bools(rows.column(BEFORE).is_valid()))
+            return self._keep(ChangeBatch(batch.table, batch.index, left), holds | truncates)
         if self.raw.identity is Identity.FULL:
             return self._by_both_images(batch, where, holds, unknown, deletes, truncates)
         updates = _is(op, UPDATE)
@@ -149,12 +163,7 @@ class RowRules:
         self, batch: ChangeBatch, where: ColumnFunction, holds: Bools, unknown: Bools, deletes: Bools, truncates: Bools
     ) -> ChangeBatch:
         rows = batch.rows
-        before = rows.column(BEFORE)
-        has_before = _bools(before.is_valid())
-        held = np.zeros(len(holds), np.bool_)
-        if has_before.any():
-            fields = dict(zip((f.name for f in before.type), before.flatten(), strict=True))
-            held = self._holds(where, InputRows(fields, rows.num_rows), has_before)
+        has_before, held = _bools(rows.column(BEFORE).is_valid()), self._holds_before(rows.column(BEFORE), where)
         updates = _is(rows.column(OP), UPDATE)
         leaves = updates & ~holds & ~unknown & (held | ~has_before)
         keep = holds | unknown | truncates | leaves
@@ -166,11 +175,23 @@ class RowRules:
         changed = ChangeBatch(batch.table, batch.index, _without_before(rows, enters))
         return self._keep(changed, keep, by_key, unknown & ~deletes)
 
-    def _keep(self, batch: ChangeBatch, keep: Bools, deletes: Bools, hidden: Bools) -> ChangeBatch:
+    def _holds_before(self, before: pa.Array, where: ColumnFunction) -> Bools:
+        """Whether the filter held for old rows; false where there is no old row."""
+        there = _bools(before.is_valid())
+        if not there.any():
+            return there
+        fields = dict(zip((f.name for f in before.type), before.flatten(), strict=True))
+        return self._holds(where, InputRows(fields, len(before)), there)
+
+    def _keep(
+        self, batch: ChangeBatch, keep: Bools, deletes: Bools | None = None, hidden: Bools | None = None
+    ) -> ChangeBatch:
         """The rows of `keep`: `deletes` of them as deletes by key, `hidden` ones with their keys alone."""
         if not keep.all():
             batch = ChangeBatch(batch.table, batch.index[keep], batch.rows.filter(pa.array(keep)))
-            deletes, hidden = deletes[keep], hidden[keep]
+        if deletes is None or hidden is None:
+            return batch
+        deletes, hidden = deletes[keep], hidden[keep]
         rows = self._without_values(batch.rows, deletes | hidden)
         return ChangeBatch(batch.table, batch.index, _as_deletes(rows, deletes))
 
