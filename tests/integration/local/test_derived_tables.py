@@ -26,6 +26,7 @@ from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local.deriver import LocalDeriver
 from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.merge.policy import DerivedQuery, Policies
+from cdcflow.tables.paths import Warehouse
 
 SEED = int(os.environ.get("CDCFLOW_DERIVED_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 TABLES = {name: make_table(name, **columns) for name, columns in COLUMNS.items()}
@@ -88,7 +89,7 @@ def _in_order(rows: pa.Table) -> list[str]:
     return sorted(map(repr, rows_of(rows)))
 
 
-def found(warehouse: Path) -> dict[str, list[str]]:
+def found(warehouse: Path | Warehouse) -> dict[str, list[str]]:
     cut = local.read_cut(warehouse)
     return {name: _in_order(rows) for name, rows in cut.items() if name.startswith("derived.")}
 
