@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cdcflow.config.collections import Serve
 from cdcflow.config.columns import TableRules
+from cdcflow.config.contracts import ColumnContract
 from cdcflow.config.descriptions import Setting, describe
 from cdcflow.config.logs import FileLog, KafkaLog
 from cdcflow.config.publish import Publish
@@ -26,6 +27,7 @@ def sections() -> dict[str, list[Setting]]:
         "log": list(describe(FileLog, "log.")),
         "kafka": list(describe(KafkaLog, "log.")),
         "tables": list(describe(TableRules, "tables.")),
+        "contracts": list(describe(ColumnContract, "contracts.")),
         "merge": list(describe(Merge, "merge.")),
         "publish": list(describe(Publish, "publish.")),
         "targets": list(describe(TargetSettings, "targets.")),

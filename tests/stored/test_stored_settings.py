@@ -25,6 +25,7 @@ LATER = {
     *(f"targets.{name}" for name in ("kind", "tables", "every")),
     "tables.optional",
     "tests",
+    *(f"contracts.{name}" for name in ("type", "not_null", "check", "on_violation")),
     "tables.where",
     *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "rename", "truncate")),
     *(f"tables.columns.{policy}.{name}" for policy in ("hash", "encrypt") for name in ("key", "id")),

@@ -55,6 +55,10 @@ def tell_tables(tables: Sequence[TableMergeReport]) -> None:
     for table in tables:
         if table.left_out is not None:
             typer.echo(f"{table.name} is not in the cut: {table.left_out}", err=True)
+        for promise, count in table.warned.items():
+            typer.echo(f"{table.name} breaks its contract: {promise} ({output.number(count)} rows)", err=True)
+        if table.quarantined:
+            typer.echo(f"{table.name}: {output.number(table.quarantined)} rows are in its quarantine", err=True)
         for edit in table.edits:
             typer.echo(f"another program changed {table.name}: {edit}", err=True)
 

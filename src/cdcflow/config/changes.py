@@ -84,11 +84,12 @@ RULES: tuple[SettingRule, ...] = (
     *(SettingRule(f"merge.{name}", "running") for name in ("every", "memory_max", "progress_timeout")),
     *_OF_FILES.values(),
     SettingRule("merge", "merge"),
+    SettingRule("contracts", "merge"),
     SettingRule("publish", "running"),
     SettingRule("targets", "restart", "cdcflow deliver reads it when it starts"),
     SettingRule("service.traces", "next cut"),
     SettingRule("service", "running"),
-    SettingRule("tests", "running"),
+    SettingRule("tests", "when made", "`cdcflow test`, `plan` and `apply` read it, and the daemon does not"),
     SettingRule("serve", "restart", "cdcflow serve reads it when it starts"),
 )
 """The first rule whose `name` is a prefix of a setting's name applies."""

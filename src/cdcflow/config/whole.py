@@ -22,12 +22,13 @@ from cdcflow.config.access import AccessToken, check_tokens
 from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.collections import Push, Serve
 from cdcflow.config.columns import TableRules
+from cdcflow.config.contracts import ColumnContract
 from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog, StoreAccess
 from cdcflow.config.notify import NotifierSettings, Notify, Subscription
 from cdcflow.config.plugins import NOTIFIERS, OWN_KINDS, SOURCES, TARGETS, plugged_settings
 from cdcflow.config.publish import Publish
 from cdcflow.config.references import is_reference
-from cdcflow.config.sources import PATTERN, MySQL, Postgres, SourceSettings
+from cdcflow.config.sources import PATTERN, MySQL, Postgres, SourceSettings, one_table
 from cdcflow.config.targets import TargetSettings
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.errors import ConfigurationError
@@ -364,6 +365,7 @@ class Config(Settings):
     person_keys: Path | None = None
     """The file with the keys of policies that have `key_by` ([columns.md](columns.md#erase-a-person)). Default:
     `person-keys` in the log's folder."""
+    contracts: dict[str, dict[str, ColumnContract]] = Field(default_factory=dict)
     merge: Merge = Merge()
     publish: Publish | None = None
     targets: dict[str, Annotated[SerializeAsAny[TargetSettings], WrapValidator(_target)]] = Field(default_factory=dict)
@@ -401,6 +403,20 @@ class Config(Settings):
                     f'has "{pattern}", which is not a table pattern: write schema.name, with * as a wildcard'
                 )
         return tables
+
+    @field_validator("contracts")
+    @classmethod
+    def _contract_tables(cls, given: dict[str, dict[str, ColumnContract]]) -> dict[str, dict[str, ColumnContract]]:
+        for name in given:
+            one_table(name)
+        return given
+
+    @model_validator(mode="after")
+    def _contracts_are_checked(self) -> Self:
+        derived = {name if "." in name else f"derived.{name}" for name in self.merge.derive}
+        for name in sorted(self.contracts.keys() & derived):
+            raise ValueError(f"contracts has {name}, a derived table, whose rows no contract checks: take it out")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -171,6 +171,8 @@ def write_result(settings: Config, merge: Merge) -> Merge:
                 seconds=report.seconds,
                 rows=rows,
                 excluded=exclusion_reasons(report.tables),
+                warned=sum(sum(table.warned.values()) for table in report.tables),
+                quarantined=sum(table.quarantined for table in report.tables),
             )
         if report.published and report.latest is not None:
             warehouse = str(settings.merge.warehouse)

@@ -477,6 +477,14 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         number_at("merge", "left_out"),
     ),
     (
+        Metric("merge_warned_rows", "gauge", "Rows of the last merge that break a contract which only warns."),
+        number_at("merge", "warned_rows"),
+    ),
+    (
+        Metric("merge_quarantined_rows", "gauge", "Rows that the last merge kept out of their tables, in quarantine."),
+        number_at("merge", "quarantined_rows"),
+    ),
+    (
         Metric("merge_failed", "gauge", "1 when the last merge failed or was postponed, 0 if not."),
         number_at("merge", "failed"),
     ),

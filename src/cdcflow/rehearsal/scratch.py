@@ -33,6 +33,8 @@ from cdcflow.sources.engine.selection import Pattern
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.sources.memory_database import number_of
 from cdcflow.tables.job.failures import is_of_one_table
+from cdcflow.tables.merge.contract import quarantine_of
+from cdcflow.tables.paths import table_path
 from cdcflow.wiring.plugged import ProgramSource
 
 CAPTURED_WITHIN_S = 60.0
@@ -132,7 +134,18 @@ class ScratchPipeline:
         place = wiring.warehouse(self._config)
         if not place.folder.exists():
             return {}
-        return local.read_cut(place, incomplete=True)
+        found = local.read_cut(place, incomplete=True)
+        kept_out = [quarantine_of(table) for table in self.database.tables if str(table) in found]
+        return found | {str(table): rows for table in kept_out if (rows := self._rows_of(table)) is not None}
+
+    def _rows_of(self, table: TableId) -> pa.Table | None:
+        """The rows of a table that no cut lists; None if it does not exist."""
+        place = wiring.warehouse(self._config)
+        with (
+            closing(local.local_engine(place, self._config.merge.format)) as engine,
+            closing(engine.table(table_path(table))) as there,
+        ):
+            return None if there.snapshot() is None else there.rows()
 
 
 def _settings_in(
@@ -169,6 +182,8 @@ def _settings_in(
             },
             "merge": merge,
             "publish": None,
+            "targets": {},
+            "person_keys": None,  # the default is a file in the log's folder
             "service": config.service.model_copy(update={"traces": None, "notify": ()}),
         }
     )

@@ -10,7 +10,7 @@ The SQL is Spark's, as `cdcflow.tables.merge` writes it. An engine with another 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import Any, Literal, Protocol
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.model.file_layout import FileLayout, SortColumn
-from cdcflow.model.table import Table
+from cdcflow.model.table import Table, TableId
 from cdcflow.tables.cut import Cut, CutTable, ListedCut
 from cdcflow.tables.merge import reduce
 from cdcflow.tables.merge.acts import Act
+from cdcflow.tables.merge.contract import Contract, ContractResult, checked_by_spark
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.policy import DerivedQuery
@@ -252,6 +253,23 @@ class CurrentTable(ABC):
     @abstractmethod
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         """Merge a range of changes into it."""
+
+    def check_rows(
+        self,
+        table: TableId,
+        contract: Contract,
+        mode: ModeRules,
+        quarantine: Callable[[], CurrentTable],
+        result: ContractResult,
+        metadata: Mapping[str, Any],
+    ) -> None:
+        """Have `fold` check the rows that it writes against a contract before its commit. `quarantine` opens the table
+        for rows that are kept out; `result` gets what was found.
+
+        Raises:
+            ContractBroken: this engine cannot check rows.
+        """
+        raise checked_by_spark(str(table))
 
     @abstractmethod
     def sweep(

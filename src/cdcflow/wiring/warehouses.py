@@ -111,11 +111,15 @@ def warehouse(config: Config) -> Warehouse:
 
 def policies(config: Config) -> Policies:
     """The policies for the tables in the warehouse, from the settings."""
+    from cdcflow.tables.merge.contract import ColumnPromise
     from cdcflow.tables.merge.policy import DerivedQuery, Policies
 
     given = config.merge.tables
     of_all = given.model_dump(exclude={"each", "routes"}, exclude_none=True)
     each = {name: {**of_all, **one.model_dump(exclude_none=True)} for name, one in given.each.items()}
+    for name, columns in config.contracts.items():
+        promises = tuple(ColumnPromise(column, **one.model_dump()) for column, one in columns.items())
+        each[name] = {**each.get(name, of_all), "contract": promises}
     listed = {name: _policy(one) for name, one in each.items()}
     derived = {name: DerivedQuery(one.key, one.sql) for name, one in config.merge.derive.items()}
     return Policies(_policy(of_all), listed, Routes.of(given.routes), derived)

@@ -37,10 +37,21 @@ def of_merge(folder: Path) -> dict[str, Any] | None:
     return _read(folder / MERGE_NAME)
 
 
-def write_merge(folder: Path, *, cut: int, offset: int, seconds: float, rows: int, excluded: Mapping[str, str]) -> None:
+def write_merge(
+    folder: Path,
+    *,
+    cut: int,
+    offset: int,
+    seconds: float,
+    rows: int,
+    excluded: Mapping[str, str],
+    warned: int = 0,
+    quarantined: int = 0,
+) -> None:
     """A merge succeeded. `rows`: how many rows of the log it read; `excluded`: tables that are not in the cut, each
-    with the reason and what to do."""
+    with the reason and what to do. `warned` and `quarantined`: rows that break contracts."""
     words = {"cut": cut, "offset": offset, "seconds": round(seconds, 3), "rows": rows, "left_out": len(excluded)}
+    words |= {"warned_rows": warned, "quarantined_rows": quarantined}
     reasons = dict(list(excluded.items())[:EXCLUDED_MAX])
     _write(folder / MERGE_NAME, {**words, "excluded": reasons, "ended_at": round(time.time(), 3), "failed": False})
 

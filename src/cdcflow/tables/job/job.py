@@ -439,7 +439,12 @@ class MergeRun:
             state=state,
             engine=engine.name if files else "",
             place=str(self._destination(table).table) if self._routes.find(str(table)) is not None else "",
+            warned=work.contract.warned,
+            quarantined=work.contract.quarantined,
         )
+        if report.warned or report.quarantined:
+            found = "; ".join(f"{promise} ({count})" for promise, count in report.warned.items())
+            _log.warning("contract broken", table=report.name, warned=found, quarantined=report.quarantined)
         if report.changes:
             seconds = round(report.seconds, 2)
             _log.info("table merged", table=report.name, changes=report.changes, seconds=seconds, engine=engine.name)

@@ -13,7 +13,7 @@ values of all. A change that would rename a column for the others is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,6 +25,7 @@ from cdcflow.model.table import TableId, word
 from cdcflow.tables.merge import reduce
 from cdcflow.tables.merge.acts import Act, Add, Describe, Fill, MissAlso, MissOnly, Widen
 from cdcflow.tables.merge.column_versions import widened_type
+from cdcflow.tables.merge.contract import Contract, ContractResult
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.reduce import OURS, ColumnLayout
@@ -295,6 +296,17 @@ class MemberTable(CurrentTable):
 
     def standing(self, layout: ColumnLayout, changes: str, *, whole: bool = False) -> str:
         return self._whole.standing(layout, changes, whole=whole)
+
+    def check_rows(
+        self,
+        table: TableId,
+        contract: Contract,
+        mode: ModeRules,
+        quarantine: Callable[[], CurrentTable],
+        result: ContractResult,
+        metadata: Mapping[str, Any],
+    ) -> None:
+        self._whole.check_rows(table, contract, mode, quarantine, result, metadata)
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         is_empty = self._seen is None or self._seen.is_empty

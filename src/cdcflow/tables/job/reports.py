@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cdcflow.tables.cut import Cut, LogPart
 
@@ -36,7 +36,8 @@ class TableMergeReport:
     was new. `edits`: what other writers did to the table's rows since the last published cut. `complete`: every row is
     present. `state`: the state of its backfill in the log. `left_out`: why the table is not in the cut; `None` if it
     is. `engine`: the engine that merged it ("" if there was nothing to merge). `place`: the name of the table of the
-    warehouse that has its rows ("": its own)."""
+    warehouse that has its rows ("": its own). `warned`: how many rows break each promise of the table's contract that
+    only warns; `quarantined`: how many rows are in its quarantine since this merge."""
 
     name: str
     changes: int
@@ -48,6 +49,8 @@ class TableMergeReport:
     left_out: str | None = None
     engine: str = ""
     place: str = ""
+    warned: Mapping[str, int] = field(default_factory=dict)
+    quarantined: int = 0
 
 
 @dataclass(frozen=True, slots=True)

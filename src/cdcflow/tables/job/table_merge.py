@@ -18,9 +18,11 @@ from cdcflow.tables.job.positions import Positions, overtaken
 from cdcflow.tables.job.ranges import TableRange, group_shapes
 from cdcflow.tables.job.spans import shapes_over_time
 from cdcflow.tables.merge import statement, versions
+from cdcflow.tables.merge.contract import ContractResult, check_columns, quarantine_of
 from cdcflow.tables.merge.evolution import Evolution, evolve
 from cdcflow.tables.merge.file_layouts import RecordedLayout, decide_layout
 from cdcflow.tables.merge.target import Target
+from cdcflow.tables.paths import table_path
 from cdcflow.tables.port import CurrentTable, Engine, TableSnapshot
 from cdcflow.tables.segments import InputFile, Range, offsets_of
 
@@ -48,6 +50,8 @@ class TableMerge:
         self._origin = origin
         self._range = positions.swept_by(range_, since)
         self._app = positions.app(range_.table)
+        self.contract = ContractResult()
+        """What the table's contract found."""
 
     @property
     def sweeps(self) -> bool:
@@ -103,6 +107,18 @@ class TableMerge:
         with tempfile.TemporaryDirectory(prefix="cdcflow-merge-", dir=None if store is None else store.room) as room:
             yield Path(room)
 
+    def _check_contract(self, evolution: Evolution) -> None:
+        """See that the table keeps its contract in its next shape, and have its next rows checked."""
+        contract, table = self._range.policy.contract, self._range.table
+        if not contract:
+            return
+        for column, what in check_columns(table, contract, evolution.target).items():
+            self.contract.warned[f"{column}: {what}"] = 1
+        path = table_path(quarantine_of(table))
+        self._there.check_rows(
+            table, contract, self._range.mode, lambda: self._engine.table(path), self.contract, self._metadata()
+        )
+
     def _merge_in_turn(self) -> None:
         """Merge each incarnation of the source table in a separate commit: the rows of a dropped one stay."""
         whole = self._range
@@ -116,6 +132,7 @@ class TableMerge:
                 continue  # an interrupted merge has done this already
             self._range = replace(self._range, files=files, sweep=whole.sweep if is_last else 0)
             evolution = self._range.evolution(before, shapes, self._engine.rules)
+            self._check_contract(evolution)
             self._evolve(evolution, arranges=is_last)
             with folding(self._range, self._there.session, [evolution], self._there.standing) as found:
                 self._there.fold(found, self._metadata(), app, self._cut if is_last else 1)
@@ -130,6 +147,7 @@ class TableMerge:
             if evolutions:
                 there = self._looked_at_again()
             evolutions.append(self._range.evolution(there, shapes, self._engine.rules))
+            self._check_contract(evolutions[-1])
             self._evolve(evolutions[-1], arranges=shapes is groups[-1])
         with folding(self._range, self._there.session, evolutions, self._there.standing) as found:
             self._there.fold(found, self._metadata(), self._app, self._cut)

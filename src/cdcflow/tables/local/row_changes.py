@@ -17,7 +17,7 @@ the new version. Each format finds, reads and replaces its own files (`table_fil
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic
@@ -86,6 +86,9 @@ class RowChanges(Generic[File]):
     def __init__(self, table: TableFiles[File]) -> None:
         self._table = table
         self._standing: _Whole[File] | _Picked[File] | None = None
+        self.check: Callable[[pa.Table, int, str], pa.Table] | None = None
+        """Returns the rows to write of those that a range would write, by its first offset and its transaction."""
+        self._folded: tuple[int, str] | None = None
 
     def forget(self) -> None:
         """Forget the loaded rows: the table has another version."""
@@ -101,6 +104,13 @@ class RowChanges(Generic[File]):
         """See `CurrentTable.fold`."""
         if self._table.has(app, version):
             return
+        self._folded = folding.first, app
+        try:
+            self._fold(folding, metadata, app, version)
+        finally:
+            self._folded = None
+
+    def _fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         if folding.adds_only:
             # Only a large number of small files is merged along with it.
             self._standing = standing = self._stand_whole(self._table.files(), [])
@@ -345,7 +355,8 @@ class RowChanges(Generic[File]):
             or (first is not None and count and left[number][1] is not None and left[number][1] >= first)
         ]
         listed = ", ".join(map(str, touched)) or "NULL"
-        rows = self._table.in_order([self._rows(standing.name, f"{FILE} IS NULL OR {FILE} IN ({listed})")], key)
+        new = self._rows_to_write(self._rows(standing.name, f"{FILE} IS NULL OR {FILE} IN ({listed})"))
+        rows = self._table.in_order([new], key)
         self._table.replace([standing.files[number] for number in touched], rows, metadata, app, version)
 
     def _commit_picked(
@@ -359,6 +370,7 @@ class RowChanges(Generic[File]):
         dead: Mapping[int, Numbers],
     ) -> None:
         """Insert `rows`, in any order, and delete the rows with the numbers `dead`, by the number of their file."""
+        rows = self._rows_to_write(rows)
         touched = {
             number: Touched(
                 self._table.size_of(standing.files[number]), place.rows, len(place.gone) + len(dead[number])
@@ -380,6 +392,10 @@ class RowChanges(Generic[File]):
             if n not in again
         ]
         self._table.replace([standing.files[n] for n in again], come, metadata, app, version, marked)
+
+    def _rows_to_write(self, rows: pa.Table) -> pa.Table:
+        """Return the rows of a range that the table's contract lets it show."""
+        return rows if self.check is None or self._folded is None else self.check(rows, *self._folded)
 
     def _dead(self, standing: _Picked[File]) -> dict[int, Numbers]:
         """Return the rows, by file, that have changed or were deleted."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,7 @@ from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.dialect import connect, connect_again, duckdb_sql
 from cdcflow.tables.segments import InputFile
 
+_Parsed = TypeVar("_Parsed")
 TAKEN_BYTES_MAX = 1 << 30
 """Beyond this many bytes, a column's texts may be more than one Arrow array can hold."""
 SORTED_ROWS = 1 << 16
@@ -92,6 +94,27 @@ class DuckSession:
             return self._db.sql(duckdb_sql(query, given)).to_arrow_table()
         finally:
             self._db.unregister(given)
+
+    error = duckdb.Error
+    """What a query fails with."""
+
+    def over_own(self, rows: pa.Table, query: Callable[[str], str]) -> pa.Table:
+        """Return the result of a query in DuckDB's own SQL over Arrow rows; it gets their name."""
+        given = self._name("given")
+        self._db.register(given, rows)
+        try:
+            return self._db.sql(query(given)).to_arrow_table()
+        finally:
+            self._db.unregister(given)
+
+    def parse(
+        self,
+        parse: Callable[[duckdb.DuckDBPyConnection, str, Collection[str]], _Parsed],
+        text: str,
+        names: Sequence[str],
+    ) -> _Parsed:
+        """Return what a parser makes of a text over columns with these names."""
+        return parse(self._db, text, names)
 
     def in_order(self, rows: pa.Table, columns: Sequence[SortColumn]) -> pa.Table:
         """Return rows sorted by some of their columns; without columns, unchanged."""

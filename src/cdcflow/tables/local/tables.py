@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.model.file_layout import FileLayout, SortColumn
-from cdcflow.model.table import MISSING
+from cdcflow.model.table import MISSING, TableId
 from cdcflow.tables.local import compaction, file_rewrites
 from cdcflow.tables.local.compaction import RewrittenFiles
 from cdcflow.tables.local.row_changes import RowChanges
 from cdcflow.tables.local.table_files import File, TableFiles
 from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.acts import Act, Add, Describe, Rename, Widen
+from cdcflow.tables.merge.contract import Contract, ContractResult
 from cdcflow.tables.merge.file_layouts import LAYOUT_PROPERTY
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.reduce import ColumnLayout
@@ -226,6 +227,20 @@ class FileTable(TableFiles[File], CurrentTable):
 
     def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         self._changes.fold(folding, metadata, app, version)
+
+    def check_rows(
+        self,
+        table: TableId,
+        contract: Contract,
+        mode: ModeRules,
+        quarantine: Callable[[], CurrentTable],
+        result: ContractResult,
+        metadata: Mapping[str, Any],
+    ) -> None:
+        from cdcflow.tables.local.contract_check import ContractCheck  # only for tables that have one
+
+        checks = ContractCheck(table, contract, mode, quarantine, result, metadata)  # type: ignore[arg-type]  # of this engine
+        self._changes.check = lambda rows, first, app: checks.rows_to_write(rows, first, self.session, app)
 
     def sweep(
         self,

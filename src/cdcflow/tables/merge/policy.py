@@ -8,6 +8,7 @@ from typing import Literal
 
 from cdcflow.model.file_layout import PartitionField, SortColumn
 from cdcflow.model.routes import NO_ROUTES, Routes
+from cdcflow.tables.merge.contract import Contract
 
 Mode = Literal["current", "soft_delete", "append", "history"]
 """What the rows of a table are: those that the source has now; these and the deleted ones, marked; the changes; the
@@ -46,6 +47,7 @@ class TablePolicy:
     partition_by: tuple[PartitionField, ...] | None = None
     sort_by: tuple[SortColumn, ...] | None = None
     purge_origins: tuple[str, ...] = ()
+    contract: Contract = ()
 
     @property
     def keeps_versions(self) -> bool:

@@ -1,0 +1,130 @@
+"""Contracts of a table: what its columns promise to readers, and how a table fails that does not keep it. Pure.
+
+The log is the truth and has every row. A contract is checked where rows become visible: before the commit that would
+show them, over the rows that the range changes. So a table never shows a row that breaks its contract, a table that
+stops keeps its position, and the others continue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cdcflow.model.suggestions import did_you_mean
+from cdcflow.model.table import TableId
+from cdcflow.tables.merge.refusals import CannotFollow
+from cdcflow.tables.merge.target import Target
+
+OnViolation = Literal["stop", "quarantine", "warn"]
+
+_ALIASES = {
+    "integer": "int",
+    "long": "bigint",
+    "text": "string",
+    "varchar": "string",
+    "bool": "boolean",
+    "real": "float",
+    "bytes": "binary",
+    "timestamptz": "timestamp",
+}
+
+
+class ContractBroken(CannotFollow):
+    """A table's next rows break its contract, and the settings stop the table then."""
+
+    section = "contract"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPromise:
+    """What one column promises. `check`: a condition in DuckDB's SQL."""
+
+    column: str
+    type: str | None = None
+    not_null: bool = False
+    check: str | None = None
+    on_violation: OnViolation = "stop"
+
+
+Contract = tuple[ColumnPromise, ...]
+
+
+@dataclass(slots=True)
+class ContractResult:
+    """What a merge of one table found: how many rows broke each promise of those that only warn, and how many rows are
+    in quarantine now that were not before."""
+
+    warned: dict[str, int] = field(default_factory=dict)
+    quarantined: int = 0
+
+
+def check_columns(table: TableId, contract: Contract, target: Target) -> dict[str, str]:
+    """See that a table has the columns of its contract, with their types. Return what only warns, by column.
+
+    Raises:
+        ContractBroken: it does not.
+    """
+    types = {column.name: column.type for column in target.columns}
+    warnings = {}
+    for promise in contract:
+        found = types.get(promise.column)
+        if found is None:
+            raise ContractBroken(
+                f"table {table} has a contract for column {promise.column}, and no such column",
+                remedy=f"{did_you_mean(promise.column, types)}correct the contract, then run `cdcflow merge`",
+            )
+        if promise.type is None or _normal(promise.type) == _normal(found):
+            continue
+        if promise.on_violation == "warn":
+            warnings[promise.column] = f"is {found} instead of {promise.type}"
+            continue
+        raise ContractBroken(
+            f"table {table} breaks its contract: column {promise.column} is {found}, and {promise.type} is promised",
+            remedy=f"change the column's type at the source, or {_by_contract(table, promise.column)}",
+        )
+    return warnings
+
+
+def rows_broken(table: TableId, broken: Mapping[str, int], first: int, *, keeps_changes: bool) -> ContractBroken:
+    """The error of a table whose next rows break its contract. `broken`: how many rows break each promise; `first`: the
+    lowest offset of one. `keeps_changes`: the table has each change, so a later one does not undo it."""
+    what = ", ".join(f"{count} rows break {promise}" for promise, count in broken.items())
+    column = next(iter(broken)).partition(":")[0]
+    at_source = "" if keeps_changes else "correct the rows at the source and run `cdcflow merge` again; or "
+    return ContractBroken(
+        f"table {table} breaks its contract: {what}; the first one is at offset {first} of the log",
+        remedy=f"{at_source}{_by_contract(table, column)}",
+    )
+
+
+def wrong_condition(table: TableId | str, column: str, why: str) -> ContractBroken:
+    return ContractBroken(
+        f"table {table} has a contract whose condition for {column} cannot be used: {why}",
+        remedy="correct contracts in the settings, then run `cdcflow merge`",
+    )
+
+
+def checked_by_spark(table: str) -> ContractBroken:
+    """Spark writes a table's rows in a statement that cannot be stopped between computing and committing them."""
+    return ContractBroken(
+        f"table {table} has a contract, and Spark would merge it: only the local engine checks contracts",
+        remedy="set merge.engine to local (pip install 'cdcflow[local]'), or remove the table's contract",
+    )
+
+
+def quarantine_of(table: TableId) -> TableId:
+    """The table for rows that break a table's contract."""
+    return TableId(table.schema, f"{table.name}__quarantine")
+
+
+def _normal(type_: str) -> str:
+    text = "".join(type_.lower().split())
+    base, bracket, rest = text.partition("(")
+    base = "decimal" if base == "numeric" else base
+    return _ALIASES.get(re.sub(r"\(.*", "", text), base + bracket + rest)
+
+
+def _by_contract(table: TableId, column: str) -> str:
+    return f"change contracts.'{table}'.{column} in the settings and run `cdcflow merge`"

@@ -1,0 +1,269 @@
+"""Contracts of tables, through a whole pipeline: what a table shows, what stops it, and what is kept out of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+from tests.unit.rehearsal.test_played import ORDERS, settings
+
+from cdcflow.errors import InvariantViolated
+from cdcflow.model.table import TableId
+from cdcflow.spark.sql import StatementTable
+from cdcflow.tables.local.row_changes import RowChanges
+from cdcflow.tables.merge.contract import ColumnPromise, ContractBroken, ContractResult
+from cdcflow.tables.merge.modes import CURRENT
+from cdcflow.testing import pipeline
+
+FORMATS = pytest.mark.parametrize("format_", ["delta", "iceberg"])
+BEFORE = {"public.orders": [{"id": 1, "customer": "Ada", "amount": "1.00"}]}
+QUARANTINE = "public.orders__quarantine"
+
+
+def promised(column: str = "amount", format_: str = "delta", mode: str = "current", **promise: Any) -> Any:
+    merge = {"format": format_, "tables": {"mode": mode}}
+    return settings(contracts={"public.orders": {column: promise}}, merge=merge)
+
+
+def insert(*rows: dict[str, Any]) -> dict[str, Any]:
+    return {"insert": {"public.orders": list(rows)}}
+
+
+def update(**row: Any) -> dict[str, Any]:
+    return {"update": {"public.orders": [row]}}
+
+
+def rows(*amounts: tuple[int, str]) -> dict[str, Any]:
+    return {"public.orders": [{"id": id_, "amount": amount} for id_, amount in amounts]}
+
+
+@FORMATS
+def test_table_that_stops_shows_no_such_row_and_continues_once_the_source_is_corrected(format_: str) -> None:
+    """The remedy of the message is followed to the letter; the other table continues."""
+    other = {"public.other": {"columns": {"id": "integer"}, "key": ["id"]}}
+    reason = "amount: check; the first one is at offset 3"
+    added = {"insert": {"public.other": [{"id": 1}]}}
+    pipeline.check(
+        promised(check="amount >= 0", format_=format_),
+        tables={**ORDERS, **other},
+        before=BEFORE,
+        changes=[added],
+        expected={**rows((1, "1.00")), "public.other": [{"id": 1}]},
+        then=[
+            {
+                "changes": [insert({"id": 2, "amount": "-1"}, {"id": 3, "amount": "3"}), update(id=1, amount="2")],
+                "excluded": {"public.orders": reason},
+                "tables": {"public.other": [{"id": 1}]},
+            },
+            {"changes": [update(id=2, amount="0")], "tables": rows((1, "2.00"), (2, "0.00"), (3, "3.00"))},
+        ],
+    )
+
+
+@FORMATS
+@pytest.mark.parametrize("mode", ["current", "soft_delete"])
+def test_quarantined_row_is_not_in_the_table_and_returns_when_it_is_corrected(format_: str, mode: str) -> None:
+    """An older version would be a row that the source does not have; so it goes, too."""
+    pipeline.check(
+        promised(check="amount >= 0", on_violation="quarantine", format_=format_, mode=mode),
+        tables=ORDERS,
+        before=BEFORE,
+        changes=[insert({"id": 2, "customer": "Bob", "amount": "-5"}, {"id": 3, "amount": "3"})],
+        expected={
+            **rows((1, "1.00"), (3, "3.00")),
+            QUARANTINE: [{"_offset": 2, "_reason": "amount: check"}],
+        },
+        then=[
+            {
+                "changes": [update(id=1, amount="-2")],
+                "tables": {
+                    **rows((3, "3.00")),
+                    QUARANTINE: [{"_offset": o, "_reason": "amount: check"} for o in (2, 4)],
+                },
+            },
+            {
+                "changes": [update(id=1, amount="7"), update(id=2, amount="8")],
+                "tables": rows((1, "7"), (2, "8"), (3, "3")),
+            },
+        ],
+    )
+
+
+def test_row_that_is_corrected_in_the_same_range_breaks_nothing() -> None:
+    """The table never showed it."""
+    changes = [insert({"id": 2, "amount": "-5"}), update(id=2, amount="5")]
+    pipeline.check(
+        promised(check="amount >= 0"), tables=ORDERS, before=BEFORE, changes=changes, expected=rows((1, "1"), (2, "5"))
+    )
+
+
+@pytest.mark.parametrize("mode", ["append", "history"])
+def test_each_change_counts_where_the_table_has_each(mode: str) -> None:
+    """A correction does not undo the row that a reader would see; a delete has no values."""
+    gone = {"delete": {"public.orders": [{"id": 1}]}} if mode == "append" else update(id=1, amount="2")
+    seen = [{"id": 1, "_op": op} for op in "rd"] if mode == "append" else [{"id": 1, "amount": 2}]
+    wrong = [insert({"id": 2, "amount": "-5"}), update(id=2, amount="5")]
+    pipeline.check(
+        promised(check="amount >= 0", not_null=True, mode=mode),
+        tables=ORDERS,
+        before=BEFORE,
+        changes=[gone],
+        expected={"public.orders": seen},
+        then=[{"changes": wrong, "excluded": {"public.orders": "1 rows break amount: check"}}],
+    )
+
+
+def test_null_breaks_not_null_and_passes_a_condition() -> None:
+    null = insert({"id": 2, "customer": "Bob"})
+    case: dict[str, Any] = {"tables": ORDERS, "before": BEFORE, "changes": [null]}
+    pipeline.check(promised(not_null=True), **case, excluded={"public.orders": "1 rows break amount: not_null"})
+    pipeline.check(promised(check="amount > 0"), **case, expected={"public.orders": [{"id": 1}, {"id": 2}]})
+
+
+def test_value_that_the_log_does_not_repeat_is_that_of_the_table() -> None:
+    """Unchanged is not NULL: an update without the large value keeps it."""
+    change = {"where": {"id": 1}, "set": {"amount": "2"}, "unchanged": ["customer"]}
+    pipeline.check(
+        promised("customer", not_null=True, check="customer <> '' AND amount < 3"),
+        tables=ORDERS,
+        before=BEFORE,
+        changes=[{"update": {"public.orders": [change]}}],
+        expected={"public.orders": [{"id": 1, "customer": "Ada", "amount": "2.00"}]},
+        then=[{"changes": [update(id=1, amount="3")], "excluded": {"public.orders": "customer: check"}}],
+    )
+
+
+def test_warning_leaves_the_row_in_the_table() -> None:
+    pipeline.check(
+        promised(check="amount >= 0", on_violation="warn"),
+        tables=ORDERS,
+        before=BEFORE,
+        changes=[insert({"id": 2, "amount": "-5"})],
+        expected=rows((1, "1"), (2, "-5")),
+    )
+
+
+def test_type_is_promised_before_the_table_follows_its_source() -> None:
+    """A reader's program fails at another type, not at another value."""
+    pipeline.check(promised(type="numeric(12, 2)"), tables=ORDERS, before=BEFORE, expected=rows((1, "1")))
+    wrong = "column amount is decimal(12,2), and decimal(10,2) is promised"
+    pipeline.check(promised(type="decimal(10,2)"), tables=ORDERS, before=BEFORE, excluded={"public.orders": wrong})
+    pipeline.check(
+        promised("id", type="integer"),
+        tables=ORDERS,
+        before=BEFORE,
+        expected=rows((1, "1")),
+        then=[
+            {
+                "changes": [{"alter": {"public.orders": {"type": {"id": "bigint"}}}}, insert({"id": 2})],
+                "excluded": {"public.orders": "column id is bigint, and integer is promised"},
+            }
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        ("amount >=", "not one expression"),
+        ("amount > 0; DROP TABLE x", "not one expression"),
+        ("amount > 0) OR (true", "not one expression"),
+        ("amount > 0, true", "not one expression"),
+        ("true FROM range(3)", "not one expression"),
+        ("amount > (SELECT 0)", "subquery is not allowed"),
+        ("EXISTS (SELECT 1)", "subquery is not allowed"),
+        ("read_text('/etc/passwd') = ''", "read_text is not a function that conditions may use"),
+        ("getenv('HOME') = ''", "getenv is not a function"),
+        ("random() < 2", "random is not a function"),
+        ("amount > $1", "is not allowed"),
+        ("sum(amount) OVER () > 0", "is not allowed"),
+        ("amuont > 0", "there is no column amuont; did you mean amount?"),
+        ("lenght(customer) > 0", "did you mean length"),
+    ],
+)
+def test_condition_is_data_and_never_code(check: str, words: str) -> None:
+    """Who may write settings of contracts may not read files, call functions with effects, or end the statement."""
+    pipeline.check(promised(check=check), tables=ORDERS, before=BEFORE, excluded={"public.orders": words})
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "amount >= 0 -- and a comment",
+        "customer IN ('Ada', 'it''s) OR (1=1') AND amount BETWEEN 0 AND 2",
+        "length(trim(customer)) > 0 AND customer LIKE 'A%' AND note IS NULL",
+        "CASE WHEN customer = 'Ada' THEN CAST(amount AS integer) = 1 ELSE false END",
+        "\"amount\" * 2 >= amount AND NOT starts_with(lower(customer), 'b')",
+    ],
+)
+def test_condition_may_use_columns_values_and_functions_of_them(check: str) -> None:
+    pipeline.check(promised(check=check), tables=ORDERS, before=BEFORE, expected=rows((1, "1")))
+
+
+def test_example_of_the_page_passes(tmp_path: Path) -> None:
+    """The page shows a test that a reader can run."""
+    page = (Path(__file__).parents[3] / "docs" / "contracts.md").read_text()
+    for kind, name in (("yaml", "cdcflow.yaml"), ("yml", "orders.yaml")):
+        (text,) = re.findall(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        (tmp_path / name).write_text(text)
+    pipeline.check_file(tmp_path / "cdcflow.yaml", tmp_path / "orders.yaml")
+
+
+@FORMATS
+def test_merge_that_dies_after_its_quarantine_writes_no_row_twice(
+    format_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two commits are separate; a second record would count a row twice."""
+    deaths: list[int] = []
+    check = RowChanges._rows_to_write
+
+    def die_once(self: Any, given: pa.Table) -> pa.Table:
+        found = check(self, given)
+        if len(found) < len(given) and not deaths:
+            deaths.append(1)
+            raise InvariantViolated("killed by the test")
+        return found
+
+    monkeypatch.setattr(RowChanges, "_rows_to_write", die_once)
+    pipeline.check(
+        promised(check="amount >= 0", on_violation="quarantine", format_=format_),
+        tables=ORDERS,
+        before=BEFORE,
+        changes=[insert({"id": 2, "amount": "-5"})],
+        excluded={"public.orders": "killed by the test"},
+        then=[
+            {
+                "changes": [insert({"id": 3, "amount": "-6"})],
+                "tables": {**rows((1, "1")), QUARANTINE: [{"_offset": 2}, {"_offset": 3}]},
+            }
+        ],
+    )
+    assert deaths
+
+
+def test_spark_refuses_a_table_with_a_contract() -> None:
+    """A table that is merged without its check would look like one that was checked."""
+    contract, there = (ColumnPromise("id", not_null=True),), Mock()
+    with pytest.raises(ContractBroken, match="only the local engine checks contracts"):
+        StatementTable.check_rows(there, TableId("public", "orders"), contract, CURRENT, Mock(), ContractResult(), {})
+
+
+@pytest.mark.parametrize(
+    ("contracts", "words"),
+    [
+        ({"orders": {"id": {"not_null": True}}}, "must be the name of one table"),
+        ({"public.orders": {"id": {}}}, "promises nothing"),
+        ({"public.orders": {"id": {"not_null": True, "on_violation": "skip"}}}, "on_violation"),
+        ({"derived.totals": {"id": {"not_null": True}}}, "a derived table, whose rows no contract checks"),
+    ],
+)
+def test_contract_that_would_not_be_checked_is_refused(contracts: dict[str, Any], words: str) -> None:
+    """A promise without a check is worse than none."""
+    derive = {"totals": {"key": ["id"], "sql": "SELECT id FROM public.orders"}}
+    with pytest.raises(ValidationError, match=words):
+        settings(contracts=contracts, merge={"derive": derive})
