@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Serve
+from cdcflow.config.columns import ColumnRule, TableRules
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
 from cdcflow.config.notify import NotifierSettings, Notify
 from cdcflow.config.publish import Publish, PublishKafka
@@ -38,12 +39,10 @@ def rebase(config: Config, folder: Path) -> Config:
         update={
             "source": source,
             "log": _rebased_log(config.log, folder),
+            "tables": {name: _rebased_rules(rules, folder) for name, rules in config.tables.items()},
+            "person_keys": _below(folder, config.person_keys),
             "merge": _rebased_merge(config.merge, folder),
             "service": _rebased_service(config.service, folder),
-            "tables": {
-                name: rules.model_copy(update={"computed": _with_paths(rules.computed, folder)})
-                for name, rules in config.tables.items()
-            },
             "targets": {name: _with_paths(target, folder) for name, target in config.targets.items()},
             "serve": None if config.serve is None else _rebased_serve(config.serve, folder),
             "tests": tuple(folder / path.expanduser() for path in config.tests),
@@ -67,6 +66,16 @@ def _with_paths(value: Any, folder: Path) -> Any:  # Any: a value in the setting
             return {name: _with_paths(inner, folder) for name, inner in value.items()}
         case _:
             return value
+
+
+def _rebased_rules(rules: TableRules, folder: Path) -> TableRules:
+    def rebased_rule(rule: ColumnRule) -> ColumnRule:
+        keys = {kind: key for kind in ("hash", "encrypt") if (key := getattr(rule, kind)) is not None}
+        moved = {kind: key.model_copy(update={"key": _reference_below(folder, key.key)}) for kind, key in keys.items()}
+        return rule.model_copy(update=moved)
+
+    columns = {name: rebased_rule(rule) for name, rule in rules.columns.items()}
+    return rules.model_copy(update={"columns": columns, "computed": _with_paths(rules.computed, folder)})
 
 
 def _rebased_merge(merge: Merge, folder: Path) -> Merge:

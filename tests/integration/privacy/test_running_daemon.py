@@ -81,6 +81,25 @@ def test_policy_that_changes_while_running_reads_the_table_again(shop: Shop) -> 
     shop.end()
 
 
+def test_repair_makes_the_values_of_an_erased_person_null(shop: Shop) -> None:
+    """Until then a comparison lists them: the source has them still."""
+    by_email = {"encrypt": {"key": "${env:CARD_KEY}", "id": "k1", "key_by": "email"}}
+    shop.rest["tables"] = {"public.orders": {"columns": {"note": by_email}}}
+    shop.write()
+    shop.start()
+    shop.wait_until(lambda s: s["tables"]["public.orders"]["state"] == "done", "the backfill")
+    said("erase", "public.orders", f"{CANARY}7", "--yes")
+    compare = ("verify", "public.orders", "--against", "log")
+    assert runner.invoke(app, list(compare)).exit_code == 1
+    said("repair", "public.orders", "--against", "log")
+    said(*compare)
+    known = rows(shop)
+    assert known[f"{CANARY}7"]["note"] is None
+    assert all(row["note"] for key, row in known.items() if key != f"{CANARY}7")
+    assert said("decrypt", known[f"{CANARY}8"]["note"]).strip() == f"{CANARY} note 8"
+    shop.end()
+
+
 def test_nothing_that_a_daemon_writes_prints_or_serves_has_a_protected_value(shop: Shop) -> None:
     """Merges, tables, metrics, status, the page, a bundle and the report of a crash: after a kill, and after a value
     that cannot be stored."""

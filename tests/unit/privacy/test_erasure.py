@@ -161,6 +161,22 @@ def test_executors_are_refused(pipeline: Pipeline) -> None:
     assert refused.value.remedy == "run the same command without --on"
 
 
+def test_paths_of_keys_are_relative_to_the_settings_file(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon and an erasure run in different folders."""
+    by_file = {"encrypt": {"key": "${file:secret}", "key_by": "id"}}
+    pipeline.tables = {"public.users": {"columns": {"email": by_file}}}
+    pipeline.write()
+    given = pipeline.settings.read_text()
+    pipeline.settings.write_text(f"{given}person_keys: keys/persons\n")
+    monkeypatch.chdir("/")
+    config = load(pipeline.settings)
+    assert config.person_keys_file == pipeline.folder / "keys" / "persons"
+    rule = config.tables["public.users"].columns["email"]
+    assert rule.encrypt is not None
+    assert rule.encrypt.key == f"${{file:{pipeline.folder / 'secret'}}}"
+    assert rule.kind == "encrypt"
+
+
 # ── a start ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -94,6 +94,18 @@ def test_policies_of_columns_apply_with_keys_of_tests() -> None:
     assert key_for("${env:A}") != key_for("${env:B}")
 
 
+def test_keys_of_persons_in_a_test_are_not_those_of_the_pipeline(tmp_path: Path) -> None:
+    file = tmp_path / "person-keys"
+    by_id = {"encrypt": {"key": "${env:NOT_SET_ANYWHERE}", "key_by": "id"}}
+    pipeline.check(
+        settings(tables={"public.*": {"columns": {"customer": by_id}}}, person_keys=str(file)),
+        tables=ORDERS,
+        before={"public.orders": [{"id": 1, "customer": "Ada"}]},
+        expected={"public.orders": [{"id": 1}]},
+    )
+    assert not file.exists()
+
+
 def test_stages_follow_the_source_through_changes_of_its_columns() -> None:
     """Evolution is where settings matter most, and where a mistake costs a table."""
     changed: list[Any] = [
