@@ -62,6 +62,8 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
             "seconds": 2.5,
             "rows": 100,
             "left_out": 0,
+            "warned_rows": 0,
+            "quarantined_rows": 0,
             "failed": False,
             "process": {
                 "state": "idle",
