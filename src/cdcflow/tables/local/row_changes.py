@@ -35,6 +35,7 @@ from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.scan import NONE, Ends, Int64s, Numbers, RowGroup, each_once, places_of
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.local.table_files import File, TableFiles
+from cdcflow.tables.local.whole_rows import LatestChanges
 from cdcflow.tables.merge import reduce, statement
 from cdcflow.tables.merge.acts import Act
 from cdcflow.tables.merge.reduce import ColumnLayout
@@ -69,15 +70,29 @@ class _LoadedFile:
     found: Numbers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Picked(Generic[File]):
     """Rows of a table in memory: those with one of a range's keys, each with its file in `files`; `places` is keyed by
-    the same numbers. The files with the numbers in `again` are rewritten in any case."""
+    the same numbers. `rows` has the columns that were read, and `FILE` and `NUMBER`. The files with the numbers in
+    `again` are rewritten in any case."""
 
-    name: str
+    rows: pa.Table
+    schema: pa.Schema
+    session: DuckSession
     files: Sequence[File]
     places: Mapping[int, _LoadedFile]
     again: frozenset[int]
+
+    @cached_property
+    def name(self) -> str:
+        """The rows as a table of the session, with all columns of the table: NULL in those that were not read."""
+        there = set(self.rows.column_names)
+        columns = {
+            f.name: self.rows.column(f.name) if f.name in there else pa.nulls(len(self.rows), f.type)
+            for f in self.schema
+        }
+        places = {name: self.rows.column(name) for name in (FILE, NUMBER)}
+        return self.session.take("standing", pa.table({**columns, **places, STOOD: self.rows.column(OFFSET)}))
 
 
 class RowChanges(Generic[File]):
@@ -118,6 +133,8 @@ class RowChanges(Generic[File]):
             self._commit(metadata, app, version, None, [])
             return
         layout = folding.layout
+        if self._standing is None and self._fold_whole_rows(folding, metadata, app, version):
+            return
         if folding.is_of_all:
             self._standing = self._stand()  # whatever the keys are
         found = self._stand_for(layout, folding.changes, _kept_columns(folding, self._table.schema.names))
@@ -140,6 +157,24 @@ class RowChanges(Generic[File]):
         offsets = [o for o in (first, folding.ending.truncated_at) if o]
         ended = self._touched_by_end(name, layout.ended_name, folding.ending.before)
         self._commit(metadata, app, version, min(offsets, default=None), key, ended)
+
+    def _fold_whole_rows(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> bool:
+        """Fold changes that bring whole rows, without SQL. False: nothing was done."""
+        schema = self._table.schema
+        changes = LatestChanges.of(folding, self._table.session, schema)
+        if changes is None:
+            return False
+        keys = Keys(self._table.session, folding.layout, folding.changes, schema, changes.keys)
+        self._standing = found = self._near(keys, ())
+        if not isinstance(found, _Picked) or found.rows.column(OFFSET).null_count:
+            return False
+        there, offsets = (found.rows.column(name).cast(pa.int64()).to_numpy() for name in (keys.first, OFFSET))
+        replaced = changes.replaced(there, offsets)
+        rows = changes.new_rows(there[~replaced], schema)
+        dead = _numbers_by_file(found.rows.filter(pa.array(replaced)))
+        self._commit_picked(found, metadata, app, version, keys.names, rows, dead)
+        self._standing = None
+        return True
 
     def sweep(
         self,
@@ -187,11 +222,11 @@ class RowChanges(Generic[File]):
         """Load at least the rows that have one of the keys of a range of changes, and at least these columns of
         them."""
         if self._standing is None:
-            self._standing = self._near(layout, changes, columns) if layout.target.key else self._stand()
+            keys = Keys(self._table.session, layout, changes, self._table.schema)
+            self._standing = self._near(keys, columns) if layout.target.key else self._stand()
         return self._standing
 
-    def _near(self, layout: ColumnLayout, changes: str, columns: Collection[str]) -> _Whole[File] | _Picked[File]:
-        keys = Keys(self._table.session, layout, changes, self._table.schema)
+    def _near(self, keys: Keys, columns: Collection[str]) -> _Whole[File] | _Picked[File]:
         there = self._table.files()
         near = keys.near(self._table.bounds(there, keys.first))
         chosen = self._table.in_partitions(there, near, keys.names, keys.values)
@@ -213,17 +248,17 @@ class RowChanges(Generic[File]):
         within = self._within({n: there[n] for n in chosen if n not in indexed}, keys, read)
         numbers = [*chosen, *sorted(small - set(chosen))]
         places: dict[int, _LoadedFile] = {}
-        parts = [_with_places(schema.empty_table(), schema, 0, NONE)]
+        parts = [_with_places(schema.empty_table().select(read), 0, NONE)]
         for number, n in enumerate(numbers):
             if n in indexed:
                 places[number], rows = self._find_indexed(there[n], indexed[n], keys, read)
             else:
                 places[number], rows = self._find_read(there[n], within.get(n, []), keys, read)
             if rows is not None:
-                parts.append(_with_places(rows, schema, number, places[number].found))
-        name = self._table.session.take("standing", pa.concat_tables(parts))
+                parts.append(_with_places(rows.select(read), number, places[number].found))
         again = frozenset(number for number, n in enumerate(numbers) if n in small)
-        return _Picked(name, [there[n] for n in numbers], places, again)
+        files = [there[n] for n in numbers]
+        return _Picked(pa.concat_tables(parts), schema, self._table.session, files, places, again)
 
     def _is_held(self, file: File) -> bool:
         """Return whether maintenance rewrites this file at present, so that its rows are only marked."""
@@ -420,9 +455,7 @@ class RowChanges(Generic[File]):
         """Return the rows, by file, that are replaced by others."""
         same = " AND ".join(f"t.{name_sql(name)} = s.{position}" for name, position in replaced.key.items())
         sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} t LEFT SEMI JOIN {replaced.rows} s ON {same}"  # noqa: S608  quoted
-        found = self._table.session.arrow(sql)
-        files, numbers = found.column(0).to_numpy(), found.column(1).to_numpy()
-        return {int(number): np.sort(numbers[files == number]) for number in np.unique(files)}
+        return _numbers_by_file(self._table.session.arrow(sql))
 
     def _rows(self, name: str, where: str) -> pa.Table:
         """Return rows from memory."""
@@ -434,13 +467,16 @@ _CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"
 """Whether a loaded row is unchanged is decided by its offset: a change gives it a later one."""
 
 
-def _with_places(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> pa.Table:
-    """Return rows of one file with all columns of the table, NULL for those that were not read, and with their
-    places."""
-    there = set(rows.column_names)
-    columns = [rows.column(f.name) if f.name in there else pa.nulls(len(rows), f.type) for f in schema]
-    places = [pa.array(np.full(len(rows), number, np.int32)), pa.array(found), rows.column(OFFSET)]
-    return pa.table([*columns, *places], names=[*schema.names, FILE, NUMBER, STOOD])
+def _with_places(rows: pa.Table, number: int, found: Numbers) -> pa.Table:
+    """Return rows of one file with their places."""
+    places = [pa.array(np.full(len(rows), number, np.int32)), pa.array(found)]
+    return pa.table([*rows.columns, *places], names=[*rows.column_names, FILE, NUMBER])
+
+
+def _numbers_by_file(rows: pa.Table) -> dict[int, Numbers]:
+    """Return the numbers of loaded rows, ascending, by the number of their file."""
+    files, numbers = rows.column(FILE).to_numpy(), rows.column(NUMBER).to_numpy()
+    return {int(number): np.sort(numbers[files == number]) for number in np.unique(files)}
 
 
 def _kept_columns(folding: statement.Folding, names: Sequence[str]) -> set[str]:
@@ -464,7 +500,16 @@ class Keys:
     are, need none: they are fetched once, in order.
     """
 
-    def __init__(self, session: DuckSession, layout: ColumnLayout, changes: str, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        session: DuckSession,
+        layout: ColumnLayout,
+        changes: str,
+        schema: pa.Schema,
+        numbers: Int64s | None = None,
+    ) -> None:
+        """`numbers`: the keys, ascending and unique, if they are known already."""
+        self._given = numbers
         self._session = session
         self._changes = changes
         self._at = layout.key
@@ -480,6 +525,8 @@ class Keys:
     @cached_property
     def _numbers(self) -> Int64s | None:
         """The values of the first column, ascending and unique; `None` if they are not whole numbers of 64 bits."""
+        if self._given is not None:
+            return self._given
         if not pa.types.is_signed_integer(self._type):
             return None
         first = f"c{self._at[0]}"

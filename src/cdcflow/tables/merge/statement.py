@@ -174,6 +174,11 @@ class Folding:
         return bool(self.layout.target.key) and not (self.empty or self.emptied or self.is_of_all)
 
     @property
+    def brings_whole_rows(self) -> bool:
+        """Whether the latest change of each key decides its whole row, if it is later than the table's row."""
+        return self.is_by_key and self.layout.ended is None and all(family.always for family in self.families)
+
+    @property
     def families(self) -> tuple[Family, ...]:
         """The families of a table with a key."""
         return reduce.families(self.layout, self.masks)

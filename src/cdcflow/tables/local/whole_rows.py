@@ -1,0 +1,76 @@
+"""Changes that bring whole rows, merged without SQL: the latest change of each key, if the table's row is older.
+
+That is what `merge.statement.merge` does with them. For the few changes of a frequent merge DuckDB takes most of the
+time to plan it, and its tables of the changes and of the table's rows are not needed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cdcflow.model.change import DELETE
+from cdcflow.model.table import MISSING, OFFSET
+from cdcflow.tables.local.scan import Int64s
+from cdcflow.tables.local.session import DuckSession
+from cdcflow.tables.merge.statement import Folding
+
+Flags = NDArray[np.bool_]
+
+CHANGES_MAX = 1 << 16
+"""Of more changes DuckDB finds the latest faster, and on all processors."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatestChanges:
+    """The latest change of each key. `keys` ascend; `rows` has a row for each, under the names of the table's columns
+    and its offset; `is_delete`: the change deleted the row."""
+
+    keys: Int64s
+    rows: pa.Table
+    is_delete: Flags
+
+    @classmethod
+    def of(cls, folding: Folding, session: DuckSession, schema: pa.Schema) -> LatestChanges | None:
+        """The latest of the changes of a folding; `None` if they have to be merged by SQL. `schema`: the table's."""
+        target = folding.layout.target
+        if len(target.key) != 1 or folding.count > CHANGES_MAX or not folding.brings_whole_rows:
+            return None
+        (key,) = folding.layout.key
+        if not pa.types.is_signed_integer(schema.field(target.columns[key].name).type):
+            return None
+        names = {column.name: f"c{i}" for i, column in enumerate(target.columns)} | {OFFSET: "o"}
+        if {*names, MISSING} != set(schema.names):
+            return None  # the table has a column that no change sets
+        columns = ", ".join([*names.values(), "op"])
+        found = session.arrow(f"SELECT {columns} FROM {folding.changes}")  # noqa: S608  cdcflow's own
+        if found.column(key).null_count:
+            return None
+        keys, offsets = (found.column(c).cast(pa.int64()).to_numpy() for c in (f"c{key}", "o"))
+        order = np.lexsort((offsets, keys))
+        is_last = np.append(np.diff(keys[order]) != 0, True)[: len(order)]
+        latest = order[is_last]
+        rows = found.take(pa.array(latest))
+        is_delete = pc.equal(rows.column("op"), DELETE).to_numpy()
+        return cls(keys[latest], rows.select(list(names.values())).rename_columns(list(names)), is_delete)
+
+    def replaced(self, keys: Int64s, offsets: Int64s) -> Flags:
+        """Which rows of the table, with these keys, a change replaces or deletes: those that are older."""
+        replaced: Flags = offsets < self._offsets()[np.searchsorted(self.keys, keys)]
+        return replaced
+
+    def new_rows(self, later: Int64s, schema: pa.Schema) -> pa.Table:
+        """The rows that the changes bring. The table has rows with the keys `later` that are later than the change."""
+        lives = ~self.is_delete
+        lives[np.searchsorted(self.keys, later)] = False
+        rows = self.rows.filter(pa.array(lives))
+        rows = rows.append_column(MISSING, pa.nulls(len(rows), schema.field(MISSING).type))
+        return rows.select(schema.names).cast(schema)
+
+    def _offsets(self) -> Int64s:
+        offsets: Int64s = self.rows.column(OFFSET).to_numpy()
+        return offsets
