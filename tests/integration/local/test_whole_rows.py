@@ -49,8 +49,8 @@ def steps_of(chance: random.Random, rows: dict[int, dict[str, Any]]) -> list[Ste
     steps: list[Step] = []
     for _ in range(chance.randrange(1, 30)):
         key = chance.randrange(KEYS) - 3
-        row = {"id": key, "qty": chance.choice([None, chance.randrange(99)]), "gone": chance.choice([None, "g"])}
-        row["note"] = chance.choice([None, "", "n" * 40])
+        row: dict[str, Any] = {"id": key, "qty": chance.choice([None, chance.randrange(99)])}
+        row |= {"gone": chance.choice([None, "g"]), "note": chance.choice([None, "", "n" * 40])}
         if key not in rows:
             steps.append((ORDERS, "c", row))
         elif chance.random() < 0.3:
@@ -85,7 +85,7 @@ def run(seed: int, log: HandLog, warehouse: Path, merge: Merge, table_format: st
 
 
 @pytest.mark.parametrize("way", ["without SQL", "by SQL"])
-def test_whole_rows_are_merged_as_the_fold_says(
+def test_whole_rows_give_what_the_fold_gives(
     way: str,
     merge: Merge,
     format_name: str,
@@ -105,7 +105,7 @@ def test_whole_rows_are_merged_as_the_fold_says(
 def first_change_counts() -> Iterator[None]:
     right = np.lexsort
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole_rows.np, "lexsort", lambda by: right((-by[0], by[1])))
+        patch.setattr(np, "lexsort", lambda by: right((-by[0], by[1])))
         yield
 
 

@@ -20,7 +20,7 @@ def changes() -> LatestChanges:
 
 def test_only_older_rows_are_replaced() -> None:
     """Hard case G08: a row that is newer than the change, or was written by it, is left alone."""
-    replaced = changes().replaced(np.array([5, 2, 3, 3]), np.array([10, 11, 10, 9]))
+    replaced = changes().replaces(np.array([5, 2, 3, 3]), np.array([10, 11, 10, 9]))
     assert replaced.tolist() == [True, True, False, True]
 
 
@@ -30,6 +30,6 @@ def test_row_comes_in_unless_it_was_deleted_or_the_table_has_a_later_one() -> No
     assert rows.to_pylist() == [{"_missing": None, "id": 5, "_offset": 11, "qty": 50}]
 
 
-def test_without_later_rows_each_living_row_comes_in() -> None:
+def test_without_later_rows_each_changed_row_comes_in() -> None:
     rows = changes().new_rows(np.array([], np.int64), SCHEMA)
     assert rows.column("id").to_pylist() == [3, 5]

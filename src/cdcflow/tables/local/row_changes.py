@@ -169,7 +169,7 @@ class RowChanges(Generic[File]):
         if not isinstance(found, _Picked) or found.rows.column(OFFSET).null_count:
             return False
         there, offsets = (found.rows.column(name).cast(pa.int64()).to_numpy() for name in (keys.first, OFFSET))
-        replaced = changes.replaced(there, offsets)
+        replaced = changes.replaces(there, offsets)
         rows = changes.new_rows(there[~replaced], schema)
         dead = _numbers_by_file(found.rows.filter(pa.array(replaced)))
         self._commit_picked(found, metadata, app, version, keys.names, rows, dead)

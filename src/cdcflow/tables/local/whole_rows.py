@@ -58,10 +58,10 @@ class LatestChanges:
         is_delete = pc.equal(rows.column("op"), DELETE).to_numpy()
         return cls(keys[latest], rows.select(list(names.values())).rename_columns(list(names)), is_delete)
 
-    def replaced(self, keys: Int64s, offsets: Int64s) -> Flags:
+    def replaces(self, keys: Int64s, offsets: Int64s) -> Flags:
         """Which rows of the table, with these keys, a change replaces or deletes: those that are older."""
-        replaced: Flags = offsets < self._offsets()[np.searchsorted(self.keys, keys)]
-        return replaced
+        older: Flags = offsets < self._offsets()[np.searchsorted(self.keys, keys)]
+        return older
 
     def new_rows(self, later: Int64s, schema: pa.Schema) -> pa.Table:
         """The rows that the changes bring. The table has rows with the keys `later` that are later than the change."""
