@@ -18,6 +18,7 @@ def sections() -> dict[str, list[Setting]]:
     """The rows of each table, by the name of its marker."""
     postgres, mysql = list(describe(Postgres, "source.")), list(describe(MySQL, "source."))
     names = {one.name for one in postgres} & {one.name for one in mysql}
+    whole = list(describe(Config, ""))
     own = [f"source.{name}" for name in Postgres.__annotations__]
     postgres.sort(key=lambda one: one.name not in own)  # kind, url and tables first
     return {
@@ -26,14 +27,14 @@ def sections() -> dict[str, list[Setting]]:
         "mysql": [one for one in mysql if one.name not in names],
         "log": list(describe(FileLog, "log.")),
         "kafka": list(describe(KafkaLog, "log.")),
-        "tables": list(describe(TableRules, "tables.")),
+        "tables": [*describe(TableRules, "tables."), *(one for one in whole if one.name == "person_keys")],
         "contracts": list(describe(ColumnContract, "contracts.")),
         "merge": list(describe(Merge, "merge.")),
         "publish": list(describe(Publish, "publish.")),
         "targets": list(describe(TargetSettings, "targets.")),
         "service": list(describe(Service, "service.")),
         "serve": list(describe(Serve, "serve.")),
-        "tests": [one for one in describe(Config, "") if one.name == "tests"],
+        "tests": [one for one in whole if one.name == "tests"],
     }
 
 

@@ -69,6 +69,7 @@ RULES: tuple[SettingRule, ...] = (
     ),
     SettingRule("source", "next cut"),
     SettingRule("tables", "next cut"),
+    SettingRule("person_keys", "restart", "the file is open, and erasures must find the keys that are in use"),
     SettingRule("log.path", "refused", _OTHER_LOG, _ANOTHER),
     SettingRule("log.kafka.topic", "refused", _OTHER_LOG, _ANOTHER),
     SettingRule("log.kafka.work", "restart", _FOUND_BY, _MOVE),
