@@ -21,6 +21,8 @@ from cdcflow.model.change import ChangeBatch, KeySet, SpooledTransaction
 from cdcflow.model.position import Position
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.publish import mysql_columns, postgres_columns
+from cdcflow.publish.columns import Modes
 from cdcflow.sinks.memory import MemorySpool
 from cdcflow.sources.privacy.leaving import LeavingTable
 from cdcflow.sources.privacy.rules import (
@@ -164,6 +166,11 @@ def test_mistake_in_a_file_is_shown_with_its_line(tmp_path: Path) -> None:
         ({"computed": {"STATUS": "id"}}, "the computed column STATUS is also a column of it"),
         ({"columns": {"total": {"rename": "Email"}}}, "two columns would be called"),
         ({"columns": {"total": {"rename": "_op"}}}, "two columns would be called _op"),
+        ({"computed": {"_offset": "id"}}, "two columns would be called _offset"),
+        (
+            {"computed": {"Day": "id"}, "columns": {"day": {"rename": "d"}}},
+            "computed column Day has a new name in columns",
+        ),
         ({"columns": {"totl": {"rename": "amount"}}}, "no column totl, which has a new name in tables"),
         ({"computed": {"x": "NULL"}}, "always NULL"),
         ({"where": "id"}, "not true or false"),
@@ -175,6 +182,44 @@ def test_rule_that_does_not_fit_its_table_is_refused(given: dict[str, Any], mess
         leaving(**given)
     assert refused.value.remedy
     assert refused.value.runbook in ("row-rules", "column-policies")
+
+
+RENAMED = replace(ORDERS, columns=tuple(replace(c, name="state") if c.name == "Status" else c for c in ORDERS.columns))
+
+
+def test_expression_follows_a_column_that_is_renamed_by_the_printed_remedy() -> None:
+    """Rows from before the rename come under its earlier name, and those after it under the new one."""
+    for text in ("status = 'paid'", "state = 'paid'"):
+        with pytest.raises(ConfigurationError, match="uses the unknown column stat") as refused:
+            [rules(where=text).shape(table) for table in (ORDERS, RENAMED)]
+        assert "write coalesce(NEW, OLD) with both names, and both under `optional`" in str(refused.value.remedy)
+    mine = rules(where="coalesce(state, status) = 'paid'", optional=["state", "status"])
+    for table, name in ((ORDERS, "Status"), (RENAMED, "state")):
+        found = mine.shape(table)
+        assert found is not None
+        assert left(found, {"id": 1, name: "paid", "_op": "c"}) == [{"id": 1, name: "paid", "_op": "c"}]
+        assert left(found, {"id": 1, name: "draft", "_op": "c"}) == []
+
+
+def test_column_that_does_not_exist_is_ignored_by_coalesce_only_if_it_is_optional_and_another_exists() -> None:
+    for text, optional in (
+        ("coalesce(state, status) = 'a'", []),
+        ("coalesce(state, 'x') = 'a'", ["state"]),
+        ("state = 'a'", ["state"]),
+    ):
+        with pytest.raises(ConfigurationError, match="uses the unknown column state"):
+            rules(where=text, optional=optional).shape(ORDERS)
+
+
+@pytest.mark.parametrize("pattern", ["public.orders", "public.*"])
+def test_column_with_a_new_name_that_the_source_renames_stops_until_both_are_named(pattern: str) -> None:
+    first = PolicyRules({pattern: TableRules.model_validate({"columns": {"status": {"rename": "s"}}})})
+    first.shape(ORDERS)
+    with pytest.raises(ConfigurationError, match="no column status, which has a new name"):
+        first.shape(RENAMED)
+    both = {"columns": {"status": {"rename": "s"}, "state": {"rename": "s"}}, "optional": ["status", "state"]}
+    mine = PolicyRules({pattern: TableRules.model_validate(both)})
+    assert [mine.table_leaving(table).columns[2].name for table in (ORDERS, RENAMED)] == ["s", "s"]
 
 
 def test_table_without_a_key_is_refused() -> None:
@@ -335,6 +380,13 @@ def test_spool_has_the_rows_that_leave_and_its_transaction_their_number() -> Non
     assert [list(ids) for _, ids in inner._pieces if ids is not None] == [[7, 7, 8, 8]] * 2
 
 
+def test_computed_time_with_a_zone_is_published_whole_from_every_source() -> None:
+    [*_, column] = leaving(computed={"at": "CAST(TIMESTAMP '2026-01-01 00:00:00.25' AS timestamptz)"}).table.columns
+    value = pa.array([250_000], column.type.arrow)
+    for encoding in (mysql_columns.encoding("t.at", column, Modes()), postgres_columns.encoding(column, Modes())):
+        assert encoding.convert(value).to_pylist() == ["1970-01-01T00:00:00.250000Z"]
+
+
 # ── checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -356,6 +408,23 @@ def test_table_of_the_log_is_known_as_the_source_has_it() -> None:
     assert ([c.name for c in logged.columns], logged.key) == (["total", "id", "Status", "email", "x"], ("total",))
     stored = read_stored(with_stored({}, mine, [ORDERS], {}))
     assert raw_of(logged, stored[ID]) == ORDERS
+
+
+def test_table_of_the_log_is_known_before_it_has_a_row_under_the_settings_of_now() -> None:
+    """The settings changed a name and a computed column, and the next start came before any row."""
+    logged = rules(computed={"x": "id"}, columns={"total": {"rename": "amount"}}).table_leaving(ORDERS)
+    now = rules(computed={"y": "id"}, columns={"total": {"rename": "price"}})
+    stored = read_stored(with_stored({}, now, [ORDERS], {}))
+    assert raw_of(logged, stored[ID]) == ORDERS
+
+
+def test_computed_column_and_its_policy_can_be_taken_out_together() -> None:
+    email = {"email": "mask"}
+    first = rules(computed={"domain": "right(email, 3)"}, columns={**email, "domain": "mask"})
+    stored = read_stored(with_stored({}, first, [ORDERS], {}))
+    mine = rules(columns=email)
+    mine.check([ORDERS], stored, [ID])
+    assert changed_policies(stored, mine, [ORDERS])[ID].startswith("domain: mask → no policy")
 
 
 def test_keys_leave_with_new_names_and_are_read_by_the_old_ones() -> None:

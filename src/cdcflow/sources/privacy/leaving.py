@@ -5,7 +5,7 @@ raw ──▶ RowRules (filter, computed columns) ──▶ PrivateTable (polici
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -36,9 +36,10 @@ class LeavingTable:
         shaped = raw if row_rules is None else row_rules.table
         left = shaped if private is None else private.table
         columns = tuple(replace(c, name=renamed.get(c.name, c.name)) for c in left.columns)
-        seen = {name.lower() for name in (*LOG_COLUMNS, *MERGE_COLUMNS)} if renamed else set[str]()
+        named = bool(renamed) or bool(row_rules is not None and row_rules.computed)
+        seen = {name.lower() for name in (*LOG_COLUMNS, *MERGE_COLUMNS)} if named else set[str]()
         for column in columns:
-            if renamed and column.name.lower() in seen:
+            if named and column.name.lower() in seen:
                 raise rows_misfit(raw.id, f"two columns would be called {column.name}", "give one of them another name")
             seen.add(column.name.lower())
         table = replace(left, columns=columns, key=tuple(renamed.get(name, name) for name in left.key))
@@ -138,6 +139,11 @@ class LeavingTable:
         """
         found = self._renamed_keys(keys, {new: old for old, new in self.renamed.items()})
         return found if self.private is None else self.private.raw_keys(found)
+
+    def raw_names(self, names: Sequence[str]) -> list[str]:
+        """The names of columns at the source."""
+        olds = {new: old for old, new in self.renamed.items()}
+        return [olds.get(name, name) for name in names]
 
     @staticmethod
     def _renamed_keys(keys: KeySet, names: Mapping[str, str]) -> KeySet:

@@ -28,7 +28,7 @@ from cdcflow.sources.privacy.person_keys import PersonKeys, missing_person_keys
 from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.shapes import PrivateTable
 from cdcflow.sources.privacy.transforms import compile_transform, text_of
-from cdcflow.sources.rows.compilation import ColumnFunction, Unusable, compile_expression
+from cdcflow.sources.rows.compilation import ColumnFunction, UnknownColumn, Unusable, compile_expression
 from cdcflow.sources.rows.row_rules import FIRST_NUMBER, RowRules, rows_misfit
 
 
@@ -107,7 +107,8 @@ class PolicyRules:
             self._check_columns(table, self._seen.get(table.id, frozenset()))
             names = self._names_of(table)
             self._known[table] = self._leaving(table)
-            self._seen[table.id] = self._seen.get(table.id, frozenset()) | frozenset(names.values())
+            renamed = _lower(self._row_texts(table).renamed)
+            self._seen[table.id] = self._seen.get(table.id, frozenset()) | frozenset(names.values()) | renamed
             if self._follows_numbers:
                 numbers = {c.number: names[c.name] for c in table.columns if c.name in names}
                 self._names[table.id, table.incarnation] = {**self.names_by_number(table), **numbers}
@@ -124,13 +125,15 @@ class PolicyRules:
             return None
         if rows is not None and private is not None:
             _check_computed(table.id, rows, policies)
+        _check_new_names(table.id, texts.computed, self._new_names(table.id))
         return LeavingTable.of(table, rows, private, texts.renamed)
 
     def _row_rules(self, table: Table, texts: RowTexts) -> RowRules | None:
         if texts.where is None and not texts.computed:
             return None
-        where = None if texts.where is None else _compile(table, "where", texts.where)
-        computed = {name: _compile(table, f"computed.{name}", text) for name, text in texts.computed.items()}
+        optional = self._optional_of(table.id)
+        where = None if texts.where is None else _compile(table, "where", texts.where, optional)
+        computed = {name: _compile(table, f"computed.{name}", text, optional) for name, text in texts.computed.items()}
         return RowRules.of(table, where, computed)
 
     def latest(self, table: TableId) -> LeavingTable | None:
@@ -190,7 +193,7 @@ class PolicyRules:
         self.check_names((t.id for t in tables), captured, before)
         for table in tables:
             then = before.get(table.id)
-            self._check_columns(table, frozenset() if then is None else then.settings_names)
+            self._check_columns(table, frozenset() if then is None else self._expected_of(then))
             self.shape(table)
             if self.person_keys is not None and then is not None:
                 _check_person_keys(table, then.texts, self.text_of(table))
@@ -221,6 +224,12 @@ class PolicyRules:
             raise ConfigurationError(
                 f"tables: {table} has policies, and is no captured table", remedy=remedy, runbook="column-policies"
             )
+
+    def _expected_of(self, then: StoredPolicies) -> frozenset[str]:
+        """The names that a table's columns must still have: those with a policy at the last start, and those that had a
+        new name then and have one now."""
+        renamed = _lower(then.rows.renamed) & self._new_names(then.raw.id)
+        return (then.settings_names - _lower(then.rows.computed)) | renamed
 
     def unused_names(self, tables: Sequence[Table]) -> list[str]:
         """Patterns that match no table, and columns that no table which their pattern matches has."""
@@ -276,6 +285,14 @@ class PolicyRules:
                         renamed.setdefault(names[name], new)
         return RowTexts(where, computed, renamed)
 
+    def _new_names(self, table: TableId) -> frozenset[str]:
+        """The names, in lower case, of columns that the settings give a new name in this table."""
+        return frozenset(name for entry in self._entries if entry.pattern.matches(table) for name in entry.renamed)
+
+    def _optional_of(self, table: TableId) -> frozenset[str]:
+        """The names, in lower case, of columns that the table may lack."""
+        return frozenset(name for entry in self._entries if entry.pattern.matches(table) for name in entry.optional)
+
     def _check_columns(self, table: Table, seen: frozenset[str]) -> None:
         mine = [entry for entry in self._entries if entry.pattern.matches(table.id)]
         if not mine:
@@ -290,7 +307,7 @@ class PolicyRules:
                 table.id,
                 f"it has no column {name}, which has a {'policy' if name in private else 'new name in tables'}",
                 f"{did_you_mean(name, names.values())}correct the name; or write `optional: [{name}]` if the column "
-                f"was dropped; or, if it was renamed, give the new name a policy, too, and list both under `optional`",
+                f"was dropped; or, if it was renamed, write the same for its new name, and list both under `optional`",
             )
 
 
@@ -315,11 +332,19 @@ def _entry(name: str, rules: TableRules, person_keys: PersonKeys | None) -> _Tab
     )
 
 
-def _compile(table: Table, setting: str, text: RowExpression) -> ColumnFunction:
+def _compile(table: Table, setting: str, text: RowExpression, optional: frozenset[str]) -> ColumnFunction:
     try:
         if isinstance(text.tree, TransformSettings):
             return compile_transform(text.tree, table, setting.removeprefix("computed."))
-        return compile_expression(text.tree, table.row_schema)
+        return compile_expression(text.tree, table.row_schema, optional)
+    except UnknownColumn as error:
+        remedy = "correct the name; if the source renamed the column, rows from before have its earlier name: "
+        remedy += (
+            f"take {setting} out of the settings, start, and add it with the new name once they are captured"
+            if isinstance(text.tree, TransformSettings)
+            else "write coalesce(NEW, OLD) with both names, and both under `optional`"
+        )
+        raise rows_misfit(table.id, f"{setting} {error}", remedy) from None
     except Unusable as error:
         raise rows_misfit(table.id, f"{setting} {error}", "correct the expression") from None
 
@@ -332,6 +357,14 @@ def _check_computed(table: TableId, rows: RowRules, policies: Mapping[str, Priva
                 table,
                 f"the computed column {name} uses column {used[0]}, which has a policy, and would show its values",
                 f"give {name} a policy in columns, too, or take it out",
+            )
+
+
+def _check_new_names(table: TableId, computed: Iterable[str], renamed: Collection[str]) -> None:
+    for name in computed:
+        if name.lower() in renamed:
+            raise rows_misfit(
+                table, f"the computed column {name} has a new name in columns, too", "give it that name in computed"
             )
 
 
@@ -381,13 +414,16 @@ class StoredRowRules:
         pairs += [(name, self.renamed.get(name, name), now.renamed.get(name, name)) for name in renamed]
         return [f"{name}: {before} → {after}" for name, before, after in pairs if before != after]
 
-    def raw(self, logged: Table) -> Table:
-        """A table of the log with the names and columns that it has at the source."""
-        olds = {new: old for old, new in self.renamed.items()}
-        columns = [c for c in logged.columns if not (c.name in self.computed and c.number >= FIRST_NUMBER)]
+    def raw(self, logged: Table, source: Table) -> Table:
+        """A table of the log with the names and columns that it has at the source, where it was `source` at the start.
+
+        By the numbers of columns: the log may have no row yet since the settings gave a column another name.
+        """
+        names = {c.number: c.name for c in source.columns if c.name in self.renamed}
+        olds = {c.name: names.get(c.number, c.name) for c in logged.columns}
         return replace(
             logged,
-            columns=tuple(replace(c, name=olds.get(c.name, c.name)) for c in columns),
+            columns=tuple(replace(c, name=olds[c.name]) for c in logged.columns if c.number < FIRST_NUMBER),
             key=tuple(olds.get(name, name) for name in logged.key),
         )
 
@@ -476,7 +512,7 @@ def raw_of(logged: Table, stored: StoredPolicies | None) -> Table:
     """A table as the source had it, given its shape in the log."""
     if stored is None or stored.raw.incarnation != logged.incarnation:
         return logged
-    logged = stored.rows.raw(logged)
+    logged = stored.rows.raw(logged, stored.raw)
     known = {c.number: c for c in stored.raw.columns if c.name in stored.texts}
     numbers = {c.number for c in logged.columns}
     columns = [replace(known[c.number], name=c.name) if c.number in known else c for c in logged.columns]

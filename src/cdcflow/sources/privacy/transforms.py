@@ -13,7 +13,7 @@ from cdcflow.config.transforms import TransformSettings
 from cdcflow.errors import CdcflowError
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Table
-from cdcflow.sources.rows.compilation import ColumnFunction, Unusable
+from cdcflow.sources.rows.compilation import ColumnFunction, UnknownColumn, Unusable
 from cdcflow.sources.rows.kernels import InputRows
 from cdcflow.sources.rows.row_rules import rows_misfit
 
@@ -40,7 +40,7 @@ def compile_transform(settings: TransformSettings, table: Table, name: str) -> C
     for column in settings.columns:
         if column.lower() not in known:
             meant = did_you_mean(column, known.values()).strip()
-            raise Unusable(f"uses the unknown column {column}{meant and f'; {meant}'}")
+            raise UnknownColumn(f"uses the unknown column {column}{meant and f'; {meant}'}")
     names = [known[column.lower()] for column in settings.columns]
     schema = pa.schema([table.row_schema.field(one) for one in names])
     arrow = _ask(settings, lambda: plugin.type_of(settings, schema))

@@ -40,6 +40,10 @@ class Unusable(Exception):
     """An expression does not fit the table. The message can be shown after the name of its setting."""
 
 
+class UnknownColumn(Unusable):
+    """The table has no column of that name."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnFunction:
     """`columns`: the names of those that it uses. `can_fail`: there are values for which it raises pa.ArrowException.
@@ -52,8 +56,11 @@ class ColumnFunction:
     constant: Constant | None = None
 
 
-def compile_expression(expression: Expression, schema: pa.Schema) -> ColumnFunction:
-    """`schema`: the table's columns.
+def compile_expression(
+    expression: Expression, schema: pa.Schema, optional: frozenset[str] = frozenset()
+) -> ColumnFunction:
+    """`schema`: the table's columns; `optional`: names in lower case of columns that it may lack, and which COALESCE
+    ignores then.
 
     Raises:
         Unusable: a column does not exist, or an operator is not for such types.
@@ -65,9 +72,11 @@ def compile_expression(expression: Expression, schema: pa.Schema) -> ColumnFunct
             return _constant(expression)
         case Cast(operand, name, digits):
             arrow = pa.decimal128(*digits) if digits else _CASTS[name]
-            return _cast(compile_expression(operand, schema), arrow, name)
+            return _cast(compile_expression(operand, schema, optional), arrow, name)
         case Call(name, operands):
-            found = [compile_expression(operand, schema) for operand in operands]
+            if name == "coalesce" and optional:
+                operands = _that_exist(operands, schema, optional)
+            found = [compile_expression(operand, schema, optional) for operand in operands]
             return _call(name, found)
 
 
@@ -75,17 +84,36 @@ def compile_expression(expression: Expression, schema: pa.Schema) -> ColumnFunct
 
 
 def _column(column: ColumnName, schema: pa.Schema) -> ColumnFunction:
+    found = _columns_called(column, schema)
+    if not found:
+        meant = did_you_mean(column.name, schema.names).strip()
+        raise UnknownColumn(f"uses the unknown column {column.name}; {meant}".rstrip("; "))
+    if len(found) > 1:
+        raise Unusable(f"uses column {column.name}; which several columns are called: write it in double quotes")
+    name = found[0]
+    arrow = schema.field(name).type
+    return ColumnFunction(arrow, frozenset([name]), lambda rows: rows.columns[name])
+
+
+def _columns_called(column: ColumnName, schema: pa.Schema) -> list[str]:
+    """The columns that a name means."""
     names: list[str] = schema.names
     found = [n for n in names if n == column.name]
     if not found and not column.is_quoted:
         found = [n for n in names if n.lower() == column.name.lower()]
-    if len(found) != 1:
-        why = "uses column" if found else "uses the unknown column"
-        hint = "which several columns are called: write it in double quotes" if found else ""
-        raise Unusable(f"{why} {column.name}; {hint}{did_you_mean(column.name, names).strip()}".rstrip("; "))
-    name = found[0]
-    arrow = schema.field(name).type
-    return ColumnFunction(arrow, frozenset([name]), lambda rows: rows.columns[name])
+    return found
+
+
+def _that_exist(
+    operands: tuple[Expression, ...], schema: pa.Schema, optional: frozenset[str]
+) -> tuple[Expression, ...]:
+    """The operands without the columns that the table may lack and does, if one of the others is a column."""
+    left = tuple(
+        one
+        for one in operands
+        if not isinstance(one, ColumnName) or one.name.lower() not in optional or _columns_called(one, schema)
+    )
+    return left if any(isinstance(one, ColumnName) for one in left) else operands
 
 
 def _constant(constant: Constant) -> ColumnFunction:

@@ -51,6 +51,7 @@ _TYPES = {
     pa.string(): "text",
     pa.date32(): "date",
     pa.timestamp("us"): "timestamp(6)",
+    pa.timestamp("us", tz="UTC"): "timestamp(6) with time zone",
 }
 """What computed columns' types are called, as servers call them; the others as Arrow does."""
 

@@ -325,7 +325,8 @@ def _check_names(shape: Table, mode: ModeRules) -> None:
             raise CannotFollow(
                 f"table {shape.id}: column {column.name} has a name that the current-state table cannot hold, "
                 f"because Spark ignores case in names and cdcflow's own begin with an underscore",
-                remedy=f'rename it: ALTER TABLE {shape.id} RENAME COLUMN "{column.name}" TO …',
+                remedy=f'rename it: ALTER TABLE {shape.id} RENAME COLUMN "{column.name}" TO …; or, if `tables` in the '
+                "settings gives it this name, choose another name there",
             )
         seen.add(column.name.lower())
 
