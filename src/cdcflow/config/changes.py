@@ -26,6 +26,10 @@ from cdcflow.config.whole import Config
 Taken = Literal["running", "next cut", "restart", "merge", "when made", "refused"]
 HIDDEN = "(not shown)"
 _TOPIC = "log.kafka.topic"
+_OF_TABLES = (
+    *("source.columns.", "service.tokens", "serve.tokens", "serve.collections."),
+    *("tables.", "contracts.", "merge.tables.", "merge.derive."),
+)
 _REFERENCE = re.compile(r"\$\{(?:env|file):[^}]*\}")
 _SECRET = re.compile(r"password|secret|token|credential|passphrase|private|\.pem$|jaas|access[._-]?key", re.IGNORECASE)
 _OTHER_LOG = "it names another log, and position and progress are in the one that the daemon has open"
@@ -115,8 +119,14 @@ def settings_as_text(config: Config) -> dict[str, str]:
     """Every setting by its name, as text, without secrets: references remain references, and a value that may be a
     secret of another library is hidden."""
     found: dict[str, str] = {}
-    _flatten("", config.model_dump(mode="json"), found)
-    return found
+    given = config.model_dump(mode="json")
+    _flatten("", given, found)
+    ordered = {
+        "tables": [name for name in given.get("tables") or () if "*" in name],
+        "merge.tables.routes": list(((given.get("merge") or {}).get("tables") or {}).get("routes") or ()),
+    }
+    # Of several patterns that match a table, the first one counts.
+    return found | {name: ", ".join(patterns) for name, patterns in ordered.items() if len(patterns) > 1}
 
 
 def digest(settings: Mapping[str, str]) -> str:
@@ -165,6 +175,12 @@ def _flatten(name: str, value: Any, found: dict[str, str]) -> None:  # Any: a va
 
 
 def _may_be_secret(name: str, text: str) -> bool:
-    # A column may be called password, and the policy for its values is no secret; a token is always a reference.
-    is_none = name.startswith(("source.columns.", "service.tokens", "serve.tokens", "serve.collections."))
-    return not is_none and _SECRET.search(name) is not None and _REFERENCE.fullmatch(text) is None
+    return _SECRET.search(_own_words(name)) is not None and _REFERENCE.fullmatch(text) is None
+
+
+def _own_words(name: str) -> str:
+    """The part of a setting's name that describes its value. A table or a column may be called password, and what is
+    done with its values is no secret; a token is always a reference."""
+    if name.startswith(_OF_TABLES):
+        return name.partition(".computed.")[2].partition(".")[2]  # what a function of a package is given
+    return name

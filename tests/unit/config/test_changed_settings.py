@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -18,7 +19,7 @@ SOURCE = {"kind": "postgres", "url": "postgresql://cdc@db/shop", "password": "${
 def settings(tmp_path: Path, **sections: Any) -> dict[str, str]:
     path = tmp_path / "cdcflow.yaml"
     source = {**SOURCE, **sections.pop("source", {})}
-    path.write_text(yaml.safe_dump({"source": source, "log": {"path": "log"}, **sections}))
+    path.write_text(yaml.safe_dump({"source": source, "log": {"path": "log"}, **sections}, sort_keys=False))
     return settings_as_text(load(path))
 
 
@@ -70,6 +71,57 @@ def test_another_token_is_a_change(tmp_path: Path, before: Any, now: Any, name: 
     found = changes(settings(tmp_path, service=before), settings(tmp_path, service=now))
     assert taken(found)[name] == "running"
     assert HIDDEN not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "name"),
+    [
+        (
+            {"tables": {"public.users": {"columns": {"password": {"mask": {"keep_last": 4}}}}}},
+            {"tables": {"public.users": {"columns": {"password": {"mask": {"keep_last": 0}}}}}},
+            "tables.public.users.columns.password.mask.keep_last",
+        ),
+        (
+            {"tables": {"public.api_tokens": {"where": "id > 1", "computed": {"secret_day": "id"}}}},
+            {"tables": {"public.api_tokens": {"where": "id > 1", "computed": {"secret_day": "id + 1"}}}},
+            "tables.public.api_tokens.computed.secret_day",
+        ),
+        (
+            {"contracts": {"public.tokens": {"id": {"check": "id > 1"}}}},
+            {"contracts": {"public.tokens": {"id": {"check": "id > 2"}}}},
+            "contracts.public.tokens.id.check",
+        ),
+        (
+            {"merge": {"tables": {"routes": {"public.token": "shop.a"}}}},
+            {"merge": {"tables": {"routes": {"public.token": "shop.b"}}}},
+            "merge.tables.routes.public.token",
+        ),
+    ],
+)
+def test_name_of_a_table_or_column_hides_no_change_of_what_is_done_with_it(
+    tmp_path: Path, before: Any, now: Any, name: str
+) -> None:
+    """A reload of the file did nothing then."""
+    found = changes(settings(tmp_path, **before), settings(tmp_path, **now))
+    assert [one.name for one in found] == [name]
+    assert HIDDEN not in str(found)
+
+
+def test_another_order_of_patterns_is_a_change(tmp_path: Path) -> None:
+    """Of those that match a table the first one counts."""
+    rules = {"public.*": {"where": "a = 1"}, "*.x": {"where": "a = 2"}}
+    routes = {r"a\..*": "w.a", r".*\.b": "w.b"}
+    reordered = {name: rules[name] for name in reversed(rules)}, {name: routes[name] for name in reversed(routes)}
+    of_rules = changes(settings(tmp_path, tables=rules), settings(tmp_path, tables=reordered[0]))
+    assert [one.name for one in of_rules] == ["tables"]
+    before, now = ({"tables": {"routes": given}} for given in (routes, reordered[1]))
+    of_routes = changes(settings(tmp_path, merge=before), settings(tmp_path, merge=now))
+    assert [one.name for one in of_routes] == ["merge.tables.routes"]
+
+
+def test_setting_of_a_function_of_a_package_may_be_a_secret(tmp_path: Path) -> None:
+    secret = SimpleNamespace(model_dump=lambda mode: {"tables": {"public.a": {"computed": {"x": {"api_token": "s3"}}}}})
+    assert settings_as_text(secret) == {"tables.public.a.computed.x.api_token": HIDDEN}  # type: ignore[arg-type]
 
 
 def test_retention_policy_takes_effect_at_once(tmp_path: Path) -> None:
