@@ -48,6 +48,7 @@ def explain(
         int(version) if version else None,
         None if key is None else key_of(key),
         wiring.sealed_bounds(settings),
+        lambda source, offset: wiring.is_in_quarantine(settings, source, offset),
     )
     if json:
         output.print_json(asdict(found))

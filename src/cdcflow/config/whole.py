@@ -418,6 +418,13 @@ class Config(Settings):
             raise ValueError(f"contracts has {name}, a derived table, whose rows no contract checks: take it out")
         return self
 
+    @model_validator(mode="after")
+    def _routes_lead_elsewhere(self) -> Self:
+        derived = {name if "." in name else f"derived.{name}" for name in self.merge.derive}
+        for name in sorted(derived.intersection(self.merge.tables.routes.values())):
+            raise ValueError(f"merge.tables.routes has {name}, which merge.derive computes: choose another name")
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _programs_are_the_source(cls, given: object) -> object:

@@ -49,6 +49,7 @@ class ScratchPipeline:
         self.database = MemoryDatabase("test")
         self._config = _settings_in(folder, config, tables, self._open)
         self._exclusions: dict[str, str] = {}
+        self._is_published = False
 
     def _open(self) -> MemorySource:
         return MemorySource(self.database, self._config.database.tables)
@@ -121,8 +122,14 @@ class ScratchPipeline:
             self._exclusions = {str(table): str(error) for table in self.database.tables}
             return
         self._exclusions = {t.name: t.left_out for t in report.tables if t.left_out is not None}
+        self._is_published |= report.published
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def config(self) -> Config:
+        """The settings that it runs with."""
+        return self._config
 
     @property
     def exclusions(self) -> Mapping[str, str]:
@@ -131,11 +138,8 @@ class ScratchPipeline:
 
     def tables(self) -> dict[str, pa.Table]:
         """The rows of all tables in the latest cut; empty if nothing was published."""
-        place = wiring.warehouse(self._config)
-        if not place.folder.exists():
-            return {}
-        found = local.read_cut(place, incomplete=True)
-        kept_out = [quarantine_of(table) for table in self.database.tables if str(table) in found]
+        found = local.read_cut(wiring.warehouse(self._config), incomplete=True) if self._is_published else {}
+        kept_out = [quarantine_of(table) for table in self.database.tables if self._config.contracts]
         return found | {str(table): rows for table in kept_out if (rows := self._rows_of(table)) is not None}
 
     def _rows_of(self, table: TableId) -> pa.Table | None:

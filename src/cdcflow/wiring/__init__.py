@@ -46,6 +46,7 @@ from cdcflow.wiring.verification import run_verification
 from cdcflow.wiring.warehouses import (
     check_logs_to_merge,
     engines,
+    is_in_quarantine,
     logs_to_merge,
     merge_layout,
     policies,
@@ -100,6 +101,7 @@ __all__ = [
     "report_derived",
     "engines",
     "check_logs_to_merge",
+    "is_in_quarantine",
     "logs_to_merge",
     "merge_layout",
     "policies",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.tier import Tier
 from cdcflow.model.file_layout import PartitionField, SortColumn
 from cdcflow.model.routes import Routes
+from cdcflow.model.table import OFFSET, TableId
 from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, log_reader, topics
 
 if TYPE_CHECKING:
@@ -78,6 +80,28 @@ def reading_engine(config: Config) -> Engine:
     return engines(config).first
 
 
+def is_in_quarantine(config: Config, table: TableId, offset: int) -> bool:
+    """Whether the quarantine of a captured table has the row whose latest change has this offset."""
+    import pyarrow.compute as pc
+
+    from cdcflow import local
+    from cdcflow.tables.formats import format_for
+    from cdcflow.tables.merge.contract import quarantine_of
+    from cdcflow.tables.paths import table_path
+
+    place = warehouse(config)
+    if not policies(config).of(str(table)).contract or not is_merged_here(config, place):
+        return False
+    with (
+        closing(local.local_engine(place, format_for(place, config.merge.format))) as engine,
+        closing(engine.table(table_path(quarantine_of(table)))) as there,
+    ):
+        if there.snapshot() is None:
+            return False
+        parts = [there.read(file, [OFFSET]).column(OFFSET) for file in there.files()]
+        return any(pc.any(pc.equal(part, offset)).as_py() for part in parts)
+
+
 def is_merged_here(config: Config, place: Warehouse) -> bool:
     """Whether the local engine reaches the configured warehouse. If only Spark's settings describe how its bucket is
     reached, it does not, unless `merge.engine` demands it."""
@@ -117,12 +141,13 @@ def policies(config: Config) -> Policies:
     given = config.merge.tables
     of_all = given.model_dump(exclude={"each", "routes"}, exclude_none=True)
     each = {name: {**of_all, **one.model_dump(exclude_none=True)} for name, one in given.each.items()}
-    for name, columns in config.contracts.items():
-        promises = tuple(ColumnPromise(column, **one.model_dump()) for column, one in columns.items())
-        each[name] = {**each.get(name, of_all), "contract": promises}
+    contracts = {
+        name: tuple(ColumnPromise(column, **one.model_dump(), setting=name) for column, one in columns.items())
+        for name, columns in config.contracts.items()
+    }
     listed = {name: _policy(one) for name, one in each.items()}
     derived = {name: DerivedQuery(one.key, one.sql) for name, one in config.merge.derive.items()}
-    return Policies(_policy(of_all), listed, Routes.of(given.routes), derived)
+    return Policies(_policy(of_all), listed, Routes.of(given.routes), derived, contracts)
 
 
 def _policy(settings: Mapping[str, Any]) -> TablePolicy:

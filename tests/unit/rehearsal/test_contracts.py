@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,13 +14,17 @@ import pytest
 from pydantic import ValidationError
 from tests.unit.rehearsal.test_played import ORDERS, settings
 
+from cdcflow import wiring
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import TableId
+from cdcflow.rehearsal.scratch import ScratchPipeline
 from cdcflow.spark.sql import StatementTable
+from cdcflow.tables.job.explanation import explain
 from cdcflow.tables.local.row_changes import RowChanges
 from cdcflow.tables.merge.contract import ColumnPromise, ContractBroken, ContractResult
 from cdcflow.tables.merge.modes import CURRENT
 from cdcflow.testing import pipeline
+from cdcflow.wiring.type_names import column_type
 
 FORMATS = pytest.mark.parametrize("format_", ["delta", "iceberg"])
 BEFORE = {"public.orders": [{"id": 1, "customer": "Ada", "amount": "1.00"}]}
@@ -114,7 +120,10 @@ def test_each_change_counts_where_the_table_has_each(mode: str) -> None:
         before=BEFORE,
         changes=[gone],
         expected={"public.orders": seen},
-        then=[{"changes": wrong, "excluded": {"public.orders": "1 rows break amount: check"}}],
+        then=[
+            {"changes": wrong, "excluded": {"public.orders": "1 rows break amount: check"}},
+            {"excluded": {"public.orders": "of the log\n  change contracts.'public.orders'.amount"}},
+        ],
     )
 
 
@@ -267,3 +276,103 @@ def test_contract_that_would_not_be_checked_is_refused(contracts: dict[str, Any]
     derive = {"totals": {"key": ["id"], "sql": "SELECT id FROM public.orders"}}
     with pytest.raises(ValidationError, match=words):
         settings(contracts=contracts, merge={"derive": derive})
+
+
+ROUTED = {"public.orders": "shop.sales"}
+
+
+@pytest.mark.parametrize("mode_under", ["public.orders", "shop.sales"])
+@pytest.mark.parametrize("contract_under", ["public.orders", "shop.sales"])
+def test_contract_and_mode_of_a_routed_table_count_under_whichever_name_each_has(
+    mode_under: str, contract_under: str
+) -> None:
+    """Neither hides the other."""
+    promise = {"amount": {"check": "amount >= 0", "on_violation": "quarantine"}}
+    tables = {"routes": ROUTED, "each": {mode_under: {"mode": "soft_delete"}}}
+    pipeline.check(
+        settings(contracts={contract_under: promise}, merge={"tables": tables}),
+        tables=ORDERS,
+        before=BEFORE,
+        changes=[insert({"id": 2, "amount": "-5"}), {"delete": {"public.orders": [{"id": 1}]}}],
+        expected={"shop.sales": [{"id": 1, "_is_deleted": True}], QUARANTINE: [{"_reason": "amount: check"}]},
+    )
+
+
+@pytest.mark.parametrize(
+    ("promise", "reason"),
+    [
+        ({"shard": {"check": "shard <> '2'"}}, "1 rows break shard: check"),
+        ({"shard": {"type": "int"}}, "column shard is string, and int is promised"),
+    ],
+)
+def test_contract_of_many_tables_in_one_may_be_about_the_column_that_distinguishes_them(
+    promise: dict[str, Any], reason: str
+) -> None:
+    """The remedy names the setting by its name in the file."""
+    shard = {"columns": {"id": "integer"}, "key": ["id"]}
+    merge = {"tables": {"routes": {r"shard_(?P<shard>\d+)\.orders": "shop.orders"}}}
+    pipeline.check(
+        settings(contracts={"shop.orders": promise}, merge=merge, source={"tables": ["shard_2.*"]}),
+        tables={"shard_2.orders": shard},
+        before={"shard_2.orders": [{"id": 1}]},
+        excluded={"shard_2.orders": reason},
+        then=[{"excluded": {"shard_2.orders": "change contracts.'shop.orders'.shard in the settings"}}],
+    )
+
+
+def test_table_that_is_excluded_from_the_first_cut_is_a_failure_with_its_reason() -> None:
+    """A contract has the names of columns that the table has in the warehouse."""
+    renamed = {"public.orders": {"columns": {"amount": {"rename": "total"}}}}
+    given = settings(tables=renamed, contracts={"public.orders": {"amount": {"not_null": True}}})
+    with pytest.raises(AssertionError, match="contract for column amount, and no such column"):
+        pipeline.check(given, tables=ORDERS, before=BEFORE, expected={"public.orders": [{"id": 1}]})
+
+
+def test_explanation_of_a_row_in_quarantine_does_not_call_it_a_row_of_the_table(tmp_path: Path) -> None:
+    table = TableId("public", "orders")
+    given = promised(check="amount >= 0", on_violation="quarantine")
+    pipeline_ = ScratchPipeline(given, tmp_path, [table])
+    kinds = {"id": "integer", "customer": "text", "amount": "numeric(12,2)"}
+    types = {name: column_type(given, table, name, kind) for name, kind in kinds.items()}
+    pipeline_.database.create(table, types, ("id",))
+    transaction = pipeline_.database.begin()
+    for id_, amount in ((1, "1.00"), (2, "-1.00")):
+        transaction.insert(table, {**dict.fromkeys(types), "id": id_, "amount": Decimal(amount)})
+    transaction.commit()
+    pipeline_.run(lambda: None)
+    config = pipeline_.config
+    found = {
+        key: explain(
+            wiring.log_reader(config),
+            wiring.reading_engine(config).cuts(),
+            "public.orders",
+            key=[key],
+            is_kept_out=partial(wiring.is_in_quarantine, config),
+        ).row_state
+        for key in ("1", "2")
+    }
+    assert found == {"1": "in the table", "2": "in quarantine"}
+
+
+@pytest.mark.parametrize("routed", [False, True])
+def test_table_derived_from_one_that_its_contract_stops_is_excluded_for_that(routed: bool) -> None:
+    other = {"public.other": {"columns": {"id": "integer"}, "key": ["id"]}}
+    name = "shop.sales" if routed else "public.orders"
+    derive = {"totals": {"key": ["customer"], "sql": f"SELECT customer, count(*) AS n FROM {name} GROUP BY customer"}}
+    merge = {"derive": derive, "tables": {"routes": ROUTED if routed else {}}}
+    pipeline.check(
+        settings(contracts={name: {"amount": {"check": "amount > 5"}}}, merge=merge),
+        tables={**ORDERS, **other},
+        before={**BEFORE, "public.other": [{"id": 1}]},
+        excluded={
+            "public.orders": "1 rows break amount: check",
+            "derived.totals": f"its input {name} is not in this cut\n  see why {name} is not",
+        },
+        expected={"public.other": [{"id": 1}]},
+    )
+
+
+def test_route_to_the_name_of_a_derived_table_is_refused() -> None:
+    derive = {"totals": {"key": ["id"], "sql": "SELECT id FROM public.other"}}
+    with pytest.raises(ValidationError, match=r"has derived.totals, which merge.derive computes"):
+        settings(merge={"derive": derive, "tables": {"routes": {"public.orders": "derived.totals"}}})

@@ -12,7 +12,7 @@ What follows the log (`Positions`, the live view, retention) works on the part o
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -60,11 +60,15 @@ def _is_reason(why: str) -> bool:
 
 
 def inputs_of(
-    deriver: Deriver, queries: Mapping[str, DerivedQuery], captured: Mapping[str, CutTable]
+    deriver: Deriver,
+    queries: Mapping[str, DerivedQuery],
+    captured: Mapping[str, CutTable],
+    excluded: Collection[str] = (),
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, CdcflowError | HandOver]]:
     """Return the inputs of each derived table, in an order in which a table follows its inputs; and why others cannot
-    be computed. `captured`: the tables that are not derived."""
-    known = {name: _pair(table_at(table.path)) for name, table in captured.items()}
+    be computed. `captured`: the tables that are not derived; `excluded`: those of them that the cut does not have."""
+    known = {name: _pair(derived_id(name)) for name in excluded}
+    known |= {name: _pair(table_at(table.path)) for name, table in captured.items()}
     known |= {name: _pair(derived_id(name)) for name in queries if name not in captured}
     found: dict[str, tuple[str, ...]] = {}
     refused: dict[str, CdcflowError | HandOver] = {}
@@ -120,7 +124,7 @@ class Derivation:
             refused: dict[str, CdcflowError | HandOver] = dict.fromkeys(queries, only)
             ordered: dict[str, tuple[str, ...]] = {}
         else:
-            ordered, refused = inputs_of(deriver, queries, tables)
+            ordered, refused = inputs_of(deriver, queries, tables, left_out)
         reports = []
         for number, (name, inputs) in enumerate(ordered.items(), 1):
             began = time.monotonic()
@@ -212,7 +216,12 @@ def report_derived(
     """Return a report of each derived table. `cut`: the latest one. `compares`: compute each from its inputs in the
     cut, and compare."""
     captured = without_derived(cut)
-    ordered, refused = inputs_of(deriver, queries, {} if captured is None else captured.tables)
+    ordered, refused = inputs_of(
+        deriver,
+        queries,
+        {} if captured is None else captured.tables,
+        () if captured is None else captured.left_out,
+    )
     found = [DerivedReport(name, why=str(why)) for name, why in refused.items()]
     for name, inputs in ordered.items():
         shown = {} if cut is None else cut.tables

@@ -6,7 +6,7 @@ cut 52 ── version 7          new in it: offsets 4990 to 5006
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,10 @@ TRANSACTIONS_MAX = 20
 
 STEP = 250_000
 """A row's changes are searched for in steps of this many rows of the log, from the latest backwards."""
+
+
+IsKeptOut = Callable[[TableId, int], bool]
+"""Whether the contract of a captured table keeps out its row whose latest change has an offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ def explain(
     version: int | None = None,
     key: Sequence[str] | None = None,
     segments: Sequence[tuple[int, int]] = (),
+    is_kept_out: IsKeptOut = lambda table, offset: False,
 ) -> Explained:
     """Return what a version of a table contains (`None`: the latest that a cut shows), and the origin of a row's
     values.
@@ -123,7 +128,7 @@ def explain(
     if key is None:
         return found
     table, key = _member(entry, key)
-    return _with_row(found, log, table, key)
+    return _with_row(found, log, table, key, is_kept_out)
 
 
 def _member(entry: CutTable, key: Sequence[str]) -> tuple[TableId, Sequence[str]]:
@@ -195,7 +200,9 @@ def _transactions(headers: pa.Table) -> Iterator[ExplainedTransaction]:
 # ── a row ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _with_row(found: Explained, log: LogReader, table: TableId, key: Sequence[str]) -> Explained:
+def _with_row(
+    found: Explained, log: LogReader, table: TableId, key: Sequence[str], is_kept_out: IsKeptOut
+) -> Explained:
     origins: dict[str, Origin] = {}
     columns: dict[str, None] = {}
     state = "the log has no change of it"
@@ -207,7 +214,7 @@ def _with_row(found: Explained, log: LogReader, table: TableId, key: Sequence[st
                 origins["(row)"] = _origin(log, "(row)", None, row)
             break
         if not columns:
-            state = "in the table"
+            state = "in quarantine" if is_kept_out(table, int(row[OFFSET])) else "in the table"
             columns = dict.fromkeys(c.name for c in shape.columns)
         left = set(row[UNCHANGED] or ())
         for column in columns:

@@ -227,11 +227,12 @@ def _tell_step(watch: Watch, step: int, progress: MergeProgress) -> None:
 
 def _unknown_names(policies: Policies, whole: Range, before: Cut | None) -> list[str]:
     """Return the names of tables in the settings that are those of no table of the log or of the warehouse."""
-    if not policies.each:
+    named = policies.each.keys() | policies.contracts.keys()
+    if not named:
         return []
     known = set(whole.tables(None if before is None else before.by_source()))
     targets = {str(found.table) for name in known if (found := policies.routes.find(name)) is not None}
-    return sorted(policies.each.keys() - known - targets)
+    return sorted(named - known - targets)
 
 
 def _tables_with_rows(

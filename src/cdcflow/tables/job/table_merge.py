@@ -112,7 +112,8 @@ class TableMerge:
         contract, table = self._range.policy.contract, self._range.table
         if not contract:
             return
-        for column, what in check_columns(table, contract, evolution.target).items():
+        types = {column.name: column.type for column in evolution.target.columns}
+        for column, what in check_columns(table, contract, dict.fromkeys(self._range.member, "string") | types).items():
             self.contract.warned[f"{column}: {what}"] = 1
         path = table_path(quarantine_of(table))
         self._there.check_rows(

@@ -103,11 +103,14 @@ class ContractCheck:
 
     def _taken_out(self, rows: pa.Table, found: pa.Table, rules: Sequence[_Rule], app: str) -> pa.Table:
         counts = [int(pc.sum(found.column(f"r{n}").cast(pa.int64())).as_py()) for n in range(len(rules))]
-        stops = {r.name: c for r, c in zip(rules, counts, strict=True) if c and r.promise.on_violation == "stop"}
+        stops = {r: c for r, c in zip(rules, counts, strict=True) if c and r.promise.on_violation == "stop"}
         if stops:
-            broken = _any_of(found, [n for n, r in enumerate(rules) if r.name in stops])
+            broken = _any_of(found, [n for n, r in enumerate(rules) if r in stops])
             first = int(pc.min(found.filter(broken).column(OFFSET)).as_py())
-            raise rows_broken(self._table, stops, first, keeps_changes=self._mode.keeps_changes)
+            names = {rule.name: count for rule, count in stops.items()}
+            promise = next(iter(stops)).promise
+            keeps_changes = self._mode.keeps_changes or self._mode.ends is not None
+            raise rows_broken(self._table, names, promise, first, keeps_changes=keeps_changes)
         for rule, count in zip(rules, counts, strict=True):
             if count and rule.promise.on_violation == "warn":
                 self._result.warned[rule.name] = self._result.warned.get(rule.name, 0) + count

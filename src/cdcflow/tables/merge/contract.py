@@ -15,7 +15,6 @@ from typing import Literal
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import TableId
 from cdcflow.tables.merge.refusals import CannotFollow
-from cdcflow.tables.merge.target import Target
 
 OnViolation = Literal["stop", "quarantine", "warn"]
 
@@ -39,13 +38,14 @@ class ContractBroken(CannotFollow):
 
 @dataclass(frozen=True, slots=True)
 class ColumnPromise:
-    """What one column promises. `check`: a condition in DuckDB's SQL."""
+    """What one column promises. `check`: a condition in DuckDB's SQL; `setting`: the table that the settings name."""
 
     column: str
     type: str | None = None
     not_null: bool = False
     check: str | None = None
     on_violation: OnViolation = "stop"
+    setting: str = ""
 
 
 Contract = tuple[ColumnPromise, ...]
@@ -60,13 +60,13 @@ class ContractResult:
     quarantined: int = 0
 
 
-def check_columns(table: TableId, contract: Contract, target: Target) -> dict[str, str]:
-    """See that a table has the columns of its contract, with their types. Return what only warns, by column.
+def check_columns(table: TableId, contract: Contract, types: Mapping[str, str]) -> dict[str, str]:
+    """See that a table has the columns of its contract, with their types. Return what only warns, by column. `types`:
+    the table's columns.
 
     Raises:
         ContractBroken: it does not.
     """
-    types = {column.name: column.type for column in target.columns}
     warnings = {}
     for promise in contract:
         found = types.get(promise.column)
@@ -82,20 +82,22 @@ def check_columns(table: TableId, contract: Contract, target: Target) -> dict[st
             continue
         raise ContractBroken(
             f"table {table} breaks its contract: column {promise.column} is {found}, and {promise.type} is promised",
-            remedy=f"change the column's type at the source, or {_by_contract(table, promise.column)}",
+            remedy=f"change the column's type at the source, or {_by_contract(promise)}",
         )
     return warnings
 
 
-def rows_broken(table: TableId, broken: Mapping[str, int], first: int, *, keeps_changes: bool) -> ContractBroken:
-    """The error of a table whose next rows break its contract. `broken`: how many rows break each promise; `first`: the
-    lowest offset of one. `keeps_changes`: the table has each change, so a later one does not undo it."""
+def rows_broken(
+    table: TableId, broken: Mapping[str, int], promise: ColumnPromise, first: int, *, keeps_changes: bool
+) -> ContractBroken:
+    """The error of a table whose next rows break its contract. `broken`: how many rows break each promise, `promise`
+    first; `first`: the lowest offset of one. `keeps_changes`: the table has each change, so a later one
+    does not undo it."""
     what = ", ".join(f"{count} rows break {promise}" for promise, count in broken.items())
-    column = next(iter(broken)).partition(":")[0]
     at_source = "" if keeps_changes else "correct the rows at the source and run `cdcflow merge` again; or "
     return ContractBroken(
         f"table {table} breaks its contract: {what}; the first one is at offset {first} of the log",
-        remedy=f"{at_source}{_by_contract(table, column)}",
+        remedy=f"{at_source}{_by_contract(promise)}",
     )
 
 
@@ -126,5 +128,5 @@ def _normal(type_: str) -> str:
     return _ALIASES.get(re.sub(r"\(.*", "", text), base + bracket + rest)
 
 
-def _by_contract(table: TableId, column: str) -> str:
-    return f"change contracts.'{table}'.{column} in the settings and run `cdcflow merge`"
+def _by_contract(promise: ColumnPromise) -> str:
+    return f"change contracts.'{promise.setting}'.{promise.column} in the settings and run `cdcflow merge`"

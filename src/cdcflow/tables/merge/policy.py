@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cdcflow.model.file_layout import PartitionField, SortColumn
@@ -71,18 +71,21 @@ class DerivedQuery:
 class Policies:
     """Every table's policy: its own, or the one for all others. Tables are identified by name (`schema.name`).
     `routes`: which table of the warehouse gets the rows of a captured one. `derived`: the tables that are computed from
-    others."""
+    others. `contracts`: by the same names as `each`, and independent of it."""
 
     others: TablePolicy = UNSAID
     each: Mapping[str, TablePolicy] = field(default_factory=dict)
     routes: Routes = NO_ROUTES
     derived: Mapping[str, DerivedQuery] = field(default_factory=dict)
+    contracts: Mapping[str, Contract] = field(default_factory=dict)
 
     def of(self, table: str) -> TablePolicy:
         """The policy of a captured table: under its own name, or that of the table that gets its rows."""
-        if table not in self.each and self.routes and (routed := self.routes.find(table)) is not None:
-            return self.each.get(str(routed.table), self.others)
-        return self.each.get(table, self.others)
+        routed = self.routes.find(table) if self.routes else None
+        names = (table,) if routed is None else (table, str(routed.table))
+        found = next((self.each[name] for name in names if name in self.each), self.others)
+        contract = next((self.contracts[name] for name in names if name in self.contracts), ())
+        return replace(found, contract=contract) if contract else found
 
 
 DEFAULTS = Policies()
