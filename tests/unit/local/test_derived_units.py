@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from cdcflow.tables.derived.lineage import Lineage, lineage_of
-from cdcflow.tables.derived.trees import query_of
+from cdcflow.tables.derived.queries import query_of
 from cdcflow.tables.local.derived_units import recompute
 from cdcflow.tables.local.query_database import QueryDatabase
 

@@ -8,8 +8,9 @@ from contextlib import closing
 import pytest
 
 from cdcflow.tables.derived.lineage import NotCovered, lineage_of
-from cdcflow.tables.derived.trees import QueryRefused, query_of, resolve_table, tables_of
+from cdcflow.tables.derived.queries import query_of, resolve_table, tables_of
 from cdcflow.tables.local.query_database import QueryDatabase
+from cdcflow.tables.sql.trees import SqlRefused
 
 REFUSED: Mapping[str, str] = {
     "DROP TABLE orders": "not one SELECT",
@@ -93,7 +94,7 @@ def tables_in(db: QueryDatabase, sql: str) -> list[str]:
 @pytest.mark.parametrize("sql", REFUSED)
 def test_query_that_reads_or_depends_on_something_else_is_refused(db: QueryDatabase, sql: str) -> None:
     """The author of a query need not be allowed to read files, and a table must not depend on the time."""
-    with pytest.raises(QueryRefused) as refused:
+    with pytest.raises(SqlRefused) as refused:
         tables_in(db, sql)
     assert REFUSED[sql] in str(refused.value)
 
@@ -124,5 +125,5 @@ def test_names_of_tables_are_found_as_the_database_finds_them() -> None:
     assert resolve_table("", "orders", known) == "public.orders"
     assert resolve_table("public", "Orders", known) == "public.Orders"
     assert resolve_table("S", "items", known) == "s.Items"
-    with pytest.raises(QueryRefused):
+    with pytest.raises(SqlRefused):
         resolve_table("", "ORDERS", known)

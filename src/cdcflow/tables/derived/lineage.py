@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cdcflow.tables.derived.trees import Node, is_aggregate, nodes_of
+from cdcflow.tables.derived.queries import is_aggregate
+from cdcflow.tables.sql.quotes import quote
+from cdcflow.tables.sql.trees import Node, nodes_of
 
 Render = Callable[[Node], str]
 """Return the SQL text of an expression."""
@@ -136,11 +138,6 @@ class Lineage:
             one = f"{views[number]} AS {quote(self.joined[number].alias)}"
             found += words.replace("{}", one, 1) if found else one
         return found
-
-
-def quote(name: str) -> str:
-    """Return a name as DuckDB's SQL has it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def lineage_of(

@@ -21,12 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.model.table import OFFSET, OP, TableId
-from cdcflow.tables.local.conditions import Condition, parse_condition
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.local.table_files import TableFiles
 from cdcflow.tables.merge.contract import ColumnPromise, Contract, ContractResult, rows_broken, wrong_condition
 from cdcflow.tables.merge.modes import ModeRules
 from cdcflow.tables.merge.statement import TARGET_PROPERTY
+from cdcflow.tables.sql.conditions import Condition, parse_condition
+from cdcflow.tables.sql.quotes import quote, quote_text
+from cdcflow.tables.sql.trees import SqlRefused
 
 NUMBER = "_cdcflow_row"
 REASON, ROW = "_reason", "_row"
@@ -80,9 +82,9 @@ class ContractCheck:
             return rows
         given = rows.append_column(NUMBER, pa.array(np.arange(len(rows))))
         flags = ", ".join(f"coalesce({rule.sql}, false) AS r{n}" for n, rule in enumerate(rules))
-        changed = f"{_name(OFFSET)} >= {int(first)}"
+        changed = f"{quote(OFFSET)} >= {int(first)}"
         if self._mode.keeps_changes:
-            changed += f" AND {_name(OP)} NOT IN ('d', 't')"
+            changed += f" AND {quote(OP)} NOT IN ('d', 't')"
         broken = " OR ".join(f"r{n}" for n in range(len(rules)))
         try:
             found = session.over_own(
@@ -128,7 +130,7 @@ class ContractCheck:
         found = []
         for promise in self._contract:
             if promise.not_null:
-                sql = f"{_name(promise.column)} IS NULL"
+                sql = f"{quote(promise.column)} IS NULL"
                 found.append(_Rule(promise, f"{promise.column}: not_null", self._if_sent(sql, (promise.column,))))
             if promise.check is not None:
                 condition = self._condition(session, promise, columns)
@@ -139,14 +141,14 @@ class ContractCheck:
     def _condition(self, session: DuckSession, promise: ColumnPromise, columns: Sequence[str]) -> Condition:
         own = {*self._mode.own}
         try:
-            return session.parse(parse_condition, promise.check or "", [c for c in columns if c not in own])
-        except ValueError as error:
+            return parse_condition(session.parse, promise.check or "", [c for c in columns if c not in own])
+        except SqlRefused as error:
             raise wrong_condition(self._table, promise.column, str(error)) from None
 
     def _if_sent(self, sql: str, columns: Sequence[str]) -> str:
         """The condition where these columns have values: a column that was not sent is neither NULL nor a value."""
-        listed = ", ".join(_text(column) for column in columns)
-        lacking = _name(self._mode.names)
+        listed = ", ".join(quote_text(column) for column in columns)
+        lacking = quote(self._mode.names)
         return f"(({sql}) AND NOT list_has_any(coalesce({lacking}, []), [{listed}]::VARCHAR[]))"
 
     # ── quarantine ──────────────────────────────────────────────────────────────────────────────────────────
@@ -213,11 +215,3 @@ def _as_text(column: pa.ChunkedArray) -> pa.Array:
     if pa.types.is_nested(whole.type):
         return pa.array([None if v is None else str(v) for v in whole.to_pylist()], pa.string())
     return whole.cast(pa.string())
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

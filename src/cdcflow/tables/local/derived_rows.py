@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.tables.derived.lineage import quote, unit_column
+from cdcflow.tables.derived.lineage import unit_column
 from cdcflow.tables.local.derived_inputs import InputVersion, find_rows
 from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.local.scan import Numbers
 from cdcflow.tables.local.tables import TYPES, FileTable
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.port import DerivedVersion, TableSnapshot
+from cdcflow.tables.sql.quotes import quote
 
 APP = "cdcflow/derived"
 """The transaction of a derived table's commits. Its version is the stamp of the query and its inputs."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from cdcflow.tables.cut import CutTable
 from cdcflow.tables.derived.lineage import Lineage, NotCovered, lineage_of
-from cdcflow.tables.derived.trees import Node, QueryRefused, nodes_of, query_of, resolve_table, tables_of
+from cdcflow.tables.derived.queries import query_of, resolve_table, tables_of
 from cdcflow.tables.job.derived_tables import derived_id
 from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.local.derived_inputs import InputVersion, changed_rows
@@ -36,6 +36,7 @@ from cdcflow.tables.merge.policy import DerivedQuery
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.paths import table_at, table_path
 from cdcflow.tables.port import DerivedVersion
+from cdcflow.tables.sql.trees import Node, SqlRefused, nodes_of
 
 CHANGED_MIN, CHANGED_PART = 10_000, 10
 """An input with more changed rows than this, and than a tenth of its rows, makes the table be computed as a whole."""
@@ -66,7 +67,7 @@ class LocalDeriver:
     def inputs(self, query: DerivedQuery, known: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
         try:
             found = [resolve_table(*one, known) for one in tables_of(self._tree(query))]
-        except QueryRefused as error:
+        except SqlRefused as error:
             raise CannotFollow(str(error)) from error
         if not found:
             raise CannotFollow("it reads no table")
@@ -266,7 +267,7 @@ def _explain_errors() -> Iterator[None]:
     """
     try:
         yield
-    except QueryRefused as error:
+    except SqlRefused as error:
         raise CannotFollow(str(error)) from error
     except duckdb.Error as error:
         raise CannotFollow(f"its query failed ({reason_of(error)})") from error

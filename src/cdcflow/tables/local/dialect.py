@@ -15,6 +15,8 @@ from pathlib import Path
 
 import duckdb
 
+from cdcflow.tables.sql.quotes import quote, quote_text
+
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`", re.DOTALL)
 _KEPT = re.compile(r"\x00(\d+)\x00")
 
@@ -125,8 +127,8 @@ def duckdb_sql(spark_sql: str, given: str = "") -> str:
 
 def _literal(text: str) -> str:
     if text[0] == "`":
-        return '"' + text[1:-1].replace("``", "`").replace('"', '""') + '"'
-    return "'" + re.sub(r"\\(.)", r"\1", text[1:-1]).replace("'", "''") + "'"
+        return quote(text[1:-1].replace("``", "`"))
+    return quote_text(re.sub(r"\\(.)", r"\1", text[1:-1]))
 
 
 def _map(given: list[str]) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from cdcflow.tables.derived.lineage import quote
-from cdcflow.tables.derived.trees import Node, QueryRefused
+from cdcflow.tables.local.duckdb_tree import tree_of
+from cdcflow.tables.sql.quotes import quote
+from cdcflow.tables.sql.trees import Node
 
 SAYS_SQL_ONLY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 """Errors whose texts quote the query, and no values of rows."""
@@ -46,17 +47,8 @@ class QueryDatabase:
             self._spill.cleanup()
 
     def parse(self, sql: str) -> Node:
-        """Return the tree of a text, as DuckDB's parser makes it.
-
-        Raises:
-            QueryRefused: DuckDB cannot parse it.
-        """
-        try:
-            ((tree,),) = self._db.execute("SELECT json_serialize_sql(CAST(? AS VARCHAR))", [sql]).fetchall()
-        except duckdb.Error as error:
-            raise QueryRefused(f"DuckDB cannot parse it ({type(error).__name__})") from error
-        found: Node = json.loads(tree)
-        return found
+        """See `tree_of`."""
+        return tree_of(self._db, sql)
 
     def render(self, node: Node) -> str:
         """Return the text of an expression."""

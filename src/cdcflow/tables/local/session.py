@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -20,9 +20,10 @@ from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.dialect import connect, connect_again, duckdb_sql
+from cdcflow.tables.local.duckdb_tree import tree_of
 from cdcflow.tables.segments import InputFile
+from cdcflow.tables.sql.trees import Node
 
-_Parsed = TypeVar("_Parsed")
 TAKEN_BYTES_MAX = 1 << 30
 """Beyond this many bytes, a column's texts may be more than one Arrow array can hold."""
 SORTED_ROWS = 1 << 16
@@ -88,12 +89,7 @@ class DuckSession:
 
     def over(self, rows: pa.Table, query: str) -> pa.Table:
         """Return the result of a query over Arrow rows, with `{}` in place of their name."""
-        given = self._name("given")
-        self._db.register(given, rows)
-        try:
-            return self._db.sql(duckdb_sql(query, given)).to_arrow_table()
-        finally:
-            self._db.unregister(given)
+        return self.over_own(rows, lambda given: duckdb_sql(query, given))
 
     error = duckdb.Error
     """What a query fails with."""
@@ -107,14 +103,9 @@ class DuckSession:
         finally:
             self._db.unregister(given)
 
-    def parse(
-        self,
-        parse: Callable[[duckdb.DuckDBPyConnection, str, Collection[str]], _Parsed],
-        text: str,
-        names: Sequence[str],
-    ) -> _Parsed:
-        """Return what a parser makes of a text over columns with these names."""
-        return parse(self._db, text, names)
+    def parse(self, sql: str) -> Node:
+        """See `tree_of`."""
+        return tree_of(self._db, sql)
 
     def in_order(self, rows: pa.Table, columns: Sequence[SortColumn]) -> pa.Table:
         """Return rows sorted by some of their columns; without columns, unchanged."""

@@ -1,5 +1,5 @@
-"""The functions that a derived table's query may call: each gives the same result for the same rows at any time, and
-reads nothing else: no file, no setting, no clock. A function that is not listed here is refused."""
+"""The functions that SQL of the settings may call. Each has the same result for the same rows at any time, and reads
+nothing else: no file, no setting, no clock. A function that is not listed here is refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ SCALARS = _names(
     " monthname last_day make_date strftime epoch epoch_ms epoch_us to_years to_quarters to_months to_weeks to_days"
     " to_hours to_minutes to_seconds to_milliseconds to_microseconds"
     " json_extract json_extract_string json_extract_path json_extract_path_text"
+    " octet_length isnan isfinite isinf list_value list_contains array_length"
 )
+"""Functions and operators of the values of one row."""
 
 CLOCKS = _names(
     "current_date current_time current_timestamp localtime localtimestamp now today user current_user session_user"

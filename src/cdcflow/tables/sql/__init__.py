@@ -1,0 +1,1 @@
+"""SQL in settings: what a query or a condition may have, checked in the tree that DuckDB makes of its text. Pure."""
