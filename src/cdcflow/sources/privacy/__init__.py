@@ -1,4 +1,4 @@
-"""Column policies: what of a source's rows leaves the source, before anything of it is stored or kept.
+"""What of a source's rows leaves the source: row rules, column policies and new names, applied at its ports.
 
 Every path by which rows leave a source passes through its ports, which this room implements around it:
 
@@ -8,5 +8,5 @@ Every path by which rows leave a source passes through its ports, which this roo
             └▶ cursors, plans ─▶   encrypted ───────▶ checkpoints (if a policy is for a key's column)
     parts ───▶ read_part ──────▶ PrivatePartReader ─▶ row files of other processes
 
-Nothing else interprets the policies: readers of the log see tables whose columns have other types and values.
+Nothing else interprets these settings: readers of the log see tables with other rows, columns, types and values.
 """

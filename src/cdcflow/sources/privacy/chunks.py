@@ -1,4 +1,4 @@
-"""Existing rows of a source, under the policies of columns.
+"""Chunks and comparisons of a source, with the settings' `tables` applied to their rows.
 
 Plans and cursors may contain keys (MySQL's do). If a policy is for a column of the key, they are encrypted on the way
 to the checkpoint, with a key that is derived from the policy's.

@@ -1,4 +1,5 @@
-"""Which policy each column of each table has, and what must stop because a policy's column is missing.
+"""The entries of `tables` by captured table: its row rules, its columns' policies and new names; and which missing
+columns stop the capture.
 
 A column that disappears may have another name now, and would leave the source without its policy. Where columns keep
 their numbers when they are renamed (PostgreSQL), the policy follows the number, and a number that is gone was dropped.

@@ -1,4 +1,4 @@
-"""A source under the policies of columns: implements the source's ports in front of another source."""
+"""Implements a source's ports around a source, and applies the settings' `tables` to what passes."""
 
 from __future__ import annotations
 

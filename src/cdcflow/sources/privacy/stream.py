@@ -1,4 +1,4 @@
-"""The stream and the spools of a source, under the rules for rows and the policies of columns."""
+"""The stream and the spools of a source, with the settings' `tables` applied to their rows."""
 
 from __future__ import annotations
 
