@@ -151,7 +151,7 @@ def parse(text: str) -> Expression:
 
 
 class _ExpressionReader:
-    """Reads from left to right. One method for each rank of operators, the loosest first."""
+    """Reads from left to right. Each rank of operators has a method, which calls that of the next tighter one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -190,7 +190,7 @@ class _ExpressionReader:
         return self.kind in ("name", "sign") and self.word.lower() in words
 
     def _take(self, *words: str) -> str:
-        """The current word in lower case if it is one of these; then the next one is current."""
+        """Step past the current word if it is one of these. Return it in lower case, or "" if it is not."""
         return self._next().lower() if self._is(*words) else ""
 
     def _need(self, word: str) -> None:
@@ -261,7 +261,7 @@ class _ExpressionReader:
         return self.expect("IN, BETWEEN, LIKE or ILIKE")
 
     def _list(self) -> tuple[Expression, ...]:
-        """Up to the closing parenthesis."""
+        """The values of a list, and step past its closing parenthesis."""
         self._deeper()
         found = [self.either()]
         while self._take(","):

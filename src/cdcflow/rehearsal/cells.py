@@ -21,7 +21,7 @@ _TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": 
 
 
 def value_of(cell: Any, arrow: pa.DataType) -> Any:  # Any: a Python value as Arrow converts it
-    """The value that a cell is in a column of this type. Values that are no text already are left unchanged.
+    """Convert a cell of a test to a value of this type. What is not a text is returned unchanged.
 
     Raises:
         ValueError: it is not a value of the type.
@@ -66,7 +66,7 @@ def text_of(value: Any) -> str:  # Any: a value of any column
 
 
 def comparable(value: Any) -> Any:  # Any: as above
-    """A value that is equal to another exactly if both are the same value, and that a set may hold."""
+    """A hashable form of a value: two are equal exactly if the values are."""
     match value:
         case float():
             return ("NaN",) if math.isnan(value) else (value, math.copysign(1, value))
@@ -125,7 +125,7 @@ def _check(value: Any, arrow: pa.DataType) -> Any:  # Any: as above
 
 
 def _advice(arrow: pa.DataType) -> str:
-    """How to write values of a type that are written wrongly easily."""
+    """How to write a value, for types whose values are often written wrongly."""
     if kinds.is_timestamp(arrow):
         zone = "with" if arrow.tz else "without"
         return f": write it {zone} a zone, as in 2026-01-31 12:00:00{'+00:00' if arrow.tz else ''}"

@@ -211,7 +211,7 @@ def _with_test_keys(rules: TableRules, folder: Path) -> TableRules:
 
 
 def _key_file(reference: str, folder: Path) -> str:
-    """A reference to a file that has the test's key for a reference."""
+    """Write the test's key for a secret's reference into a file. Return the reference to that file."""
     # A folder of this machine may be in the reference to a file; the name of the file is enough for a key.
     named = re.sub(r"^\$\{file:.*/", "${file:", reference)
     path = folder / "keys" / hashlib.sha256(named.encode()).hexdigest()[:16]

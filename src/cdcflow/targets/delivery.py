@@ -200,7 +200,7 @@ class TargetDelivery:
         return any(part.num_rows for _, _, part in rows) or place.offset - before.offset >= QUIET_NOTED
 
     def _complete_rows(self, shape: Table, place: TablePlace, offsets: pa.ChunkedArray) -> pa.Table:
-        """The whole rows at the place whose last changes have these offsets."""
+        """The rows, with all columns, whose last changes have these offsets."""
         _, rows = self._log.fold_table(str(shape.id), place.offset)
         found = rows.filter(pc.is_in(rows.column(OFFSET), value_set=offsets))
         if found.num_rows != len(offsets):

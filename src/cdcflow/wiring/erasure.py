@@ -60,8 +60,8 @@ class Erasure:
         return cls(tuple({*now, *earlier}), {name: found for name, found in columns.items() if found}, file)
 
     def run(self, value: str, *, unseen: bool = False) -> bool:
-        """Destroy the keys of a value of the `key_by` column. False if it has
-        none; `unseen` prevents later ones then, too."""
+        """Destroy the keys of the person with this value in `key_by`. False if the person has none; with `unseen`
+        they never get one."""
         forms = [pa.array([value.encode()])]
         if value.startswith("\\x"):
             with contextlib.suppress(ValueError):
@@ -107,7 +107,7 @@ def _rules_of(table: str, rules: Mapping[str, Mapping[str, ColumnRule]]) -> list
 
 
 def _choose(table: str, key_by: str | None, rules: Sequence[ColumnRule]) -> list[ColumnRule]:
-    """Those of the policies with this column of persons, which is optional if it is the only one."""
+    """The policies whose `key_by` is this column; it may be omitted if they all have the same one."""
     names = sorted({tuple(map(str.lower, rule.key_by)) for rule in rules})
     chosen = names if key_by is None else [known for known in names if key_by.lower() in known]
     if len(chosen) != 1:

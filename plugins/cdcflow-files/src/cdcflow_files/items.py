@@ -15,12 +15,12 @@ _UNFINISHED = (".tmp", ".part", "~")
 
 
 def is_hidden(name: str) -> bool:
-    """Whether files and folders of this name are never read: programs write under such names before they rename."""
+    """Whether a file or folder with this name is ignored: programs write under such names, and rename afterwards."""
     return name.startswith((".", "_")) or name.endswith(_UNFINISHED)
 
 
 def is_read(path: str) -> bool:
-    """Whether a file is read, by its path in the folder."""
+    """Whether cdcflow reads the file at this path in the folder."""
     return not any(map(is_hidden, path.split("/"))) and format_of(path) is not None
 
 

@@ -87,7 +87,7 @@ class StoredFiles:
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Convert the errors of a store that is written to into those of a source."""
+    """Convert a store's errors, which are those of writing to it, into those of a source."""
     try:
         yield
     except SinkUnavailable as error:

@@ -117,7 +117,7 @@ class WebFiles:
         return [(table, url) for url in urls]
 
     def _item(self, one: tuple[str, str]) -> Item | None:
-        """A file's item; None if it is to be read at a later poll."""
+        """A file's item; None if a later poll has to read it."""
         table, url = one
         try:
             seen = self._look(url)

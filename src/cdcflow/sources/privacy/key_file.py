@@ -134,7 +134,7 @@ class KeyFile:
 
     @contextlib.contextmanager
     def _holding_lock(self, kind: int) -> Iterator[int]:
-        """The open file under a lock, all of its records known."""
+        """Hold a lock on the file, with all of its records read."""
         with self._lock:
             if self._fd is None:
                 self._fd = self._open_file()

@@ -51,7 +51,7 @@ class LeavingTable:
 
     @property
     def filters(self) -> bool:
-        """Some rows may not leave."""
+        """Whether some rows may stay at the source."""
         return self.row_rules is not None and self.row_rules.where is not None
 
     @property

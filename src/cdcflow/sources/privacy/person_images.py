@@ -26,7 +26,8 @@ from cdcflow.sources.engine.row_images import unchanged_names
 
 
 def without_unknown_persons(table: Table, rows: pa.RecordBatch, persons: Mapping[str, str]) -> pa.RecordBatch:
-    """The same changes, with values whose person was not sent as not sent. `persons`: by the names of columns."""
+    """The same changes, in which a value whose person was not sent counts as not sent. `persons`: their columns
+    by the columns with the values."""
     lists = rows.column(UNCHANGED)
     if lists.null_count == len(lists):
         return rows

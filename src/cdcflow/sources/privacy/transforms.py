@@ -1,4 +1,4 @@
-"""Computed columns by functions of packages, as `sources.rows` has expressions."""
+"""Computed columns whose values a function of an installed package computes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _plugin_of(settings: TransformSettings) -> TransformPlugin:
 
 
 def _ask(settings: TransformSettings, act: Callable[[], Result]) -> Result:
-    """The result; what a function refuses is shown, and of other errors the type."""
+    """Call a function of a package. An error of it that is meant for users is shown; of others only the type is."""
     try:
         return act()
     except CdcflowError as error:

@@ -174,7 +174,7 @@ def _alike(operands: Sequence[ColumnFunction], sign: str) -> list[ColumnFunction
 
 
 def _is_loose(one: ColumnFunction) -> bool:
-    """A constant that takes the type of what it is with."""
+    """Whether it is a constant that takes the type of the other operands."""
     return one.constant is not None and one.constant.type in ("text", "null", "integer", "decimal")
 
 
@@ -368,7 +368,7 @@ def _arithmetic(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
 
 
 def _type_to_calculate(arrow: pa.DataType) -> pa.DataType:
-    """The type in which a number is calculated with."""
+    """The type in which operators calculate with a number."""
     if pa.types.is_floating(arrow):
         return DOUBLE
     if arrow == pa.null() or (pa.types.is_integer(arrow) and arrow != pa.uint64()):
@@ -377,7 +377,7 @@ def _type_to_calculate(arrow: pa.DataType) -> pa.DataType:
 
 
 def _decimals(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
-    """Exact, in as many digits as it takes."""
+    """An operator or a function on decimals; the result has as many digits as it needs to be exact."""
     types = [one.arrow for one in operands]
     scale = max(t.scale for t in types)
     whole = max(t.precision - t.scale for t in types)

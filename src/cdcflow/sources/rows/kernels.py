@@ -76,7 +76,7 @@ def and_then(left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def or_else(left: Evaluate, right: Evaluate) -> Evaluate:
-    """OR likewise: where the left side is not true."""
+    """OR whose right side may fail: it is evaluated only where the left side is not true."""
 
     def evaluate(rows: InputRows) -> Value:
         first = as_array(left(rows), rows.count)
@@ -186,7 +186,7 @@ def round_decimal(value: Value, arrow: pa.DataType) -> Value:
 
 
 class _JsonNumber(str):
-    """A number as the document has it."""
+    """The text of a number in a document, which must not be rounded or written differently."""
 
     __slots__ = ()
 

@@ -140,7 +140,7 @@ class RowRules:
 
     @cached_property
     def _is_by_key(self) -> bool:
-        """The filter needs columns of the key alone: so it holds for a row as long as the row has its key."""
+        """Whether the filter uses columns of the key only: then its result changes only with the key."""
         return self.where is not None and self.where.columns <= set(self.raw.key)
 
     def _filter(self, batch: ChangeBatch, where: ColumnFunction) -> ChangeBatch:
@@ -328,7 +328,7 @@ def _without_before(rows: pa.RecordBatch, which: Bools) -> pa.RecordBatch:
 
 
 def _listing(lists: pa.Array, which: Bools, names: list[str]) -> pa.Array:
-    """The same lists, but these names in these rows."""
+    """Replace the lists of these rows by one with these names."""
     if lists.null_count == len(lists):
         ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(which, dtype=np.int32) * np.int32(len(names))])
         items = pa.array(names).take(pa.array(np.tile(np.arange(len(names)), int(which.sum()))))

@@ -118,7 +118,7 @@ class Lineage:
         return found or [name for name, _ in joined.columns.values()][:1]
 
     def rows_sql(self, views: Sequence[str], affected: str) -> str:
-        """Return the query of the rows of some units. `views`: the joined tables, by number; `affected`: the units."""
+        """Return the query for the rows of some units. `views`: the joined tables, by number; `affected`: the units."""
         same = " AND ".join(
             f"{AFFECTED}.{unit_column(n)} IS NOT DISTINCT FROM ({sql})" for n, sql in enumerate(self.unit_sql)
         )
@@ -127,7 +127,7 @@ class Lineage:
         return f"SELECT {self.select} FROM {from_} SEMI JOIN {affected} AS {AFFECTED} ON ({same}){where}{self.rest}"  # noqa: S608  rendered from a checked tree
 
     def affected_sql(self, reach: Reach, views: Mapping[int, str]) -> str:
-        """Return the query of the units that changed rows concern."""
+        """Return the query for the units that changed rows concern."""
         listed = ", ".join(f"({sql}) AS {unit_column(n)}" for n, sql in enumerate(reach.units))
         where = " AND ".join(f"({sql})" for sql in reach.conditions)
         return f"SELECT DISTINCT {listed} FROM {self._from(reach.joins, views)}{f' WHERE {where}' if where else ''}"  # noqa: S608  rendered from a checked tree
@@ -331,7 +331,7 @@ class _LineageReader:
         return str(item["column_names"][-1]).lower() if item.get("class") == "COLUMN_REF" else ""
 
     def _canonical(self, node: Node) -> str:
-        """Return a text that two expressions have in common if they are the same."""
+        """Return a text that is the same for equal expressions."""
 
         def plain(one: object) -> object:
             if isinstance(one, Mapping):
@@ -418,7 +418,7 @@ class _LineageReader:
     # ── units ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _units(self) -> list[tuple[str, Node]]:
-        """Return the columns of the key that are a unit, with their expressions."""
+        """Return the columns of the key that form the units, with their expressions."""
         groups = {self._canonical(self._group(node)) for node in self._query["group_expressions"]}
         windows = [
             {self._canonical(self._item_of_name(part)) for part in node["partitions"]}
@@ -470,7 +470,7 @@ class _LineageReader:
         return self._item_of_name(node)
 
     def _item_of_name(self, node: Node) -> Node:
-        """Return the item of the SELECT list that a name means which is not a column."""
+        """Return the item of the SELECT list that a name means, unless a joined table has such a column."""
         if node.get("class") == "COLUMN_REF" and self._resolve(node["column_names"]) is None:
             return self._items.get(str(node["column_names"][-1]).lower(), node)
         return node
@@ -638,8 +638,8 @@ def _place(node: Node) -> Node:
 
 
 def _kind(type_: str) -> str | None:
-    """Return what two types have in common whose equal values are found in each other; None if equality in SQL is not
-    equality of values."""
+    """Return the group of a type: values of a group are equal in SQL exactly if they are the same; `None` for types
+    whose values are not."""
     if type_ in _WHOLE:
         return "whole"
     return type_ if type_ in _LINKED or type_.startswith("decimal128(") else None

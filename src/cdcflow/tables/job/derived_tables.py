@@ -43,7 +43,7 @@ _log = structlog.get_logger()
 
 
 def without_derived(cut: Cut | None) -> Cut | None:
-    """Return a cut without its derived tables: what it shows of the log."""
+    """Return a cut without its derived tables: the part that follows the log."""
     if cut is None or not (any(map(is_derived, cut.tables.values())) or any(map(_is_reason, cut.left_out.values()))):
         return cut
     tables = {name: table for name, table in cut.tables.items() if not is_derived(table)}

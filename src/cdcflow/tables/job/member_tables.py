@@ -366,13 +366,13 @@ def _with_numbers(columns: Sequence[TargetColumn]) -> tuple[TargetColumn, ...]:
 
 
 def _identity(source: str, table: TableId) -> str:
-    """The identity of a table with members: that of no captured table."""
+    """The identity of a table with members. No captured table has it."""
     found = {"log": json.loads(source)["log"], "schema": table.schema, "name": table.name, "of": "routes"}
     return json.dumps(found, separators=(",", ":"))
 
 
 class PastMember(Generic[Rows]):
-    """The same for a table at a past version. Implements `tables.job.live.PastTable`."""
+    """The part of a past version that has the rows of one captured table. Implements `tables.job.live.PastTable`."""
 
     def __init__(self, whole: PastTable[Rows], source: TableId, key: Mapping[str, str]) -> None:
         self._whole = whole

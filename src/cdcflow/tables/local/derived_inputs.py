@@ -98,7 +98,7 @@ def _find(
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Return the same type for the same values, whatever the format's reader has."""
+    """Return the type without the differences between the readers of formats."""
     if pa.types.is_large_string(type_):
         return pa.string()
     return pa.binary() if pa.types.is_large_binary(type_) else type_

@@ -43,7 +43,7 @@ class DerivedRows:
 
     @property
     def stamp(self) -> int | None:
-        """The stamp of its query and inputs; `None` if it does not exist, or has no rows yet."""
+        """`deriver.stamp` of its query and its inputs; `None` if it does not exist, or has no rows yet."""
         return None if self._snapshot is None else self._snapshot.transactions.get(APP)
 
     def newest_commit(self) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """Changes that bring whole rows, merged without SQL: the latest change of each key, if the table's row is older.
 
-That is what `merge.statement.merge` does with them. For the few changes of a frequent merge DuckDB takes most of the
-time to plan it, and its tables of the changes and of the table's rows are not needed here.
+The result is that of `merge.statement.merge`. If a merge has few changes, DuckDB spends most of the time on planning
+that statement, and on creating tables for the changes and for the rows that they concern.
 """
 
 from __future__ import annotations

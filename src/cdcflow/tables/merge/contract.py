@@ -61,8 +61,8 @@ class ContractResult:
 
 
 def check_columns(table: TableId, contract: Contract, types: Mapping[str, str]) -> dict[str, str]:
-    """See that a table has the columns of its contract, with their types. Return what only warns, by column. `types`:
-    the table's columns.
+    """Check that a table has the columns of its contract, with their types. Return the warnings by column. `types`: the
+    table's columns.
 
     Raises:
         ContractBroken: it does not.
@@ -109,7 +109,7 @@ def wrong_condition(table: TableId | str, column: str, why: str) -> ContractBrok
 
 
 def checked_by_spark(table: str) -> ContractBroken:
-    """Spark writes a table's rows in a statement that cannot be stopped between computing and committing them."""
+    """The error of a table that Spark would merge: it computes and commits rows in one statement, without a check."""
     return ContractBroken(
         f"table {table} has a contract, and Spark would merge it: only the local engine checks contracts",
         remedy="set merge.engine to local (pip install 'cdcflow[local]'), or remove the table's contract",
