@@ -25,7 +25,8 @@ from cdcflow.spark.runtime.verbatim import as_written
 from cdcflow.spark.sql import SparkSql, StatementTable, name_view
 from cdcflow.tables.formats import format_for, rules_of
 from cdcflow.tables.job import live
-from cdcflow.tables.job.live import Live, VersionGone
+from cdcflow.tables.job.live import Live
+from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
@@ -106,7 +107,7 @@ class SparkReader:
 
 
 class SparkPastTable:
-    """Implements `cdcflow.tables.job.live.PastTable`."""
+    """Implements `cdcflow.tables.job.past_tables.PastTable`."""
 
     def __init__(self, spark: SparkSession, table: StatementTable) -> None:
         self._spark = spark

@@ -23,8 +23,8 @@ from cdcflow.tables.formats import delta, iceberg
 from cdcflow.tables.job import job, lease, views
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
-from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.job.maintenance import OUT_OF_TIME, UpkeepPolicy, UpkeepReport, UpkeepWhenDue, upkeep
+from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.job.reports import MergeReport, TableMergeReport
 from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.delta import DeltaTable

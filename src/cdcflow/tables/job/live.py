@@ -38,6 +38,7 @@ from cdcflow.tables.job.derived_tables import without_derived
 from cdcflow.tables.job.failures import table_failed
 from cdcflow.tables.job.foldings import folding
 from cdcflow.tables.job.member_tables import PastMember
+from cdcflow.tables.job.past_tables import PastTable, RowsMade, VersionGone
 from cdcflow.tables.job.positions import Positions
 from cdcflow.tables.job.ranges import TableRange, group_shapes
 from cdcflow.tables.job.spans import shapes_over_time
@@ -65,40 +66,8 @@ TOGETHER_ROWS_MAX = 100_000
 """Up to this many changes are reduced by one task."""
 
 Rows = TypeVar("Rows")
-RowsMade = TypeVar("RowsMade", covariant=True)
 
 _log = structlog.get_logger()
-
-
-class VersionGone(Exception):
-    """A version of a table can no longer be read; the message says why."""
-
-
-class PastTable(Protocol[RowsMade]):
-    """A table at a past version. One thread at a time."""
-
-    @property
-    def session(self) -> SqlSession:
-        """The session in which its rows are computed."""
-
-    def as_of(self, version: int) -> TableSnapshot:
-        """Return the table's description at a version; `base` has the rows of that version afterwards.
-
-        Raises:
-            VersionGone: the version no longer exists.
-        """
-
-    def base(self) -> str:
-        """Return a view of its rows, in the columns that it had at that version.
-
-        Raises:
-            VersionGone: some of its files no longer exist.
-        """
-
-    def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> RowsMade:
-        """Return a query's result, which outlives the session's views. Its columns are the target's and the mode's."""
-
-    def close(self) -> None: ...
 
 
 class NewestCut(Protocol):

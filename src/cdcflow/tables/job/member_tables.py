@@ -16,12 +16,13 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.file_layout import FileLayout, SortColumn
 from cdcflow.model.routes import Destination, Routes
 from cdcflow.model.table import TableId, word
+from cdcflow.tables.job.past_tables import PastTable
 from cdcflow.tables.merge import reduce
 from cdcflow.tables.merge.acts import Act, Add, Describe, Fill, MissAlso, MissOnly, Widen
 from cdcflow.tables.merge.column_versions import widened_type
@@ -33,9 +34,6 @@ from cdcflow.tables.merge.refusals import CannotFollow, member_refused
 from cdcflow.tables.merge.statement import BEGUN_PROPERTY, IDENTITY_PROPERTY, TARGET_PROPERTY, Folding
 from cdcflow.tables.merge.target import Target, TargetColumn, TargetMember
 from cdcflow.tables.port import NO_VALUES, Compacted, CurrentTable, Kept, SqlSession, TableSnapshot
-
-if TYPE_CHECKING:
-    from cdcflow.tables.job.live import PastTable
 
 Rows = TypeVar("Rows")
 
@@ -372,7 +370,7 @@ def _identity(source: str, table: TableId) -> str:
 
 
 class PastMember(Generic[Rows]):
-    """The part of a past version that has the rows of one captured table. Implements `tables.job.live.PastTable`."""
+    """The rows of one captured table at a past version. Implements `tables.job.past_tables.PastTable`."""
 
     def __init__(self, whole: PastTable[Rows], source: TableId, key: Mapping[str, str]) -> None:
         self._whole = whole

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError, DeltaProtocolError
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.tables.folders import WarehouseFolder
-from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import FEATURES
 from cdcflow.tables.local.session import DuckSession

@@ -12,8 +12,8 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.tables.cut import REPLACED, Cut, is_replaced, version_gone
 from cdcflow.tables.formats import format_for
 from cdcflow.tables.job.failures import FileUnreadable, read_tables, wanted_tables
-from cdcflow.tables.job.live import VersionGone
 from cdcflow.tables.job.moments import AsOf, find
+from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local.engine import LocalEngine, of_local
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import HandOver

@@ -38,7 +38,7 @@ from cdcflow.tables.formats.delta import (
     user_metadata,
 )
 from cdcflow.tables.job.failures import reading
-from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local import vectors
 from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, name_of, unread
 from cdcflow.tables.local.due_checkpoints import DueCheckpoints

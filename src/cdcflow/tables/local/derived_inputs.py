@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.cut import CutTable
-from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local.file_keys import KNOWN, FileKeys, read_keys
 from cdcflow.tables.local.scan import NONE, Numbers, ScannedFile
 from cdcflow.tables.local.tables import FileTable

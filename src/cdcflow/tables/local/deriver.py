@@ -25,7 +25,7 @@ from cdcflow.tables.cut import CutTable
 from cdcflow.tables.derived.lineage import Lineage, NotCovered, lineage_of
 from cdcflow.tables.derived.queries import query_of, resolve_table, tables_of
 from cdcflow.tables.job.derived_tables import derived_id
-from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local.derived_inputs import InputVersion, changed_rows
 from cdcflow.tables.local.derived_rows import DerivedRows, stored_types
 from cdcflow.tables.local.derived_units import Changes, recompute

@@ -64,7 +64,7 @@ from cdcflow.tables.formats import iceberg
 from cdcflow.tables.formats.iceberg import CATALOG, ROW_GROUPS, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.tables.formats.iceberg_catalog import step_back
 from cdcflow.tables.job.failures import reading
-from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local import compaction, iceberg_partitions, position_deletes, unneeded_files
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.iceberg_catalogs import LOCKED, TableCatalog

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdcflow.log.files.layout import Layout
-from cdcflow.tables.job.live import VersionGone
+from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local.engine import LocalCuts, LocalEngine, of_local
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.local.tables import FileTable, type_of
@@ -57,7 +57,7 @@ class LocalReader:
 
 
 class LocalPastTable:
-    """Implements `cdcflow.tables.job.live.PastTable`."""
+    """Implements `cdcflow.tables.job.past_tables.PastTable`."""
 
     def __init__(self, table: FileTable[Any], *, without_rows: bool = False) -> None:
         self._table = table

@@ -15,7 +15,8 @@ from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import TableId
 from cdcflow.tables.cut import Cut
 from cdcflow.tables.job import live
-from cdcflow.tables.job.live import Live, NewestCut, PastTable, Reader
+from cdcflow.tables.job.live import Live, NewestCut, Reader
+from cdcflow.tables.job.past_tables import PastTable
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, DELETED, ModeRules
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
@@ -121,7 +122,7 @@ class _AskingReader(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class _AskedTable(Generic[Answer]):
-    """Implements `tables.job.live.PastTable`."""
+    """Implements `tables.job.past_tables.PastTable`."""
 
     table: PastTable[Any]
     ask: Ask[Answer]
