@@ -10,7 +10,7 @@ from pydantic import Field, SkipValidation
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.ports.plugin import NotifierPlugin, SourcePlugin
 from cdcflow.config import Config, NotifierSettings, TargetSettings
-from cdcflow.config.plugins import NOTIFIERS, SOURCES, TARGETS, load_plugin
+from cdcflow.config.plugins import NOTIFIERS, SOURCES, TARGETS, PluginGroup, load_plugin
 from cdcflow.config.references import check_secrets
 from cdcflow.config.sources import SourceSettings
 from cdcflow.errors import CdcflowError, ConfigurationError
@@ -34,34 +34,24 @@ def plugin_of(settings: SourceSettings) -> SourcePlugin:
     """
     if isinstance(settings, ProgramSource):
         return settings.plugin
-    try:
-        return cast("SourcePlugin", load_plugin(SOURCES, settings.kind))
-    except LookupError as error:
-        raise ConfigurationError(f"source.kind {error}", runbook="settings") from error
+    return cast("SourcePlugin", _load(SOURCES, settings.kind, "source.kind"))
 
 
 def notifier_of(settings: NotifierSettings) -> NotifierPlugin:
-    """The plug-in of a receiver of notifications, which its settings have imported already.
-
-    Raises:
-        ConfigurationError: it is no longer installed, or cannot be used.
-    """
-    try:
-        return cast("NotifierPlugin", load_plugin(NOTIFIERS, settings.kind))
-    except LookupError as error:
-        raise ConfigurationError(f"service.notify: kind {error}", runbook="settings") from error
+    """The same for a receiver of notifications."""
+    return cast("NotifierPlugin", _load(NOTIFIERS, settings.kind, "service.notify: kind"))
 
 
 def target_of(settings: TargetSettings) -> TargetPlugin:
-    """The plug-in of a target, which its settings have imported already.
+    """The same for a target."""
+    return cast("TargetPlugin", _load(TARGETS, settings.kind, "targets: kind"))
 
-    Raises:
-        ConfigurationError: it is no longer installed, or cannot be used.
-    """
+
+def _load(group: PluginGroup, kind: str, setting: str) -> object:
     try:
-        return cast("TargetPlugin", load_plugin(TARGETS, settings.kind))
+        return load_plugin(group, kind)
     except LookupError as error:
-        raise ConfigurationError(f"targets: kind {error}", runbook="settings") from error
+        raise ConfigurationError(f"{setting} {error}", runbook="settings") from error
 
 
 def part_findings(config: Config) -> Iterator[Finding]:
