@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.docs.pages import ROOT, blocks, python_of
+from tests.support.docs.pages import ROOT, first_of, python_of
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 from typer.testing import CliRunner
@@ -21,14 +21,10 @@ PAGE = ROOT / "docs" / "routes.md"
 SETTINGS = "source: {kind: postgres, url: 'postgresql://nobody@127.0.0.1/shop'}\nlog: {path: cdcflow-log}\n"
 
 
-def text_of(language: str) -> str:
-    return next(block.text for block in blocks(PAGE) if block.language == language)
-
-
 def test_page_shows_the_rows_that_its_settings_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first thing that a user copies."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "cdcflow.yaml").write_text(SETTINGS + text_of("yaml"))
+    (tmp_path / "cdcflow.yaml").write_text(SETTINGS + first_of(PAGE, "yaml"))
     settings = load(tmp_path / "cdcflow.yaml")
     log = HandLog(tmp_path / "cdcflow-log", has_transactions=True)
     clients = make_table("customers", id="int64", name="string")
@@ -51,5 +47,5 @@ def test_page_shows_the_rows_that_its_settings_give(tmp_path: Path, monkeypatch:
     assert (explained.exit_code, json.loads(explained.stdout)["row_state"]) == (0, "in the table")
     strange = CliRunner().invoke(app, ["explain", "shop.orders", "--key", "3,9"])
     assert "name the row's own key, and then shard: shard_1.orders has 1; shard_2.orders has 2" in strange.output
-    shown = [json.loads(line) for line in text_of("json").splitlines()]
+    shown = [json.loads(line) for line in first_of(PAGE, "json").splitlines()]
     assert sorted(names["orders"], key=lambda row: row["shard"]) == shown

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.servers.postgres import PostgresServer
+from tests.support.docs.pages import DOCS, first_of
 
 from cdcflow import wiring
 from cdcflow.config import load
@@ -16,23 +17,17 @@ from cdcflow.testing.folded import fold_log
 from cdcflow.wiring.decryption import Decryption
 
 pytestmark = pytest.mark.postgres
-PAGE = (Path(__file__).parents[3] / "docs" / "columns.md").read_text()
-
-
-def block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+PAGE = DOCS / "columns.md"
 
 
 def test_example_of_the_page_gives_what_the_page_shows(
     private_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, secret in re.findall(r"`([A-Z_]+)=([0-9a-f]+)`", PAGE):
+    for name, secret in re.findall(r"`([A-Z_]+)=([0-9a-f]+)`", PAGE.read_text()):
         monkeypatch.setenv(name, secret)
     database = private_server.create_database("columns_page")
-    database.execute(block("sql"))
-    settings = yaml.safe_load(block("yaml"))
+    database.execute(first_of(PAGE, "sql"))
+    settings = yaml.safe_load(first_of(PAGE, "yaml"))
     settings["source"]["url"] = database.url
     settings["log"]["path"] = str(tmp_path / "log")
     (tmp_path / "cdcflow.yaml").write_text(yaml.safe_dump(settings))
@@ -40,7 +35,7 @@ def test_example_of_the_page_gives_what_the_page_shows(
     wiring.capture(config, backfill=(), once=True).run()
     [(_, rows)] = fold_log(wiring.log_reader(config)).items()
     [row] = rows.values()
-    assert dict(row.values) == json.loads(block("json"))
-    (encrypted, plain) = re.search(r"`cdcflow decrypt (\S+)` prints `(.*?)`", PAGE).groups()  # type: ignore[union-attr]
+    assert dict(row.values) == json.loads(first_of(PAGE, "json"))
+    (encrypted, plain) = re.search(r"`cdcflow decrypt (\S+)` prints `(.*?)`", PAGE.read_text()).groups()  # type: ignore[union-attr]
     assert (Decryption.of(config).decrypt(encrypted) or b"").decode() == plain
     database.drop()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.servers.postgres import PostgresServer
+from tests.support.docs.pages import DOCS, first_of
 
 from cdcflow import wiring
 from cdcflow.config import load
@@ -17,19 +18,13 @@ from cdcflow.model.table import TableId
 from cdcflow.testing.folded import fold_log
 
 pytestmark = pytest.mark.postgres
-PAGE = (Path(__file__).parents[3] / "docs" / "rows.md").read_text()
-
-
-def block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+PAGE = DOCS / "rows.md"
 
 
 def test_example_of_the_page_gives_what_the_page_shows(private_server: PostgresServer, tmp_path: Path) -> None:
     database = private_server.create_database("rows_page")
-    database.execute(block("sql"))
-    settings = yaml.safe_load(block("yaml"))
+    database.execute(first_of(PAGE, "sql"))
+    settings = yaml.safe_load(first_of(PAGE, "yaml"))
     settings["source"]["url"] = database.url
     settings["log"]["path"] = str(tmp_path / "log")
     (tmp_path / "cdcflow.yaml").write_text(yaml.safe_dump(settings))
@@ -41,9 +36,9 @@ def test_example_of_the_page_gives_what_the_page_shows(private_server: PostgresS
         return [dict(found[key].values) for key in sorted(found)]
 
     [row] = rows()
-    [expected] = json.loads(block("json"))
+    [expected] = json.loads(first_of(PAGE, "json"))
     assert {name: value if isinstance(value, int) else str(value) for name, value in row.items()} == expected
-    first, second = re.findall(r"`(UPDATE [^`]*)`", PAGE)[:2]
+    first, second = re.findall(r"`(UPDATE [^`]*)`", PAGE.read_text())[:2]
     database.execute(first)
     assert [row["id"] for row in rows()] == [1, 2]
     database.execute(second)

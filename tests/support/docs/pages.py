@@ -37,6 +37,11 @@ def blocks(page: Path) -> list[Block]:
     return [Block(name_of(page), language, text) for language, text in _FENCE.findall(page.read_text())]
 
 
+def first_of(page: Path, language: str) -> str:
+    """A page's first block of a language."""
+    return next(block.text for block in blocks(page) if block.language == language)
+
+
 def python_of(page: Path, *, spark: bool | None, section: str | None = None) -> list[str]:
     """A page's blocks of Python: those that have a Spark session, the others, or all of them (None); and only those of
     one section, by the text of its heading `## …`."""

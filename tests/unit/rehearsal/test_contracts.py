@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
+from tests.support.docs.pages import DOCS, first_of
 from tests.unit.rehearsal.test_played import ORDERS, settings
 
 from cdcflow import wiring
@@ -200,10 +200,8 @@ def test_condition_may_use_columns_values_and_functions_of_them(check: str) -> N
 
 def test_example_of_the_page_passes(tmp_path: Path) -> None:
     """The page shows a test that a reader can run."""
-    page = (Path(__file__).parents[3] / "docs" / "contracts.md").read_text()
     for kind, name in (("yaml", "cdcflow.yaml"), ("yml", "orders.yaml")):
-        (text,) = re.findall(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(first_of(DOCS / "contracts.md", kind))
     pipeline.check_file(tmp_path / "cdcflow.yaml", tmp_path / "orders.yaml")
 
 
