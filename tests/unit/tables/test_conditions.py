@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 
@@ -58,3 +61,13 @@ def test_columns_of_a_condition_are_those_of_the_table(session: DuckSession) -> 
     found = parse_condition(session.parse, """AMOUNT > 0 AND octet_length("customer"::blob) < 9 -- short""", COLUMNS)
     assert set(found.columns) == {"amount", "customer"}
     assert found.sql.endswith("-- short\n)")
+
+
+def test_time_of_a_condition_is_that_of_utc() -> None:
+    """A row would break its contract on one machine and not on another. DuckDB reads the zone once in a process."""
+    check = "from cdcflow.tables.local.session import DuckSession as S\nfor memory in (None, 10**9):\n  "
+    check += """print(S(memory).rows("SELECT hour(CAST('2026-01-01 02:00:00+00' AS timestamptz))"))"""
+    found = subprocess.run(
+        [sys.executable, "-c", check], env={**os.environ, "TZ": "America/New_York"}, capture_output=True, check=True
+    )
+    assert found.stdout.split() == [b"[(2,)]", b"[(2,)]"]

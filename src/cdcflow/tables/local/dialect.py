@@ -73,6 +73,8 @@ def connect(threads: int = 1, memory_bytes: int | None = None, spill: Path | Non
         settings["temp_directory"] = str(spill)
     made = duckdb.connect(config=settings)
     _hide_progress(made)
+    # As in Spark's sessions: no result may depend on the machine's time zone.
+    made.execute("SET GLOBAL TimeZone = 'UTC'").fetchall()
     for macro in MACROS:
         made.execute(macro).fetchall()
     return made
