@@ -16,14 +16,23 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.model.table import OFFSET, OP, TableId
 from cdcflow.tables.local.session import DuckSession
+from cdcflow.tables.local.settings_sql import reason_of
 from cdcflow.tables.local.table_files import TableFiles
-from cdcflow.tables.merge.contract import ColumnPromise, Contract, ContractResult, rows_broken, wrong_condition
+from cdcflow.tables.merge.contract import (
+    ColumnPromise,
+    Contract,
+    ContractBroken,
+    ContractResult,
+    rows_broken,
+    wrong_condition,
+)
 from cdcflow.tables.merge.modes import ModeRules
 from cdcflow.tables.merge.statement import TARGET_PROPERTY
 from cdcflow.tables.sql.conditions import Condition, parse_condition
@@ -94,14 +103,22 @@ class ContractCheck:
                     f" WHERE {broken} ORDER BY {NUMBER}"
                 ),
             )
-        except session.error as error:
-            # The engine's own text may have a row's value.
-            raise wrong_condition(
-                self._table, rules[0].promise.column, f"{type(error).__name__} for a value of this range"
-            ) from None
+        except duckdb.Error as error:
+            raise self._refusal(session, given, changed, rules, error) from None
         if not len(found):
             return rows
         return self._taken_out(rows, found, rules, app)
+
+    def _refusal(
+        self, session: DuckSession, given: pa.Table, changed: str, rules: Sequence[_Rule], error: duckdb.Error
+    ) -> ContractBroken:
+        """The error of a check that failed, with the column whose promise fails alone."""
+        column = rules[0].promise.column
+        for rule in rules:
+            if (own := _error_of(session, given, rule, changed)) is not None:
+                column, error = rule.promise.column, own
+                break
+        return wrong_condition(self._table, column, f"it failed ({reason_of(error)})")
 
     def _taken_out(self, rows: pa.Table, found: pa.Table, rules: Sequence[_Rule], app: str) -> pa.Table:
         counts = [int(pc.sum(found.column(f"r{n}").cast(pa.int64())).as_py()) for n in range(len(rules))]
@@ -180,6 +197,14 @@ class ContractCheck:
 
 def closing_table(table: TableFiles[Any]) -> closing[Any]:  # Any: the table is a FileTable, which has `snapshot`
     return closing(table)
+
+
+def _error_of(session: DuckSession, given: pa.Table, rule: _Rule, changed: str) -> duckdb.Error | None:
+    try:
+        session.over_own(given, lambda name: f"SELECT {rule.sql} FROM {name} WHERE {changed}")  # noqa: S608  see above
+    except duckdb.Error as error:
+        return error
+    return None
 
 
 def _any_of(found: pa.Table, numbers: Sequence[int]) -> pa.ChunkedArray:

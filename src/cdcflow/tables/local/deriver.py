@@ -29,7 +29,8 @@ from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local.derived_inputs import InputVersion, changed_rows
 from cdcflow.tables.local.derived_rows import DerivedRows, stored_types
 from cdcflow.tables.local.derived_units import Changes, recompute
-from cdcflow.tables.local.query_database import QueryDatabase, reason_of
+from cdcflow.tables.local.query_database import QueryDatabase
+from cdcflow.tables.local.settings_sql import reason_of
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.modes import CURRENT, mode_of_properties
 from cdcflow.tables.merge.policy import DerivedQuery

@@ -13,12 +13,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from cdcflow.tables.local.duckdb_tree import tree_of
+from cdcflow.tables.local.settings_sql import tree_of
 from cdcflow.tables.sql.quotes import quote
 from cdcflow.tables.sql.trees import Node
-
-SAYS_SQL_ONLY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
-"""Errors whose texts quote the query, and no values of rows."""
 
 
 class QueryDatabase:
@@ -111,11 +108,3 @@ _FRAME: Node = {
     "sample": None,
     "qualify": None,
 }
-
-
-def reason_of(error: duckdb.Error) -> str:
-    """Return what may be shown of an error: no value of a row."""
-    kind = type(error).__name__
-    if isinstance(error, SAYS_SQL_ONLY):
-        return f"{kind}: {str(error).splitlines()[0]}"
-    return kind

@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +19,7 @@ from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.dialect import connect, connect_again, duckdb_sql
-from cdcflow.tables.local.duckdb_tree import tree_of
+from cdcflow.tables.local.settings_sql import tree_of
 from cdcflow.tables.segments import InputFile
 from cdcflow.tables.sql.trees import Node
 
@@ -90,9 +89,6 @@ class DuckSession:
     def over(self, rows: pa.Table, query: str) -> pa.Table:
         """Return the result of a query over Arrow rows, with `{}` in place of their name."""
         return self.over_own(rows, lambda given: duckdb_sql(query, given))
-
-    error = duckdb.Error
-    """What a query fails with."""
 
     def over_own(self, rows: pa.Table, query: Callable[[str], str]) -> pa.Table:
         """Return the result of a query in DuckDB's own SQL over Arrow rows; it gets their name."""
