@@ -63,6 +63,13 @@ def test_columns_of_a_condition_are_those_of_the_table(session: DuckSession) -> 
     assert found.sql.endswith("-- short\n)")
 
 
+def test_older_duckdb_is_refused(session: DuckSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its trees would be misread, so the reason would name a part of a correct condition."""
+    monkeypatch.setattr("duckdb.__version__", "1.5.6")
+    with pytest.raises(SqlRefused, match=r"needs DuckDB 2 or newer, and 1\.5\.6 is installed"):
+        parse_condition(session.parse, "amount > 0", COLUMNS)
+
+
 def test_time_of_a_condition_is_that_of_utc() -> None:
     """A row would break its contract on one machine and not on another. DuckDB reads the zone once in a process."""
     check = "from cdcflow.tables.local.session import DuckSession as S\nfor memory in (None, 10**9):\n  "

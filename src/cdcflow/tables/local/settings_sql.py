@@ -8,16 +8,24 @@ import duckdb
 
 from cdcflow.tables.sql.trees import Node, SqlRefused
 
+_VERSION = 2
+"""The oldest DuckDB whose trees `tables.sql` checks. Those of 1.5 have the types of constants in other places."""
+
 _SHOWN = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 """Errors whose texts quote the query, and no values of rows."""
 
 
 def tree_of(connection: duckdb.DuckDBPyConnection, text: str) -> Node:
-    """Return the tree of a text, of which nothing is run. A text that is not a query has a tree with `error`.
+    """Return the tree of a text, without running it. A text that is not a query has a tree with `error`.
 
     Raises:
-        SqlRefused: DuckDB cannot parse it.
+        SqlRefused: DuckDB cannot parse it, or is an older version, whose trees are different.
     """
+    if int(duckdb.__version__.partition(".")[0]) < _VERSION:
+        raise SqlRefused(
+            f"it needs DuckDB {_VERSION} or newer, and {duckdb.__version__} is installed: run `pip install --upgrade"
+            " duckdb`"
+        )
     try:
         ((tree,),) = connection.execute("SELECT json_serialize_sql(CAST(? AS VARCHAR))", [text]).fetchall()
     except duckdb.Error as error:

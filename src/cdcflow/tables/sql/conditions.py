@@ -29,7 +29,7 @@ def parse_condition(parse: Callable[[str], Node], text: str, columns: Collection
     """Parse a condition over these columns. `parse`: returns DuckDB's tree of a text.
 
     Raises:
-        SqlRefused: it is not a condition, or it has more than columns, values and functions of them.
+        SqlRefused: it is not a condition, or has more than columns, values and functions of them.
     """
     sql = f"({text}\n)"  # a comment at its end must not hide the parenthesis
     # Alone it must be one expression, and in parentheses the same one: `a) OR (b` is neither.
@@ -55,8 +55,9 @@ def parse_condition(parse: Callable[[str], Node], text: str, columns: Collection
 
 def _expression(parse: Callable[[str], Node], text: str) -> Node | None:
     """Return the tree of a text; `None` if it is not one expression of SQL."""
+    tree = parse(f"SELECT {text}")
     try:
-        query = select_of(parse(f"SELECT {text}"))
+        query = select_of(tree)
     except SqlRefused:
         return None
     is_plain = (
