@@ -34,8 +34,16 @@ def plan(
     detailed_exitcode: Annotated[
         bool, typer.Option("--detailed-exitcode", help="Exit with 2 when something would change.")
     ] = False,
+    ddl: Annotated[
+        str | None, typer.Option("--ddl", help="Instead: what these statements would do if the source executed them.")
+    ] = None,
 ) -> None:
     """Show what the settings file will do to a running daemon, or at the next start. Changes nothing."""
+    if ddl is not None:
+        from cdcflow.cli.migration import rehearse_statement
+
+        rehearse_statement(config, ddl, json=json)
+        return
     settings, found, merging = _make_plan(config)
     tests = _run_tests(settings)
     if json:

@@ -37,6 +37,7 @@ from cdcflow.wiring.logs import (
     topics,
     workers,
 )
+from cdcflow.wiring.migrations import rehearse_ddl
 from cdcflow.wiring.plans import log_growth, plan_capture
 from cdcflow.wiring.push_log import open_push_log
 from cdcflow.wiring.queries import consumers_status, open_for_queries
@@ -98,6 +99,7 @@ __all__ = [
     "open_push_log",
     "readers",
     "rebuild_tables",
+    "rehearse_ddl",
     "report_derived",
     "engines",
     "check_logs_to_merge",

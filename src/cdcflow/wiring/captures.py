@@ -50,10 +50,14 @@ def open_source(config: Config, readers: Readers | None = None) -> Source:
     Raises:
         ConfigurationError: a policy's key does not exist, or is too short.
     """
+    return private_source(_open_bare(config, readers), policy_rules(config, readers))
+
+
+def policy_rules(config: Config, readers: Readers | None = None) -> PolicyRules:
+    """The rules of `tables` for the configured source."""
     # PostgreSQL's attnum survives a rename; but other processes that read do not know what a column was called before.
     is_numbered = isinstance(config.database, Postgres) and readers is None
-    rules = PolicyRules(config.tables, KeyFile(config.person_keys_file), follows_numbers=is_numbered)
-    return private_source(_open_bare(config, readers), rules)
+    return PolicyRules(config.tables, KeyFile(config.person_keys_file), follows_numbers=is_numbered)
 
 
 def _open_bare(config: Config, readers: Readers | None) -> Source:

@@ -71,7 +71,7 @@ HARMLESS = Altered(fills=False)
 def alter_effects(tokens: Sequence[SqlToken]) -> Altered:
     """What the clauses of ALTER TABLE do; `tokens` are those after the table's name."""
     redefined: list[Redefined] = []
-    for clause in _split(tokens):
+    for clause in split_clauses(tokens):
         match _clause(clause):
             case True:
                 return Altered(True)
@@ -98,7 +98,7 @@ def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:
     return old.name == new.name and before.metadata // old.bytes_max <= column.size
 
 
-def _split(tokens: Sequence[SqlToken]) -> Iterator[Sequence[SqlToken]]:
+def split_clauses(tokens: Sequence[SqlToken]) -> Iterator[Sequence[SqlToken]]:
     """The parts between commas, ignoring commas in parentheses."""
     begin = depth = 0
     for at, token in enumerate(tokens):
@@ -163,7 +163,7 @@ def _add_fills(rest: Sequence[SqlToken]) -> bool:
     at = behind_if(rest, 1 if first == "COLUMN" else 0)
     if name_at(rest, at) == "(" and not rest[at].is_name:
         # The closing parenthesis ends the clause, and does not affect the last column.
-        return any(_comes_filled(part) for part in _split(rest[at + 1 :]))
+        return any(_comes_filled(part) for part in split_clauses(rest[at + 1 :]))
     return _comes_filled(rest[at:])
 
 

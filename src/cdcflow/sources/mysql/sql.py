@@ -85,6 +85,16 @@ def tokens_of(
             yield SqlToken("", found["other"], False)
 
 
+def split_statements(text: str, flavor: Flavor) -> list[str]:
+    """The statements of a text with semicolons between them."""
+    found, begin = [], 0
+    for token in _pattern(0, flavor, False).finditer(text):
+        if token["other"] == ";":
+            found.append(text[begin : token.start()])
+            begin = token.end()
+    return [one.strip() for one in (*found, text[begin:]) if one.strip()]
+
+
 def table_at(tokens: Sequence[SqlToken], at: int, schema: str) -> tuple[TableId | None, int]:
     """The table whose name begins at this token, and the index of the token after the name."""
     if name_at(tokens, at) == "." and not tokens[at].is_name:  # MariaDB: of the session's schema

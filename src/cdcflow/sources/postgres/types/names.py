@@ -78,6 +78,33 @@ class _Name:
     modifier: int
 
 
+@dataclass(frozen=True, slots=True)
+class TypeName:
+    """A type as users write it: its name as `format_type` prints it, the numbers in its parentheses, and `[]`."""
+
+    base: str
+    modifiers: tuple[int, ...]
+    brackets: bool
+
+    @property
+    def digits(self) -> tuple[int, int]:
+        """Precision and scale."""
+        precision, scale, *_ = (*self.modifiers, 0, 0)
+        return precision, scale
+
+
+def type_name(text: str) -> TypeName | None:
+    """The parts of a type's name; `None` if cdcflow does not know it."""
+    found = _TYPE.fullmatch(" ".join(text.lower().split()))
+    if found is None:
+        return None
+    base, first, second, zone, brackets = found.groups()
+    base = _long_name(base + (zone or ""))
+    if base not in _OIDS:
+        return None
+    return TypeName(base, tuple(int(n) for n in (first, second) if n is not None), bool(brackets))
+
+
 def column_type(table: TableId, column: str, text: str, policy: Policy) -> ColumnType:
     """The type that a column with this type has in the log.
 
@@ -99,13 +126,13 @@ def column_type(table: TableId, column: str, text: str, policy: Policy) -> Colum
     return ColumnType(attribute.type_text, arrow_type(attribute, table, policy))
 
 
+def _long_name(base: str) -> str:
+    has_zone = any(base.startswith(f"{short} with") for short in ("timestamp", "time"))
+    return base if has_zone else _SHORT.get(base, base)
+
+
 def _scalar(base: str, first: str | None, second: str | None) -> _Name:
-    for short in ("timestamp", "time"):
-        if base.startswith(f"{short} with"):
-            name = base
-            break
-    else:
-        name = _SHORT.get(base, base)
+    name = _long_name(base)
     if name not in _OIDS:
         raise ValueError(
             f'"{base}" is not the name of a type that cdcflow knows; {did_you_mean(base, {*_OIDS, *_SHORT})}'

@@ -1,0 +1,118 @@
+"""Whether queries and conditions of the settings fit tables as they will be: run over tables without rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+
+import duckdb
+import pyarrow as pa
+
+from cdcflow.tables.derived.trees import QueryRefused, query_of, resolve_table, tables_of
+from cdcflow.tables.job.derived_tables import derived_id
+from cdcflow.tables.local.conditions import parse_condition
+from cdcflow.tables.local.derived_rows import stored_types
+from cdcflow.tables.local.query_database import QueryDatabase, reason_of
+from cdcflow.tables.local.session import DuckSession
+from cdcflow.tables.local.tables import type_of
+from cdcflow.tables.merge.policy import DerivedQuery
+from cdcflow.tables.port import HandOver
+
+Columns = Mapping[str, str]
+"""Columns of a table with their types, as Spark names them."""
+
+
+def derived_columns(
+    queries: Mapping[str, DerivedQuery], tables: Mapping[tuple[str, str], Columns]
+) -> dict[str, dict[str, str] | str]:
+    """The columns of each derived table over tables (schema, name) with these columns, or why its query fails."""
+    found: dict[str, dict[str, str] | str] = {}
+    shapes = {f"{schema}.{name}": _empty(columns) for (schema, name), columns in tables.items()}
+    paths = {f"{schema}.{name}": (schema, name) for schema, name in tables}
+    paths |= {name: (derived_id(name).schema, derived_id(name).name) for name in queries}
+    waiting = dict(queries)
+    with closing(QueryDatabase(None)) as db:
+        while waiting:
+            done = []
+            for name, query in waiting.items():
+                result = _columns(db, query, shapes, paths)
+                if result is None:
+                    continue
+                done.append(name)
+                if isinstance(result, str):
+                    found[name] = result
+                    continue
+                shapes[name] = result
+                found[name] = {field.name: str(field.type) for field in result.schema}
+            for name in done:
+                del waiting[name]
+            if not done:
+                found |= dict.fromkeys(waiting, "one of its inputs fails")
+                break
+    return found
+
+
+def inputs_of_query(query: DerivedQuery, tables: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
+    """The tables that a query reads; empty if it cannot be used."""
+    with closing(QueryDatabase(None)) as db:
+        try:
+            return tuple(resolve_table(*one, tables) for one in tables_of(query_of(db.parse(query.sql))))
+        except QueryRefused:
+            return ()
+
+
+def _columns(
+    db: QueryDatabase, query: DerivedQuery, shapes: Mapping[str, pa.Table], paths: Mapping[str, tuple[str, str]]
+) -> pa.Table | str | None:
+    """The result without rows; a text: why the query fails; None: an input is not known yet."""
+    names: list[str] = []
+    try:
+        tree = query_of(db.parse(query.sql))
+        inputs = {one: resolve_table(*one, paths) for one in tables_of(tree)}
+        if any(name not in shapes for name in inputs.values()):
+            return None
+        names = [db.name(*one, db.give(shapes[name])) for one, name in inputs.items()]
+        result = stored_types(db.arrow(db.render_query(tree)))
+    except QueryRefused as error:
+        return str(error)
+    except duckdb.Error as error:
+        return reason_of(error)
+    finally:
+        db.forget(names)
+    known = {name.lower() for name in result.column_names}
+    if missing := [name for name in query.key if name.lower() not in known]:
+        return f"its query gives no column {', '.join(missing)}, which its key has"
+    return result
+
+
+def condition_fault(condition: str, columns: Columns) -> str:
+    """Why a contract's condition cannot be used over these columns; "" if it can."""
+    with closing(DuckSession()) as session:
+        try:
+            sql = session.parse(parse_condition, condition, list(columns)).sql
+            session.over_own(_empty(columns), lambda name: f"SELECT CAST({sql} AS BOOLEAN) FROM {name}")  # noqa: S608  parsed
+        except ValueError as error:
+            return str(error)
+        except duckdb.Error as error:
+            return reason_of(error)
+    return ""
+
+
+def condition_columns(condition: str, columns: Columns) -> tuple[str, ...]:
+    """The columns that a condition names; empty if it cannot be used."""
+    with closing(DuckSession()) as session:
+        try:
+            return session.parse(parse_condition, condition, list(columns)).columns
+        except ValueError:
+            return ()
+
+
+def _empty(columns: Columns) -> pa.Table:
+    return pa.schema([pa.field(name, _arrow(text)) for name, text in columns.items()]).empty_table()
+
+
+def _arrow(text: str) -> pa.DataType:
+    try:
+        return type_of(text)
+    except HandOver:
+        return pa.null()
