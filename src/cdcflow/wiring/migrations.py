@@ -190,9 +190,10 @@ def rehearse(
     sizes = {t.id: (t.rows, t.bytes) for t in preview.tables}
     named = dict.fromkeys(part.table for part in walk.parts)
     tables = tuple(
-        _rehearsed(table, [p for p in walk.parts if p.table == table], walk, before, sizes, settings) for table in named
+        _table_report(table, [p for p in walk.parts if p.table == table], walk, before, sizes, settings)
+        for table in named
     )
-    derived = settings.derived([t for t in tables if t.effect in ("read again", "emptied", "added")])
+    derived = settings.derived_findings([t for t in tables if t.effect in ("read again", "emptied", "added")])
     return Rehearsal(tables, derived, *_costs(config, tables, rows_per_second))
 
 
@@ -222,7 +223,7 @@ def _statements(config: Config, text: str, facts: Mapping[str, str]) -> tuple[li
     return [partial(in_mysql, one) for one in split_statements(text, settings.kind)], mysql.number_by_name
 
 
-def _rehearsed(
+def _table_report(
     table: TableId | None,
     parts: Sequence[StatementPart],
     walk: _Walk,
@@ -240,7 +241,7 @@ def _rehearsed(
     rows, size = sizes.get(table, (None, None))
     after = walk.tables.get(table)
     if after is None or table in walk.ended:
-        found = settings.ended(table)
+        found = settings.end_findings(table)
         return RehearsedTable(str(table), effect, said, rows, size, (), settings.destination(table), (), found)
     columns, found = settings.table(table)
     there = settings.destination_columns(table)
@@ -306,7 +307,7 @@ class _SettingsCheck:
         foreseen = self._foreseen.get(table)
         return () if foreseen is None else tuple((c.name, c.type) for c in foreseen.after.columns)
 
-    def ended(self, table: TableId) -> tuple[SettingFinding, ...]:
+    def end_findings(self, table: TableId) -> tuple[SettingFinding, ...]:
         """Settings that name a table which is no longer captured under its name."""
         name = str(table)
         config = self._config
@@ -401,12 +402,13 @@ class _SettingsCheck:
             return []
         found: list[SettingFinding] = []
         setting = f"contracts: {table}"
+        routed = dict.fromkeys(self._policies.routes.destination(table).key, "string")
+        columns = routed | {c.name: c.type for c in foreseen.after.columns}
         try:
-            warned = check_columns(table, contract, foreseen.after)
+            warned = check_columns(table, contract, columns)
             found += [SettingFinding(setting, f"column {c} {why}", breaks=False) for c, why in warned.items()]
         except CannotFollow as error:
             return [SettingFinding(setting, *_text_and_remedy(error))]
-        columns = {c.name: c.type for c in foreseen.after.columns}
         left = {c.after[0] for c in foreseen.columns if c.is_left and c.after is not None}
         for promise in contract:
             if promise.not_null and promise.column in left:
@@ -423,7 +425,7 @@ class _SettingsCheck:
                 found.append(SettingFinding(setting, text, "take it out of the condition", breaks=False))
         return found
 
-    def derived(self, changed: Sequence[RehearsedTable]) -> tuple[SettingFinding, ...]:
+    def derived_findings(self, changed: Sequence[RehearsedTable]) -> tuple[SettingFinding, ...]:
         """The effects on derived tables. `changed`: tables most of whose rows change."""
         queries = self._policies.derived
         if not queries:
@@ -481,7 +483,7 @@ def _logged_shapes(config: Config) -> dict[TableId, list[Table]]:
     reader = log_reader(config)
     if not reader.exists():
         return {}
-    return {table: [shapes[n] for n in sorted(shapes)] for table, shapes in reader.table_shapes().items()}
+    return {table: list(shapes.values()) for table, shapes in reader.table_shapes().items()}
 
 
 def _text_and_remedy(error: ConfigurationError) -> tuple[str, str]:

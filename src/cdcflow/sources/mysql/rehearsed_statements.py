@@ -135,25 +135,25 @@ class _Rehearsed:
                 if self._words[:1] == ["CREATE"]:
                     raise self.unknown("the columns of a table that replaces another")
                 is_end = statement.dropped
-                yield from (self._of("drop_table", self._named(table), is_end=is_end) for table in tables)
+                yield from (self._of("drop_table", self._table_of(table), is_end=is_end) for table in tables)
             case SchemaDropped(schema):
                 tables = tuple(t for t in self._server.tables if t.schema == schema)
                 yield from (_part("drop_table", table, is_end=True) for table in tables)
                 if not tables:
                     yield _part("drop_table", effect="not captured", why="the settings capture no table of this schema")
             case Renamed(pairs):
-                yield from self._renamed(pairs)
+                yield from self._rename_parts(pairs)
             case Created(table):
-                table = self._named(table)
-                if self._captured(table) is not None:
+                table = self._table_of(table)
+                if self._shape_of(table) is not None:
                     raise self.unknown(f"how to create {table}, which exists")
                 yield self._newcomer("create_table", table)
             case Versioned(table):
-                yield self._of("versioning", self._named(table))
+                yield self._of("versioning", self._table_of(table))
             case _:
                 raise self.unknown()
 
-    def _named(self, table: TableId) -> TableId:
+    def _table_of(self, table: TableId) -> TableId:
         """The table that a name means: the captured one if the name has no schema, and one has that name."""
         if table.schema:
             same = [t for t in self._server.tables if self._server.names.key(t) == self._server.names.key(table)]
@@ -163,11 +163,11 @@ class _Rehearsed:
             raise unknown_statement(f"{table.name} may be a table of any schema", "write the name with its schema")
         return found[0]
 
-    def _captured(self, table: TableId) -> Table | None:
+    def _shape_of(self, table: TableId) -> Table | None:
         return self._server.tables.get(table)
 
     def _of(self, kind: str, table: TableId, *, is_end: bool = False) -> StatementPart:
-        if self._captured(table) is None:
+        if self._shape_of(table) is None:
             return _part(kind, table, effect="not captured", why=_NO_TABLE)
         return _part(kind, table, is_end=is_end)
 
@@ -176,17 +176,17 @@ class _Rehearsed:
             return _part(kind, table, effect="added")
         return _part(kind, table, effect="not captured", why=_NO_TABLE)
 
-    def _renamed(self, pairs: Sequence[tuple[TableId, TableId]]) -> Iterator[StatementPart]:
+    def _rename_parts(self, pairs: Sequence[tuple[TableId, TableId]]) -> Iterator[StatementPart]:
         if len(pairs) != 1:
             raise self.unknown("what several renames do together")
-        (old, new) = (self._named(pairs[0][0]), pairs[0][1])
+        (old, new) = (self._table_of(pairs[0][0]), pairs[0][1])
         new = TableId(new.schema or old.schema, new.name)
-        if self._captured(new) is not None or any(_is_tool(t) for t in (old, new)):
+        if self._shape_of(new) is not None or any(_is_tool(t) for t in (old, new)):
             raise self.unknown("which rows a table has that takes the name of another table")
         if not old.name.isascii():
             raise self.unknown("whether MariaDB leaves a table of this name")
         is_selected = self._server.selects(new)
-        if self._captured(old) is not None:
+        if self._shape_of(old) is not None:
             yield _part("rename_table", old, becomes=new if is_selected else None, is_end=True)
         elif not is_selected:
             yield _part("rename_table", old, effect="not captured", why=_NO_TABLE)
@@ -201,8 +201,8 @@ class _Rehearsed:
         named, at = table_at(self._tokens, behind_if(self._tokens, at), "")
         if named is None:
             raise self.unknown("its table")
-        table = self._named(named)
-        found = self._captured(table)
+        table = self._table_of(named)
+        found = self._shape_of(table)
         if found is None:
             if isinstance(statement, Renamed | Several):
                 raise self.unknown(f"{table}, which is not captured, and its new name")
@@ -212,7 +212,7 @@ class _Rehearsed:
             yield from self._partition(table, statement)
             return
         if isinstance(statement, Renamed):
-            yield from self._renamed(statement.pairs)
+            yield from self._rename_parts(statement.pairs)
             return
         if isinstance(statement, Several):
             raise self.unknown("a rename or a history together with other clauses")
@@ -232,7 +232,7 @@ class _Rehearsed:
     def _partition(self, table: TableId, statement: PartsChanged) -> Iterator[StatementPart]:
         if statement.what == "EXCHANGE PARTITION" and statement.other is not None:
             yield _part("exchange_part", table)
-            yield self._of("exchange_part", self._named(statement.other))
+            yield self._of("exchange_part", self._table_of(statement.other))
         elif statement.what in ("TRUNCATE PARTITION", "DROP PARTITION"):
             yield _part("drop_part", table)
         else:
@@ -276,7 +276,7 @@ class _Rehearsed:
                 name = self._column(table, name_at(clause, at))
                 yield _part("rename_column", table.id, ColumnEdit("rename", name, becomes=name_at(clause, at + 2)))
             case "MODIFY" | "CHANGE":
-                yield self._redefined(clause, words, table)
+                yield self._redefinition_part(clause, words, table)
             case "ALTER" if second in _INDEXES:
                 yield _part("index", table.id)
             case "ALTER" if second in _CONSTRAINTS:
@@ -344,7 +344,7 @@ class _Rehearsed:
             kind = "add_computed" if "AS" in words else "add_timestamp" if is_plain else "add_filled"
         return _part(kind, table.id, *edits)
 
-    def _redefined(self, clause: Sequence[SqlToken], words: list[str], table: Table) -> StatementPart:
+    def _redefinition_part(self, clause: Sequence[SqlToken], words: list[str], table: Table) -> StatementPart:
         at = behind_if(clause, 1 + (words[1] == "COLUMN"))
         name, becomes = name_at(clause, at), ""
         if words[0] == "CHANGE":

@@ -125,7 +125,7 @@ class _Statement:
     def _table(self) -> TableId:
         return table_id(self._in.table(), list(self._server.tables))
 
-    def _captured(self, table: TableId) -> Table | None:
+    def _shape_of(self, table: TableId) -> Table | None:
         return self._server.tables.get(table)
 
     def _tables(self, kind: str) -> Iterator[StatementPart]:
@@ -134,7 +134,7 @@ class _Statement:
         while True:
             read.skip("ONLY")
             table = self._table()
-            if self._captured(table) is None:
+            if self._shape_of(table) is None:
                 yield self._perhaps_a_part(kind, table)
             else:
                 yield _part(kind, table, is_end=kind == "drop_table")
@@ -167,7 +167,7 @@ class _Statement:
         if read.skip("USING"):
             read.name()
         read.end()
-        found = self._captured(table)
+        found = self._shape_of(table)
         if found is None:
             yield self._perhaps_a_part("rewrite", table)
         elif any(c.missing is not None for c in found.columns):
@@ -195,7 +195,7 @@ class _Statement:
         table = self._table()
         if read.skip("PARTITION", "OF"):
             yield _part("create_part", self._table())
-        elif self._captured(table) is not None:
+        elif self._shape_of(table) is not None:
             raise read.unknown()
         elif self._server.selects(table):
             yield _part("create_table", table)
@@ -209,9 +209,9 @@ class _Statement:
         read.skip("IF", "EXISTS")
         read.skip("ONLY")
         table = self._table()
-        found = self._captured(table)
+        found = self._shape_of(table)
         if (read.word(), read.word(1)) in (("RENAME", "TO"), ("SET", "SCHEMA")):
-            yield from self._moved(table)
+            yield from self._move_parts(table)
             return
         if found is None:
             yield self._alter_other(table)
@@ -228,9 +228,9 @@ class _Statement:
             return
         actions = read.parts()
         parts = [self._action(action, found) for action in actions]
-        yield from self._with_key(found, _readded(parts, found))
+        yield from self._with_key(found, _with_new_columns(parts, found))
 
-    def _moved(self, table: TableId) -> Iterator[StatementPart]:
+    def _move_parts(self, table: TableId) -> Iterator[StatementPart]:
         read = self._in
         is_name = read.skip("RENAME", "TO")
         if not is_name:
@@ -239,7 +239,7 @@ class _Statement:
         read.end()
         new = TableId(table.schema, name) if is_name else TableId(name, table.name)
         is_selected = self._server.selects(new)
-        if self._captured(table) is not None:
+        if self._shape_of(table) is not None:
             kind = "rename_table" if is_selected else "rename_outside"
             yield _part(kind, table, effect="kept", becomes=new if is_selected else None, is_end=True)
         elif not is_selected:
@@ -264,13 +264,13 @@ class _Statement:
             old = read.name()
             if not read.skip("TO"):
                 raise read.unknown()
-            return self._ended(read, _part("rename_column", table.id, ColumnEdit("rename", old, becomes=read.name())))
+            return self._at_end(read, _part("rename_column", table.id, ColumnEdit("rename", old, becomes=read.name())))
         if not read.skip("TO"):
             raise read.unknown()
         read.name()
-        return self._ended(read, _part(kind, table.id, *edits))
+        return self._at_end(read, _part(kind, table.id, *edits))
 
-    def _ended(self, read: DdlReader, part: StatementPart) -> StatementPart:
+    def _at_end(self, read: DdlReader, part: StatementPart) -> StatementPart:
         read.end()
         return part
 
@@ -333,7 +333,7 @@ class _Statement:
                         read.at += 1
                 kind = default_kind(read.tokens[begin : read.at])
             elif read.skip("GENERATED"):
-                kind = self._generated(read)
+                kind = self._generated_kind(read)
             elif read.word() == "PRIMARY":
                 raise read.unknown()
             elif read.tokens[read.at].text == "(":
@@ -347,7 +347,7 @@ class _Statement:
     def _ends_default(self, read: DdlReader) -> bool:
         return read.word() in _CONSTRAINTS and not (read.word() == "NULL" and read.tokens[read.at - 1].text == "::")
 
-    def _generated(self, read: DdlReader) -> str:
+    def _generated_kind(self, read: DdlReader) -> str:
         if not (read.skip("ALWAYS") or read.skip("BY", "DEFAULT")) or not read.skip("AS"):
             raise read.unknown()
         if read.skip("IDENTITY"):
@@ -455,7 +455,7 @@ class _Statement:
                 yield part
 
 
-def _readded(parts: Sequence[StatementPart], table: Table) -> list[StatementPart]:
+def _with_new_columns(parts: Sequence[StatementPart], table: Table) -> list[StatementPart]:
     """A column that is dropped and added again in one statement: the log may not show which of them a row has."""
     dropped = {e.column for part in parts for e in part.edits if e.what == "drop"}
     return [

@@ -8,15 +8,17 @@ from contextlib import closing
 import duckdb
 import pyarrow as pa
 
-from cdcflow.tables.derived.trees import QueryRefused, query_of, resolve_table, tables_of
+from cdcflow.tables.derived.queries import query_of, resolve_table, tables_of
 from cdcflow.tables.job.derived_tables import derived_id
-from cdcflow.tables.local.conditions import parse_condition
 from cdcflow.tables.local.derived_rows import stored_types
-from cdcflow.tables.local.query_database import QueryDatabase, reason_of
+from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.local.session import DuckSession
+from cdcflow.tables.local.settings_sql import reason_of
 from cdcflow.tables.local.tables import type_of
 from cdcflow.tables.merge.policy import DerivedQuery
 from cdcflow.tables.port import HandOver
+from cdcflow.tables.sql.conditions import parse_condition
+from cdcflow.tables.sql.trees import SqlRefused
 
 Columns = Mapping[str, str]
 """Columns of a table with their types, as Spark names them."""
@@ -57,7 +59,7 @@ def inputs_of_query(query: DerivedQuery, tables: Mapping[str, tuple[str, str]]) 
     with closing(QueryDatabase(None)) as db:
         try:
             return tuple(resolve_table(*one, tables) for one in tables_of(query_of(db.parse(query.sql))))
-        except QueryRefused:
+        except SqlRefused:
             return ()
 
 
@@ -73,7 +75,7 @@ def _columns(
             return None
         names = [db.name(*one, db.give(shapes[name])) for one, name in inputs.items()]
         result = stored_types(db.arrow(db.render_query(tree)))
-    except QueryRefused as error:
+    except SqlRefused as error:
         return str(error)
     except duckdb.Error as error:
         return reason_of(error)
@@ -89,9 +91,9 @@ def condition_fault(condition: str, columns: Columns) -> str:
     """Why a contract's condition cannot be used over these columns; "" if it can."""
     with closing(DuckSession()) as session:
         try:
-            sql = session.parse(parse_condition, condition, list(columns)).sql
+            sql = parse_condition(session.parse, condition, list(columns)).sql
             session.over_own(_empty(columns), lambda name: f"SELECT CAST({sql} AS BOOLEAN) FROM {name}")  # noqa: S608  parsed
-        except ValueError as error:
+        except SqlRefused as error:
             return str(error)
         except duckdb.Error as error:
             return reason_of(error)
@@ -102,8 +104,8 @@ def condition_columns(condition: str, columns: Columns) -> tuple[str, ...]:
     """The columns that a condition names; empty if it cannot be used."""
     with closing(DuckSession()) as session:
         try:
-            return session.parse(parse_condition, condition, list(columns)).columns
-        except ValueError:
+            return parse_condition(session.parse, condition, list(columns)).columns
+        except SqlRefused:
             return ()
 
 
