@@ -340,7 +340,6 @@ def test_a_merge_may_run_while_maintenance_lists_the_files_of_a_table(
         policy = UpkeepPolicy(keep_s=0.0, every_s=0.0, compact=False)
         due = UpkeepWhenDue(Engines(engine), policy, lambda: clock, repeats=True)
         merge_by(engine, orders)
-        due.after(())
         report = orders.change([1, 2], 70)
         before = set((warehouse / "public" / "orders").rglob("*"))
         monkeypatch.setattr(DeltaTable, "_written_before", merged_later)
