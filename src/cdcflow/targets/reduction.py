@@ -41,7 +41,7 @@ def net_changes(parts: Iterable[tuple[Table, pa.Table]], shape: Table) -> NetCha
     key = list(shape.key)
     try:
         latest = rows.select([*key, OFFSET]).group_by(key).aggregate([(OFFSET, "max")]).column(f"{OFFSET}_max")
-    except pa.ArrowNotImplementedError:
+    except pa.ArrowNotImplementedError:  # Arrow groups by no such type: the whole table is applied
         return None
     last = rows.filter(pc.is_in(rows.column(OFFSET), value_set=latest))
     is_deleted = pc.equal(last.column(OP), DELETE)

@@ -82,7 +82,7 @@ class TargetContract:
 
     @pytest.fixture
     def target_kit(self) -> TargetKit:
-        raise NotImplementedError("return your kit")
+        pytest.fail("override the fixture target_kit in your class, and return a TargetKit from it")
 
     def begin(self, kit: TargetKit, table: Table = ITEMS, rows: Sequence[Mapping[str, Any]] = (ONE, TWO)) -> None:
         """The target has this table at place `a`."""

@@ -18,7 +18,7 @@ from cdcflow.config import load
 from cdcflow.tables.paths import Warehouse
 
 PAGE = ROOT / "docs" / "routes.md"
-SETTINGS = "source: {kind: postgres, url: 'postgresql://nobody@127.0.0.1/shop'}\nlog: {path: cdcflow-log}\n"
+SETTINGS = "source: {kind: postgres, url: 'postgresql://reader@127.0.0.1/shop'}\nlog: {path: cdcflow-log}\n"
 
 
 def test_page_shows_the_rows_that_its_settings_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

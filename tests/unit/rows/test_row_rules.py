@@ -201,6 +201,15 @@ def test_expression_follows_a_column_that_is_renamed_by_the_printed_remedy() -> 
         assert left(found, {"id": 1, name: "draft", "_op": "c"}) == []
 
 
+def test_expression_uses_the_column_that_has_the_name_now() -> None:
+    """Two columns exchange their names (docs/rows.md)."""
+    names = {"Status": "email", "email": "Status"}
+    swapped = replace(ORDERS, columns=tuple(replace(c, name=names.get(c.name, c.name)) for c in ORDERS.columns))
+    row = {"_op": "c", "id": 1, "Status": "paid", "email": "none"}
+    assert left(leaving(ORDERS, where="status = 'paid'"), row)
+    assert left(leaving(swapped, where="status = 'paid'"), row)
+
+
 def test_column_that_does_not_exist_is_ignored_by_coalesce_only_if_it_is_optional_and_another_exists() -> None:
     for text, optional in (
         ("coalesce(state, status) = 'a'", []),

@@ -105,6 +105,7 @@ class PersonEncryption:
         with self._keys.use(persons, self._maker.wrapped_key) as wrapped:
             ciphers = [self._cipher(person, wrapped[person]) for person in persons]
             prefixes = [f"{self._prefix}{person[-PERSON_DIGITS:]}." for person in persons]
+            # Each distinct pair once: the cipher takes one value at a time.
             texts = [
                 None if (cipher := ciphers[n]) is None else prefixes[n] + to_base64(cipher.encrypt(NONCE, value, None))
                 for value, n in zip(values[alone:].to_pylist(), numbers.tolist(), strict=True)

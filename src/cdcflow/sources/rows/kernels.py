@@ -205,6 +205,7 @@ def json_text(values: Value, path: Sequence[str | int]) -> Value:
         return json_text(as_array(values, 1), path)[0]
     encoded = values.dictionary_encode()
     try:
+        # Each distinct document once: Arrow has no function for a path.
         found = [_at_path(text, path) for text in encoded.dictionary.to_pylist()]
     except (ValueError, RecursionError):
         raise pa.ArrowInvalid("a text is not a JSON document") from None

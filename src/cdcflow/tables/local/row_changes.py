@@ -159,7 +159,7 @@ class RowChanges(Generic[File]):
         self._commit(metadata, app, version, min(offsets, default=None), key, ended)
 
     def _fold_whole_rows(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> bool:
-        """Fold changes that bring whole rows, without SQL. False: nothing was done."""
+        """Fold changes that bring whole rows, without SQL. False: nothing was committed, and SQL has to fold them."""
         schema = self._table.schema
         changes = LatestChanges.of(folding, self._table.session, schema)
         if changes is None:

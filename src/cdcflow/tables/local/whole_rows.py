@@ -22,7 +22,7 @@ from cdcflow.tables.merge.statement import Folding
 Flags = NDArray[np.bool_]
 
 CHANGES_MAX = 1 << 16
-"""Of more changes DuckDB finds the latest faster, and on all processors."""
+"""The maximum number of changes in memory outside of DuckDB, whose memory is bounded."""
 
 
 @dataclass(frozen=True, slots=True)
