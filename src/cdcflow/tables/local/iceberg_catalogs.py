@@ -48,12 +48,13 @@ from cdcflow.tables.formats.iceberg import CATALOG
 from cdcflow.tables.job.failures import FileUnreadable
 from cdcflow.tables.local.catalog_errors import as_own
 from cdcflow.tables.local.iceberg_commits import LoadedTable
-from cdcflow.tables.local.iceberg_files import BUCKETS, TableBuckets, TableIO
+from cdcflow.tables.local.iceberg_files import TableIO
 from cdcflow.tables.local.iceberg_known_tables import TablesReadOnce
 from cdcflow.tables.local.iceberg_metadata import KnownMetadata
 from cdcflow.tables.local.iceberg_settings import CatalogSettings, OnlyForSpark, SqlAddress, catalog_settings
 from cdcflow.tables.local.iceberg_tokens import TIMEOUT_S, Tokens
 from cdcflow.tables.local.no_foreign_code import NoForeignCode
+from cdcflow.tables.local.table_buckets import BUCKETS, TableBuckets
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import HandOver

@@ -12,10 +12,7 @@ and what was read once stays true. The keys are those that the catalog gave with
 from __future__ import annotations
 
 import io
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,113 +22,15 @@ from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from cdcflow.model.stores import StoreAddress
 from cdcflow.tables.folders import DiskFolder, RandomAccess, WarehouseFolder
 from cdcflow.tables.local.synced import SyncedIO
+from cdcflow.tables.local.table_buckets import BUCKETS, Identifier, TableBuckets
 from cdcflow.tables.port import HandOver
 
 if TYPE_CHECKING:
     from cdcflow.tables.bucket_folders import BucketFolder
 
-BUCKETS = "cdcflow.buckets"
-"""The property of a catalog that has its `TableBuckets`."""
-
-EXPIRES = "s3.session-token-expires-at-ms"
-RENEWED_BEFORE_S = 60.0
-"""Keys that expire within this time are replaced before they are used."""
-
 _S3 = {"s3", "s3a", "s3n"}
-_ACCESS, _SECRET, _TOKEN = "s3.access-key-id", "s3.secret-access-key", "s3.session-token"
-_REGIONS = ("s3.region", "client.region")
-
-Identifier = tuple[str, ...]
-
-
-class VendedKeys:
-    """The keys that a catalog gives for one table. May be used from several threads."""
-
-    def __init__(self, given: Mapping[str, str], load: Callable[[], Mapping[str, str]]) -> None:
-        """`load` requests others."""
-        self._load = load
-        self._lock = threading.Lock()
-        self.given = given
-
-    @property
-    def is_due(self) -> bool:
-        expires = self.given.get(EXPIRES)
-        return expires is not None and int(expires) / 1000 < time.time() + RENEWED_BEFORE_S
-
-    def offer(self, given: Mapping[str, str]) -> None:
-        """Take keys that came with the table: used when the current ones are due."""
-        with self._lock:
-            if self.is_due or _ACCESS not in self.given:
-                self.given = given
-
-    def renew(self) -> bool:
-        """Request other keys. Return whether there are some."""
-        with self._lock:
-            before = self.given
-            self.given = self._load()
-            return any(self.given.get(name) != before.get(name) for name in (_ACCESS, _SECRET, _TOKEN))
-
-
-class TableBuckets:
-    """The buckets of a catalog's tables, each opened once. May be used from several threads."""
-
-    def __init__(self, address: StoreAddress | None, properties: Mapping[str, str]) -> None:
-        """`address`: how the warehouse's bucket is reached; `properties`: the catalog's."""
-        self._address = address
-        self._properties = properties
-        self._folders: dict[tuple[Identifier, str], BucketFolder] = {}
-        self._keys: dict[Identifier, VendedKeys] = {}
-        self._lock = threading.Lock()
-
-    def keys_of(
-        self, identifier: Identifier, given: Mapping[str, str], load: Callable[[], Mapping[str, str]]
-    ) -> Identifier:
-        """Record the keys that came with a table, if there are some. Return for whom buckets are opened."""
-        if _ACCESS not in given:
-            return ()
-        with self._lock:
-            found = self._keys.setdefault(identifier, VendedKeys(given, load))
-        found.offer(given)
-        return identifier
-
-    def folder(self, bucket: str, owner: Identifier = ()) -> BucketFolder:
-        """Return a bucket. `owner`: the table whose keys are used."""
-        from cdcflow.tables.bucket_folders import BucketFolder
-        from cdcflow.tables.local.renewed_bucket import RenewedBucket
-
-        with self._lock:
-            found = self._folders.get((owner, bucket))
-            if found is None:
-                keys = self._keys.get(owner)
-                opened = RenewedBucket.with_keys(f"s3://{bucket}", lambda name: self._address_of(name, keys), keys)
-                found = self._folders[owner, bucket] = BucketFolder(opened, f"s3a://{bucket}")
-        return found
-
-    def close(self) -> None:
-        """End the threads of requests."""
-        with self._lock:
-            for folder in self._folders.values():
-                folder.close()
-
-    def _address_of(self, bucket: str, keys: VendedKeys | None) -> StoreAddress:
-        found = replace(self._address, bucket=bucket) if self._address is not None else StoreAddress(bucket)
-        return _with_properties(_with_properties(found, self._properties), {} if keys is None else keys.given)
-
-
-def _with_properties(address: StoreAddress, properties: Mapping[str, str]) -> StoreAddress:
-    """Return an address with what these properties, as Iceberg names them, contain of it."""
-    more: dict[str, str] = {}
-    if _ACCESS in properties and _SECRET in properties:
-        token = properties.get(_TOKEN)
-        address = replace(address, access_key=properties[_ACCESS], secret_key=properties[_SECRET], session_token=token)
-    if (endpoint := properties.get("s3.endpoint")) is not None:
-        more["endpoint"] = endpoint
-    if (region := next((properties[name] for name in _REGIONS if name in properties), None)) is not None:
-        more["region"] = region
-    return replace(address, **more) if more else address
 
 
 def in_bucket(location: str) -> tuple[str, str] | None:

@@ -14,7 +14,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
-from cdcflow.tables.local.iceberg_files import BUCKETS, TableIO
+from cdcflow.tables.local.iceberg_files import TableIO
+from cdcflow.tables.local.table_buckets import BUCKETS
 from cdcflow.tables.port import HandOver
 
 LOCATIONS = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL

@@ -8,7 +8,7 @@ from typing import TypeVar
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.stores import StoreAddress
 from cdcflow.stores.bucket import Bucket, StoredObject
-from cdcflow.tables.local.iceberg_files import VendedKeys
+from cdcflow.tables.local.vended_keys import VendedKeys
 
 NAMES = {"log.objects": "merge.objects"}
 """The settings that remedies name."""

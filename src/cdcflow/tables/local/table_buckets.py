@@ -1,0 +1,80 @@
+"""The buckets that Iceberg tables are in, each opened once for each table that has separate keys."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cdcflow.model.stores import StoreAddress
+from cdcflow.tables.local.vended_keys import ACCESS, SECRET, TOKEN, VendedKeys
+
+if TYPE_CHECKING:
+    from cdcflow.tables.bucket_folders import BucketFolder
+
+BUCKETS = "cdcflow.buckets"
+"""The property of a catalog that has its `TableBuckets`."""
+
+_REGIONS = ("s3.region", "client.region")
+
+Identifier = tuple[str, ...]
+
+
+class TableBuckets:
+    """The buckets of a catalog's tables, each opened once. May be used from several threads."""
+
+    def __init__(self, address: StoreAddress | None, properties: Mapping[str, str]) -> None:
+        """`address`: how the warehouse's bucket is reached; `properties`: the catalog's."""
+        self._address = address
+        self._properties = properties
+        self._folders: dict[tuple[Identifier, str], BucketFolder] = {}
+        self._keys: dict[Identifier, VendedKeys] = {}
+        self._lock = threading.Lock()
+
+    def keys_of(
+        self, identifier: Identifier, given: Mapping[str, str], load: Callable[[], Mapping[str, str]]
+    ) -> Identifier:
+        """Record the keys that came with a table, if there are some. Return for whom buckets are opened."""
+        if ACCESS not in given:
+            return ()
+        with self._lock:
+            found = self._keys.setdefault(identifier, VendedKeys(given, load))
+        found.offer(given)
+        return identifier
+
+    def folder(self, bucket: str, owner: Identifier = ()) -> BucketFolder:
+        """Return a bucket. `owner`: the table whose keys are used."""
+        from cdcflow.tables.bucket_folders import BucketFolder
+        from cdcflow.tables.local.renewed_bucket import RenewedBucket
+
+        with self._lock:
+            found = self._folders.get((owner, bucket))
+            if found is None:
+                keys = self._keys.get(owner)
+                opened = RenewedBucket.with_keys(f"s3://{bucket}", lambda name: self._address_of(name, keys), keys)
+                found = self._folders[owner, bucket] = BucketFolder(opened, f"s3a://{bucket}")
+        return found
+
+    def close(self) -> None:
+        """End the threads of requests."""
+        with self._lock:
+            for folder in self._folders.values():
+                folder.close()
+
+    def _address_of(self, bucket: str, keys: VendedKeys | None) -> StoreAddress:
+        found = replace(self._address, bucket=bucket) if self._address is not None else StoreAddress(bucket)
+        return _with_properties(_with_properties(found, self._properties), {} if keys is None else keys.given)
+
+
+def _with_properties(address: StoreAddress, properties: Mapping[str, str]) -> StoreAddress:
+    """Return an address with what these properties, as Iceberg names them, contain of it."""
+    more: dict[str, str] = {}
+    if ACCESS in properties and SECRET in properties:
+        token = properties.get(TOKEN)
+        address = replace(address, access_key=properties[ACCESS], secret_key=properties[SECRET], session_token=token)
+    if (endpoint := properties.get("s3.endpoint")) is not None:
+        more["endpoint"] = endpoint
+    if (region := next((properties[name] for name in _REGIONS if name in properties), None)) is not None:
+        more["region"] = region
+    return replace(address, **more) if more else address
