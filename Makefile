@@ -188,9 +188,10 @@ mutants: $(INSTALLED) ## plant MUTANTS=200 small faults (SEED=1, ROOM=tables/mer
 	@$(BIN)/python tests/mutants/run.py --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOM),--room $(ROOM)) $(if $(SERVERS),--servers)
 
 .PHONY: fuzz fuzz-asan
-fuzz: $(INSTALLED) ## compiled and plain decoders against each other, over MESSAGES=200000 random and garbled messages
+fuzz: $(INSTALLED) ## compiled and plain decoders and kernels against each other, over MESSAGES=200000 random and garbled messages
 	@PYTHONPATH=. $(BIN)/python tests/fuzz/run.py --messages $(MESSAGES)
 	PYTHONPATH=. $(BIN)/python tests/fuzz/run_mysql.py --messages $(MESSAGES)
+	PYTHONPATH=. $(BIN)/python tests/fuzz/run_kernels.py --messages $(MESSAGES)
 
 fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a buffer ends the run (AddressSanitizer)
 	@tests/fuzz/asan.sh $(BIN)/python --messages $(MESSAGES)

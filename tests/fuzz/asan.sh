@@ -17,7 +17,7 @@ cp -r "$here"/{pyproject.toml,setup.py,README.md,LICENSE,src} "$work/tree"
 find "$work/tree" -name '*.so' -delete
 PIP_CONSTRAINT=$here/constraints.txt PIP_BUILD_CONSTRAINT=$here/constraints.txt CDCFLOW_SANITIZE=address \
     "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$work/site" "$work/tree"
-for module in postgres/compiled/decode mysql/compiled/rows mysql/compiled/frames; do
+for module in {postgres/compiled/decode,mysql/compiled/rows,mysql/compiled/frames,privacy/compiled/openssl,rows/compiled/json_paths}; do
     grep -q __asan <(nm -D "$work/site/cdcflow/sources/$module".*.so) || {
         echo "$module was not built with AddressSanitizer" >&2
         exit 2
@@ -28,4 +28,5 @@ export PYTHONPATH=$work/site:$here PYTHONMALLOC=malloc LD_PRELOAD=$library
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:exitcode=99
 "$python" "$here/tests/fuzz/run.py" "$@"
 "$python" "$here/tests/fuzz/run_mysql.py" "$@"
+"$python" "$here/tests/fuzz/run_kernels.py" "$@"
 echo "AddressSanitizer saw no access outside of a buffer"

@@ -22,6 +22,7 @@ from cdcflow.model.types import ColumnType
 from cdcflow.sources.privacy.policies import PrivacyPolicy
 from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.sources.privacy.secret_keys import PolicyKey
+from cdcflow.sources.privacy.source import kernels
 
 SECRET = "5e8ff9bf55ba3508199d22e984129be6"  # noqa: S105  of these tests
 TABLE = TableId("public", "users")
@@ -354,3 +355,12 @@ def test_default_of_older_rows_has_the_policy_too() -> None:
     assert found is not None
     expected = hmac.new(SECRET.encode(), b"c4n4ry", hashlib.sha256).hexdigest()
     assert found.table.columns[1].missing == expected
+
+
+def test_doctor_reports_that_hashes_are_slow_where_nothing_was_compiled() -> None:
+    """A capture that takes several times as long would show the reason nowhere else."""
+    found = kernels(None)
+    assert found.level == "warning"
+    assert "libssl-dev" in str(found.remedy)
+    assert PolicyRules({"*.*": TableRules.model_validate({"columns": {"a": {"hash": KEYED}}})}).need_keys
+    assert not PolicyRules({"*.*": TableRules.model_validate({"columns": {"a": "mask"}})}).need_keys

@@ -8,10 +8,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from cdcflow.sources.engine.compiled_module import compiled_module
 
 Convert = Callable[[pa.Array], pa.Array]
 
@@ -69,8 +71,37 @@ def truncate_of(count: int) -> Convert:
     return convert
 
 
-def hash_of(key: bytes, prefix: str) -> Convert:
-    """HMAC-SHA-256 of each value's bytes in hexadecimal digits, after a prefix; each distinct value once."""
+class CompiledHmac(Protocol):
+    """HMAC-SHA-256 with one key, as text after a prefix. None: the plain kernel must do it."""
+
+    def digests(self, values: pa.Array) -> pa.Array | None: ...
+
+
+class CompiledOpenssl(Protocol):
+    """The compiled kernels; `compiled/openssl.pyx` documents them."""
+
+    def Hmac(self, key: bytes, prefix: str) -> CompiledHmac: ...  # noqa: N802  a class
+
+
+COMPILED = cast("CompiledOpenssl | None", compiled_module("cdcflow.sources.privacy.compiled.openssl"))
+
+
+def hash_of(key: bytes, prefix: str, compiled: CompiledOpenssl | None = COMPILED) -> Convert:
+    """HMAC-SHA-256 of each value's bytes in hexadecimal digits, after a prefix."""
+    plain = _plain_hash(key, prefix)
+    if compiled is None:
+        return plain
+    hmac = compiled.Hmac(key, prefix)
+
+    def convert(values: pa.Array) -> pa.Array:
+        found = hmac.digests(bytes_of(values))
+        return plain(values) if found is None else found
+
+    return convert
+
+
+def _plain_hash(key: bytes, prefix: str) -> Convert:
+    """The same, plainly: the reference."""
     key = hashlib.sha256(key).digest() if len(key) > _BLOCK else key
     key = key.ljust(_BLOCK, b"\0")
     # Copies of the two begun hashes: a third of the time of a call that begins with the key.

@@ -90,6 +90,11 @@ class PolicyRules:
     def __bool__(self) -> bool:
         return bool(self._entries)
 
+    @property
+    def need_keys(self) -> bool:
+        """Whether a policy hashes or encrypts."""
+        return any(policy.key is not None for entry in self._entries for policy in entry.policies.values())
+
     def __getstate__(self) -> Mapping[str, object]:
         """For other processes: the entries with their keys, which those processes cannot read."""
         mine = {"_entries": self._entries, "person_keys": None, "_follows_numbers": self._follows_numbers}

@@ -33,8 +33,9 @@ from cdcflow.capture.ports.stream import Stream
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.findings import of_error, ok
+from cdcflow.sources.engine.findings import of_error, ok, warning
 from cdcflow.sources.privacy.chunks import PrivateChunks, PrivateComparison
+from cdcflow.sources.privacy.kernels import COMPILED, CompiledOpenssl
 from cdcflow.sources.privacy.rules import (
     PolicyRules,
     StoredPolicies,
@@ -152,6 +153,8 @@ class PrivateSource:
             return [*found, of_error("column policies", error)]
         except CdcflowError:
             return found  # the source's findings have the reason
+        if self._rules.need_keys:
+            found.append(kernels())
         unused = self._rules.unused_names(tables)
         return [*found, ok("column policies", "; ".join(unused) or "each column with a policy exists")]
 
@@ -252,6 +255,18 @@ def private_source(source: Source, rules: PolicyRules) -> PrivateSource:
         source.refuse_with(rules.shape)
     made: PrivateSource = type("PrivateSource", bases or (PrivateSource,), {})(source, rules)
     return made
+
+
+def kernels(compiled: CompiledOpenssl | None = COMPILED) -> Finding:
+    """Whether hashes are computed by the compiled kernel."""
+    if compiled is not None:
+        return ok("kernels of policies", "the compiled ones are in use")
+    return warning(
+        "kernels of policies",
+        "the reference ones are in use, which need about six times as long to hash a value: there was no C compiler at "
+        "install, no header of OpenSSL 3, or its library is not on this machine",
+        "install them (Debian: apt install gcc python3-dev libssl-dev), then install cdcflow again",
+    )
 
 
 def _without(checkpoint: Checkpoint) -> Checkpoint:

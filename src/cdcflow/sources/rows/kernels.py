@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from cdcflow.model.change import Int64s
+from cdcflow.sources.engine.compiled_module import compiled_module
 
 Value = Any
 """An Arrow array or scalar: pyarrow has no types."""
@@ -194,22 +197,44 @@ class _JsonNumber(str):
 _DECODER = json.JSONDecoder(parse_int=_JsonNumber, parse_float=_JsonNumber)
 
 
-def json_text(values: Value, path: Sequence[str | int]) -> Value:
-    """What documents have at a path, as text; NULL if they have nothing there, or null. Each distinct document is read
-    once.
+class CompiledPaths(Protocol):
+    """The compiled scanner of documents; `compiled/json_paths.pyx` documents it."""
+
+    def texts_at(self, documents: pa.Array, path: Sequence[str | int]) -> tuple[pa.Array, Int64s | None]: ...
+
+
+COMPILED = cast("CompiledPaths | None", compiled_module("cdcflow.sources.rows.compiled.json_paths"))
+
+
+def json_text(values: Value, path: Sequence[str | int], compiled: CompiledPaths | None = COMPILED) -> Value:
+    """What documents have at a path, as text; NULL if they have nothing there, or null.
 
     Raises:
         pa.ArrowInvalid: a text is not a JSON document.
     """
     if isinstance(values, pa.Scalar):
-        return json_text(as_array(values, 1), path)[0]
+        return json_text(as_array(values, 1), path, compiled)[0]
+    if compiled is None:
+        return _json_text(values, path)
+    found, left = compiled.texts_at(values, path)
+    if left is None:
+        return found
+    # Both kernels give NULL where the other one gives a text.
+    where = np.full(len(values), -1)
+    where[left] = np.arange(len(left))
+    return pc.coalesce(found, _json_text(values.take(pa.array(left)), path).take(pa.array(where, mask=where < 0)))
+
+
+def _json_text(values: pa.Array, path: Sequence[str | int]) -> pa.Array:
+    """The same, plainly: the reference. It reads each distinct document once."""
     encoded = values.dictionary_encode()
     try:
-        # Each distinct document once: Arrow has no function for a path.
+        # A Python object per distinct document, where nothing was compiled or for documents that are rare: Arrow has
+        # no function for a path.
         found = [_at_path(text, path) for text in encoded.dictionary.to_pylist()]
+        return pa.array(found, pa.string()).take(encoded.indices)
     except (ValueError, RecursionError):
         raise pa.ArrowInvalid("a text is not a JSON document") from None
-    return pa.array(found, pa.string()).take(encoded.indices)
 
 
 def _at_path(text: str, path: Sequence[str | int]) -> str | None:
