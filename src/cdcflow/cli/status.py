@@ -134,6 +134,7 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("log", str(found.get("log_problem") or "")),
         ("gone", _problems(found)),
         ("left out", _left_out(found)),
+        ("contracts", "\n".join((found.get("broken_contracts") or {}).values())),
         ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),

@@ -9,7 +9,7 @@ from cdcflow.capture.interleave.progress import Progress
 from cdcflow.config import Config
 from cdcflow.daemon.daemon import problems
 from cdcflow.daemon.interfaces.control_socket import ask
-from cdcflow.daemon.status import in_log, known_log_id, merge_status, source_status
+from cdcflow.daemon.status import broken_contracts, in_log, known_log_id, merge_status, source_status
 from cdcflow.errors import CdcflowError
 from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import Checkpoint, position_text
@@ -46,6 +46,7 @@ def _from_log(settings: Config) -> dict[str, Any]:
         "verified": state_files.of_verified(settings.log.folder),
         **({"consumers": found} if (found := wiring.consumers_status(settings, durable)) else {}),
         **wrong,
+        **({"broken_contracts": broken} if (broken := broken_contracts(settings)) else {}),
         **source_status(settings, position_text(checkpoint.position), known_log_id(settings)),
         "problems": problems(settings),
         **_would_leave_out(settings, checkpoint),

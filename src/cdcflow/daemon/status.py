@@ -24,6 +24,8 @@ from cdcflow.model.position import Checkpoint, Position, position_text
 
 CAUGHT_UP_BYTES = 1 << 20
 """A source that is less than this ahead counts as caught up: it constantly writes log itself."""
+SCHEMAS_EVERY_S = 15.0
+"""How often schemas in the log are compared with contracts."""
 ANSWER_WITHIN_S = 1.0
 """How long the status waits for the source; after that it reports the source's last answer."""
 
@@ -49,6 +51,8 @@ class Watch:
         self._source: dict[str, object] = {}
         self._asking: threading.Thread | None = None
         self._asked_at = -60.0
+        self._broken: Mapping[str, str] = {}
+        self._schemas_at = -SCHEMAS_EVERY_S
         self._in_log: dict[str, object] | None = None
         self._log_id = ""
         self._position: object = None
@@ -62,6 +66,8 @@ class Watch:
         with self._lock:
             still_s = round(time.monotonic() - self._moved_at, 1)
             status |= self._source
+            if self._broken:
+                status["broken_contracts"] = dict(self._broken)
         limit_s = max(30.0, 4 * self._in_use().database.heartbeat)
         status |= {"heartbeat_age_seconds": still_s, "heartbeat_age_seconds_max": limit_s}
         status["lag_seconds"] = lag_seconds(status, still_s)
@@ -123,6 +129,9 @@ class Watch:
         try:
             self._log_id = self._log_id or known_log_id(self._in_use())
             found = source_status(self._in_use(), self._position, self._log_id)
+            if time.monotonic() - self._schemas_at >= SCHEMAS_EVERY_S:
+                broken = broken_contracts(self._in_use())
+                self._broken, self._schemas_at = self._broken if broken is None else broken, time.monotonic()
         finally:
             with self._lock:
                 kept = {k: v for k, v in self._source.items() if k != "source_error"}
@@ -184,6 +193,15 @@ def in_log(checkpoint: Checkpoint) -> dict[str, object]:
         "commit_clock": checkpoint.commit_clock,
         "tables": checkpoint.progress.get("tables", {}),
     }
+
+
+def broken_contracts(config: Config) -> dict[str, str] | None:
+    """The contracts that schemas in the log break, by table; None if the log cannot be read, which has its own
+    line."""
+    try:
+        return wiring.schema_breaks(config)
+    except (CdcflowError, OSError):
+        return None
 
 
 def known_log_id(config: Config) -> str:

@@ -42,6 +42,7 @@ from cdcflow.wiring.plans import log_growth, plan_capture
 from cdcflow.wiring.push_log import open_push_log
 from cdcflow.wiring.queries import consumers_status, open_for_queries
 from cdcflow.wiring.rebuild import rebuild_tables
+from cdcflow.wiring.schema_contracts import schema_breaks
 from cdcflow.wiring.targets import open_delivery
 from cdcflow.wiring.verification import run_verification
 from cdcflow.wiring.warehouses import (
@@ -111,6 +112,7 @@ __all__ = [
     "tier",
     "upkeep_policy",
     "run_verification",
+    "schema_breaks",
     "warehouse",
     "workers",
 ]

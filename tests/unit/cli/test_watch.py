@@ -91,6 +91,19 @@ def test_source_s_last_status_stays_when_it_reports_no_more(
     assert "source_error" not in on.status(at_most_old_s=0.0)
 
 
+def test_broken_contracts_are_in_the_status_and_stay_while_the_log_cannot_be_read(
+    config: Config, capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of reading would otherwise be the notice that all is well again."""
+    answers: list[dict[str, str] | None] = [{"public.a": "column v is int"}, None, {}]
+    monkeypatch.setattr(watch, "source_status", lambda *_: {"source": {}})
+    monkeypatch.setattr(watch, "SCHEMAS_EVERY_S", 0.0)
+    monkeypatch.setattr(watch, "broken_contracts", lambda _: answers.pop(0))
+    on = Watch(config, capture)
+    found = [on.status(at_most_old_s=0.0).get("broken_contracts") for _ in range(3)]
+    assert found == [{"public.a": "column v is int"}, {"public.a": "column v is int"}, None]
+
+
 @pytest.mark.parametrize("state", ["waiting", "halted"])
 def test_the_lag_of_a_source_that_never_answered_is_the_time_since_then(state: str) -> None:
     """An unknown lag would fire no alert, and 0 would be false."""

@@ -52,6 +52,7 @@ def test_healthy_capture_has_no_findings() -> None:
         ("warning", "by 20 minutes", "backlog", {"lag_seconds": 1200}),
         ("warning", "cannot be captured: public.bare", "doctor", {"left_out": ["public.bare"]}),
         ("warning", "Foreign keys", "doctor", {"source": {"cascades_not_logged": "shop.items"}}),
+        ("warning", "breaks a contract: v is int.", "rows are captured", {"broken_contracts": {"a": "v is int"}}),
         ("error", "have stopped: files.a: 1.csv", "doctor", {"source": {"stopped": "files.a: 1.csv: no number"}}),
         ("error", "discarded log", "--accept-history-loss", {"log_lost": True}),
         ("warning", "keeps 90 %", "max_slot_wal_keep_size", full(safe_wal_bytes="100")),

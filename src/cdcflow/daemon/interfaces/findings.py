@@ -75,6 +75,12 @@ def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
     if left := status.get("left_out"):
         names = ", ".join(left)
         yield Remark("warning", f"These tables cannot be captured: {names}.", "`cdcflow doctor` shows why.")
+    for reason in (status.get("broken_contracts") or {}).values():
+        yield Remark(
+            "warning",
+            f"The log has a schema that breaks a contract: {reason}.",
+            "Change the schema back at the source, or `contracts` in the settings; rows are captured in any case.",
+        )
     if stopped := (status.get("source") or {}).get("stopped"):
         yield Remark("error", f"These tables have stopped: {stopped}.", "`cdcflow doctor` shows what helps for each.")
     if changed := (status.get("source") or {}).get("cascades_not_logged"):

@@ -40,9 +40,10 @@ class Noticing:
         self._headroom_under = headroom_under
         self._active = {"lag": False, "headroom": False}
         self._states = _states(tables)
+        self._broken: Mapping[str, str] = {}
 
     def of(self, status: Mapping[str, Any]) -> list[Notice]:
-        return [*self._lag(status), *self._headroom(status), *self._backfills(status)]
+        return [*self._lag(status), *self._headroom(status), *self._backfills(status), *self._contracts(status)]
 
     def _lag(self, status: Mapping[str, Any]) -> Iterator[Notice]:
         behind = status.get("lag_seconds")
@@ -79,6 +80,15 @@ class Noticing:
             if state.startswith("done ") and before.get(name) != state:
                 fields = {"table": name, "rows": tables[name].get("rows")}
                 yield Notice("backfill_done", True, f"all existing rows of {name} are in the log", fields)
+
+    def _contracts(self, status: Mapping[str, Any]) -> Iterator[Notice]:
+        now: Mapping[str, str] = status.get("broken_contracts") or {}
+        before, self._broken = self._broken, now
+        for table, reason in now.items():
+            if before.get(table) != reason:
+                yield Notice("contract", True, reason, {"table": table})
+        for table in before.keys() - now.keys():
+            yield Notice("contract", False, f"the schema of {table} breaks its contract no longer", {"table": table})
 
     def _notice_of_change(self, event: str, active: bool, text: str, fields: Mapping[str, object]) -> Iterator[Notice]:
         if active != self._active[event]:
