@@ -19,16 +19,20 @@ What this does not cover raises `NotCovered`, and the table is computed as a who
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cdcflow.tables.derived.queries import is_aggregate
 from cdcflow.tables.sql.quotes import quote
-from cdcflow.tables.sql.trees import Node, nodes_of
+from cdcflow.tables.sql.trees import Node, function_of, nodes_of
 
 Render = Callable[[Node], str]
 """Return the SQL text of an expression."""
+
+ADDED = ("count", "count_star", "sum", "min", "max")
+"""Aggregates whose value can be computed from the value before and the changed rows."""
+_ADDED = "count, sum, min or max"
 
 Column = tuple[int, str]
 """A column of one of the joined tables: the table's number in FROM, and the column's name in lower case."""
@@ -95,9 +99,21 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultItem:
+    """A column of the result of a query with groups. `sql`: the expression of GROUP BY that it is; with `function`, the
+    argument of that aggregate ("" for `count(*)`), over the rows that fulfil `condition`."""
+
+    sql: str
+    function: str = ""
+    condition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Lineage:
     """A query whose units are known. `units`: their columns in the result; `unit_sql`: their expressions over the
-    joined rows."""
+    joined rows. `reads`: how the joined rows of units are read; `reads_from`: by joined table, how the rows are read
+    that its changed rows are joined with. `results`: the columns of the result, or why they are more than groups and
+    aggregates of them that can be added to."""
 
     joined: tuple[JoinedTable, ...]
     units: tuple[str, ...]
@@ -109,6 +125,8 @@ class Lineage:
     joins: tuple[tuple[int, str], ...]
     where: str
     rest: str
+    reads_from: tuple[tuple[InputRead, ...], ...]
+    results: tuple[ResultItem, ...] | str
 
     def columns_read(self, number: int) -> list[str]:
         """Return the columns of a joined table that the query uses, as the table names them; at least one."""
@@ -122,8 +140,8 @@ class Lineage:
         same = " AND ".join(
             f"{AFFECTED}.{unit_column(n)} IS NOT DISTINCT FROM ({sql})" for n, sql in enumerate(self.unit_sql)
         )
-        from_ = self._from(self.joins, views)
         where = f" WHERE {self.where}" if self.where else ""
+        from_ = self.from_sql(views)
         return f"SELECT {self.select} FROM {from_} SEMI JOIN {affected} AS {AFFECTED} ON ({same}){where}{self.rest}"  # noqa: S608  rendered from a checked tree
 
     def affected_sql(self, reach: Reach, views: Mapping[int, str]) -> str:
@@ -131,6 +149,10 @@ class Lineage:
         listed = ", ".join(f"({sql}) AS {unit_column(n)}" for n, sql in enumerate(reach.units))
         where = " AND ".join(f"({sql})" for sql in reach.conditions)
         return f"SELECT DISTINCT {listed} FROM {self._from(reach.joins, views)}{f' WHERE {where}' if where else ''}"  # noqa: S608  rendered from a checked tree
+
+    def from_sql(self, views: Any) -> str:
+        """Return FROM's tables and joins. `views`: the joined tables, by number."""
+        return self._from(self.joins, views)
 
     def _from(self, joins: Iterable[tuple[int, str]], views: Any) -> str:
         found = ""
@@ -196,6 +218,8 @@ class _LineageReader:
             tuple(self._joins),
             " AND ".join(f"({self._render(node)})" for node in self._where),
             self._rest(),
+            tuple(self._reads_from(one) for one in self._joined),
+            self._results(),
         )
 
     # ── the query's form ────────────────────────────────────────────────────────────────────────────────────
@@ -410,7 +434,7 @@ class _LineageReader:
             return [own[1] for own, other in self._left_pairs(joined) if self._root(other) == self._root(column)]
         if joined.number == column[0]:
             return [column[1]]
-        if not _is_linked(self._joined[column[0]].type_of(column[1])):
+        if not can_compare(self._joined[column[0]].type_of(column[1])):
             return []
         root = self._root(column)
         return [name for name in joined.columns if self._root((joined.number, name)) == root]
@@ -485,7 +509,7 @@ class _LineageReader:
                 column = self._resolve(node["column_names"]) if node.get("class") == "COLUMN_REF" else None
                 if joined.nullable or column is None or joined.number in found:
                     continue
-                if not _is_linked(self._joined[column[0]].type_of(column[1])):
+                if not can_compare(self._joined[column[0]].type_of(column[1])):
                     continue
                 for name in self._columns_like(joined, column):
                     found[joined.number] = InputRead(joined.number, name, None, "", number)
@@ -530,6 +554,42 @@ class _LineageReader:
                         if self._root((other.number, o)) == roots
                     ]
         return found
+
+    def _reads_from(self, start: JoinedTable) -> tuple[InputRead, ...]:
+        """Return how the rows are read that changed rows of a table are joined with."""
+        return tuple(self._follow({}, [one.number for one in self._joined if one is not start], start.number))
+
+    # ── results ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _results(self) -> tuple[ResultItem, ...] | str:
+        """Return the columns of the result, if they are groups and aggregates of them that can be added to."""
+        query = self._query
+        if not query["group_expressions"]:
+            return "it has no groups"
+        if query.get("having") is not None:
+            return "it has HAVING"
+        if any(one["type"] == "DISTINCT_MODIFIER" for one in query["modifiers"]):
+            return "it has DISTINCT"
+        if query.get("qualify") is not None or any(n.get("class") == "WINDOW" for n in nodes_of(query["select_list"])):
+            return "it has window functions"
+        groups = {self._canonical(self._group(node)) for node in query["group_expressions"]}
+        selected = {self._canonical(item) for item in query["select_list"]}
+        if not groups <= selected:
+            return "it groups by an expression that it does not select"
+        try:
+            return tuple(self._result(item, groups) for item in query["select_list"])
+        except NotCovered as error:
+            return str(error)
+
+    def _result(self, item: Node, groups: Collection[str]) -> ResultItem:
+        if self._canonical(item) in groups:
+            return ResultItem(self._qualify({**item, "alias": ""}))
+        name = function_of(item) if item.get("class") == "FUNCTION" else ""
+        if name not in ADDED or item.get("distinct"):
+            raise NotCovered(f"its column {item.get('alias') or self._render(item)} is not a plain {_ADDED}")
+        arguments = [self._qualify(one["expression"]) for one in item["arguments"]]
+        condition = self._qualify(item["filter"]) if item.get("filter") else ""
+        return ResultItem(arguments[0] if arguments else "", "count" if name == "count_star" else name, condition)
 
     # ── changed rows ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -645,5 +705,6 @@ def _kind(type_: str) -> str | None:
     return type_ if type_ in _LINKED or type_.startswith("decimal128(") else None
 
 
-def _is_linked(type_: str) -> bool:
+def can_compare(type_: str) -> bool:
+    """Return whether values of a type are equal in SQL exactly if they are the same."""
     return _kind(type_) is not None

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.cut import CutTable
 from cdcflow.tables.job.past_tables import VersionGone
+from cdcflow.tables.local.decoded_columns import take_rows
 from cdcflow.tables.local.file_keys import KNOWN, FileKeys, read_keys
 from cdcflow.tables.local.scan import NONE, Numbers, ScannedFile
 from cdcflow.tables.local.tables import FileTable
@@ -79,7 +80,7 @@ def find_rows(
         with table.open_file(files[n]) as opened:
             numbers = _find(table, files[n], column, opened, wanted, index)
             if len(numbers):
-                yield n, numbers, opened.take(numbers, columns)
+                yield n, numbers, take_rows(table, files[n], opened, numbers, columns)
 
 
 def _find(
@@ -89,9 +90,9 @@ def _find(
     groups = [g for g, ends in zip(opened.groups, opened.ends(column), strict=True) if wanted.may_be_within(ends)]
     if not groups:
         return NONE
-    if wanted.ascending is not None and index is None and OFFSET in table.schema.names:
-        content = table.content_of(file, column)
-        index = KNOWN.offer(content, len(opened), lambda: read_keys(opened, column))
+    if wanted.ascending is not None and index is None:
+        content, has_offsets = table.content_of(file, column), OFFSET in table.schema.names
+        index = KNOWN.offer(content, len(opened), lambda: read_keys(opened, column, has_offsets=has_offsets))
     if wanted.ascending is not None and index is not None:
         return index.find(wanted.ascending, opened.deleted_rows).numbers
     return opened.find(groups, [column], wanted.pick)
@@ -162,8 +163,8 @@ def _changed_rows(
         if whole > rows_max:
             return None
         with old.table.open_file(one) as opened:
-            gone.append(opened.take(deleted, columns))
+            gone.append(take_rows(old.table, one, opened, deleted, columns))
         if len(restored):
             with new.table.open_file(other) as opened:
-                come.append(opened.take(restored, columns))
+                come.append(take_rows(new.table, other, opened, restored, columns))
     return pa.concat_tables(gone), pa.concat_tables(come)

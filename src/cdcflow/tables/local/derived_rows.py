@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cdcflow.tables.derived.increments import PLACE
 from cdcflow.tables.derived.lineage import unit_column
 from cdcflow.tables.local.derived_inputs import InputVersion, find_rows
 from cdcflow.tables.local.query_database import QueryDatabase
@@ -23,7 +24,10 @@ APP = "cdcflow/derived"
 OWNER = "cdcflow.derived"
 """The property of a table that makes it a derived one; no other table is ever written as one."""
 
-_FILE, _NUMBER = "_cdcflow_file", "_cdcflow_number"
+Units = tuple[tuple[str, ...], pa.Table]
+"""Units of a table: the names of their columns, and their values."""
+
+_FILE, _NUMBER = "_cdcflow_file", PLACE
 _WIDER = {
     pa.int8(): pa.int32(), pa.uint8(): pa.int32(), pa.int16(): pa.int32(), pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
@@ -40,6 +44,7 @@ class DerivedRows:
         self._db = db
         self._key = key
         self._snapshot: TableSnapshot | None = there.snapshot()
+        self._present: tuple[pa.Table, pa.Table] | None = None
 
     @property
     def stamp(self) -> int | None:
@@ -58,12 +63,11 @@ class DerivedRows:
         self,
         name: str,
         rows: pa.Table,
-        units: tuple[tuple[str, ...], pa.Table] | None,
+        units: Units | None,
         metadata: Mapping[str, Any],
         stamp: int,
     ) -> None:
-        """Make one commit after which the table has these rows: all, or with `units` (the names of their columns, and
-        their values) those of these units.
+        """Make one commit after which the table has these rows: all, or with `units` those of these units.
 
         Raises:
             CannotFollow: the key is not unique, or the table has other columns.
@@ -124,14 +128,30 @@ class DerivedRows:
                 remedy="name as its key what is unique in the result, then run `cdcflow merge`",
             )
 
-    def _replace(
-        self, rows: pa.Table, units: tuple[tuple[str, ...], pa.Table] | None, metadata: Mapping[str, Any], stamp: int
-    ) -> None:
+    def has_columns(self, names: Sequence[str]) -> bool:
+        """Return whether the table has exactly these columns."""
+        return self._snapshot is not None and set(self._there.schema.names) == set(names)
+
+    def present(self, units: Units) -> pa.Table:
+        """Return the rows of the table that may have one of these units, and `PLACE`. `write` does not read them again
+        if it gets the same units."""
+        named = self._table_units(units)
+        self._present = units[1], self._old_rows(self._there.files(), named)
+        return self._present[1].drop_columns([_FILE])
+
+    def _table_units(self, units: Units) -> Units:
+        """Return units with the names that their columns have in the table."""
+        named = {name.lower(): name for name in self._there.schema.names}
+        return tuple(named[name.lower()] for name in units[0]), units[1]
+
+    def _replace(self, rows: pa.Table, units: Units | None, metadata: Mapping[str, Any], stamp: int) -> None:
         rows = rows.select(self._there.schema.names)
-        named = {name.lower(): name for name in rows.column_names}
-        units = None if units is None else (tuple(named[name.lower()] for name in units[0]), units[1])
+        units = None if units is None else self._table_units(units)
         files = self._there.files()
-        old = self._old_rows(files, units)
+        if units is not None and self._present is not None and self._present[0] is units[1]:
+            old = self._present[1]
+        else:
+            old = self._old_rows(files, units)
         given, stood = self._db.give(rows), self._db.give(old)
         same = " AND ".join(f"o.{quote(n)} IS NOT DISTINCT FROM n.{quote(n)}" for n in rows.column_names)
         among = ""
@@ -147,7 +167,7 @@ class DerivedRows:
         gone = {int(n): np.sort(numbers[in_file == n]) for n in np.unique(in_file)}
         self._commit(files, gone, come, metadata, stamp)
 
-    def _old_rows(self, files: Sequence[Any], units: tuple[tuple[str, ...], pa.Table] | None) -> pa.Table:
+    def _old_rows(self, files: Sequence[Any], units: Units | None) -> pa.Table:
         """Return the rows that may be replaced, with their files and their numbers there."""
         schema = self._there.schema
         names = schema.names

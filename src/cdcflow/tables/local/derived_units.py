@@ -29,58 +29,61 @@ def recompute(
     db: QueryDatabase, lineage: Lineage, changes: Changes, new: Mapping[str, RowsOfInput]
 ) -> tuple[pa.Table, pa.Table]:
     """Return the units that changes concern, and the rows that the query gives for these units."""
-    return _Recomputation(db, lineage, changes, new).run()
+    parts = [one for reach in lineage.reaches if (one := _find_units(db, lineage, reach, changes, new)) is not None]
+    if parts := [part for part in parts if len(part)]:
+        units = db.arrow(" UNION ".join(f"SELECT * FROM {db.give(part)}" for part in parts))  # noqa: S608  cdcflow's own
+    else:
+        listed = ", ".join(f"NULL AS {unit_column(n)}" for n in range(len(lineage.units)))
+        units = db.arrow(f"SELECT {listed} WHERE false")
+    return units, rows_of_units(db, lineage, units, new)
 
 
-class _Recomputation:
-    """One computation of a part of a table."""
-
-    def __init__(self, db: QueryDatabase, lineage: Lineage, changes: Changes, new: Mapping[str, RowsOfInput]) -> None:
-        self._db = db
-        self._lineage = lineage
-        self._changes = changes
-        self._new = new
-
-    def run(self) -> tuple[pa.Table, pa.Table]:
-        lineage = self._lineage
-        parts = [found for reach in lineage.reaches if (found := self._find_units(reach)) is not None and len(found)]
-        if parts:
-            units = self._db.arrow(" UNION ".join(f"SELECT * FROM {self._db.give(part)}" for part in parts))  # noqa: S608  cdcflow's own
-        else:
-            listed = ", ".join(f"NULL AS {unit_column(n)}" for n in range(len(lineage.units)))
-            units = self._db.arrow(f"SELECT {listed} WHERE false")
-        affected = self._db.give(units)
-        rows: dict[int, pa.Table] = {}
-        for read in lineage.reads:
-            rows[read.joined] = self._read(read, rows, units)
-        given = [self._db.give(rows[n]) for n in range(len(lineage.joined))]
-        return units, stored_types(self._db.arrow(lineage.rows_sql(given, affected)))
-
-    def _find_units(self, reach: Reach) -> pa.Table | None:
-        """Return the units that the changed rows of one joined table concern; `None` if it has none."""
-        changed = self._changes.get(self._lineage.joined[reach.start].table)
-        if changed is None or not any(map(len, changed)):
-            return None
-        rows = {reach.start: _both(*changed)}
-        for read in reach.reads:
-            now = self._read(read, rows, None)
-            before = self._changes.get(self._lineage.joined[read.joined].table)
-            rows[read.joined] = now if before is None else _both(before[0], now)
-        views = {number: self._db.give(one) for number, one in rows.items()}
-        return self._db.arrow(self._lineage.affected_sql(reach, views))
-
-    def _read(self, read: InputRead, rows: Mapping[int, pa.Table], units: pa.Table | None) -> pa.Table:
-        joined = self._lineage.joined[read.joined]
-        version, columns = self._new[joined.table], self._lineage.columns_read(read.joined)
-        if not read.column:
-            return version.rows(columns)
-        if read.of is not None:
-            values = rows[read.of].column(self._lineage.joined[read.of].columns[read.of_column][0])
-        else:
-            assert units is not None  # noqa: S101  only such reads name a unit
-            values = units.column(read.unit)
-        return version.rows_with(columns, joined.columns[read.column][0], values)
+def rows_of_units(db: QueryDatabase, lineage: Lineage, units: pa.Table, new: Mapping[str, RowsOfInput]) -> pa.Table:
+    """Return the rows that the query gives for some units."""
+    affected = db.give(units)
+    rows: dict[int, pa.Table] = {}
+    for read in lineage.reads:
+        rows[read.joined] = read_rows(lineage, new, read, rows, units)
+    given = [db.give(rows[n]) for n in range(len(lineage.joined))]
+    return stored_types(db.arrow(lineage.rows_sql(given, affected)))
 
 
-def _both(one: pa.Table, other: pa.Table) -> pa.Table:
+def read_rows(
+    lineage: Lineage,
+    new: Mapping[str, RowsOfInput],
+    read: InputRead,
+    rows: Mapping[int, pa.Table],
+    units: pa.Table | None = None,
+) -> pa.Table:
+    """Read rows of a joined table. `rows`: of those that were read before, by number."""
+    joined = lineage.joined[read.joined]
+    version, columns = new[joined.table], lineage.columns_read(read.joined)
+    if not read.column:
+        return version.rows(columns)
+    if read.of is not None:
+        values = rows[read.of].column(lineage.joined[read.of].columns[read.of_column][0])
+    else:
+        assert units is not None  # noqa: S101  only such reads name a unit
+        values = units.column(read.unit)
+    return version.rows_with(columns, joined.columns[read.column][0], values)
+
+
+def both(one: pa.Table, other: pa.Table) -> pa.Table:
+    """Return the rows of two tables that have the same columns, as the second one has them."""
     return pa.concat_tables([one.select(other.column_names).cast(other.schema), other])
+
+
+def _find_units(
+    db: QueryDatabase, lineage: Lineage, reach: Reach, changes: Changes, new: Mapping[str, RowsOfInput]
+) -> pa.Table | None:
+    """Return the units that the changed rows of one joined table concern; `None` if it has none."""
+    changed = changes.get(lineage.joined[reach.start].table)
+    if changed is None or not any(map(len, changed)):
+        return None
+    rows = {reach.start: both(*changed)}
+    for read in reach.reads:
+        now = read_rows(lineage, new, read, rows)
+        before = changes.get(lineage.joined[read.joined].table)
+        rows[read.joined] = now if before is None else both(before[0], now)
+    views = {number: db.give(one) for number, one in rows.items()}
+    return db.arrow(lineage.affected_sql(reach, views))

@@ -22,10 +22,12 @@ import duckdb
 import pyarrow as pa
 
 from cdcflow.tables.cut import CutTable
+from cdcflow.tables.derived.increments import Increments
 from cdcflow.tables.derived.lineage import Lineage, NotCovered, lineage_of
 from cdcflow.tables.derived.queries import query_of, resolve_table, tables_of
 from cdcflow.tables.job.derived_tables import derived_id
 from cdcflow.tables.job.past_tables import VersionGone
+from cdcflow.tables.local.derived_increments import continue_rows, read_increments
 from cdcflow.tables.local.derived_inputs import InputVersion, changed_rows
 from cdcflow.tables.local.derived_rows import DerivedRows, stored_types
 from cdcflow.tables.local.derived_units import Changes, recompute
@@ -53,6 +55,7 @@ class LocalDeriver:
         self._memory_bytes = memory_bytes
         self._opened: QueryDatabase | None = None
         self._known: dict[object, Lineage | str] = {}
+        self._continued: dict[object, Increments | str] = {}
 
     def close(self) -> None:
         if self._opened is not None:
@@ -94,7 +97,7 @@ class LocalDeriver:
             old = None if edits else self._position(rows, query, inputs, known)
             new = {one: stack.enter_context(self._open(one, entry)) for one, entry in inputs.items()}
             said = {"derived": name, "cut": cut, "inputs": {one: _place(entry) for one, entry in inputs.items()}}
-            found = self._by_units(query, old, new, stack)
+            found = self._by_units(query, old, new, rows, stack)
             if isinstance(found, tuple):
                 lineage, units, result = found
                 rows.write(name, result, (lineage.units, units), said, wanted)
@@ -104,8 +107,13 @@ class LocalDeriver:
 
     def explain(self, query: DerivedQuery, inputs: Mapping[str, CutTable]) -> str:
         with ExitStack() as stack, _explain_errors():
-            found = self._lineage(query, {n: stack.enter_context(self._open(n, e)) for n, e in inputs.items()})
-            return f"whole: {found}" if isinstance(found, str) else f"by {', '.join(found.units)}"
+            new = {n: stack.enter_context(self._open(n, e)) for n, e in inputs.items()}
+            found = self._lineage(query, new)
+            if isinstance(found, str):
+                return f"whole: {found}"
+            continued = self._increments(query, found, new)
+            reads = f"reading all rows of these: {continued}" if isinstance(continued, str) else "from changed rows"
+            return f"by {', '.join(found.units)}, {reads}"
 
     def differences(self, query: DerivedQuery, inputs: Mapping[str, CutTable], shown: CutTable) -> tuple[int, int]:
         with ExitStack() as stack, _explain_errors():
@@ -165,11 +173,23 @@ class LocalDeriver:
 
     def _lineage(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> Lineage | str:
         """Return how changes reach the table, or why that is unknown."""
-        shapes = tuple((name, tuple(version.columns.items())) for name, version in sorted(new.items()))
-        asked = (query.key, query.sql, shapes)
+        asked = _shape(query, new)
         if asked not in self._known:
             self._known[asked] = self._read_lineage(query, new)
         return self._known[asked]
+
+    def _increments(self, query: DerivedQuery, lineage: Lineage, new: Mapping[str, InputVersion]) -> Increments | str:
+        """Return how the table's rows are continued, or why they are not."""
+        asked = _shape(query, new)
+        if asked not in self._continued:
+            empty = {one.number: new[one.table].empty(lineage.columns_read(one.number)) for one in lineage.joined}
+            try:
+                self._continued[asked] = read_increments(self._db, lineage, empty)
+            except NotCovered as error:
+                self._continued[asked] = str(error)
+            finally:
+                self._db.forget()
+        return self._continued[asked]
 
     def _read_lineage(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> Lineage | str:
         tree, paths = self._tree(query), _paths(new)
@@ -189,6 +209,7 @@ class LocalDeriver:
         query: DerivedQuery,
         old: Mapping[str, CutTable] | None,
         new: Mapping[str, InputVersion],
+        rows: DerivedRows,
         stack: ExitStack,
     ) -> tuple[Lineage, pa.Table, pa.Table] | str:
         """Return the units that the inputs' changes concern, and their rows; or why the table is computed as a
@@ -199,8 +220,16 @@ class LocalDeriver:
         if isinstance(lineage, str):
             return lineage
         try:
+            continued = self._increments(query, lineage, new)
             changes = self._changes(lineage, old, new, stack)
-            return changes if isinstance(changes, str) else (lineage, *recompute(self._db, lineage, changes, new))
+            if isinstance(changes, str):
+                return changes
+            found = None
+            if not isinstance(continued, str) and rows.has_columns(continued.names):
+                found = continue_rows(
+                    self._db, continued, changes, new, lambda units: rows.present((lineage.units, units))
+                )
+            return (lineage, *(found or recompute(self._db, lineage, changes, new)))
         except duckdb.Error as error:
             # Rows that the query's other conditions take out may have values that an expression does not take.
             return f"finding the changed rows failed ({type(error).__name__})"
@@ -236,6 +265,11 @@ def stamp(query: DerivedQuery, inputs: Mapping[str, CutTable]) -> int:
     """Return a number for a query and the versions of its inputs."""
     listed = [query.sql, list(query.key), sorted([name, *_place(entry)] for name, entry in inputs.items())]
     return int.from_bytes(hashlib.sha256(json.dumps(listed).encode()).digest()[:7])
+
+
+def _shape(query: DerivedQuery, new: Mapping[str, InputVersion]) -> object:
+    """Return what is equal for a query over inputs that have the same columns."""
+    return query.key, query.sql, tuple((name, tuple(version.columns.items())) for name, version in sorted(new.items()))
 
 
 def _place(entry: CutTable) -> tuple[str, int, str]:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -75,8 +76,9 @@ class FileKeys:
         return found
 
 
-def read_keys(file: ScannedFile, key: str) -> FileKeys | None:
-    """Read the keys of a file's rows. None: some rows have no key or no offset."""
+def read_keys(file: ScannedFile, key: str, *, has_offsets: bool = True) -> FileKeys | None:
+    """Read the keys of a file's rows. None: some rows have no key or no offset. `has_offsets` False: rows of this table
+    have none, and 0 is in their place."""
     rows = len(file)
     memory = _map_file(3 * 8 * rows) if 3 * 8 * rows > IN_MEMORY_BYTES_MAX else None
     keys, offsets, numbers = (
@@ -84,10 +86,11 @@ def read_keys(file: ScannedFile, key: str) -> FileKeys | None:
         for n in range(3)
     )
     for group in file.groups:
-        found = _read_group(file, group, key)
+        found = _read_group(file, group, [key, OFFSET] if has_offsets else [key])
         if found is None:
             return None
-        keys[group.first : group.first + group.rows], offsets[group.first : group.first + group.rows] = found
+        keys[group.first : group.first + group.rows] = found[0]
+        offsets[group.first : group.first + group.rows] = found[-1] if has_offsets else 0
     if np.all(keys[1:] >= keys[:-1]):
         return FileKeys(keys, offsets, None, memory)
     numbers[:] = np.argsort(keys, kind="stable")
@@ -95,12 +98,11 @@ def read_keys(file: ScannedFile, key: str) -> FileKeys | None:
     return FileKeys(keys, offsets, numbers, memory)
 
 
-def _read_group(file: ScannedFile, group: RowGroup, key: str) -> tuple[Int64s, Int64s] | None:
-    rows = file.read([group], [key, OFFSET])
+def _read_group(file: ScannedFile, group: RowGroup, columns: Sequence[str]) -> list[Int64s] | None:
+    rows = file.read([group], columns)
     if any(column.null_count for column in rows.columns):
         return None
-    keys, offsets = (column.cast(pa.int64()).to_numpy() for column in rows.columns)
-    return keys, offsets
+    return [column.cast(pa.int64()).to_numpy() for column in rows.columns]
 
 
 def _map_file(size: int) -> mmap.mmap:
@@ -109,26 +111,42 @@ def _map_file(size: int) -> mmap.mmap:
         return mmap.mmap(file.fileno(), size)
 
 
+class Sized(Protocol):
+    """What is kept of a column of a file."""
+
+    @property
+    def bytes(self) -> int: ...
+
+
+Kept = TypeVar("Kept", bound=Sized)
+
+
 @dataclass(slots=True)
-class _Used:
-    keys: FileKeys | None
+class _Used(Generic[Kept]):
+    keys: Kept | None
     at: float
 
 
-class KnownKeys:
-    """The indexes of files, by whatever identifies a file and its key column. Thread-safe."""
+class KnownColumns(Generic[Kept]):
+    """What is kept of columns of files, such as indexes, by whatever identifies a file and its column. Thread-safe."""
 
     def __init__(
-        self, bytes_max: int = BYTES_MAX, clock: Callable[[], float] = time.monotonic, *, at_once: bool = False
+        self,
+        bytes_max: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        row_bytes: int,
+        at_once: bool = False,
     ) -> None:
-        """`at_once`: a file is indexed the first time."""
+        """`row_bytes`: how many bytes of it a row has, about. `at_once`: a file is indexed the first time."""
         self._bytes_max, self._clock, self._at_once = bytes_max, clock, at_once
+        self._row_bytes = row_bytes
         self._lock = threading.Lock()
         self._seen: dict[Hashable, None] = {}
-        self._used: dict[Hashable, _Used] = {}
+        self._used: dict[Hashable, _Used[Kept]] = {}
         self._bytes = 0
 
-    def get(self, file: Hashable) -> FileKeys | None:
+    def get(self, file: Hashable) -> Kept | None:
         """Return a file's index; None if it has none."""
         with self._lock:
             found = self._used.get(file)
@@ -137,9 +155,9 @@ class KnownKeys:
             found.at = self._clock()
             return found.keys
 
-    def offer(self, file: Hashable, rows: int, read: Callable[[], FileKeys | None]) -> FileKeys | None:
+    def offer(self, file: Hashable, rows: int, read: Callable[[], Kept | None]) -> Kept | None:
         """Have a file of this number of rows indexed by `read` if this is the second time, and there is room."""
-        size = 3 * 8 * rows
+        size = self._row_bytes * rows
         with self._lock:
             if file in self._used:
                 return self._used[file].keys
@@ -168,6 +186,15 @@ class KnownKeys:
                 return
             del self._used[file]
             self._bytes -= 0 if used.keys is None else used.keys.bytes
+
+
+class KnownKeys(KnownColumns[FileKeys]):
+    """The indexes of files."""
+
+    def __init__(
+        self, bytes_max: int = BYTES_MAX, clock: Callable[[], float] = time.monotonic, *, at_once: bool = False
+    ) -> None:
+        super().__init__(bytes_max, clock, row_bytes=3 * 8, at_once=at_once)
 
 
 KNOWN = KnownKeys()

@@ -1,0 +1,241 @@
+"""The rows of a derived table from their last values and the changed rows alone, where that is exact.
+
+For a query of groups whose aggregates are counts, sums of whole numbers and decimals, least and greatest values:
+
+    changed rows ⋈ rows of the other inputs ──▶ weights of +1 and -1 ──▶ per group: how much each aggregate changes
+    the table's present row of the group ───────────────────────────────────▶ present value + change
+
+Why it is exact. An inner join is linear in each of its tables: with the tables A, B, … before and A', B', … after,
+A'⋈B' - A⋈B = (A'-A)⋈B + A'⋈(B'-B). So for each changed table its changed rows are joined with the others, those to its
+left after the changes, those to its right before them: the present rows, minus new ones, plus old ones. A LEFT
+JOIN is linear in its left side, as long as its right table has not changed. Weights of joined rows are products.
+
+What is not known is computed from all rows of the unit, as for any other query:
+
+- A group may have lost its last row, and the table has no `count(*)`. If another count or sum is then not zero, it has
+  rows.
+- A sum may have lost its last value, and become NULL. If it is not zero, it has values; a count of them decides, too.
+- A least value was removed, or one as small.
+
+Sums of floating-point numbers depend on the order of the rows, and are not continued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cdcflow.tables.derived.lineage import Lineage, NotCovered, ResultItem, unit_column
+from cdcflow.tables.sql.quotes import quote
+
+WEIGHT = "_cdcflow_weight_"
+"""How the column of a joined table's rows begins that is 1 for a row that is added, and -1 for one that is removed."""
+
+_WEIGHT = "_cdcflow_weight"
+_ROWS = "_cdcflow_rows"
+PLACE = "_cdcflow_number"
+"""A column of the table's present rows that is never NULL."""
+UNCLEAR = "_cdcflow_unclear"
+"""Whether a row's values are unknown."""
+
+
+def _group(item: int) -> str:
+    return f"_cdcflow_group_{item}"
+
+
+def _change(item: int) -> str:
+    return f"_cdcflow_change_{item}"
+
+
+def _values(item: int) -> str:
+    return f"_cdcflow_values_{item}"
+
+
+def _where(item: int) -> str:
+    return f"_cdcflow_where_{item}"
+
+
+def _removed_value(item: int) -> str:
+    return f"_cdcflow_removed_{item}"
+
+
+def weight_column(joined: int) -> str:
+    """Return the name of the column of weights of a joined table."""
+    return f"{WEIGHT}{joined}"
+
+
+@dataclass(frozen=True, slots=True)
+class Increments:
+    """A query whose results can be continued. `names`: the columns of its result, one per item."""
+
+    lineage: Lineage
+    items: tuple[ResultItem, ...]
+    names: tuple[str, ...]
+
+    @property
+    def groups(self) -> list[int]:
+        return [n for n, item in enumerate(self.items) if not item.function]
+
+    @property
+    def aggregates(self) -> list[tuple[int, ResultItem]]:
+        return [(n, item) for n, item in enumerate(self.items) if item.function]
+
+    def changed_sql(self, views: Mapping[int, str], weighted: Sequence[int]) -> str:
+        """Return the query for joined rows with their weights. `views`: the joined tables, by number; `weighted`: those
+        of them that have a column of weights."""
+        lineage = self.lineage
+        listed = [f"({item.sql}) AS {_group(n)}" for n, item in enumerate(self.items) if not item.function]
+        for n, item in self.aggregates:
+            listed += [f"({item.sql}) AS {_change(n)}"] if item.sql else []
+            listed += [f"({item.condition}) AS {_where(n)}"] if item.condition else []
+        listed.append(f"{' * '.join(weight_column(number) for number in weighted)} AS {_WEIGHT}")
+        where = f" WHERE {lineage.where}" if lineage.where else ""
+        return f"SELECT {', '.join(listed)} FROM {lineage.from_sql(views)}{where}"  # noqa: S608  rendered from a checked tree
+
+    def changes_sql(self, parts: Sequence[str]) -> str:
+        """Return the query for how the aggregates of each group change. `parts`: views of `changed_sql`."""
+        listed = [_group(n) for n in self.groups]
+        listed.append(f"{_difference('count(*)', '')} AS {_ROWS}")
+        for n, item in self.aggregates:
+            over = f"{item.function}({_change(n)})" if item.sql else "count(*)"
+            condition = f" AND {_where(n)}" if item.condition else ""
+            if item.function in ("min", "max"):
+                listed.append(f"{over} FILTER (WHERE {_WEIGHT} > 0{condition}) AS {_change(n)}")
+                listed.append(f"{over} FILTER (WHERE {_WEIGHT} < 0{condition}) AS {_removed_value(n)}")
+                continue
+            listed.append(f"{_difference(over, condition)} AS {_change(n)}")
+            if item.function == "sum":
+                listed.append(f"{_difference(f'count({_change(n)})', condition)} AS {_values(n)}")
+        union = " UNION ALL ".join(f"SELECT * FROM {part}" for part in parts)  # noqa: S608  cdcflow's own
+        return f"SELECT {', '.join(listed)} FROM ({union}) GROUP BY {', '.join(_group(n) for n in self.groups)}"  # noqa: S608  cdcflow's own
+
+    def columns_of_changes(self) -> list[tuple[str, int]]:
+        """Return the columns of `changes_sql` that have the types of columns of the result, with the items."""
+        found = [(_group(n), n) for n in self.groups]
+        found += [(_change(n), n) for n, _ in self.aggregates]
+        return found + [(_removed_value(n), n) for n, item in self.aggregates if item.function in ("min", "max")]
+
+    def units_sql(self, changes: str) -> str:
+        """Return the query for the units of changed groups."""
+        places = [self._item_named(name) for name in self.lineage.units]
+        listed = ", ".join(f"{_group(n)} AS {unit_column(number)}" for number, n in enumerate(places))
+        return f"SELECT DISTINCT {listed} FROM {changes}"  # noqa: S608  cdcflow's own
+
+    def unclear_sql(self, rows: str) -> str:
+        """Return the query for the units of rows of `rows_sql` whose values are unknown."""
+        listed = ", ".join(f"{quote(name)} AS {unit_column(number)}" for number, name in enumerate(self._unit_names()))
+        return f"SELECT DISTINCT {listed} FROM {rows} WHERE {UNCLEAR}"  # noqa: S608  quoted
+
+    def rows_sql(self, changes: str, present: str) -> str:
+        """Return the query for the rows of the units that `present` has rows of: continued, or unchanged; `UNCLEAR`
+        is true where a value is unknown."""
+        same = " AND ".join(f"p.{quote(self.names[n])} IS NOT DISTINCT FROM d.{_group(n)}" for n in self.groups)
+        listed = [
+            f"{self._value(n)} AS {quote(self.names[n])}"
+            if item.function
+            else f"d.{_group(n)} AS {quote(self.names[n])}"
+            for n, item in enumerate(self.items)
+        ]
+        known = ", ".join(quote(name) for name in self.names)
+        continued = (
+            f"SELECT {', '.join(listed)}, {self._exists()} AS _cdcflow_exists, {self._unclear()} AS {UNCLEAR}"  # noqa: S608  quoted
+            f" FROM {changes} d LEFT JOIN {present} p ON ({same})"
+        )
+        return (
+            f"SELECT {known}, coalesce({UNCLEAR}, true) AS {UNCLEAR} FROM ({continued})"  # noqa: S608  quoted
+            f" WHERE coalesce({UNCLEAR}, true) OR _cdcflow_exists"
+            f" UNION ALL SELECT {known}, false FROM {present} p ANTI JOIN {changes} d ON ({same})"
+        )
+
+    def without_sql(self, rows: str, unclear: str) -> str:
+        """Return the query for rows of `rows_sql` whose unit is not among the unclear ones."""
+        same = " AND ".join(
+            f"r.{quote(name)} IS NOT DISTINCT FROM u.{unit_column(number)}"
+            for number, name in enumerate(self._unit_names())
+        )
+        known = ", ".join(f"r.{quote(name)}" for name in self.names)
+        return f"SELECT {known} FROM {rows} r ANTI JOIN {unclear} u ON ({same})"  # noqa: S608  quoted
+
+    # ── the values of a group; p: its present row, perhaps none; d: its changes ─────────────────────────────────────
+
+    def _value(self, item: int) -> str:
+        """Return a value, if it is known."""
+        present, change = f"p.{quote(self.names[item])}", f"d.{_change(item)}"
+        match self.items[item].function:
+            case "count":
+                return f"(coalesce({present}, 0) + {change})"
+            case "sum":
+                # No constant is added to a decimal, which would change its type.
+                total = f"CASE WHEN {present} IS NULL THEN {change} ELSE {present} + {change} END"
+                values = self._count_of_values(item)
+                if values is not None:
+                    return f"CASE WHEN {self._value(values)} > 0 THEN {total} END"
+                return f"CASE WHEN {present} IS NOT NULL OR d.{_values(item)} > 0 THEN {total} END"
+            case function:
+                return f"{'least' if function == 'min' else 'greatest'}({present}, {change})"
+
+    def _is_unclear(self, item: int) -> str:
+        """Return the condition that a value is unknown, in a group that has rows; "" if it is always known."""
+        present = f"p.{quote(self.names[item])}"
+        match self.items[item].function:
+            case "count":
+                return ""
+            case "sum":
+                if self._count_of_values(item) is not None:
+                    return ""
+                return f"(d.{_values(item)} < 0 AND coalesce({present} = -d.{_change(item)}, true))"
+            case function:
+                compared = "<=" if function == "min" else ">="
+                removed = f"d.{_removed_value(item)}"
+                return f"({removed} IS NOT NULL AND coalesce({removed} {compared} {self._value(item)}, true))"
+
+    def _exists(self) -> str:
+        """Return the condition that a group has rows, if that is known."""
+        if (rows := self._count_of_rows()) is not None:
+            return f"({self._value(rows)} > 0)"
+        return f"(p.{PLACE} IS NOT NULL OR d.{_ROWS} > 0)"
+
+    def _unclear(self) -> str:
+        unclear = [text for n, _ in self.aggregates if (text := self._is_unclear(n))]
+        values = " OR ".join(unclear) or "false"
+        if (rows := self._count_of_rows()) is not None:
+            return f"({self._value(rows)} < 0 OR ({self._value(rows)} > 0 AND ({values})))"
+        signs = [
+            f"coalesce(p.{quote(self.names[n])} <> -d.{_change(n)}, false)"
+            for n, item in self.aggregates
+            if item.function in ("count", "sum")
+        ]
+        lost = f"(d.{_ROWS} < 0 AND NOT ({' OR '.join(signs) or 'false'}))"
+        return f"({lost} OR ({self._exists()} AND ({values})))"
+
+    def _count_of_rows(self) -> int | None:
+        found = (n for n, item in self.aggregates if item.function == "count" and not item.sql and not item.condition)
+        return next(found, None)
+
+    def _count_of_values(self, item: int) -> int | None:
+        """Return the item that counts the values of a sum."""
+        own = self.items[item]
+        return next((n for n, i in self.aggregates if i == ResultItem(own.sql, "count", own.condition)), None)
+
+    def _item_named(self, name: str) -> int:
+        return [known.lower() for known in self.names].index(name.lower())
+
+    def _unit_names(self) -> list[str]:
+        return [self.names[self._item_named(name)] for name in self.lineage.units]
+
+
+def increments_of(lineage: Lineage, names: Sequence[str]) -> Increments:
+    """Return how a query's results are continued. `names`: the columns of its result.
+
+    Raises:
+        NotCovered: they are not.
+    """
+    if isinstance(lineage.results, str):
+        raise NotCovered(lineage.results)
+    return Increments(lineage, lineage.results, tuple(names))
+
+
+def _difference(aggregate: str, condition: str) -> str:
+    """Return how much an aggregate over weighted rows changes."""
+    added, removed = (f"coalesce({aggregate} FILTER (WHERE {_WEIGHT} {sign} 0{condition}), 0)" for sign in "><")
+    return f"({added} - {removed})"

@@ -1,0 +1,95 @@
+"""Columns of files as Arrow has them in memory, kept by a process that derives tables repeatedly.
+
+Rows at random places of a file cost as much as all of its rows, because Parquet is decoded a row group at a time. Files
+never change, so a column is decoded once, into a temporary file without a name that is mapped into memory; then a row
+costs what its bytes cost. As with the indexes of keys (`file_keys`), this happens the second time that a column is
+needed, and the kernel can take the pages back.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from cdcflow.tables.local.file_keys import KnownColumns
+from cdcflow.tables.local.scan import Numbers, ScannedFile
+from cdcflow.tables.local.tables import FileTable
+
+BYTES_MAX = 1 << 30
+"""At most about this many bytes of decoded columns are kept."""
+
+ROWS_MIN = 1 << 18
+"""A file whose row groups to read have fewer rows is read: that takes milliseconds."""
+
+_ROW_BYTES = 8
+
+
+class DecodedColumn:
+    """The values of a column of a file, by the numbers of the file's rows."""
+
+    def __init__(self, parts: Sequence[pa.Array], memory: mmap.mmap | None) -> None:
+        self._parts, self._memory = parts, memory
+        self._firsts = np.cumsum([0, *map(len, parts)])
+        self.bytes = 0 if memory is None else len(memory)
+
+    def take(self, numbers: Numbers) -> list[pa.Array]:
+        """Return the values of some rows, whose numbers ascend."""
+        ends = np.searchsorted(numbers, self._firsts)
+        found = [
+            part.take(pa.array(numbers[begin:end] - first))
+            for part, first, begin, end in zip(self._parts, self._firsts, ends, ends[1:], strict=False)
+            if begin < end
+        ]
+        if self._memory is not None:
+            self._memory.madvise(mmap.MADV_DONTNEED)
+        return found
+
+
+DECODED: KnownColumns[DecodedColumn] = KnownColumns(BYTES_MAX, row_bytes=_ROW_BYTES)
+"""Those of this process."""
+
+
+def take_rows(
+    table: FileTable[Any], file: Any, opened: ScannedFile, numbers: Numbers, columns: Sequence[str]
+) -> pa.Table:
+    """Return these columns of some rows of a file, whose numbers ascend."""
+    groups = [g for g in opened.groups if np.diff(np.searchsorted(numbers, [g.first, g.first + g.rows]))[0]]
+    if sum(group.rows for group in groups) < ROWS_MIN:
+        return opened.take(numbers, columns)
+    schema = pa.schema([table.schema.field(name) for name in columns])
+    held = {name: _column(table, file, opened, name) for name in columns}
+    others = [name for name, column in held.items() if column is None]
+    found = dict(zip(others, opened.take(numbers, others).columns, strict=True)) if others else {}
+    for name, column in held.items():
+        if column is not None:
+            found[name] = pa.chunked_array(column.take(numbers), schema.field(name).type)
+    return pa.table([found[name] for name in columns], schema=schema)
+
+
+def _column(table: FileTable[Any], file: Any, opened: ScannedFile, name: str) -> DecodedColumn | None:
+    """Return a column of a file, if it is kept, or is from now on."""
+    content = (table.content_of(file, name), str(table.schema.field(name).type))
+    return DECODED.offer(content, len(opened), lambda: _decode(opened, name))
+
+
+def _decode(opened: ScannedFile, name: str) -> DecodedColumn:
+    with tempfile.TemporaryFile(prefix="cdcflow-column-") as written:
+        writer = None
+        for group in opened.groups:
+            for batch in opened.read([group], [name]).combine_chunks().to_batches():
+                if writer is None:
+                    writer = pa.ipc.new_stream(written, batch.schema)
+                writer.write_batch(batch)
+        if writer is None:
+            return DecodedColumn((), None)
+        writer.close()
+        written.flush()
+        memory = mmap.mmap(written.fileno(), 0, access=mmap.ACCESS_READ)
+    with pa.ipc.open_stream(pa.py_buffer(memory)) as stored:
+        return DecodedColumn(stored.read_all().column(0).chunks, memory)

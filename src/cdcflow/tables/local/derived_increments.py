@@ -1,0 +1,96 @@
+"""Continue the rows of a derived table with the changed rows of its inputs (`tables.derived.increments`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.tables.derived.increments import UNCLEAR, Increments, increments_of, weight_column
+from cdcflow.tables.derived.lineage import Lineage, NotCovered, can_compare
+from cdcflow.tables.local.derived_rows import stored_types
+from cdcflow.tables.local.derived_units import Changes, RowsOfInput, both, read_rows, rows_of_units
+from cdcflow.tables.local.query_database import QueryDatabase
+
+PresentRows = Callable[[pa.Table], pa.Table]
+"""Return the table's rows with these units, and `increments.PLACE`; it may return others, too."""
+
+
+def read_increments(db: QueryDatabase, lineage: Lineage, empty: Mapping[int, pa.Table]) -> Increments:
+    """Return how a query's results are continued. `empty`: the columns of the joined tables, by number.
+
+    Raises:
+        NotCovered: they are not.
+    """
+    if isinstance(lineage.results, str):
+        raise NotCovered(lineage.results)
+    views = {number: db.give(rows) for number, rows in empty.items()}
+    units = ", ".join(f"({sql}) AS _cdcflow_unit_{n}" for n, sql in enumerate(lineage.unit_sql))
+    affected = db.give(db.arrow(f"SELECT {units} FROM {lineage.from_sql(views)} WHERE false"))  # noqa: S608  rendered
+    result = stored_types(db.arrow(lineage.rows_sql([views[n] for n in sorted(views)], affected))).schema
+    found = increments_of(lineage, result.names)
+    changed = db.arrow(found.changed_sql({n: db.give(_with_weight(rows, n, 1)) for n, rows in empty.items()}, [0]))
+    changes = stored_types(db.arrow(found.changes_sql([db.give(changed)])))
+    for column, item in found.columns_of_changes():
+        type_ = result.field(item).type
+        if not can_compare(str(type_)) or changes.schema.field(column).type != type_:
+            raise NotCovered(f"its column {result.field(item).name} is of type {type_}")
+    return found
+
+
+def continue_rows(
+    db: QueryDatabase,
+    increments: Increments,
+    changes: Changes,
+    new: Mapping[str, RowsOfInput],
+    present: PresentRows,
+) -> tuple[pa.Table, pa.Table] | None:
+    """Return the units that changes concern, and their rows; `None` if these changes need other rows."""
+    lineage = increments.lineage
+    changed = {one.number for one in lineage.joined if any(map(len, changes.get(one.table, ())))}
+    if not changed or any(lineage.joined[number].nullable for number in changed):
+        return None
+    parts = [db.give(_changed_rows(db, increments, start, changed, changes, new)) for start in sorted(changed)]
+    differences = db.give(stored_types(db.arrow(increments.changes_sql(parts))))
+    units = db.arrow(increments.units_sql(differences))
+    rows = db.arrow(increments.rows_sql(differences, db.give(present(units))))
+    given = db.give(rows)
+    unclear = db.arrow(increments.unclear_sql(given))
+    if not len(unclear):
+        return units, rows.drop_columns([UNCLEAR])
+    known = db.arrow(increments.without_sql(given, db.give(unclear)))
+    return units, both(known, rows_of_units(db, lineage, unclear, new))
+
+
+def _changed_rows(
+    db: QueryDatabase,
+    increments: Increments,
+    start: int,
+    changed: set[int],
+    changes: Changes,
+    new: Mapping[str, RowsOfInput],
+) -> pa.Table:
+    """Return the joined rows that the changed rows of one table remove and add: with the tables to its left after the
+    changes, and those to its right before them."""
+    lineage = increments.lineage
+    rows = {start: _with_signs(changes[lineage.joined[start].table], start)}
+    weighted = [start]
+    for read in lineage.reads_from[start]:
+        number = read.joined
+        rows[number] = read_rows(lineage, new, read, rows)
+        if number in changed and number > start:
+            gone, come = changes[lineage.joined[number].table]
+            now = _with_weight(rows[number], number, 1)
+            rows[number] = both(_with_signs((come, gone), number), now)
+            weighted.append(number)
+    return db.arrow(increments.changed_sql({n: db.give(one) for n, one in rows.items()}, weighted))
+
+
+def _with_signs(changed: tuple[pa.Table, pa.Table], number: int) -> pa.Table:
+    """Return removed and added rows with their weights."""
+    return both(_with_weight(changed[0], number, -1), _with_weight(changed[1], number, 1))
+
+
+def _with_weight(rows: pa.Table, number: int, weight: int) -> pa.Table:
+    return rows.append_column(weight_column(number), pa.array(np.full(len(rows), weight, np.int64)))
