@@ -17,6 +17,7 @@ LATER = {
     *(f"merge.derive.{name}" for name in ("key", "sql")),
     "merge.fast_delta",
     "merge.memory_max",
+    *(f"merge.objects.{name}" for name in ("account", "account_key", "service_account")),
     "merge.progress_timeout",
     "service.notify.kind",
     "person_keys",

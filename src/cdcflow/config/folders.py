@@ -114,10 +114,8 @@ def _rebased_serve(serve: Serve, folder: Path) -> Serve:
 
 
 def _keys(access: StoreAccess, folder: Path) -> dict[str, str | None]:
-    return {
-        "access_key": _reference_below(folder, access.access_key),
-        "secret_key": _reference_below(folder, access.secret_key),
-    }
+    names = ("access_key", "secret_key", "account_key", "service_account")
+    return {name: _reference_below(folder, getattr(access, name)) for name in names if hasattr(access, name)}
 
 
 def _rebased_log(log: FileLog | KafkaLog, folder: Path) -> FileLog | KafkaLog:

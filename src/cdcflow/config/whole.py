@@ -23,7 +23,7 @@ from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.collections import Push, Serve
 from cdcflow.config.columns import TableRules
 from cdcflow.config.contracts import ColumnContract
-from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog, StoreAccess
+from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog
 from cdcflow.config.notify import NotifierSettings, Notify, Subscription
 from cdcflow.config.plugins import NOTIFIERS, OWN_KINDS, SOURCES, TARGETS, plugged_settings
 from cdcflow.config.publish import Publish
@@ -31,9 +31,11 @@ from cdcflow.config.references import is_reference
 from cdcflow.config.sources import PATTERN, MySQL, Postgres, SourceSettings, one_table
 from cdcflow.config.targets import TargetSettings
 from cdcflow.config.units import Bytes, Seconds
+from cdcflow.config.warehouse_stores import WarehouseStore
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.file_layout import PartitionField, SortColumn, check_order, check_partitions
 from cdcflow.model.routes import Routes
+from cdcflow.model.stores import place_in_store
 
 _THRIFT = re.compile(r"thrift://[^\s,/]+:\d+(,thrift://[^\s,/]+:\d+)*")
 _Part = TypeVar("_Part", PartitionField, SortColumn)
@@ -147,9 +149,10 @@ class Merge(Settings):
     format: Literal["delta", "iceberg"] = "delta"
     """The format of the current-state tables: `delta` or `iceberg` ([merge.md](merge.md#delta-or-iceberg))."""
     warehouse: Path | str = Path("warehouse")
-    """Where the tables are: a folder, a bucket (`s3a://bucket/path`), or another URL that Hadoop knows
+    """Where the tables are: a folder, a bucket (`s3a://bucket/path`, `gs://bucket/path`,
+    `abfss://container@account.dfs.core.windows.net/path`), or another URL that Hadoop knows
     ([merge.md](merge.md#in-an-object-store))."""
-    objects: StoreAccess | None = None
+    objects: WarehouseStore | None = None
     catalog: dict[str, str] | None = None
     """Where the tables have names ([merge.md](merge.md#catalogs)). Iceberg: properties of the catalog, as Iceberg names
     them: `{type: rest, uri: "https://…", token: "${env:TOKEN}"}`; secrets are references; without it the warehouse's
@@ -220,8 +223,7 @@ class Merge(Settings):
 
     @model_validator(mode="after")
     def _local_is_here(self) -> Self:
-        is_bucket = isinstance(self.warehouse, str) and self.warehouse.startswith(("s3://", "s3a://"))
-        if self.engine == "local" and isinstance(self.warehouse, str) and not is_bucket:
+        if self.engine == "local" and isinstance(self.warehouse, str) and place_in_store(self.warehouse) is None:
             raise ValueError(
                 "engine: local writes into a folder or a bucket (s3a://bucket/path); set merge.engine to auto"
             )
@@ -237,10 +239,11 @@ class Merge(Settings):
             raise ValueError(
                 "has Iceberg tables outside of a folder: set merge.catalog, such as {type: rest, uri: https://…}"
             )
-        if self.objects is not None and not (
-            isinstance(self.warehouse, str) and self.warehouse.startswith(("s3://", "s3a://"))
-        ):
-            raise ValueError("has objects, which only a warehouse in a store (s3a://bucket/path) needs")
+        if self.objects is not None:
+            place = place_in_store(self.warehouse) if isinstance(self.warehouse, str) else None
+            if place is None:
+                raise ValueError("has objects, which only a warehouse in a store (s3a://bucket/path) needs")
+            self.objects.check(place)
         return self
 
 

@@ -66,8 +66,8 @@ def reaches(warehouse: Warehouse) -> bool:
 
 def only_for_spark(warehouse: Warehouse) -> str | None:
     """Return why only Spark works in a warehouse; `None` if the engine of this package does, too."""
-    if not warehouse.is_local and warehouse.bucket is None:
-        return "the warehouse is neither in a folder nor in an S3-compatible store"
+    if not warehouse.is_local and warehouse.place is None:
+        return "the warehouse is neither in a folder nor in an object store that is reached without Spark"
     if warehouse.metastore is not None:
         return "its tables have names in a Hive metastore"
     if warehouse.catalog is None:
@@ -166,7 +166,7 @@ def table_with_base(
 
     def reach(url: str) -> WarehouseFolder:
         place = Warehouse.of(url)
-        store = None if warehouse.store is None else replace(warehouse.store, bucket=str(place.bucket))
+        store = None if warehouse.store is None or place.place is None else warehouse.store.for_place(place.place)
         return open_folder(replace(place, store=store))
 
     return Attaching(engine, warehouse, layout, shape, open_base(path, as_of, reach), wide=wide, known=known)

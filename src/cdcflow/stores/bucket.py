@@ -14,20 +14,21 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import S3Store
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from cdcflow.config import Objects
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.model.stores import StoreAddress
+from cdcflow.model.stores import StoreAddress, StorePlace, place_in_store
 from cdcflow.stores import refusals
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import ClientConfig, RetryConfig, S3Config
+    from obstore.store import AzureConfig, ClientConfig, GCSConfig, RetryConfig, S3Config
+
+    AnyStore = S3Store | GCSStore | AzureStore
 
 CONNECT_WITHIN = timedelta(seconds=5)
 ANSWER_WITHIN = timedelta(seconds=30)
@@ -106,16 +107,16 @@ class Bucket:
     def _begin(self, url: str, address: Callable[[str], StoreAddress], names: Mapping[str, str]) -> None:
         self._address = address
         self._names = names
-        self._stores: dict[timedelta, S3Store] = {}
+        self._stores: dict[timedelta, AnyStore] = {}
         self.name = url.rstrip("/")
 
     @property
     def address(self) -> StoreAddress:
         """How another client reaches the bucket, with the current keys."""
-        return self._address(urlsplit(self.name).netloc)
+        return self._address(_place_of(self.name).bucket)
 
     def put_new(self, name: str, content: bytes | Path) -> None:
-        """Write an object, only if none of this name exists. The store compares its sha256.
+        """Write an object, only if none of this name exists. A store of S3's kind compares its sha256.
 
         A file of more than `ONE_REQUEST_BYTES` is uploaded in parts, so that memory does not hold it: then another
         process may write one between the check and the end, and it is replaced.
@@ -203,13 +204,32 @@ class Bucket:
         with self._asking("listing", name):
             for page in obstore.list(self._store(ANSWER_WITHIN), folder, offset=begin, chunk_size=LISTED_AT_ONCE):
                 for found in page:
-                    yield found["path"].removeprefix(folder), _describe(found)
+                    # A store may ignore where the listing is to begin, as Azure's older versions do.
+                    if begin is None or found["path"] > begin:
+                        yield found["path"].removeprefix(folder), _describe(found)
 
     def delete(self, names: Sequence[str]) -> None:
         """Remove objects; missing ones count as removed."""
-        if names:
-            with self._asking("removing", names[0]):
-                obstore.delete(self._store(ANSWER_WITHIN), list(names))
+        if not names:
+            return
+        with self._asking("removing", names[0]):
+            store = self._store(ANSWER_WITHIN)
+            try:
+                obstore.delete(store, list(names))
+            except FileNotFoundError as error:
+                if not refusals.is_missing(error):
+                    raise
+                # Azure and Google report a missing object, and do not report which others were removed.
+                for name in names:
+                    self._delete_one(store, name)
+
+    @staticmethod
+    def _delete_one(store: AnyStore, name: str) -> None:
+        try:
+            obstore.delete(store, name)
+        except FileNotFoundError as error:
+            if not refusals.is_missing(error):
+                raise
 
     def _is_there(self, name: str) -> bool:
         try:
@@ -221,7 +241,7 @@ class Bucket:
     def _prepare_request(self) -> None:
         """Called before each request: a subclass clears `_stores` if the keys are no longer the current ones."""
 
-    def _store(self, within: timedelta) -> S3Store:
+    def _store(self, within: timedelta) -> AnyStore:
         self._prepare_request()
         found = self._stores.get(within)
         if found is None:
@@ -246,7 +266,7 @@ class Bucket:
             raise self._refusal(attempt, error) from None
 
     def _refusal(self, attempt: str, error: Exception) -> CdcflowError:
-        found = refusals.refused_or_away(attempt, error, self.address.endpoint)
+        found = refusals.refused_or_away(attempt, error, self.address.endpoint, self.address.kind)
         if isinstance(found, ConfigurationError):
             self._stores.clear()  # so that a changed secret is read again
         if found.remedy is None or not self._names:
@@ -265,11 +285,29 @@ def _describe(found: ObjectMeta) -> StoredObject:
     return StoredObject(found["size"], (found["e_tag"] or "").strip('"'), found["last_modified"].timestamp())
 
 
-def _open_store(url: str, address: StoreAddress, within: timedelta) -> S3Store:
+def _place_of(url: str) -> StorePlace:
+    found = place_in_store(url)
+    assert found is not None  # noqa: S101  the settings accept no other URL
+    return found
+
+
+def _open_store(url: str, address: StoreAddress, within: timedelta) -> AnyStore:
     client: ClientConfig = {"connect_timeout": CONNECT_WITHIN, "timeout": within}
     if address.endpoint is not None and address.endpoint.startswith("http://"):
         client["allow_http"] = True
     retry: RetryConfig = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=10)}
+    prefix = _place_of(url).key.strip("/") or None
+    bucket = address.bucket
+    match address.kind:
+        case "s3":
+            return S3Store(bucket, prefix=prefix, config=_of_s3(address), client_options=client, retry_config=retry)
+        case "gs":
+            return GCSStore(bucket, prefix=prefix, config=_of_gs(address), client_options=client, retry_config=retry)
+        case "az":
+            return AzureStore(bucket, prefix=prefix, config=_of_az(address), client_options=client, retry_config=retry)
+
+
+def _of_s3(address: StoreAddress) -> S3Config:
     config: S3Config = {"checksum_algorithm": "SHA256", "region": address.region}
     if address.endpoint is not None:
         config["endpoint"] = address.endpoint
@@ -277,5 +315,24 @@ def _open_store(url: str, address: StoreAddress, within: timedelta) -> S3Store:
         config["access_key_id"], config["secret_access_key"] = address.access_key, address.secret_key
         if address.session_token is not None:
             config["session_token"] = address.session_token
-    prefix = urlsplit(url).path.strip("/") or None
-    return S3Store(address.bucket, prefix=prefix, config=config, client_options=client, retry_config=retry)
+    return config
+
+
+def _of_gs(address: StoreAddress) -> GCSConfig:
+    config: GCSConfig = {}
+    if address.endpoint is not None:
+        config["base_url"] = address.endpoint.rstrip("/")
+    if address.secret_key is not None:
+        config["service_account_key"] = address.secret_key
+    return config
+
+
+def _of_az(address: StoreAddress) -> AzureConfig:
+    config: AzureConfig = {}
+    if address.endpoint is not None:
+        config["endpoint"] = address.endpoint
+    if address.access_key is not None:
+        config["account_name"] = address.access_key
+    if address.secret_key is not None:
+        config["account_key"] = address.secret_key
+    return config

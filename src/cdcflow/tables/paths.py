@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from cdcflow.config.base import URL
 from cdcflow.errors import ConfigurationError
-from cdcflow.model.stores import StoreAddress
+from cdcflow.model.stores import StoreAddress, StorePlace, place_in_store
 from cdcflow.model.table import TableId
 
 if TYPE_CHECKING:
@@ -122,10 +122,15 @@ class Warehouse:
         return self.root
 
     @property
+    def place(self) -> StorePlace | None:
+        """What its URL names in an object store; `None` for a folder, and for URLs of other kinds."""
+        return None if self.is_local else place_in_store(str(self.root))
+
+    @property
     def bucket(self) -> str | None:
         """The bucket of a URL in an S3-compatible store; `None` for other warehouses."""
-        found = urlsplit(str(self.root)) if not self.is_local else None
-        return found.netloc if found is not None and found.scheme == "s3a" else None
+        place = self.place
+        return place.bucket if place is not None and place.kind == "s3" else None
 
     def location_of(self, path: Sequence[str]) -> str:
         """Return the full path or URL of something in it."""

@@ -107,8 +107,12 @@ def is_merged_here(config: Config, place: Warehouse) -> bool:
     reached, it does not, unless `merge.engine` demands it."""
     from cdcflow import local
 
-    is_known = place.is_local or place.store is not None or config.merge.engine == "local"
-    return local.reaches(place) and (is_known or not any("fs.s3a." in name for name in config.merge.spark))
+    if not local.reaches(place):
+        return False
+    if place.is_local or place.store is not None or config.merge.engine == "local":
+        return True
+    # Only the names of S3's settings are known here; how Spark reaches another store may be described anywhere.
+    return place.bucket is not None and not any("fs.s3a." in name for name in config.merge.spark)
 
 
 def warehouse(config: Config) -> Warehouse:
@@ -127,8 +131,7 @@ def warehouse(config: Config) -> Warehouse:
         unity = Unity(
             given["uri"].rstrip("/"), given["catalog"], secret(given.get("token")), given.get("prefix", ""), replace_
         )
-    bucket = found.bucket
-    store = None if settings.objects is None or bucket is None else settings.objects.address(bucket)
+    store = None if settings.objects is None or found.place is None else settings.objects.address_of(found.place)
     metastore = Metastore.from_settings(settings)
     return replace(found, store=store, catalog=catalog, metastore=metastore, unity=unity)
 

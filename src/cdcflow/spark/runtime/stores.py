@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 
 def reach(spark: SparkSession, address: StoreAddress) -> None:
     """Make a bucket reachable for this Spark: for drivers and executors, and in all sessions. Other buckets are not
-    affected.
+    affected. Stores of Google and Azure are reached as Spark's own settings describe.
 
     The keys go into the running Spark's own settings; as arguments at its start they would appear in the list of
     processes.
@@ -35,6 +35,8 @@ def reach(spark: SparkSession, address: StoreAddress) -> None:
         ConfigurationError: this Spark cannot read from S3-compatible stores, or it has already reached a bucket with
             the same name in another store: Hadoop caches its clients by bucket name, and would keep reading there.
     """
+    if address.kind != "s3":
+        return
     hadoop = _hadoop(spark)
     place = f"{address.endpoint or 'AWS'} {address.region or ''}".rstrip()
     reached = hadoop.get(f"cdcflow.reached.{address.bucket}")

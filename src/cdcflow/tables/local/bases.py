@@ -18,6 +18,7 @@ from deltalake import DeltaTable as ForeignTable
 from deltalake.exceptions import DeltaError, DeltaProtocolError
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.model.stores import place_in_store
 from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local.delta import DeltaTable
@@ -67,11 +68,13 @@ def open_base(place: str, as_of: str | None, reach: Reach | None = None) -> Base
     Raises:
         ConfigurationError: there is nothing that can be read here, or not as of that version or time.
     """
-    if place.startswith(("s3://", "s3a://")) and reach is not None:
+    if place_in_store(place) is not None and reach is not None:
         return _base_in_a_store(place, reach, as_of)
     if "://" in place:
         raise _refusal(
-            place, "only files of this machine and of buckets (s3://) are read", "copy it to this machine, or mount it"
+            place,
+            "only files of this machine and of buckets (s3://, gs://, abfss://) are read",
+            "copy it to this machine, or mount it",
         )
     path = Path(place)
     if not path.exists():

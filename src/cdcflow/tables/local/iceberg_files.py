@@ -2,10 +2,11 @@
 
     PyIceberg ──▶ TableIO.new_input, new_output, delete
                      ├── a path, file:///…          SyncedIO
-                     └── s3://…, s3a://…, s3n://…   TableBuckets ──▶ BucketFolder ──▶ stores.Bucket
+                     └── s3://…, gs://…, abfss://…  TableBuckets ──▶ BucketFolder ──▶ stores.Bucket
 
-The schemes of S3 name the same object. Names of Iceberg's files are never used twice, so a write needs no condition,
-and what was read once stays true. The keys are those that the catalog gave with the table; otherwise those in
+The schemes of one kind of store name the same object. Names of Iceberg's files are never used twice, so a write needs
+no condition, and what was read once stays true. The keys are those that the catalog gave with the table; otherwise
+those in
 `merge.catalog`, those of `merge.objects`, or the environment's.
 """
 
@@ -22,6 +23,7 @@ from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.manifest import DataFile
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from cdcflow.model.stores import StorePlace, place_in_store
 from cdcflow.tables.folders import DiskFolder, RandomAccess, WarehouseFolder
 from cdcflow.tables.local.synced import SyncedIO
 from cdcflow.tables.local.table_buckets import BUCKETS, Identifier, TableBuckets
@@ -30,10 +32,8 @@ from cdcflow.tables.port import HandOver
 if TYPE_CHECKING:
     from cdcflow.tables.bucket_folders import BucketFolder
 
-_S3 = {"s3", "s3a", "s3n"}
 
-
-def in_bucket(location: str) -> tuple[str, str] | None:
+def in_bucket(location: str) -> StorePlace | None:
     """Return the bucket and key of a location; `None` for a file of this machine.
 
     Raises:
@@ -42,9 +42,10 @@ def in_bucket(location: str) -> tuple[str, str] | None:
     url = urlsplit(location.partition("?")[0]) if "://" in location else None
     if url is None or url.scheme == "file":
         return None
-    if url.scheme not in _S3:
+    found = place_in_store(location)
+    if found is None:
         raise HandOver(f"its files are in {url.scheme}://{url.netloc}, which only Spark reaches")
-    return url.netloc, location.split("://", 1)[1].partition("/")[2]
+    return found
 
 
 class TableIO(SyncedIO):
@@ -56,18 +57,18 @@ class TableIO(SyncedIO):
 
     def new_input(self, location: str) -> Any:  # Any, here and below: its base promises pyarrow's files
         found = in_bucket(location)
-        return super().new_input(location) if found is None else BucketFile(self.bucket(found[0]), location, found[1])
+        return super().new_input(location) if found is None else BucketFile(self.bucket(found), location, found.key)
 
     def new_output(self, location: str) -> Any:
         found = in_bucket(location)
-        return super().new_output(location) if found is None else BucketFile(self.bucket(found[0]), location, found[1])
+        return super().new_output(location) if found is None else BucketFile(self.bucket(found), location, found.key)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
         self.delete_all([location if isinstance(location, str) else location.location])
 
     def delete_all(self, locations: Sequence[str]) -> None:
         """Delete files; missing ones count as deleted."""
-        keys: dict[str, list[str]] = {}
+        keys: dict[str, tuple[StorePlace, list[str]]] = {}
         for location in locations:
             found = in_bucket(location)
             if found is None:
@@ -76,27 +77,27 @@ class TableIO(SyncedIO):
                 folder, _, name = path.rpartition("/")
                 DiskFolder(Path(folder)).delete([name])
             else:
-                keys.setdefault(found[0], []).append(found[1])
-        for bucket, listed in keys.items():
-            self.bucket(bucket).delete(listed)
+                keys.setdefault(found.root, (found, []))[1].append(found.key)
+        for place, listed in keys.values():
+            self.bucket(place).delete(listed)
 
     def open_random(self, location: str, size: int) -> RandomAccess:
         """Open a file for reading parts of it. `size`: its bytes."""
         found = in_bucket(location)
         if found is None:
             return RandomAccess(super().new_input(location).open())
-        return self.bucket(found[0]).open(found[1], size)
+        return self.bucket(found).open(found.key, size)
 
     def folder(self, location: str) -> WarehouseFolder:
         """Return the folder at a location."""
         found = in_bucket(location)
         if found is None:
             return DiskFolder(Path(self.parse_location(location)[2]))
-        return self.bucket(found[0]).folder(found[1].rstrip("/"))
+        return self.bucket(found).folder(found.key.rstrip("/"))
 
-    def bucket(self, name: str) -> BucketFolder:
+    def bucket(self, place: StorePlace) -> BucketFolder:
         buckets: TableBuckets = self.properties[BUCKETS]
-        return buckets.folder(name, self.owner)
+        return buckets.folder(place, self.owner)
 
 
 def open_random(io_: FileIO, file: DataFile) -> RandomAccess:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cdcflow.model.stores import StoreAddress
+from cdcflow.model.stores import StoreAddress, StorePlace
 from cdcflow.tables.local.vended_keys import ACCESS, SECRET, TOKEN, VendedKeys
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class TableBuckets:
         """`address`: how the warehouse's bucket is reached; `properties`: the catalog's."""
         self._address = address
         self._properties = properties
-        self._folders: dict[tuple[Identifier, str], BucketFolder] = {}
+        self._folders: dict[tuple[Identifier, str], BucketFolder] = {}  # by owner and the bucket's URL
         self._keys: dict[Identifier, VendedKeys] = {}
         self._lock = threading.Lock()
 
@@ -43,17 +43,18 @@ class TableBuckets:
         found.offer(given)
         return identifier
 
-    def folder(self, bucket: str, owner: Identifier = ()) -> BucketFolder:
+    def folder(self, place: StorePlace, owner: Identifier = ()) -> BucketFolder:
         """Return a bucket. `owner`: the table whose keys are used."""
         from cdcflow.tables.bucket_folders import BucketFolder
         from cdcflow.tables.local.renewed_bucket import RenewedBucket
 
         with self._lock:
-            found = self._folders.get((owner, bucket))
+            found = self._folders.get((owner, place.root))
             if found is None:
                 keys = self._keys.get(owner)
-                opened = RenewedBucket.with_keys(f"s3://{bucket}", lambda name: self._address_of(name, keys), keys)
-                found = self._folders[owner, bucket] = BucketFolder(opened, f"s3a://{bucket}")
+                opened = RenewedBucket.with_keys(place.root, lambda _: self._address_of(place, keys), keys)
+                location = place.root.replace("s3://", "s3a://", 1)
+                found = self._folders[owner, place.root] = BucketFolder(opened, location)
         return found
 
     def close(self) -> None:
@@ -62,14 +63,17 @@ class TableBuckets:
             for folder in self._folders.values():
                 folder.close()
 
-    def _address_of(self, bucket: str, keys: VendedKeys | None) -> StoreAddress:
-        found = replace(self._address, bucket=bucket) if self._address is not None else StoreAddress(bucket)
+    def _address_of(self, place: StorePlace, keys: VendedKeys | None) -> StoreAddress:
+        given = StoreAddress.of_place(place)
+        found = given if self._address is None else self._address.for_place(place)
+        if place.kind != "s3":
+            return found
         return _with_properties(_with_properties(found, self._properties), {} if keys is None else keys.given)
 
 
 def _with_properties(address: StoreAddress, properties: Mapping[str, str]) -> StoreAddress:
     """Return an address with what these properties, as Iceberg names them, contain of it."""
-    more: dict[str, str] = {}
+    more: dict[str, Any] = {}
     if ACCESS in properties and SECRET in properties:
         token = properties.get(TOKEN)
         address = replace(address, access_key=properties[ACCESS], secret_key=properties[SECRET], session_token=token)

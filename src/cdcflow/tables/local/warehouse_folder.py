@@ -20,7 +20,8 @@ def open_folder(warehouse: Warehouse) -> WarehouseFolder:
     Raises:
         ConfigurationError: only Spark reaches it, or the client of object stores is not installed.
     """
-    if warehouse.bucket is None:
+    place = warehouse.place
+    if place is None:
         return DiskFolder(warehouse.folder.resolve())
     try:
         # Imported here, so that a warehouse in a folder does not need the client of object stores.
@@ -32,5 +33,5 @@ def open_folder(warehouse: Warehouse) -> WarehouseFolder:
             remedy="run `pip install 'cdcflow[local,objects]'`",
             runbook="package-missing",
         ) from error
-    url, address = str(warehouse.root), warehouse.store or StoreAddress(warehouse.bucket)
+    url, address = str(warehouse.root), warehouse.store or StoreAddress.of_place(place)
     return BucketFolder(Bucket.of_url(url, lambda _: address, _SETTINGS), url)
