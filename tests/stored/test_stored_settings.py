@@ -14,7 +14,7 @@ from cdcflow.config import Config, load
 
 LATER = {
     "log.compact",
-    *(f"merge.derive.{name}" for name in ("key", "sql")),
+    *(f"merge.derive.{name}" for name in ("key", "sql", "from", "transform", "version")),
     "merge.fast_delta",
     "merge.memory_max",
     *(f"merge.objects.{name}" for name in ("account", "account_key", "service_account")),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
 
 HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
 """The pattern of `host:port`; `is_host_and_port` checks the number too."""
@@ -18,4 +20,9 @@ def is_host_and_port(text: str) -> bool:
 
 class Settings(BaseModel):
     # A ValidationError must not repeat the given value: it may be a secret in the wrong place (hard case S03).
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, serialize_by_alias=True)
+
+
+def settings_of(model: type[Settings]) -> Mapping[str, FieldInfo]:
+    """The settings of a model by their names in a file, some of which are words that Python keeps for itself."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}

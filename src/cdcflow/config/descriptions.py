@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from cdcflow.config.base import Settings
+from cdcflow.config.base import Settings, settings_of
 from cdcflow.config.changes import rule_for
 from cdcflow.config.collections import Push
 from cdcflow.config.references import SecretReference
@@ -52,7 +52,7 @@ class Setting:
 
 def describe(model: type[Settings], before: str, like: str = "") -> Iterator[Setting]:
     """Every setting of a model and of those inside it. `like`: the same settings for all tables, which it refers to."""
-    for name, field in model.model_fields.items():
+    for name, field in settings_of(model).items():
         inner, is_map = _model_of(field.annotation)
         if inner is Push:
             continue
@@ -63,7 +63,8 @@ def describe(model: type[Settings], before: str, like: str = "") -> Iterator[Set
             meaning = f"The same for one table{example}."
             yield Setting(before + name, _values(field), f"as `{like}{name}`", meaning)
         else:
-            meaning, default = _meaning(model, name)
+            own = next(attribute for attribute, one in model.model_fields.items() if one is field)
+            meaning, default = _meaning(model, own)
             yield Setting(before + name, _values(field), default or _default(field), meaning)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cdcflow.config.base import Settings
+from cdcflow.config.base import Settings, settings_of
 from cdcflow.config.plugins import PLUGIN_KIND
 from cdcflow.config.setting_paths import SettingMarks, SettingPath, dotted_name, location
 from cdcflow.config.sources import PATTERN, MySQL, Postgres
@@ -84,7 +84,7 @@ def _without_tag(setting: SettingPath) -> tuple[SettingPath, type[Settings]]:
 def _nearest(setting: SettingPath, models: Models) -> str:
     *parents, wrong = setting
     model = _model_at(tuple(parents), models)
-    names = [] if model is None else list(model.model_fields)
+    names = [] if model is None else list(settings_of(model))
     kinds = [kind for kind, settings in _KINDS.items() if parents == ["source"] and wrong in settings.model_fields]
     if kinds:
         return f"; known here: {', '.join(names)}. It is a setting of source.kind {' and '.join(kinds)} only"
@@ -108,7 +108,7 @@ def _model_at(setting: SettingPath, models: Models) -> type[Settings] | None:
 
 
 def _inner_models(model: type[Settings], name: str) -> list[type[Settings]]:
-    field = model.model_fields.get(name)
+    field = settings_of(model).get(name)
     return [] if field is None else _models_in(field.annotation)
 
 
@@ -124,7 +124,7 @@ def _models_in(annotation: Any) -> list[type[Settings]]:  # Any: an annotation
 
 def _all_names(model: type[Settings], setting: SettingPath, models: Models) -> list[SettingPath]:
     names: list[SettingPath] = []
-    for name in model.model_fields:
+    for name in settings_of(model):
         path = (*setting, name)
         inner = [models[path]] if path in models else _inner_models(model, name)
         names += [found for m in inner for found in _all_names(m, path, models)] or [path]

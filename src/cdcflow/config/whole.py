@@ -113,13 +113,33 @@ class MergeTables(TableSettings):
 
 
 class Derive(Settings):
-    """A table that a query computes from others, published in the same cut ([derived.md](derived.md))."""
+    """A table that a query, or a function, computes from others, published in the same cut
+    ([derived.md](derived.md))."""
 
     key: tuple[str, ...] = Field(min_length=1)
     """The columns of the result that identify a row."""
-    sql: str
+    sql: str | None = None
     """One SELECT over captured and derived tables, in DuckDB's SQL. It may call functions that depend on nothing but
-    their arguments ([which](derived.md#what-a-query-may-have))."""
+    their arguments ([which](derived.md#what-a-query-may-have)). Default: required, unless `transform` is set."""
+    from_: str | None = Field(None, alias="from")
+    """The table whose rows `transform` gets, as `schema.name`. Default: empty."""
+    transform: str | None = None
+    """Instead of `sql`: a Python function of an installed package, `package.module:function`, or the name of an entry
+    point of the group `cdcflow.transforms`. It gets Arrow batches of rows
+    ([example](derived.md#a-function-in-python)). Default: empty."""
+    version: str = ""
+    """Any text. Change it when `transform` gives other results: the table is then computed again. Default:
+    empty."""
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Derive:
+        if (self.sql is None) == (self.transform is None):
+            raise ValueError("must have either sql or transform")
+        if (self.from_ is None) != (self.transform is None):
+            raise ValueError("must have from if it has transform, and not otherwise")
+        if self.version and self.transform is None:
+            raise ValueError("has version, which only transform uses: a changed query is noticed")
+        return self
 
 
 class Upkeep(Settings):
@@ -419,6 +439,17 @@ class Config(Settings):
         derived = {name if "." in name else f"derived.{name}" for name in self.merge.derive}
         for name in sorted(self.contracts.keys() & derived):
             raise ValueError(f"contracts has {name}, a derived table, whose rows no contract checks: take it out")
+        return self
+
+    @model_validator(mode="after")
+    def _derived_tables_have_no_mode(self) -> Self:
+        derived = {name if "." in name else f"derived.{name}" for name in self.merge.derive}
+        for name in sorted(self.merge.tables.each.keys() & derived):
+            if (mode := self.merge.tables.each[name].mode) not in (None, "current"):
+                raise ValueError(
+                    f"merge.tables.each.{name} has mode {mode}, and a derived table has the rows that its query gives:"
+                    " take it out, or derive from a table with that mode"
+                )
         return self
 
     @model_validator(mode="after")

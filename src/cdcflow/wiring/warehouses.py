@@ -149,7 +149,10 @@ def policies(config: Config) -> Policies:
         for name, columns in config.contracts.items()
     }
     listed = {name: _policy(one) for name, one in each.items()}
-    derived = {name: DerivedQuery(one.key, one.sql) for name, one in config.merge.derive.items()}
+    derived = {
+        name: DerivedQuery(one.key, one.sql or "", one.from_ or "", one.transform or "", one.version)
+        for name, one in config.merge.derive.items()
+    }
     return Policies(_policy(of_all), listed, Routes.of(given.routes), derived, contracts)
 
 

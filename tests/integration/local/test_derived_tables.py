@@ -24,9 +24,10 @@ from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.maintenance import UpkeepPolicy, upkeep
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.local import decoded_columns
+from cdcflow.tables.local.derived_rows import stored_types
 from cdcflow.tables.local.deriver import LocalDeriver
 from cdcflow.tables.local.query_database import QueryDatabase
-from cdcflow.tables.merge.policy import DerivedQuery, Policies
+from cdcflow.tables.merge.policy import DerivedQuery, Mode, Policies, TablePolicy
 from cdcflow.tables.paths import Warehouse
 
 SEED = int(os.environ.get("CDCFLOW_DERIVED_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
@@ -267,6 +268,36 @@ def test_changes_concern_few_rows(
             shape = DerivedQuery(_shape(name)[0], _shape(name)[1])
             merge(hand_log.root, warehouse, policies=Policies(derived={"derived.one": shape}))
     assert seen == [True, False, True, False]
+
+
+MODES: Mapping[Mode, str] = {
+    "soft_delete": "SELECT k, count(*) FILTER (WHERE NOT _is_deleted) AS n, sum(x) AS t FROM a GROUP BY k",
+    "history": "SELECT id, count(*) AS n, max(_valid_from) AS last FROM a GROUP BY id",
+    "append": "SELECT id, _op, count(*) AS n, max(_offset) AS last FROM a GROUP BY id, _op",
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_inputs_have_any_mode(
+    merge: Merge, hand_log: HandLog, warehouse: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a row of the input is does not matter: the derived table is what the query gives for the rows it has."""
+    key = ("k",) if mode == "soft_delete" else ("id", "_op") if mode == "append" else ("id",)
+    policies = Policies(
+        each={"public.a": TablePolicy(mode=mode)}, derived={"derived.one": DerivedQuery(key, MODES[mode])}
+    )
+    tables = Tables(hand_log, random.Random(9))
+    with counted(monkeypatch) as seen:
+        for _ in range(5):
+            tables.change()
+            report = merge(hand_log.root, warehouse, policies=policies)
+            assert report.latest is not None
+            assert not report.latest.left_out
+            cut = local.read_cut(warehouse)
+            with closing(QueryDatabase(None)) as db:
+                db.name("", "a", db.give(cut["public.a"]))
+                assert _in_order(cut["derived.one"]) == _in_order(stored_types(db.arrow(MODES[mode])))
+    assert not all(seen[1:])
 
 
 def test_derivation_of_the_same_cut_is_not_repeated(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from cdcflow.config import Config, load
+from cdcflow.config.base import settings_of
 from cdcflow.config.changes import HIDDEN, RULES, SettingChange, changes, digest, rule_for, settings_as_text
 
 SOURCE = {"kind": "postgres", "url": "postgresql://cdc@db/shop", "password": "${env:SHOP}", "tables": ["public.orders"]}
@@ -145,7 +146,7 @@ def test_folder_that_commands_read_waits_for_a_restart_and_the_plan_explains_why
 
 def names(model: Any, above: str) -> Iterator[str]:
     """Every setting's name below a model of settings, with all kinds that it may be."""
-    for name, field in model.model_fields.items():
+    for name, field in settings_of(model).items():
         inner = [m for m in (field.annotation, *get_args(field.annotation)) if hasattr(m, "model_fields")]
         yield from (n for m in inner for n in names(m, f"{above}{name}."))
         if not inner:

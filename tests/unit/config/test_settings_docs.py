@@ -13,6 +13,7 @@ from cdcflow import errors
 from cdcflow.cli import failure
 from cdcflow.cli.app import app
 from cdcflow.config import Config, Settings
+from cdcflow.config.base import settings_of
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -30,7 +31,7 @@ def _annotations(kind: object) -> Iterator[object]:
 
 def names(model: type[Settings], before: str = "") -> set[str]:
     found: set[str] = set()
-    for name, field in model.model_fields.items():
+    for name, field in settings_of(model).items():
         kinds = [k for k in _annotations(field.annotation) if _is_model(k)]
         for kind in kinds:
             found |= names(kind, f"{before}{name}.")

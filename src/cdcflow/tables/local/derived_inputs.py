@@ -21,6 +21,7 @@ from cdcflow.tables.local.decoded_columns import take_rows
 from cdcflow.tables.local.file_keys import KNOWN, FileKeys, read_keys
 from cdcflow.tables.local.scan import NONE, Numbers, ScannedFile
 from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.merge.modes import CURRENT, mode_of_properties
 
 
 class InputVersion:
@@ -44,9 +45,16 @@ class InputVersion:
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """The source's columns, with Arrow's types."""
-        own = [field for field in self.table.schema if field.name not in (OFFSET, MISSING)]
+        """The source's columns, and those that the table's mode adds, with Arrow's types."""
+        mode = mode_of_properties(self.properties) or CURRENT
+        hidden = (MISSING,) if mode.keeps_changes else (OFFSET, MISSING)
+        own = [field for field in self.table.schema if field.name not in hidden]
         return {field.name: str(_plain(field.type)) for field in own}
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """`columns`, as other packages get them."""
+        return pa.schema([pa.field(name, _plain(self.table.schema.field(name).type)) for name in self.columns])
 
     def row_count(self) -> int:
         """Return about how many rows it has, including deleted ones."""
@@ -57,8 +65,12 @@ class InputVersion:
 
     def rows(self, columns: Sequence[str]) -> pa.Table:
         """Return these columns of all rows."""
-        parts = [self.table.read(file, columns) for file in self.table.files()]
-        return pa.concat_tables([self.empty(columns), *(part.select(columns) for part in parts)])
+        return pa.concat_tables([self.empty(columns), *self.parts(columns)])
+
+    def parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield these columns of all rows, a file at a time."""
+        for file in self.table.files():
+            yield self.table.read(file, columns).select(columns)
 
     def rows_with(self, columns: Sequence[str], column: str, values: pa.ChunkedArray) -> pa.Table:
         """Return these columns of the rows that have one of the values in a column."""

@@ -23,10 +23,11 @@ import pyarrow as pa
 
 from cdcflow.tables.cut import CutTable
 from cdcflow.tables.derived.increments import Increments
-from cdcflow.tables.derived.lineage import Lineage, NotCovered, lineage_of
+from cdcflow.tables.derived.lineage import Lineage, NotCovered, lineage_of, unit_column
 from cdcflow.tables.derived.queries import query_of, resolve_table, tables_of
 from cdcflow.tables.job.derived_tables import derived_id
 from cdcflow.tables.job.past_tables import VersionGone
+from cdcflow.tables.local.derived_functions import function_units, load_function, transform_rows
 from cdcflow.tables.local.derived_increments import continue_rows, read_increments
 from cdcflow.tables.local.derived_inputs import InputVersion, changed_rows
 from cdcflow.tables.local.derived_rows import DerivedRows, stored_types
@@ -34,11 +35,12 @@ from cdcflow.tables.local.derived_units import Changes, recompute
 from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.local.settings_sql import reason_of
 from cdcflow.tables.local.tables import FileTable
-from cdcflow.tables.merge.modes import CURRENT, mode_of_properties
+from cdcflow.tables.merge.modes import mode_of_properties
 from cdcflow.tables.merge.policy import DerivedQuery
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.paths import table_at, table_path
 from cdcflow.tables.port import DerivedVersion
+from cdcflow.tables.sql.quotes import quote
 from cdcflow.tables.sql.trees import Node, SqlRefused, nodes_of
 
 CHANGED_MIN, CHANGED_PART = 10_000, 10
@@ -69,8 +71,10 @@ class LocalDeriver:
         return self._opened
 
     def inputs(self, query: DerivedQuery, known: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
+        if query.transform:
+            load_function(query)
         try:
-            found = [resolve_table(*one, known) for one in tables_of(self._tree(query))]
+            found = [resolve_table(*one, known) for one in self._tables(query)]
         except SqlRefused as error:
             raise CannotFollow(str(error)) from error
         if not found:
@@ -99,8 +103,8 @@ class LocalDeriver:
             said = {"derived": name, "cut": cut, "inputs": {one: _place(entry) for one, entry in inputs.items()}}
             found = self._by_units(query, old, new, rows, stack)
             if isinstance(found, tuple):
-                lineage, units, result = found
-                rows.write(name, result, (lineage.units, units), said, wanted)
+                names, units, result = found
+                rows.write(name, result, (names, units), said, wanted)
                 return rows.version(len(units))
             rows.write(name, self._whole(query, new), None, said, wanted)
             return rows.version(None, f"another program changed its rows ({', '.join(edits)})" if edits else found)
@@ -108,6 +112,9 @@ class LocalDeriver:
     def explain(self, query: DerivedQuery, inputs: Mapping[str, CutTable]) -> str:
         with ExitStack() as stack, _explain_errors():
             new = {n: stack.enter_context(self._open(n, e)) for n, e in inputs.items()}
+            if query.transform:
+                (version,) = new.values()
+                return f"by {', '.join(self._function_units(query, version))}, with {query.transform}"
             found = self._lineage(query, new)
             if isinstance(found, str):
                 return f"whole: {found}"
@@ -131,9 +138,11 @@ class LocalDeriver:
                 found = InputVersion(there, entry)
             except VersionGone as error:
                 raise CannotFollow(f"its input {name} cannot be read as the cut shows it: {error}") from error
-            mode = mode_of_properties(found.properties)
-            if mode is not None and mode.name != CURRENT.name:
-                raise CannotFollow(f"its input {name} has mode {mode.name}, and only mode current can be an input")
+            if mode_of_properties(found.properties) is None:
+                raise CannotFollow(
+                    f"its input {name} has a mode that this cdcflow does not know",
+                    remedy="merge with the cdcflow version that created the table, or a newer one",
+                )
             yield found
 
     def _position(
@@ -160,8 +169,18 @@ class LocalDeriver:
     def _tree(self, query: DerivedQuery) -> Node:
         return query_of(self._db.parse(query.sql))
 
+    def _tables(self, query: DerivedQuery) -> list[tuple[str, str]]:
+        """Return the tables that a query reads, or a function, as the settings have them: (schema or "", name)."""
+        if query.transform:
+            schema, _, name = query.of.rpartition(".")
+            return [(schema, name)]
+        return tables_of(self._tree(query))
+
     def _whole(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> pa.Table:
         """Return all rows of the table."""
+        if query.transform:
+            (version,) = new.values()
+            return transform_rows(self._db, query, version.parts(list(version.columns)), version.row_schema)
         tree, paths = self._tree(query), _paths(new)
         columns = _columns_read(tree, new)
         given = {name: self._db.give(version.rows(columns[name])) for name, version in new.items()}
@@ -211,17 +230,23 @@ class LocalDeriver:
         new: Mapping[str, InputVersion],
         rows: DerivedRows,
         stack: ExitStack,
-    ) -> tuple[Lineage, pa.Table, pa.Table] | str:
-        """Return the units that the inputs' changes concern, and their rows; or why the table is computed as a
-        whole."""
+    ) -> tuple[tuple[str, ...], pa.Table, pa.Table] | str:
+        """Return the units that the inputs' changes concern (their columns, and their values), and their rows; or why
+        the table is computed as a whole."""
         if old is None:
             return ""
+        if query.transform:
+            try:
+                return self._by_function(query, old, new, stack)
+            finally:
+                self._db.forget()
         lineage = self._lineage(query, new)
         if isinstance(lineage, str):
             return lineage
         try:
             continued = self._increments(query, lineage, new)
-            changes = self._changes(lineage, old, new, stack)
+            columns = {one.table: lineage.columns_read(one.number) for one in lineage.joined}
+            changes = self._changes(columns, old, new, stack)
             if isinstance(changes, str):
                 return changes
             found = None
@@ -229,18 +254,47 @@ class LocalDeriver:
                 found = continue_rows(
                     self._db, continued, changes, new, lambda units: rows.present((lineage.units, units))
                 )
-            return (lineage, *(found or recompute(self._db, lineage, changes, new)))
+            return (lineage.units, *(found or recompute(self._db, lineage, changes, new)))
         except duckdb.Error as error:
             # Rows that the query's other conditions take out may have values that an expression does not take.
             return f"finding the changed rows failed ({type(error).__name__})"
         finally:
             self._db.forget()
 
+    def _by_function(
+        self,
+        query: DerivedQuery,
+        old: Mapping[str, CutTable],
+        new: Mapping[str, InputVersion],
+        stack: ExitStack,
+    ) -> tuple[tuple[str, ...], pa.Table, pa.Table] | str:
+        """Return the units of changed rows of a function's input, and what it returns for all rows with these units."""
+        ((name, version),) = new.items()
+        columns, units = list(version.columns), self._function_units(query, version)
+        changes = self._changes({name: columns}, old, new, stack)
+        if isinstance(changes, str):
+            return changes
+        gone, come = (self._db.give(rows) for rows in changes.get(name, (version.empty(columns),) * 2))
+        listed = ", ".join(f"{quote(unit)} AS {unit_column(n)}" for n, unit in enumerate(units))
+        found = self._db.arrow(f"SELECT {listed} FROM {gone} UNION SELECT {listed} FROM {come}")  # noqa: S608  quoted
+        near = self._db.give(version.rows_with(columns, units[0], found.column(0)))
+        same = " AND ".join(f"r.{quote(unit)} IS NOT DISTINCT FROM u.{unit_column(n)}" for n, unit in enumerate(units))
+        rows = self._db.arrow(f"SELECT r.* FROM {near} r SEMI JOIN {self._db.give(found)} u ON ({same})")  # noqa: S608  quoted
+        return tuple(units), found, transform_rows(self._db, query, [rows], version.row_schema)
+
+    def _function_units(self, query: DerivedQuery, version: InputVersion) -> list[str]:
+        """Return the columns of the units of a function's rows."""
+        result = transform_rows(self._db, query, (), version.row_schema)
+        return function_units(query, version.row_schema, result.schema)
+
     def _changes(
-        self, lineage: Lineage, old: Mapping[str, CutTable], new: Mapping[str, InputVersion], stack: ExitStack
+        self,
+        columns: Mapping[str, Sequence[str]],
+        old: Mapping[str, CutTable],
+        new: Mapping[str, InputVersion],
+        stack: ExitStack,
     ) -> Changes | str:
-        """Return the rows that each changed input no longer has, and its new ones."""
-        columns = {one.table: lineage.columns_read(one.number) for one in lineage.joined}
+        """Return the rows that each changed input no longer has, and its new ones. `columns`: those to compare."""
         found: dict[str, tuple[pa.Table, pa.Table]] = {}
         for name, version in new.items():
             if version.entry.version == old[name].version and version.entry.id == old[name].id:
@@ -263,7 +317,7 @@ class LocalDeriver:
 
 def stamp(query: DerivedQuery, inputs: Mapping[str, CutTable]) -> int:
     """Return a number for a query and the versions of its inputs."""
-    listed = [query.sql, list(query.key), sorted([name, *_place(entry)] for name, entry in inputs.items())]
+    listed = [query.text, list(query.key), sorted([name, *_place(entry)] for name, entry in inputs.items())]
     return int.from_bytes(hashlib.sha256(json.dumps(listed).encode()).digest()[:7])
 
 

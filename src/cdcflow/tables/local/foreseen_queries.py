@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from cdcflow.tables.derived.queries import query_of, resolve_table, tables_of
 from cdcflow.tables.job.derived_tables import derived_id
+from cdcflow.tables.local.derived_functions import transform_rows
 from cdcflow.tables.local.derived_rows import stored_types
 from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.local.settings_sql import reason_of
 from cdcflow.tables.local.tables import type_of
 from cdcflow.tables.merge.policy import DerivedQuery
+from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.port import HandOver
 from cdcflow.tables.sql.conditions import parse_condition
 from cdcflow.tables.sql.trees import SqlRefused
@@ -56,6 +58,8 @@ def derived_columns(
 
 def inputs_of_query(query: DerivedQuery, tables: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
     """The tables that a query reads; empty if it cannot be used."""
+    if query.transform:
+        return (query.of,)
     with closing(QueryDatabase(None)) as db:
         try:
             return tuple(resolve_table(*one, tables) for one in tables_of(query_of(db.parse(query.sql))))
@@ -69,13 +73,17 @@ def _columns(
     """The result without rows; a text: why the query fails; None: an input is not known yet."""
     names: list[str] = []
     try:
+        if query.transform:
+            schema, _, table = query.of.rpartition(".")
+            shape = shapes.get(resolve_table(schema, table, paths))
+            return None if shape is None else transform_rows(db, query, (), shape.schema)
         tree = query_of(db.parse(query.sql))
         inputs = {one: resolve_table(*one, paths) for one in tables_of(tree)}
         if any(name not in shapes for name in inputs.values()):
             return None
         names = [db.name(*one, db.give(shapes[name])) for one, name in inputs.items()]
         result = stored_types(db.arrow(db.render_query(tree)))
-    except SqlRefused as error:
+    except (SqlRefused, CannotFollow) as error:
         return str(error)
     except duckdb.Error as error:
         return reason_of(error)

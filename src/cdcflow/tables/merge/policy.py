@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -61,10 +62,19 @@ UNSAID = TablePolicy()
 
 @dataclass(frozen=True, slots=True)
 class DerivedQuery:
-    """How a derived table is computed from others: the query, and which columns of its result identify a row."""
+    """How a derived table is computed from others: the query, and which columns of its result identify a row. Or,
+    without `sql`, the function `transform` of the rows of the table `of`; `version` changes with what it gives."""
 
     key: tuple[str, ...]
-    sql: str
+    sql: str = ""
+    of: str = ""
+    transform: str = ""
+    version: str = ""
+
+    @property
+    def text(self) -> str:
+        """What determines the table's rows, apart from the rows of its inputs."""
+        return json.dumps(["transform", self.of, self.transform, self.version]) if self.transform else self.sql
 
 
 @dataclass(frozen=True, slots=True)
