@@ -24,8 +24,9 @@ from cdcflow.tables.local.tables import FileTable
 BYTES_MAX = 1 << 30
 """At most about this many bytes of decoded columns are kept."""
 
-ROWS_MIN = 1 << 18
-"""A file whose row groups to read have fewer rows is read: that takes milliseconds."""
+ROWS_MIN, PART_MIN = 1 << 18, 4
+"""If the row groups with the requested rows have fewer rows than this, or than a quarter of the file, they are read:
+this takes milliseconds, or less than decoding the whole file."""
 
 _ROW_BYTES = 8
 
@@ -60,7 +61,7 @@ def take_rows(
 ) -> pa.Table:
     """Return these columns of some rows of a file, whose numbers ascend."""
     groups = [g for g in opened.groups if np.diff(np.searchsorted(numbers, [g.first, g.first + g.rows]))[0]]
-    if sum(group.rows for group in groups) < ROWS_MIN:
+    if sum(group.rows for group in groups) < max(ROWS_MIN, len(opened) // PART_MIN):
         return opened.take(numbers, columns)
     schema = pa.schema([table.schema.field(name) for name in columns])
     held = {name: _column(table, file, opened, name) for name in columns}
