@@ -15,7 +15,8 @@ from tests.support.merge.histories import make_table
 from cdcflow import local
 from cdcflow.config import Config
 from cdcflow.daemon import merge_process
-from cdcflow.daemon.merge_child import MergeLoop, Reports
+from cdcflow.daemon.merge_child import MergeLoop
+from cdcflow.daemon.supervised_process import Reports
 from cdcflow.errors import SinkUnavailable
 from cdcflow.log.maintenance import state_files
 from cdcflow.tables.job.lease import folder_lease

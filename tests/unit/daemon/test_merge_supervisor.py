@@ -15,10 +15,11 @@ import pytest
 from tests.support.polling import wait_until
 
 from cdcflow.config import Config
-from cdcflow.daemon import merge_component
-from cdcflow.daemon.merge_child import MergeLoop, Reports
+from cdcflow.daemon import merge_component, supervisor
+from cdcflow.daemon.merge_child import MergeLoop
 from cdcflow.daemon.merge_component import MergeComponent
 from cdcflow.daemon.merge_process import with_short_upkeep
+from cdcflow.daemon.supervised_process import Reports
 from cdcflow.errors import SinkUnavailable
 from cdcflow.log.maintenance import state_files
 
@@ -133,9 +134,9 @@ class Daemon:
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    monkeypatch.setattr(merge_component, "POLL_EVERY_S", 0.02)
-    monkeypatch.setattr(merge_component, "STOP_WITHIN_S", 0.5)
-    monkeypatch.setattr(merge_component, "PATIENCE_MIN_S", 0.1)
+    monkeypatch.setattr(supervisor, "POLL_EVERY_S", 0.02)
+    monkeypatch.setattr(supervisor, "STOP_WITHIN_S", 0.5)
+    monkeypatch.setattr(supervisor, "PATIENCE_MIN_S", 0.1)
     made = Daemon(tmp_path)
     yield made
     made.end()
@@ -212,7 +213,7 @@ def test_failing_process_is_replaced_after_growing_pauses(daemon: Daemon, monkey
 
 def test_short_time_for_progress_ends_no_healthy_process(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be ended before its second beat, again and again, and nothing would ever be merged."""
-    monkeypatch.setattr(merge_component, "PATIENCE_MIN_S", 15.0)
+    monkeypatch.setattr(supervisor, "PATIENCE_MIN_S", 15.0)
     run_instead(monkeypatch, STUCK.replace("0.05", "0.2"))
     daemon.start(progress_timeout="50ms")
     daemon.wait_until(lambda s: s["state"] == "merging", "a merge")
