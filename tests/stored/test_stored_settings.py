@@ -23,7 +23,7 @@ LATER = {
     "person_keys",
     "tables.columns.encrypt.key_by",
     "tables.computed",
-    *(f"targets.{name}" for name in ("kind", "tables", "every")),
+    *(f"targets.{name}" for name in ("kind", "tables", "every", "memory_max", "progress_timeout")),
     "tables.optional",
     "tests",
     *(f"contracts.{name}" for name in ("type", "not_null", "check", "on_violation")),

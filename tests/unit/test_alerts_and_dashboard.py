@@ -78,6 +78,8 @@ def test_every_alert_explains_what_is_wrong_and_where_to_read_more() -> None:
         "CdcflowMergeFails",
         "CdcflowRetainedLogNearLimit",
         "CdcflowStalled",
+        "CdcflowTargetStopped",
+        "CdcflowTargetBehind",
         "CdcflowHalted",
         "CdcflowTableFailed",
         "CdcflowFreshnessNotProven",

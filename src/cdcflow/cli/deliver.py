@@ -1,8 +1,9 @@
-"""`cdcflow deliver`: the tables of the log in the targets that packages bring."""
+"""`cdcflow deliver`: the tables of the log in the targets that packages bring. `cdcflow run` does it, too."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
-from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 
 if TYPE_CHECKING:
     from cdcflow.targets.delivery import TableDelivery
@@ -26,9 +27,11 @@ def deliver(
 ) -> None:
     """Bring the tables of targets to the end of the log, each change exactly once, until SIGTERM or Ctrl-C.
 
-    With --once it exits with 1 if a table could not be delivered.
+    It waits while another process, such as `cdcflow run`, delivers to a target. With --once it exits with 1 if a table
+    could not be delivered.
     """
     from cdcflow.daemon import signals
+    from cdcflow.daemon.delivery_process import DELIVER_EVERY_S
     from cdcflow.daemon.events import send_structlog_to
 
     settings = load(config)
@@ -36,34 +39,82 @@ def deliver(
     names = targets or list(settings.targets)
     if not names:
         raise ConfigurationError("the settings have no targets", remedy="set targets (docs/own-target.md)")
-    if once:
-        done = [_deliver_to(settings, name, json) for name in names]
-        if not all(done):
-            raise typer.Exit(failure.FINDINGS)
-        return
+    with ExitStack() as held:
+        deliveries = [_Delivery(settings, name, held, json) for name in names]
+        if once:
+            done = [one.deliver_once() for one in deliveries]
+            if not all(done):
+                raise typer.Exit(failure.FINDINGS)
+            return
 
-    def again() -> None:
-        for name in names:
-            try:
-                _deliver_to(settings, name, json)
-            except SinkUnavailable as error:
-                typer.echo(f"{name}: waits: {str(error).splitlines()[0]}", err=True)
+        def again() -> None:
+            for one in deliveries:
+                one.deliver_or_wait(is_alone=len(deliveries) == 1)
 
-    signals.again_and_again(again, min(settings.targets[name].every for name in names if name in settings.targets))
+        every = [settings.targets[name].every for name in names if name in settings.targets]
+        signals.again_and_again(again, min((one or DELIVER_EVERY_S for one in every), default=DELIVER_EVERY_S))
 
 
-def _deliver_to(config: Config, name: str, json: bool) -> bool:
-    """Deliver to one target; whether every table was delivered."""
-    from cdcflow import wiring
+class _Delivery:
+    """Deliveries to one target, which this process holds from its first delivery, if no other process does."""
 
-    with wiring.open_delivery(config, name) as delivery:
-        found = delivery.deliver()
-    for one in found:
-        if json:
-            output.print_json({"target": name, **one.to_json()})
-        else:
-            typer.echo(output.plain(f"{name}: {one.table}: {_in_words(one)}"))
-    return not any(one.problem for one in found)
+    def __init__(self, settings: Config, name: str, held: ExitStack, json: bool) -> None:
+        self._settings = settings
+        self._name = name
+        self._held = held
+        self._is_held = False
+        self._waits = ""
+        self._json = json
+
+    def deliver(self) -> bool:
+        """Deliver, and print what was done; return whether every table was delivered."""
+        from cdcflow import wiring
+        from cdcflow.daemon.delivery_process import deliver_to
+
+        if not self._is_held and self._name in self._settings.targets:
+            self._held.enter_context(wiring.hold_target(self._settings, self._name))
+            self._is_held = True
+        report = deliver_to(self._settings, self._name)
+        for one in report.tables:
+            if self._json:
+                output.print_json({"target": self._name, **one.to_json()})
+            else:
+                typer.echo(output.plain(f"{self._name}: {one.table}: {_in_words(one)}"))
+        return not any(one.problem for one in report.tables)
+
+    def deliver_once(self) -> bool:
+        """The same. If another process delivers to the target, wait until it has delivered what the log has now."""
+        from cdcflow.daemon.delivery_process import wait_for_holder
+        from cdcflow.wiring.targets import TargetHeld
+
+        try:
+            return self.deliver()
+        except TargetHeld as error:
+            done = wait_for_holder(self._settings, self._name, error)
+            stopped: dict[str, dict[str, str]] = done.get("stopped") or {}
+            if self._json:
+                output.print_json({"target": self._name, "by": error.holder, **done})
+                return not stopped and not done["waiting_tables"]
+            typer.echo(f"{self._name}: {error.holder} has delivered through offset {done['offset']}")
+            for table, why in stopped.items():
+                typer.echo(output.plain(f"{self._name}: {table}: not delivered: {why['reason']}; {why['remedy']}"))
+            return not stopped and not done["waiting_tables"]
+
+    def deliver_or_wait(self, *, is_alone: bool) -> None:
+        """The same; a target that cannot be reached now is tried again, and a reason that stays is printed once.
+
+        Any other error ends the command only if the target `is_alone`: it must not stop the others.
+        """
+        try:
+            self.deliver()
+            self._waits = ""
+        except CdcflowError as error:
+            if is_alone and not isinstance(error, SinkUnavailable):
+                raise
+            text = "; ".join(filter(None, (str(error).splitlines()[0], error.remedy)))
+            if text != self._waits:
+                typer.echo(output.plain(f"{self._name}: waits: {text}"), err=True)
+            self._waits = text
 
 
 def _in_words(one: TableDelivery) -> str:

@@ -44,13 +44,14 @@ def plan(
 
         rehearse_statement(config, ddl, json=json)
         return
-    settings, found, merging = _make_plan(config)
+    settings, found, does = _make_plan(config)
     tests = _run_tests(settings)
     if json:
-        output.print_json({**found.to_json(), "merging": merging, **_tests_json(tests)})
+        output.print_json({**found.to_json(), **does.to_json(), **_tests_json(tests)})
     else:
         show(found)
-        _show_merging(settings, merging)
+        _show_merging(settings, does.merges)
+        _show_deliveries(settings, does)
         _show_derived(settings)
         _show_tests(tests)
     if found.refused or _failures(tests):
@@ -65,11 +66,12 @@ def apply(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Show the plan, ask, and make the running daemon use the settings file. Ends when it captures with it."""
-    settings, found, merging = _make_plan(config)
+    settings, found, does = _make_plan(config)
     tests = _run_tests(settings)
     if not json:
         show(found)
-        _show_merging(settings, merging)
+        _show_merging(settings, does.merges)
+        _show_deliveries(settings, does)
         _show_derived(settings)
         _show_tests(tests)
     if found.refused or _failures(tests):
@@ -148,22 +150,37 @@ def _nothing_to_do(settings: Config, found: Plan, json: bool) -> None:
         typer.echo(f"No daemon answers in {settings.log.folder}: the next `cdcflow run` does this.")
 
 
-def _make_plan(file: Path) -> tuple[Config, Plan, bool]:
-    """The settings, what they will do, and whether the daemon merges with them; without one: whether the next does."""
+@dataclass(frozen=True, slots=True)
+class _Alongside:
+    """What the daemon does alongside the capture with the settings; without one: what the next does. `delivers`: the
+    targets to which it delivers."""
+
+    merges: bool
+    delivers: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        return {"merging": self.merges, "delivering": list(self.delivers)}
+
+
+def _make_plan(file: Path) -> tuple[Config, Plan, _Alongside]:
+    """The settings, what they will do, and what the daemon does with them alongside the capture."""
     from cdcflow import wiring
 
     settings = load(file)
     running = ask(settings.log.folder, {"op": "settings"})
+    delivers = tuple(name for name, target in settings.targets.items() if target.every is not None)
     if running is None:
-        return settings, _with_cost(settings, wiring.plan_capture(settings), {}), settings.merge.every is not None
+        does = _Alongside(settings.merge.every is not None, delivers)
+        return settings, _with_cost(settings, wiring.plan_capture(settings), {}), does
     if Path(running["file"]) != file.absolute():
         raise ConfigurationError(
             f"the daemon on this log was started with {running['file']}, and this is {file.absolute()}",
             remedy=f"change that file, and run `cdcflow plan --config {running['file']}`",
         )
     found = wiring.plan_capture(settings, running["settings"])
-    merging = bool(running.get("may_merge")) and settings.merge.every is not None
-    return settings, _with_cost(settings, found, running["settings"]), merging
+    merges = bool(running.get("may_merge")) and settings.merge.every is not None
+    does = _Alongside(merges, delivers if running.get("may_deliver") else ())
+    return settings, _with_cost(settings, found, running["settings"]), does
 
 
 def _with_cost(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
@@ -246,6 +263,16 @@ def _show_merging(settings: Config, merging: bool) -> None:
     if merging:
         who = f"by `cdcflow run`, every {settings.merge.every:g} s, in a separate process"
         typer.echo(f"merging: {who}; a new process begins with changed settings of `merge`")
+
+
+def _show_deliveries(settings: Config, does: _Alongside) -> None:
+    """Print who delivers to each target."""
+    for name, target in settings.targets.items():
+        what = f"target {name} ({target.kind}), {', '.join(target.tables)}"
+        if name in does.delivers:
+            typer.echo(f"delivering: {what}: by `cdcflow run`, every {target.every:g} s, in a separate process")
+        else:
+            typer.echo(f"delivering: {what}: only by `cdcflow deliver`")
 
 
 def _size(table: TablePlan) -> tuple[str, str]:

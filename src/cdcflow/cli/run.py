@@ -45,12 +45,16 @@ def run(
         bool,
         typer.Option("--no-merge", help="Do not merge, even if the settings have merge.every: another process does."),
     ] = False,
+    no_deliver: Annotated[
+        bool,
+        typer.Option("--no-deliver", help="Do not deliver to targets: another process does (`cdcflow deliver`)."),
+    ] = False,
     on: Annotated[
         str | None,
         typer.Option(help="Also have a Spark cluster's executors read tables: spark://host:port, or local[2]."),
     ] = None,
 ) -> None:
-    """Capture changes until you stop it, and merge them if the settings have merge.every.
+    """Capture changes until you stop it, merge them if the settings have merge.every, and deliver them to targets.
 
     SIGTERM or Ctrl-C stops at a cut within 10 seconds, a second one at once.
     """
@@ -63,7 +67,7 @@ def run(
     check_writable(log_places(settings))
     if settings.merge.every is not None and not no_merge:  # otherwise only the merge process would report it
         check_secrets(settings.merge.model_dump(include={"catalog", "objects"}))
-    started = partial(_run, settings, config, json, accept_history_loss, keep_rows, wait, not no_merge)
+    started = partial(_run, settings, config, json, accept_history_loss, keep_rows, wait, not no_merge, not no_deliver)
     if on is None:
         started()
         return
@@ -81,6 +85,7 @@ def _run(
     keep_rows: bool,
     wait: bool,
     merges: bool,
+    delivers: bool,
     readers: Readers | None = None,
 ) -> None:
     lean()
@@ -101,4 +106,13 @@ def _run(
     )
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     end_loading()
-    daemon.run(settings, capture, tell, publisher=publisher, file=config, readers=readers, merges=merges)
+    daemon.run(
+        settings,
+        capture,
+        tell,
+        publisher=publisher,
+        file=config,
+        readers=readers,
+        merges=merges,
+        delivers=delivers,
+    )

@@ -12,6 +12,7 @@ from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
 from cdcflow.daemon.interfaces.findings import since, unproven
+from cdcflow.daemon.interfaces.notices import stops_of
 from cdcflow.daemon.status import verified_of
 from cdcflow.model.table import word
 
@@ -130,6 +131,7 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("lag", _lag(found)),
         ("merge", _merge(found.get("merge") or {})),
         ("consumers", _consumers(found.get("consumers") or {})),
+        ("targets", "\n".join(_target(name, one) for name, one in sorted((found.get("targets") or {}).items()))),
         ("uploads", _uploads(found)),
         ("log", str(found.get("log_problem") or "")),
         ("gone", _problems(found)),
@@ -165,6 +167,32 @@ def _merge_process(process: Mapping[str, Any]) -> str:
     why = failing.get("reason") or f"{failing.get('kind')}, a fault in cdcflow"
     remedy = f"\n  {failing['remedy']}" if failing.get("remedy") else ""
     return f"merges fail: {why}; {doing.get(state, state)}{who}{remedy}"
+
+
+def _target(name: str, target: Mapping[str, Any]) -> str:
+    """How far a target is, what its process does, and what of it has stopped."""
+    text = f"{name}: not delivered yet"
+    if "ended_at" in target:
+        ended = datetime.fromtimestamp(target["ended_at"], UTC)
+        text = f"{name}: {output.number(target.get('behind_rows'))} rows behind, delivered {ended:%Y-%m-%d %H:%M:%S}Z"
+    if target.get("waiting_tables"):
+        text += f", {target['waiting_tables']} tables wait for their rows"
+    if (process := target.get("process")) is not None:
+        text += f"; {_delivery_process(process)}"
+    stops = [f"not delivered: {why}" + (f"; {remedy}" if remedy else "") for why, remedy in stops_of(target)]
+    return output.plain("\n  ".join([text, *stops]))
+
+
+def _delivery_process(process: Mapping[str, Any]) -> str:
+    every = f"delivering every {process['every_seconds']:g} s"
+    if "pid" in process:
+        size = f"{output.size(process.get('memory_bytes'))} of {output.size(process.get('memory_bytes_max'))}"
+        every += f" (process {process['pid']}, {size})"
+    doing = {"idle": "", "restarting": "its process is started again", "waiting": process.get("step") or "waiting"}
+    state = str(process.get("state"))
+    if state == "delivering" and process.get("table"):
+        state = f"at {process['table']}"
+    return ": ".join(filter(None, (every, doing.get(state, state))))
 
 
 def _consumers(consumers: Mapping[str, Mapping[str, Any]]) -> str:

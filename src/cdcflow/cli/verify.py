@@ -47,13 +47,16 @@ def verify(
     derived: Annotated[bool, typer.Option("--derived", help="Compare derived tables with what their queries give.")] = (
         False
     ),
+    targets: Annotated[
+        bool, typer.Option("--targets", help="Compare targets with the log, each at the place that it has.")
+    ] = False,
     every: Annotated[str | None, typer.Option(help="Compare again and again, this often (6h), until stopped.")] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
     """Compare the source's rows with the copy's, while everything runs.
 
-    The daemon must run, except for --derived. Exits with 1 when a table differs or could not be compared.
+    The daemon must run, except for --derived and --targets. Exits with 1 when a table differs or could not be compared.
     """
     from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
 
@@ -65,6 +68,9 @@ def verify(
         _compare_derived(settings, tables or (), json=json)
         return
     chosen = _Chosen(settings, tuple(tables or ()), kinds_of(against), keys, rows_per_second)
+    if targets:
+        _compare_targets(settings, tables or (), json=json)
+        return
     if every is not None:
         leave_interrupts_out()
         signals.again_and_again(lambda: _compare(chosen), seconds(every))
@@ -97,6 +103,27 @@ def _compare_derived(settings: Config, tables: Sequence[str], *, json: bool) -> 
     else:
         typer.echo("merge.derive has no table.")
     if not all(one.is_equal for one in found):
+        raise typer.Exit(failure.FINDINGS)
+
+
+def _compare_targets(settings: Config, tables: Sequence[str], *, json: bool) -> None:
+    """Compare targets with the log."""
+    from cdcflow import wiring
+
+    found = wiring.verify_targets(settings, tables)
+    if json:
+        output.print_json({"tables": [one.to_json() for one in found], "is_clean": all(o.is_clean for o in found)})
+    else:
+        columns = ("target", "table", "verdict", "rows", "lacks", "more")
+        rows = [(o.target, o.table, o.verdict, *map(output.number, (o.rows, o.lacks, o.more))) for o in found]
+        output.stdout().print(output.table(None, columns, rows, numbers=3))
+        for one in found:
+            name = f"{one.target}: {one.table or 'all tables'}"
+            if one.not_compared:
+                typer.echo(output.plain(f"{name}: not compared: {', '.join(one.not_compared)}"))
+            if one.reason or one.remedy:
+                typer.echo(output.plain(f"{name}: " + "; ".join(filter(None, (one.reason, one.remedy)))))
+    if not all(one.is_clean for one in found):
         raise typer.Exit(failure.FINDINGS)
 
 

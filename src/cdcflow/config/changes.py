@@ -91,7 +91,7 @@ RULES: tuple[SettingRule, ...] = (
     SettingRule("merge", "merge"),
     SettingRule("contracts", "merge"),
     SettingRule("publish", "running"),
-    SettingRule("targets", "restart", "cdcflow deliver reads it when it starts"),
+    SettingRule("targets", "running"),
     SettingRule("service.traces", "next cut"),
     SettingRule("service", "running"),
     SettingRule("tests", "when made", "`cdcflow test`, `plan` and `apply` read it, and the daemon does not"),

@@ -6,7 +6,7 @@ from pydantic import field_validator
 
 from cdcflow.config.base import Settings
 from cdcflow.config.sources import check_patterns
-from cdcflow.config.units import Seconds
+from cdcflow.config.units import Bytes, Seconds
 
 
 class TargetSettings(Settings):
@@ -17,8 +17,15 @@ class TargetSettings(Settings):
     ([own-target.md](own-target.md))."""
     tables: tuple[str, ...] = ("*.*",)
     """The tables that the target gets, as patterns like those of `source.tables`."""
-    every: Seconds = 10.0
-    """How often `cdcflow deliver` applies what is new."""
+    every: Seconds | None = 10.0
+    """How often `cdcflow run` applies what is new, in a separate process for each target
+    ([own-target.md](own-target.md#with-the-capture)). `null`: only `cdcflow deliver` does, every 10 s."""
+    memory_max: Bytes | None = None
+    """How much memory the target's process of `cdcflow run` may have; with more it is ended, and replaced. Default: a
+    quarter of the machine's, or of its container's."""
+    progress_timeout: Seconds = 600.0
+    """The target's process of `cdcflow run` is ended if it makes no progress for this long, for example at one table;
+    the next try gets twice the time. Less than `15s` counts as that."""
 
     @field_validator("tables")
     @classmethod

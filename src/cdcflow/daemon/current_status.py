@@ -9,7 +9,14 @@ from cdcflow.capture.interleave.progress import Progress
 from cdcflow.config import Config
 from cdcflow.daemon.daemon import problems
 from cdcflow.daemon.interfaces.control_socket import ask
-from cdcflow.daemon.status import broken_contracts, in_log, known_log_id, merge_status, source_status
+from cdcflow.daemon.status import (
+    broken_contracts,
+    in_log,
+    known_log_id,
+    merge_status,
+    source_status,
+    targets_status,
+)
 from cdcflow.errors import CdcflowError
 from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import Checkpoint, position_text
@@ -43,6 +50,7 @@ def _from_log(settings: Config) -> dict[str, Any]:
         "durable_offset": durable,
         "tables": _unproven(progress.to_status(settings.database.backfill.rows_per_second_max or 0)),
         **({} if merged is None else {"merge": merge_status(merged, durable)}),
+        **({"targets": found} if (found := targets_status(settings, durable, {})) else {}),
         "verified": state_files.of_verified(settings.log.folder),
         **({"consumers": found} if (found := wiring.consumers_status(settings, durable)) else {}),
         **wrong,

@@ -27,6 +27,7 @@ from cdcflow.daemon.components import (
     Publishing,
     RetentionComponent,
 )
+from cdcflow.daemon.delivery_component import DeliveryComponent
 from cdcflow.daemon.events import OnEvent
 from cdcflow.daemon.exit_codes import exit_code
 from cdcflow.daemon.http_component import Http
@@ -55,22 +56,26 @@ def run(
     file: Path | None = None,
     readers: Readers | None = None,
     merges: bool = False,
+    delivers: bool = False,
 ) -> None:
     """Run the capture to its end in the calling (main) thread, handling signals; `publisher` runs alongside it.
 
     `file`: the settings file, which is read again on request (None: the process ends when its work is done). `readers`:
-    those of the capture, which other settings keep. `merges`: merge, too, where the settings have `merge.every`.
+    those of the capture, which other settings keep. `merges`: merge, too, where the settings have `merge.every`;
+    `delivers`: deliver to targets that have an interval.
     Raises whatever ends the capture; returns when it was stopped or its work is done.
     """
     reloading = None if file is None else Reloading(file, config, capture, tell, readers)
     in_use = (lambda: config) if reloading is None else lambda: reloading.in_use
     merge = MergeComponent(tell, capture.seal_soon, enabled=merges)
     capture.on_sealed = merge.notify
-    watch = Watch(config, capture, in_use, merge.status)
+    deliveries = DeliveryComponent(tell, enabled=delivers)
+    watch = Watch(config, capture, in_use, merge.status, deliveries.status)
     publish = PublishComponent(publisher, tell, capture.stop)
 
     def stop() -> None:
         merge.stop_soon()
+        deliveries.stop_soon()
         capture.stop()
 
     with contextlib.ExitStack() as around:
@@ -81,7 +86,7 @@ def run(
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
             wrong = Problems(in_use)
-            answer = answering(capture, watch, reloading, wrong.now, merge.answer)
+            answer = answering(capture, watch, reloading, wrong.now, lambda: {**merge.answer(), **deliveries.answer()})
             around.enter_context(_serving(ControlServer(folder, answer)))
             http = Http(in_use, watch, answer, tell, wrong.now)
             around.callback(http.close)
@@ -89,11 +94,8 @@ def run(
         if reloading is not None:
             parts.append(Observing(capture, tell))
         told = Notifications(watch.status, tell, watch.tables_in_log)
-        components = around.enter_context(
-            RunningComponents(
-                [*parts, RetentionComponent(tell), Index(tell), CompactionComponent(tell), publish, told, merge]
-            )
-        )
+        parts += [RetentionComponent(tell), Index(tell), CompactionComponent(tell), publish, told, deliveries, merge]
+        components = around.enter_context(RunningComponents(parts))
         hang_up = None if reloading is None else reloading.hang_up
         around.enter_context(obeying_signals(stop, tell, lambda: capture.is_starting, hang_up))
         around.enter_context(told)

@@ -135,8 +135,8 @@ def with_component_settings(before: Config, config: Config) -> Config:
     if isinstance(log, FileLog) and isinstance(config.log, FileLog):
         alongside = {name: getattr(config.log, name) for name in ("retention", "index", "compact")}
         log = log.model_copy(update=alongside)
-    update = {"service": config.service, "publish": config.publish, "merge": config.merge, "log": log}
-    return before.model_copy(update=update)
+    update = {name: getattr(config, name) for name in ("service", "publish", "merge", "targets")}
+    return before.model_copy(update={**update, "log": log})
 
 
 def as_it_can(config: Config, before: Config) -> Config:

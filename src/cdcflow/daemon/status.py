@@ -33,7 +33,8 @@ ANSWER_WITHIN_S = 1.0
 class Watch:
     """The capture's status, with how far the source is ahead. Any thread may call it.
 
-    `in_use` returns the settings, if they may change; `merging` what the merge process does, if there is one.
+    `in_use` returns the settings, if they may change; `merging` what the merge process does, if there is one;
+    `delivering` the same for the delivery process of each target.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class Watch:
         capture: Capture,
         in_use: Callable[[], Config] | None = None,
         merging: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        delivering: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
     ) -> None:
         self._merging = merging
+        self._delivering = delivering
         self._in_use = in_use or (lambda: config)
         self._capture = capture
         self._started_at = time.time()
@@ -154,6 +157,8 @@ class Watch:
             found["merge"] = merge_status(merged, durable_offset)
         if (process := self._merging()) is not None:
             found["merge"] = {**found.get("merge", {}), "process": process}
+        if targets := targets_status(self._in_use(), durable_offset, self._delivering()):
+            found["targets"] = targets
         found["verified"] = state_files.of_verified(folder)
         if consumers := wiring.consumers_status(self._in_use(), durable_offset):
             found["consumers"] = consumers
@@ -166,6 +171,29 @@ def merge_status(merged: Mapping[str, Any], durable_offset: object) -> dict[str,
     if isinstance(offset, int) and isinstance(durable_offset, int):
         return {**merged, "behind_rows": max(0, durable_offset - offset)}
     return dict(merged)
+
+
+def targets_status(
+    config: Config, durable_offset: object, processes: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Each target of the settings: the result of the last delivery that this machine knows of, how many rows the log
+    has after it, and what its delivery process does, if this daemon delivers to it.
+
+    `is_failing`: the last delivery failed, or its process did since. Nothing is known of a target to which only another
+    machine delivers.
+    """
+    found = {}
+    for name, target in config.targets.items():
+        known: dict[str, Any] = {"kind": target.kind, **(state_files.of_target(config.log.folder, name) or {})}
+        offset = known.get("offset")
+        if isinstance(offset, int) and isinstance(durable_offset, int):
+            known["behind_rows"] = max(0, durable_offset - offset)
+        process = processes.get(name)
+        if process is not None:
+            known["process"] = process
+        failing = known.get("failed", False) if process is None else process["failing"] is not None
+        found[name] = {**known, "is_failing": failing}
+    return found
 
 
 def verified_of(status: Mapping[str, Any], table: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TABLES_MAX = 100
 """With more tables than this `metrics_per_table: auto` omits the series per table."""
 CONSUMERS_MAX = 100
+TARGETS_MAX = 100
 
 CAPTURE_STATES = ("capturing", "waiting", "paused", "halted", "stopped")
 TABLE_STATES = ("waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten")
@@ -179,6 +180,31 @@ def _per_consumer(field: str) -> Found:
             yield from _number((name,), one.get(field))
 
     return samples
+
+
+def _per_target(*path: str) -> Found:
+    """A number of each target, at this path of its part of the status."""
+
+    def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
+        for name, value in _each_target(status, *path):
+            yield from _number((name,), value)
+
+    return samples
+
+
+def _target_ends(status: Mapping[str, Any]) -> Iterator[Sample]:
+    for name, ends in _each_target(status, "process", "ends"):
+        for cause, count in sorted((ends or {}).items()):
+            yield from _number((name, str(cause)), count)
+
+
+def _each_target(status: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]]:
+    targets: Mapping[str, Mapping[str, Any]] = status.get("targets") or {}
+    for name, one in sorted(targets.items())[:TARGETS_MAX]:
+        value: Any = one
+        for field in path:
+            value = value.get(field) if isinstance(value, Mapping) else None
+        yield name, value
 
 
 def _per_table(field: str) -> Found:
@@ -533,6 +559,65 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             ("consumer",),
         ),
         _per_consumer("behind_rows"),
+    ),
+    # Targets, from the files of deliveries there, and from the delivery processes of this daemon.
+    (
+        Metric(
+            "target_offset",
+            "gauge",
+            "The last offset up to which the target's tables were delivered, except those that have stopped.",
+            ("target",),
+        ),
+        _per_target("offset"),
+    ),
+    (
+        Metric(
+            "target_behind_rows",
+            "gauge",
+            "Rows that are durable in the log and came after the last delivery to the target, of all tables.",
+            ("target",),
+        ),
+        _per_target("behind_rows"),
+    ),
+    (
+        Metric(
+            "target_success_timestamp_seconds",
+            "gauge",
+            "When a delivery to the target last ended well, in seconds since 1970.",
+            ("target",),
+        ),
+        _per_target("ended_at"),
+    ),
+    (
+        Metric("target_tables_stopped", "gauge", "Tables that are not delivered until an operator helps.", ("target",)),
+        _per_target("stopped_tables"),
+    ),
+    (
+        Metric(
+            "target_failing",
+            "gauge",
+            "1 if deliveries to the target have failed since the last good one, 0 if not.",
+            ("target",),
+        ),
+        _per_target("is_failing"),
+    ),
+    (
+        Metric(
+            "target_process_memory_bytes",
+            "gauge",
+            "Memory of the target's delivery process and of all that it started.",
+            ("target",),
+        ),
+        _per_target("process", "memory_bytes"),
+    ),
+    (
+        Metric(
+            "target_process_ends_total",
+            "counter",
+            "Delivery processes of the target that ended too early, by cause as for merge processes.",
+            ("target", "cause"),
+        ),
+        _target_ends,
     ),
     # Comparisons, from the file that `cdcflow verify` writes there.
     (

@@ -63,7 +63,7 @@ from cdcflow.model.change import ChangeBatch, KeySet, Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Epoch, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.targets.port import Overtaken, TableChange, TargetPlugin, TargetTables
+from cdcflow.targets.port import Overtaken, ReadableTarget, TableChange, TargetPlugin, TargetRows, TargetTables
 
 __all__ = [
     "PORTS_VERSION",
@@ -76,6 +76,8 @@ __all__ = [
     "TargetPlugin",
     "TargetSettings",
     "TargetTables",
+    "TargetRows",
+    "ReadableTarget",
     "TableChange",
     "TransformPlugin",
     "TransformSettings",

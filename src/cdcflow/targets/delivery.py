@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable, SourceUnavailable
-from cdcflow.log.fold.completeness import TableBackfill
+from cdcflow.log.fold.completeness import ACTIVE, TableBackfill
 from cdcflow.log.query.log import ChangeLog
 from cdcflow.model.table import OFFSET, Table, TableId, word
 from cdcflow.sources.engine.selection import Selection
@@ -69,7 +69,7 @@ class TablePlace:
 @dataclass(frozen=True, slots=True)
 class TableDelivery:
     """What a delivery did with one table. `problem`: why it did nothing, and `remedy`: what helps; "" if it was
-    delivered. `is_whole`: all rows were applied."""
+    delivered. `waits`: it is delivered later without a remedy. `is_whole`: all rows were applied."""
 
     table: str
     offset: int
@@ -78,9 +78,28 @@ class TableDelivery:
     is_whole: bool = False
     problem: str = ""
     remedy: str = ""
+    waits: bool = False
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryReport:
+    """What a delivery did: the offset up to which it delivered, and the tables with something new or a problem."""
+
+    offset: int
+    tables: tuple[TableDelivery, ...]
+
+    @property
+    def stops(self) -> tuple[TableDelivery, ...]:
+        """The tables that an operator must help."""
+        return tuple(one for one in self.tables if one.problem and not one.waits)
+
+    @property
+    def pending(self) -> tuple[TableDelivery, ...]:
+        """The tables whose rows are not all in the log yet."""
+        return tuple(one for one in self.tables if one.waits)
 
 
 class TargetDelivery:
@@ -95,8 +114,8 @@ class TargetDelivery:
         self._selection = selection
         self._settle = settle
 
-    def deliver(self) -> list[TableDelivery]:
-        """Bring each selected table to the end of the log. The result has those with something new or a problem.
+    def deliver(self, watch: Callable[[TableId], None] = lambda table: None) -> DeliveryReport:
+        """Bring each selected table to the end of the log. `watch` gets each table before it is delivered.
 
         Raises:
             SinkUnavailable: the target or the log does not answer.
@@ -105,7 +124,12 @@ class TargetDelivery:
         self._settle()
         places = self._target.places()
         tables = [table for table in sorted(self._log.rows.shapes()) if self._selection.selects(table)]
-        return [found for table in tables if (found := self._deliver_table(table, end, places)) is not None]
+        found = []
+        for table in tables:
+            watch(table)
+            if (one := self._deliver_table(table, end, places)) is not None:
+                found.append(one)
+        return DeliveryReport(end, tuple(found))
 
     def _deliver_table(self, table: TableId, end: int, places: Mapping[TableId, str]) -> TableDelivery | None:
         try:
@@ -118,7 +142,13 @@ class TargetDelivery:
         except (SinkUnavailable, SourceUnavailable):
             raise
         except Overtaken:
-            return TableDelivery(str(table), end, problem="another process has changed it in the target just before")
+            return TableDelivery(
+                str(table),
+                end,
+                problem="another process has changed it in the target just before",
+                remedy="if this is so again and again, deliver to the target from one machine only: "
+                "start `cdcflow run` on the others with --no-deliver, or end `cdcflow deliver` there",
+            )
         except CdcflowError as error:
             return TableDelivery(str(table), end, problem=str(error).split("\n")[0], remedy=error.remedy or "")
         except Exception as error:  # noqa: BLE001  a plug-in's; its text may hold a row's values
@@ -147,6 +177,7 @@ class TargetDelivery:
                 end,
                 problem="; ".join(standing.notes),
                 remedy=f"wait for its backfill, or run `cdcflow backfill {word(table)}`",
+                waits=TableBackfill.of(standing.entry).state in ACTIVE,
             )
         _, shape = known.shapes(table, end)
         place = TablePlace(self._log_id, end, standing.since, _digest(shape))

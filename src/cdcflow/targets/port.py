@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -62,6 +62,30 @@ class TargetTables(Protocol):
 
     def close(self) -> None:
         """Release what the target holds; nothing is stored by it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRows:
+    """The rows that a target has of a table, and the place that is stored with them: both from one snapshot."""
+
+    place: str
+    rows: pa.Table
+
+
+@runtime_checkable
+class ReadableTarget(TargetTables, Protocol):
+    """A target whose rows can be read: `cdcflow verify --targets` compares it. Optional."""
+
+    def read(self, table: Table) -> TargetRows:
+        """The rows that the target has of this table, which has a place there.
+
+        Columns by the names of `table`, in the types of `table.row_schema` or in ones that Arrow casts to them without
+        a loss (texts of dates and of decimal numbers). A column that the target cannot return so is omitted.
+
+        Raises:
+            SinkUnavailable: the target does not answer.
+        """
         ...
 
 

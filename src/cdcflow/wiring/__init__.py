@@ -43,7 +43,7 @@ from cdcflow.wiring.push_log import open_push_log
 from cdcflow.wiring.queries import consumers_status, open_for_queries
 from cdcflow.wiring.rebuild import rebuild_tables
 from cdcflow.wiring.schema_contracts import schema_breaks
-from cdcflow.wiring.targets import open_delivery
+from cdcflow.wiring.targets import hold_target, open_delivery, verify_targets
 from cdcflow.wiring.verification import run_verification
 from cdcflow.wiring.warehouses import (
     check_logs_to_merge,
@@ -68,6 +68,8 @@ __all__ = [
     "open_source",
     "open_for_queries",
     "open_delivery",
+    "hold_target",
+    "verify_targets",
     "publisher",
     "addresses",
     "commands_in_log",

@@ -8,8 +8,11 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
 from tests.support.docs.pages import ROOT, blocks
@@ -20,10 +23,11 @@ from typer.testing import CliRunner
 
 from cdcflow.cli.app import app
 from cdcflow.cli.new import target_package
+from cdcflow.config import load
 
 PAGE = ROOT / "docs" / "own-target.md"
 ORDERS, ODD = make_table("orders", id="int64", name="string"), make_table("it's", id="int64")
-FIRST_SCENARIOS = "whole or refused or replaces or moves"
+FIRST_SCENARIOS = "whole or refused or replaces or moves or read_back"
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -40,7 +44,7 @@ def test_code_on_the_page_is_the_package_s() -> None:
     """Who follows the page sees what the command wrote."""
     files = [without_indent(text) for text in target_package("mydb").values()]
     shown = [block.text for block in blocks(PAGE) if block.language in ("python", "toml")]
-    assert len(shown) == 4
+    assert len(shown) == 5
     assert [text for text in shown if not any(without_indent(text) in file for file in files)] == []
 
 
@@ -51,10 +55,10 @@ def without_indent(text: str) -> str:
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HandLog:
     monkeypatch.chdir(tmp_path)
-    made = HandLog(tmp_path / "shop-log")
+    made = HandLog(tmp_path / "shop-log", has_transactions=True)
     made.state(ORDERS)
     made.segment([(ORDERS, "r", {"id": 1, "name": "one"}), (ORDERS, "r", {"id": 2, "name": None})])
-    (settings,) = [yaml.safe_load(block.text) for block in blocks(PAGE) if block.language == "yaml"]
+    settings, _ = [yaml.safe_load(block.text) for block in blocks(PAGE) if block.language == "yaml"]
     Path("cdcflow.yaml").write_text(yaml.safe_dump(settings))
     return made
 
@@ -75,6 +79,77 @@ def test_target_of_the_page_has_the_rows_of_the_log(log: HandLog, tmp_path: Path
         assert "did you mean copy?" in run("deliver", "copi", "--once")[1]
     assert rows(tmp_path / "copy.sqlite", "public.orders") == [(1, "uno")]
     assert rows(tmp_path / "copy.sqlite", "public.it's") == [(5,), (6,)]
+
+
+def change_by_hand(file: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(file)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+
+
+def test_target_of_the_page_may_be_left_to_the_command(log: HandLog, tmp_path: Path) -> None:
+    """Its settings on the page are settings, and `cdcflow deliver` still has an interval."""
+    settings, alone = [yaml.safe_load(block.text) for block in blocks(PAGE) if block.language == "yaml"]
+    Path("cdcflow.yaml").write_text(yaml.safe_dump(settings | alone))
+    with on_path(*install_target_of_the_template(tmp_path / "mydb")):
+        assert load(Path("cdcflow.yaml")).targets["copy"].every is None
+        assert run("deliver", "--once") == (0, "copy: public.orders: all 2 rows, through offset 2\n")
+
+
+def test_target_is_compared_with_the_log_at_its_place(log: HandLog, tmp_path: Path) -> None:
+    """A row that another program changed there is found, and the printed remedy brings it back. What the log has after
+    the place is no difference."""
+    price = make_table("prices", id="int64", price=pa.decimal128(10, 2), at=pa.timestamp("us"))
+    log.state(price)
+    log.segment([(price, "r", {"id": 1, "price": Decimal("1.50"), "at": datetime(2026, 1, 1, 12)})])
+    with on_path(*install_target_of_the_template(tmp_path / "mydb")):
+        assert verdicts(1) == {"public.orders": "not compared", "public.prices": "not compared"}
+        assert run("deliver", "--once")[0] == 0
+        log.segment([(ORDERS, "u", {"id": 1, "name": "uno"})])
+        assert verdicts(0) == {"public.orders": "equal", "public.prices": "equal"}
+        assert verdicts(0, "public.orders") == {"public.orders": "equal"}
+        change_by_hand(tmp_path / "copy.sqlite", "UPDATE \"public.prices\" SET price = '1.51'")
+        change_by_hand(tmp_path / "copy.sqlite", 'DELETE FROM "public.orders" WHERE id = 2')
+        assert verdicts(1) == {"public.orders": "different", "public.prices": "different"}
+        (line,) = [x for x in run("verify", "--targets", "public.orders")[1].splitlines() if x.startswith("copy: ")]
+        assert line == (
+            "copy: public.orders: remove the table and its place from the target: "
+            "the next delivery applies all of its rows"
+        )
+        for table in ("orders", "prices"):
+            places = f"DELETE FROM cdcflow_places WHERE name = '{table}'"
+            change_by_hand(tmp_path / "copy.sqlite", f'DROP TABLE "public.{table}"', places)
+        assert run("deliver", "--once")[0] == 0
+        assert verdicts(0) == {"public.orders": "equal", "public.prices": "equal"}
+        code, text = run("verify", "--targets", "public.orderz")
+        assert (code, "no target has such a table" in text) == (78, True)
+
+
+def test_target_that_cannot_be_read_is_named_as_not_compared(log: HandLog, tmp_path: Path) -> None:
+    """Silence would look like equality. Of a column in another type the others are compared."""
+    paths = install_target_of_the_template(tmp_path / "mydb")
+    file = tmp_path / "mydb" / "project" / "src" / "cdcflow_mydb" / "tables.py"
+    whole = file.read_text()
+    file.write_text(whole.replace("def read(", "def read_nothing("))
+    with on_path(*paths):
+        assert run("deliver", "--once")[0] == 0
+        code, text = run("verify", "--targets")
+        assert (code, "copy: public.orders: its kind cannot be read" in text) == (1, True)
+    file.write_text(whole.replace("map(pa.array, columns)", "(pa.array([[v] for v in c]) for c in columns)", 1))
+    with on_path(*paths):
+        code, text = run("verify", "--targets")
+        assert (code, "copy: public.orders: not compared: id, name" in text) == (1, True)
+    file.write_text(whole.replace("place = self._place_of(table.id)", "raise ValueError('c4n4ry')"))
+    with on_path(*paths):
+        code, text = run("verify", "--targets")
+        assert (code, "reading it raised ValueError" in text, "c4n4ry" in text) == (1, True, False)
+
+
+def verdicts(code: int, *tables: str) -> dict[str, str]:
+    found, text = run("verify", "--targets", "--json", *tables)
+    assert found == code, text
+    return {one["table"]: one["verdict"] for one in json.loads(text)["tables"]}
 
 
 def test_new_package_passes_its_suite(tmp_path: Path) -> None:

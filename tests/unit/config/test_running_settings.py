@@ -47,6 +47,10 @@ APPLIED = {
             "test_merge_process_with_too_much_memory_is_ended_until_the_settings_allow_more",
         ),
     ),
+    "targets": (
+        "integration/daemon/test_delivery_process.py::"
+        "test_each_target_has_a_process_that_delivers_what_the_daemon_captures",
+    ),
     "publish": (
         "integration/publish/test_settings_while_running.py::"
         "test_publishing_begins_moves_is_refused_and_ends_while_the_daemon_runs",

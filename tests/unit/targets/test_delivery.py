@@ -30,17 +30,17 @@ class Delivered:
         self.log = HandLog(folder / "log")
         self.target = MemoryTarget()
 
-    def deliver(self, *patterns: str) -> list[TableDelivery]:
+    def deliver(self, *patterns: str) -> tuple[TableDelivery, ...]:
         return deliver(self.log, self.target, *patterns)
 
     def names(self) -> dict[int, str | None]:
         return {row["id"]: row["name"] for row in self.target.rows[ITEMS.id]}
 
 
-def deliver(log: HandLog, target: MemoryTarget, *patterns: str) -> list[TableDelivery]:
+def deliver(log: HandLog, target: MemoryTarget, *patterns: str) -> tuple[TableDelivery, ...]:
     selection = Selection.parse(patterns or ("*.*",))
     opened = wiring.open_for_queries(log.root)
-    return TargetDelivery(opened, log.log_id, target, selection, lambda: None).deliver()
+    return TargetDelivery(opened, log.log_id, target, selection, lambda: None).deliver().tables
 
 
 def row(number: int, name: str | None = "x", doc: str | None = "d", **more: object) -> dict[str, object]:
@@ -64,7 +64,7 @@ def test_changes_since_the_place_are_the_last_of_each_key(made: Delivered) -> No
     (found,) = made.deliver()
     assert (found.rows, found.deleted, found.is_whole) == (1, 2, False)
     assert made.names() == {1: "v9"}
-    assert made.deliver() == []
+    assert made.deliver() == ()
 
 
 def test_column_that_was_not_sent_keeps_its_value(made: Delivered) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from cdcflow.daemon.interfaces.health import is_stalled
+from cdcflow.daemon.interfaces.notices import stops_of
 from cdcflow.model.table import word
 
 BEHIND_S = 300
@@ -37,6 +38,7 @@ def remarks(
     found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status)]
     found += _exclusions(status, merges)
     found += _merge_process(status)
+    found += _targets(status)
     return sorted(found, key=lambda one: _ORDER[one.level])
 
 
@@ -209,6 +211,15 @@ def _freshness(reasons: Mapping[str, Sequence[str]], tables: Mapping[str, Mappin
         shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         text = f"{len(names)} tables are not proven fresh {since(tables, names)} ({shown}): {why}."
         yield Remark("warning", text, more)
+
+
+def _targets(status: Mapping[str, Any]) -> Iterator[Remark]:
+    targets: Mapping[str, Mapping[str, Any]] = status.get("targets") or {}
+    for name, one in sorted(targets.items()):
+        for reason, remedy in stops_of(one):
+            todo = remedy or "Read the daemon's output; the capture continues, and the next delivery catches up"
+            text = f"The target {name} is not delivered: {reason.rstrip('.')}."
+            yield Remark("warning", text, f"{todo[0].upper()}{todo[1:].rstrip('.')}.")
 
 
 def _merge_process(status: Mapping[str, Any]) -> Iterator[Remark]:

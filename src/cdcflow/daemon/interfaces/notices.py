@@ -39,11 +39,13 @@ class Noticing:
         self._lag_over_s = lag_over_s
         self._headroom_under = headroom_under
         self._active = {"lag": False, "headroom": False}
+        self._stopped_targets: set[str] = set()
         self._states = _states(tables)
         self._broken: Mapping[str, str] = {}
 
     def of(self, status: Mapping[str, Any]) -> list[Notice]:
-        return [*self._lag(status), *self._headroom(status), *self._backfills(status), *self._contracts(status)]
+        found = (self._lag, self._headroom, self._backfills, self._contracts, self._targets)
+        return [notice for of in found for notice in of(status)]
 
     def _lag(self, status: Mapping[str, Any]) -> Iterator[Notice]:
         behind = status.get("lag_seconds")
@@ -90,10 +92,35 @@ class Noticing:
         for table in before.keys() - now.keys():
             yield Notice("contract", False, f"the schema of {table} breaks its contract no longer", {"table": table})
 
+    def _targets(self, status: Mapping[str, Any]) -> Iterator[Notice]:
+        targets: Mapping[str, Mapping[str, Any]] = status.get("targets") or {}
+        stops = {name: why for name, one in targets.items() if (why := stops_of(one))}
+        before, self._stopped_targets = self._stopped_targets, set(stops)
+        for name in sorted(stops.keys() - before):
+            reason, remedy = stops[name][0]
+            fields = {"target": name, "reason": reason, "remedy": remedy}
+            yield Notice("target", True, f"the target {name} is not delivered: {reason}", fields)
+        for name in sorted(before - stops.keys()):
+            yield Notice("target", False, f"the target {name} is delivered again", {"target": name})
+
     def _notice_of_change(self, event: str, active: bool, text: str, fields: Mapping[str, object]) -> Iterator[Notice]:
         if active != self._active[event]:
             self._active[event] = active
             yield Notice(event, active, text, fields)
+
+
+def stops_of(target: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Why something of a target is not delivered, each with what helps: its process first, then its tables.
+
+    `target`: its part of a status.
+    """
+    found: list[tuple[str, str | None]] = []
+    if target.get("is_failing"):
+        process: Mapping[str, Any] = (target.get("process") or {}).get("failing") or target
+        kind = process.get("kind") if process is not target else target.get("error")
+        found.append((process.get("reason") or f"{kind}, a fault in cdcflow or in the target", process.get("remedy")))
+    stopped: Mapping[str, Mapping[str, str]] = target.get("stopped") or {}
+    return found + [(f"{table}: {why['reason']}", why["remedy"] or None) for table, why in sorted(stopped.items())]
 
 
 def _states(tables: Tables) -> dict[str, str]:

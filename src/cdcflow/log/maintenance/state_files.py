@@ -2,6 +2,7 @@
 
     merge.json    written by `cdcflow merge` after each merge, read by the daemon for its metrics
     merges.json   the latest cuts that such merges published, for the daemon's page
+    targets/      a file for each target, written after each delivery to it, and the lock of the process that delivers
     verified.json written by `cdcflow verify`: what each table was compared with, when, and through which position
     late.json     records of commands and exits that could not be written to the log, until a daemon writes them
     halted.json   written by a daemon that ends permanently, removed by the next one; read by `cdcflow status`
@@ -16,9 +17,10 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from cdcflow.errors import CdcflowError
 
@@ -27,6 +29,7 @@ MERGES_NAME = "merges.json"
 HALTED_NAME = "halted.json"
 LATE_NAME = "late.json"
 VERIFIED_NAME = "verified.json"
+TARGETS_NAME = "targets"
 EXCLUDED_MAX = 50
 """With reasons; the number of excluded tables is stored as well."""
 _LATE = {"op", "asked_by", "at_us", "details", "outcome", "reason"}
@@ -78,6 +81,58 @@ def of_merges(folder: Path, warehouse: str) -> list[dict[str, Any]] | None:
 def write_merges(folder: Path, warehouse: str, latest: Sequence[Mapping[str, Any]]) -> None:
     """Merges have published these cuts, latest first."""
     _write(folder / MERGES_NAME, {"warehouse": warehouse, "latest": list(latest)})
+
+
+def target_file(folder: Path, name: str, kind: str) -> Path:
+    """The file of a target of this name, which may hold any characters. `kind`: its suffix."""
+    return folder / TARGETS_NAME / f"{quote(name, safe='')}.{kind}"
+
+
+def of_target(folder: Path, name: str) -> dict[str, Any] | None:
+    """How the last delivery to a target went; None if no delivery has written it."""
+    return _read(target_file(folder, name, "json"))
+
+
+def write_target(
+    folder: Path,
+    name: str,
+    *,
+    offset: int,
+    seconds: float,
+    rows: int,
+    stopped: Mapping[str, Mapping[str, str]],
+    waiting: Collection[str],
+) -> None:
+    """A delivery has brought all other tables to this offset of the log. `rows`: how many it applied and deleted.
+
+    `stopped`: tables that an operator must help, each with `reason` and `remedy`; `waiting`: those whose rows are not
+    all in the log yet.
+    """
+    known = (of_target(folder, name) or {}).get("stopped") or {}
+    now = round(time.time(), 3)
+    some = list(stopped.items())[:EXCLUDED_MAX]
+    words: dict[str, object] = {"offset": offset, "seconds": round(seconds, 3), "rows": rows, "ended_at": now}
+    words["stopped"] = {table: {**why, "since": known.get(table, {}).get("since", now)} for table, why in some}
+    words |= {"stopped_tables": len(stopped), "waiting_tables": len(waiting), "failed": False}
+    _write_target(folder, name, words)
+
+
+def write_target_failure(folder: Path, name: str, error: BaseException) -> None:
+    """A delivery failed. The fields of the last successful one stay. Of an error that is not cdcflow's only the type is
+    stored."""
+    known = of_target(folder, name) or {}
+    words: dict[str, object] = {"failed": True, "error": type(error).__name__, "reason": None, "remedy": None}
+    if isinstance(error, CdcflowError):
+        words |= {"reason": str(error).split("\n")[0], "remedy": error.remedy}
+    since = known.get("failed_since") if known.get("failed") else None
+    _write_target(folder, name, {**known, **words, "failed_since": since or round(time.time(), 3)})
+
+
+def _write_target(folder: Path, name: str, words: Mapping[str, object]) -> None:
+    if folder.is_dir():
+        with contextlib.suppress(OSError):
+            (folder / TARGETS_NAME).mkdir(mode=0o750, exist_ok=True)
+        _write(target_file(folder, name, "json"), words)
 
 
 def of_verified(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:

@@ -84,6 +84,7 @@ function show(found) {
   showTables(state.tables);
   showMerges(status, found.merges);
   showConsumers(status.consumers || {});
+  showTargets(status.targets || {});
   explorer.offer(Object.keys(state.tables).sort());
   explorer.mayReread(state.may.includes("reread"));
 }
@@ -247,6 +248,20 @@ function showConsumers(consumers) {
     return make("tr", {}, make("th", { scope: "row", text: name }),
       make("td", { "data-name": "Reads", text: state === "backfill" ? "the rows that are there" : "changes" }),
       make("td", { "data-name": "Committed up to offset", text: count(offset) }), make("td", { "data-name": "Rows behind", text: count(behind_rows) }));
+  }));
+}
+
+function showTargets(targets) {
+  const names = Object.keys(targets).sort();
+  byId("targets-section").hidden = !names.length;
+  byId("targets").tBodies[0].replaceChildren(...names.map((name) => {
+    const { kind, process, ended_at, behind_rows, stopped, is_failing } = targets[name];
+    const doing = process ? `${process.state}${process.table ? ` (${process.table})` : ""}` : "not by this daemon";
+    const stops = [...(is_failing ? ["all: see Findings"] : []), ...Object.keys(stopped || {})];
+    return make("tr", {}, make("th", { scope: "row", text: `${name} (${kind})` }), make("td", { "data-name": "State", text: doing }),
+      make("td", { "data-name": "Last delivery", text: ended_at ? clock(ended_at, true) : "none" }),
+      make("td", { "data-name": "Rows behind", text: count(behind_rows ?? null) }),
+      make("td", { "data-name": "Not delivered", text: stops.join(", ") || "none" }));
   }));
 }
 
