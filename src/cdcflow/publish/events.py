@@ -195,6 +195,17 @@ class TableEvents:
         return found
 
 
+def field_types(table: Table, blocks: SourceBlocks, modes: Modes) -> dict[str, str]:
+    """The fields that messages of a table with this shape have for its columns, each with its type in words."""
+    return {column.name: _type_text(_encoding(table, column, blocks, modes).schema) for column in table.columns}
+
+
+def _type_text(schema: Schema) -> str:
+    """A schema's type, and its meaning with what it depends on."""
+    about = ", ".join(filter(None, (schema.name or "", *(f"{k} {v}" for k, v in schema.parameters))))
+    return f"{schema.type} ({about})" if about else schema.type
+
+
 def _encoding(table: Table, column: Column, blocks: SourceBlocks, modes: Modes) -> Encoding:
     if blocks.is_postgres:
         return postgres_columns.encoding(column, modes)

@@ -2,6 +2,7 @@
 
     text ──▶ the dialect's rules ──▶ per table: read again or not, next shape
     next shape ──▶ policies, row rules ──▶ tables in the warehouse ──▶ contracts, routes, derived tables
+                                      └──▶ targets, published topics
 
 Nothing is changed, neither at the source nor in the log.
 """
@@ -33,6 +34,7 @@ from cdcflow.sources.privacy.rules import PolicyRules, read_stored
 from cdcflow.tables.merge.foreseen_columns import ForeseenTable, foresee
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.wiring.captures import open_source, policy_rules
+from cdcflow.wiring.foreseen_readers import ForeseenRows, reader_findings
 from cdcflow.wiring.logs import log_id, log_reader, newest_checkpoint
 from cdcflow.wiring.type_names import column_type
 from cdcflow.wiring.warehouses import policies, warehouse
@@ -237,13 +239,15 @@ def _table_report(
         return RehearsedTable("", effect, said)
     if table not in before:
         came_from = next((p.table for p in walk.parts if p.becomes == table and p.table in sizes), None)
-        return RehearsedTable(str(table), effect, said, *sizes.get(came_from or table, (None, None)))
+        found = settings.reader_findings(table, effect)
+        return RehearsedTable(str(table), effect, said, *sizes.get(came_from or table, (None, None)), findings=found)
     rows, size = sizes.get(table, (None, None))
     after = walk.tables.get(table)
     if after is None or table in walk.ended:
-        found = settings.end_findings(table)
+        found = (*settings.end_findings(table), *settings.reader_findings(table, effect))
         return RehearsedTable(str(table), effect, said, rows, size, (), settings.destination(table), (), found)
     columns, found = settings.table(table)
+    found = (*found, *settings.reader_findings(table, effect))
     there = settings.destination_columns(table)
     names = tuple(c.name for c in after.columns)
     return RehearsedTable(
@@ -326,6 +330,17 @@ class _SettingsCheck:
             SettingFinding(f"{setting}: {name}", text, "give the settings of this table to the new name", breaks=False)
             for setting in named
         )
+
+    def reader_findings(self, table: TableId, effect: StatementEffect) -> tuple[SettingFinding, ...]:
+        """What targets and published topics get of a table then. Nothing of a table whose settings do not fit: it
+        stops."""
+        shapes = (self._before.get(table), self._after.get(table))
+        try:
+            before, after = (None if shape is None else self._rules.table_leaving(shape) for shape in shapes)
+        except ConfigurationError:
+            return ()
+        listed = reader_findings(self._config, ForeseenRows(table, effect, before, after))
+        return tuple(SettingFinding(setting, text, breaks=False) for setting, text in listed)
 
     def _values(self, table: TableId) -> list[SettingFinding]:
         """The policies for values (`source.columns`) of columns that are gone."""

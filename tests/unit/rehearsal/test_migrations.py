@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.plugins import install_target_of_the_template, on_path
 
 from cdcflow.capture.ports.source import Preview, TablePreview
 from cdcflow.cli.migration import lines_of
@@ -239,3 +240,73 @@ def test_example_on_the_page(rehearsing: Rehearsing) -> None:
     assert len(examples) == 2
     for ddl, printed in examples:
         assert "\n".join(lines_of(rehearsing.run(ddl, **given))) == printed.rstrip("\n")
+
+
+def notes(found: Rehearsal) -> list[str]:
+    """What is reported of targets and topics."""
+    settings = ("targets.", "publish")
+    return [
+        f"{one.setting}: {one.text}" for t in found.tables for one in t.findings if one.setting.startswith(settings)
+    ]
+
+
+KAFKA = {"brokers": "127.0.0.1:1", "topic_prefix": "shop"}
+
+
+@pytest.mark.parametrize(
+    ("ddl", "target", "topic"),
+    [
+        (
+            "ALTER TABLE orders ADD city text",
+            "gets all of its rows again with the next change, in other columns (new: city string)",
+            "messages of the topic shop.public.orders get other fields (new: city string)",
+        ),
+        (
+            "ALTER TABLE orders RENAME amount TO total",
+            "in other columns (new: total decimal128(10, 2); gone: amount)",
+            "(new: total bytes (org.apache.kafka.connect.data.Decimal, scale 2, connect.decimal.precision 10); "
+            "gone: amount)",
+        ),
+        ("ALTER TABLE orders ALTER id TYPE bigint", "(id int32 → int64)", "gets a message for each row that is read"),
+        ("TRUNCATE orders", "gets the table without rows", None),
+        ("DROP TABLE orders", "gets no more changes of it, and keeps its rows", "gets no more messages"),
+        (
+            "CREATE TABLE items (id int PRIMARY KEY)",
+            "gets the table when all of its rows are in the log",
+            "for each row",
+        ),
+        ("ALTER TABLE orders ALTER note SET DEFAULT 'x'", None, None),
+    ],
+)
+def test_targets_and_topics_that_get_the_table_are_named(
+    ddl: str, target: str | None, topic: str | None, rehearsing: Rehearsing, tmp_path: Path
+) -> None:
+    """Those who read them learn of other columns before they arrive. A target that does not get the table is silent."""
+    with on_path(*install_target_of_the_template(tmp_path / "mydb")):
+        copy = {"kind": "mydb", "file": "x.sqlite", "tables": ["public.*"]}
+        targets = {"copy": copy, "users": {**copy, "tables": ["public.users"]}}
+        found = notes(rehearsing.run(ddl, targets=targets, publish={"kafka": KAFKA}))
+    expected = [(name, text) for name, text in (("targets.copy: ", target), ("publish: ", topic)) if text is not None]
+    assert len(found) == len(expected), found
+    for line, (setting, text) in zip(found, expected, strict=True):
+        assert line.startswith(setting)
+        assert text in line
+
+
+def test_registry_must_accept_other_fields(rehearsing: Rehearsing) -> None:
+    """It refuses them by its own rule, which stops the publisher then."""
+    kafka = {**KAFKA, "format": "avro", "registry": {"url": "http://127.0.0.1:1"}}
+    (note,) = notes(rehearsing.run("ALTER TABLE orders DROP note", publish={"kafka": kafka}))
+    assert "must accept them for the subjects shop.public.orders-key and shop.public.orders-value" in note
+
+
+def test_topics_of_mysql_have_the_fields_of_its_dialect(rehearsing: Rehearsing) -> None:
+    """A decimal is bytes with its scale, or a text: as the settings of the publisher have it."""
+    rehearsing.source = {"kind": "mysql", "url": "mysql://u@localhost/", "tables": ["shop.*"]}
+    rehearsing.version = ""
+    kafka = {**KAFKA, "decimal_handling_mode": "string"}
+    ddl = "ALTER TABLE shop.orders MODIFY amount decimal(12,4), ADD due date"
+    assert notes(rehearsing.run(ddl, publish={"kafka": kafka})) == [
+        "publish: messages of the topic shop.shop.orders get other fields (new: due int32 (io.debezium.time.Date)); "
+        "the topic shop.shop.orders gets a message for each row that is read"
+    ]
