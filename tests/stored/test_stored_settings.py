@@ -20,6 +20,7 @@ LATER = {
     *(f"merge.objects.{name}" for name in ("account", "account_key", "service_account")),
     "merge.progress_timeout",
     "service.notify.kind",
+    *(f"{part}.{name}" for part in ("service", "serve") for name in ("tls.cert", "tls.key", "requests_per_second_max")),
     "person_keys",
     "tables.columns.encrypt.key_by",
     "tables.computed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from pydantic import field_validator
@@ -30,6 +31,16 @@ class AccessToken(Settings):
         if token is None:
             raise ValueError("must be a reference to the token: ${env:NAME} or ${file:path}")
         return token
+
+
+class ServerTls(Settings):
+    """The certificate of the HTTP API."""
+
+    cert: Path
+    """The file with the server's certificate and the chain below it, in PEM: the API and the page are HTTPS then. A
+    renewed file counts from the next connection, without a restart. Default: plain HTTP."""
+    key: Path | None = None
+    """The file with its private key, without a passphrase; only the daemon's user may read it. Default: in `cert`."""
 
 
 def is_loopback(listen: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from cdcflow.config.access import AccessToken, check_tokens
+from cdcflow.config.access import AccessToken, ServerTls, check_tokens
 from cdcflow.config.base import Settings, is_host_and_port
 from cdcflow.config.units import Bytes, Seconds
 
@@ -57,6 +57,10 @@ class Serve(Settings):
     hosts: tuple[str, ...] = ()
     """Host names that requests may use, in addition to `localhost`, `listen`'s own and addresses; others get 421."""
     tokens: tuple[AccessToken, ...] = ()
+    tls: ServerTls | None = None
+    requests_per_second_max: float | None = Field(None, gt=0)
+    """How many requests each token may send, or each address without one ([http.md](http.md#limits)). Default: no
+    limit."""
     collections: tuple[Collection, ...] = Field(min_length=1)
     request_bytes_max: Bytes = 16 << 20
     """A larger body is refused."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from cdcflow.config.access import ServerTls
 from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Serve
 from cdcflow.config.columns import ColumnRule, TableRules
@@ -94,7 +95,9 @@ def _rebased_merge(merge: Merge, folder: Path) -> Merge:
 def _rebased_service(service: Service, folder: Path) -> Service:
     tokens = [t.model_copy(update={"token": _reference_below(folder, t.token)}) for t in service.tokens]
     notify = tuple(_rebased_receiver(receiver, folder) for receiver in service.notify)
-    return service.model_copy(update={"tokens": tuple(tokens), "notify": notify})
+    return service.model_copy(
+        update={"tokens": tuple(tokens), "notify": notify, "tls": _rebased_tls(service.tls, folder)}
+    )
 
 
 def _rebased_receiver(receiver: Notify | NotifierSettings, folder: Path) -> Notify | NotifierSettings:
@@ -110,7 +113,14 @@ def _rebased_serve(serve: Serve, folder: Path) -> Serve:
 
     tokens = [t.model_copy(update={"token": _reference_below(folder, t.token)}) for t in serve.tokens]
     collections = [rebased_collection(one) for one in serve.collections]
-    return serve.model_copy(update={"tokens": tuple(tokens), "collections": tuple(collections)})
+    tls = _rebased_tls(serve.tls, folder)
+    return serve.model_copy(update={"tokens": tuple(tokens), "collections": tuple(collections), "tls": tls})
+
+
+def _rebased_tls(tls: ServerTls | None, folder: Path) -> ServerTls | None:
+    if tls is None:
+        return None
+    return tls.model_copy(update={"cert": _below(folder, tls.cert), "key": _below(folder, tls.key)})
 
 
 def _keys(access: StoreAccess, folder: Path) -> dict[str, str | None]:

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from cdcflow.config.access import AccessToken, check_tokens
+from cdcflow.config.access import AccessToken, ServerTls, check_tokens
 from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.collections import Push, Serve
 from cdcflow.config.columns import TableRules
@@ -334,6 +334,10 @@ class Service(Settings):
     hosts: tuple[str, ...] = ()
     """Host names that requests may use, in addition to `localhost`, `listen`'s own and addresses; others get 421."""
     tokens: tuple[AccessToken, ...] = ()
+    tls: ServerTls | None = None
+    requests_per_second_max: float | None = Field(None, gt=0)
+    """How many requests each token may send, or each address without one ([http.md](http.md#limits)). Default: no
+    limit."""
     metrics_per_table: Literal["auto", "always", "never"] = "auto"
     """Which tables have their own metrics: all of up to 100 (`auto`), `always`, `never`
     ([metrics.md](metrics.md#tables))."""

@@ -86,7 +86,9 @@ def run(
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
             wrong = Problems(in_use)
-            answer = answering(capture, watch, reloading, wrong.now, lambda: {**merge.answer(), **deliveries.answer()})
+            answer = answering(
+                capture, watch, reloading, wrong.now, lambda: {**merge.answer(), **deliveries.answer()}, tell
+            )
             around.enter_context(_serving(ControlServer(folder, answer)))
             http = Http(in_use, watch, answer, tell, wrong.now)
             around.callback(http.close)
@@ -195,11 +197,15 @@ def answering(
     reloading: Reloading | None = None,
     problems: Callable[[], Sequence[object]] = lambda: (),
     merging: Callable[[], Mapping[str, object]] = dict,
+    tell: OnEvent = lambda event, fields: None,
 ) -> Callable[[Mapping[str, Any], str], object]:
     """The answer of every interface to a caller's request: `status`, and all operations of `Capture.request`."""
 
     def answer(request: Mapping[str, Any], asked_by: str) -> object:
         operation = operation_of(request)
+        if operation.role != "read":  # who it was, at once; without keys and conditions, which are values of rows
+            tables = ", ".join(map(str, request.get("tables") or ()))
+            tell("operation requested", {"op": operation.name, "tables": tables or None, "by": asked_by})
         match operation.name:
             case "status":
                 found = watch.status()

@@ -20,6 +20,7 @@ from cdcflow.daemon.interfaces.recent import Recent
 from cdcflow.daemon.running_components import Running
 from cdcflow.daemon.status import Watch
 from cdcflow.http.access import Access
+from cdcflow.http.certificate import ServerCertificate
 from cdcflow.http.consumers import ConsumerDoor
 from cdcflow.http.explorer import Explorer
 from cdcflow.log.maintenance import state_files
@@ -76,21 +77,24 @@ class Http:
         return self._consumed[1]
 
     def made_of(self, config: Config) -> object:
-        return config.service.listen, config.service.hosts, config.service.tokens
+        service = config.service
+        return service.listen, service.hosts, service.tokens, service.tls, service.requests_per_second_max
 
     def prepare(self, config: Config) -> Running | None:
         if (listen := config.service.listen) is None:
             return None
+        tls = config.service.tls
         server = HttpServer(
             listen,
             self._watch.status,
             config.service.hosts,
-            access=Access(config.service.tokens),
+            access=Access(config.service.tokens, requests_per_second_max=config.service.requests_per_second_max),
             answer=self._answer,
             overview=self._around.overview,
             explorer=self._explorer,
             history=self._history,
             consumers=self._consumers,
+            certificate=None if tls is None else ServerCertificate(tls, "service.tls", self._tell),
         )
         before = self._newest
         server.start(before)

@@ -14,6 +14,7 @@ from cdcflow.daemon.lean import end_loading
 from cdcflow.daemon.signals import SLICE_S, obeying_signals
 from cdcflow.errors import InvariantViolated
 from cdcflow.http.access import Access
+from cdcflow.http.certificate import ServerCertificate
 
 
 def serve(settings: Config, tell: OnEvent) -> None:
@@ -33,7 +34,7 @@ def serve(settings: Config, tell: OnEvent) -> None:
         around.callback(pushing.writer.stop)
         pushing.writer.start()
         door = pushing.serve
-        access = Access(door.tokens, setting="serve.tokens")
+        access = Access(door.tokens, setting="serve.tokens", requests_per_second_max=door.requests_per_second_max)
         asked, consumers = pushing.explorer, pushing.consumers
         doors = PushInterfaces(pushing.shapes, pushing.writer, access, asked, consumers, door.request_bytes_max)
         server = HttpServer(
@@ -43,6 +44,7 @@ def serve(settings: Config, tell: OnEvent) -> None:
             access=access,
             setting="serve.listen",
             application=lambda names: application(doors, names),
+            certificate=None if door.tls is None else ServerCertificate(door.tls, "serve.tls", tell),
         )
         server.start()
         around.callback(server.close)

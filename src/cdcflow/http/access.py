@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from cdcflow.config import AccessToken, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.http.operations import Role
+from cdcflow.http.rate_limit import RateLimit
 
 TOKEN_CHARACTERS_MIN = 16
 SESSION_S = 12 * 3600.0
@@ -58,9 +59,11 @@ class Access:
         tokens: Sequence[AccessToken] = (),
         clock: Callable[[], float] = time.monotonic,
         setting: str = "service.tokens",
+        requests_per_second_max: float | None = None,
     ) -> None:
-        """`setting`: the setting with the tokens, for errors."""
+        """`setting`: the setting with the tokens, for errors. `requests_per_second_max`: of each caller."""
         self.setting = setting
+        self.rate = RateLimit(requests_per_second_max, clock)
         self._tokens = tuple(tokens)
         self._clock = clock
         self._sessions: dict[bytes, _LoginSession] = {}

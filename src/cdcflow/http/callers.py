@@ -29,7 +29,7 @@ async def caller_of(access: Access, request: Request) -> Caller:
     """The caller. A cookie counts only if cdcflow's own page sent it.
 
     Raises:
-        HTTPException: 401, the caller is unknown.
+        HTTPException: 401, the caller is unknown; 429, it sends too many requests.
     """
     session = session_of(request)
     if (
@@ -39,9 +39,24 @@ async def caller_of(access: Access, request: Request) -> Caller:
     ):
         session = None
     found = await run_in_threadpool(access.caller, request.headers.get("authorization"), session)
+    check_rate(access, request, None if found is None or not access.needs_token else found.name)
     if found is None:
         raise HTTPException(401, "this needs a token: send it as Authorization: Bearer …")
     return found
+
+
+def check_rate(access: Access, request: Request, token: str | None) -> None:
+    """Count a request, of the token with this name, or of the client's address.
+
+    Raises:
+        HTTPException: 429, the caller sends too many.
+    """
+    host = "" if request.client is None else request.client.host
+    caller = f"address {host}" if token is None else f"token {token}"
+    if wait_s := access.rate.wait_s(caller):
+        raise HTTPException(
+            429, f"{caller} sends more requests than it may (requests_per_second_max)", {"Retry-After": str(wait_s)}
+        )
 
 
 def _is_from_a_page(request: Request) -> bool:

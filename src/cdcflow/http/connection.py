@@ -76,7 +76,8 @@ class PromptConnection(H11Protocol):
         others = [c for c in self.connections if isinstance(c, PromptConnection) and c is not self and c.is_open]
         waiting = [c for c in others if c.awaits_request]
         if len(others) >= CONNECTIONS_MAX and waiting:
-            min(waiting, key=lambda c: c._since).transport.close()
+            # Not `close`: with TLS it would wait for the client's goodbye.
+            min(waiting, key=lambda c: c._since).transport.abort()
 
     def _watch(self) -> None:
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,6 +28,8 @@ _CODES: tuple[tuple[type[CdcflowError], int], ...] = (
 BODY_BYTES_MAX = 1 << 16
 REQUESTS_MAX = 64
 PROBES = ("/healthz", "/readyz")
+PROBE_THREADS = 4
+T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -71,6 +75,19 @@ class Bounded:
             await self._app(scope, counting, send)
         finally:
             self._answering.discard(id(scope))
+
+
+class ProbeThreads:
+    """Threads for the probes of one server: other requests, which may be slow, have theirs."""
+
+    def __init__(self) -> None:
+        self._limiter: CapacityLimiter | None = None
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """The result of a function that may block."""
+        if self._limiter is None:
+            self._limiter = CapacityLimiter(PROBE_THREADS)  # belongs to the event loop that runs now
+        return await to_thread.run_sync(function, limiter=self._limiter)
 
 
 class Guard:
@@ -135,6 +152,7 @@ _TITLES = {
     404: "Not Found",
     405: "Method Not Allowed",
     415: "Not JSON",
+    429: "Too Many Requests",
 }
 
 

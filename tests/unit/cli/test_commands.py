@@ -448,6 +448,20 @@ def test_socket_requests_become_calls(request_: dict[str, Any], expected: tuple[
     assert asked.calls == [expected]
 
 
+def test_log_names_who_requested_an_operation_and_no_values() -> None:
+    """S03: an operator reads in the daemon's log who paused a table; keys are values of rows."""
+    asked: Any = Asked()
+    events: list[tuple[str, dict[str, object]]] = []
+    answer = answering(asked, asked, tell=lambda event, fields: events.append((event, dict(fields))))
+    answer({"op": "status"}, "HTTP, token dashboard")
+    answer({"op": "repair", "tables": ["a.b"], "keys": [["ann@example.com"]]}, "HTTP, token ops")
+    answer({"op": "pause"}, "ann (uid 7)")
+    assert events == [
+        ("operation requested", {"op": "repair", "tables": "a.b", "by": "HTTP, token ops"}),
+        ("operation requested", {"op": "pause", "tables": None, "by": "ann (uid 7)"}),
+    ]
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -31,6 +31,8 @@ from cdcflow.http.connection import CONNECTIONS_MAX
 from cdcflow.http.metrics import exposition
 from cdcflow.http.responses import REQUESTS_MAX
 
+THREADS = 40
+"""Starlette's threads for all requests that may block (anyio's default)."""
 STATUS: dict[str, Any] = {
     "state": "capturing",
     "cut": 7,
@@ -427,3 +429,28 @@ def test_server_that_cannot_listen_leaves_the_previous_one_running() -> None:
         assert ask(before, "/healthz")[0] == 200
     finally:
         before.close()
+
+
+def test_readiness_is_answered_while_every_thread_of_other_requests_is_busy() -> None:
+    """Slow requests of a dashboard occupy their threads; an orchestrator must not take the daemon out of service."""
+    released, busy = threading.Event(), threading.Semaphore(0)
+
+    def overview(status: Any) -> Any:
+        busy.release()
+        released.wait()
+        return status
+
+    made = HttpServer("127.0.0.1:0", lambda: STATUS, overview=overview)
+    made.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(REQUESTS_MAX):
+                slow = stack.enter_context(socket.create_connection(("127.0.0.1", made.port), timeout=60))
+                slow.sendall(b"GET /api/v1/overview HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            for _ in range(THREADS):
+                assert busy.acquire(timeout=30)
+            assert [ask(made, path)[0] for path in ("/healthz", "/readyz")] == [200, 200]
+            released.set()
+    finally:
+        released.set()
+        made.close()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cdcflow.daemon.interfaces.history import SampleHistory
 from cdcflow.errors import ConfigurationError
 from cdcflow.http.access import Access
+from cdcflow.http.certificate import ServerCertificate
 
 if TYPE_CHECKING:
     import uvicorn
@@ -34,7 +35,7 @@ class HttpServer:
     `answer` carries out an operation for a caller, whose name is the second argument; if it is None, there are no
     operations. `overview` adds to a status what else the page shows, `sample` returns what is plotted; with `history`
     the samples are taken elsewhere. `application`: what is served instead, created for the allowed host names.
-    `setting`: the name of the setting that `listen` is.
+    `setting`: the name of the setting that `listen` is. `certificate`: serve HTTPS with it.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class HttpServer:
         consumers: ConsumerDoor | None = None,
         setting: str = "service.listen",
         application: Callable[[Collection[str]], ASGIApp] | None = None,
+        certificate: ServerCertificate | None = None,
     ) -> None:
         host, _, port = listen.rpartition(":")
         self._listen = listen
@@ -67,6 +69,7 @@ class HttpServer:
         self._application = application
         self._explorer = explorer
         self._consumers = consumers
+        self._certificate = certificate
         self._socket: socket.socket | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -136,6 +139,7 @@ class HttpServer:
         from cdcflow.daemon.interfaces.web import DaemonInterfaces, application
         from cdcflow.http.connection import PromptConnection
         from cdcflow.http.responses import Bounded
+        from cdcflow.http.tls_connection import SecuredConnections
 
         doors = DaemonInterfaces(
             self._status, self._overview, self._access, self._history, self._answer, self._explorer, self._consumers
@@ -143,7 +147,7 @@ class HttpServer:
         make = self._application or partial(application, doors)
         config = uvicorn.Config(
             Bounded(make(self._names)),
-            http=PromptConnection,
+            http=PromptConnection if self._certificate is None else SecuredConnections(self._certificate),  # type: ignore[arg-type]
             loop="asyncio",
             ws="none",
             lifespan="off",

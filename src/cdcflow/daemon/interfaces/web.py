@@ -30,14 +30,14 @@ from cdcflow.daemon.interfaces.history import SampleHistory
 from cdcflow.errors import CdcflowError
 from cdcflow.http import metrics
 from cdcflow.http.access import SESSION_S, Access, Caller, is_from_our_page
-from cdcflow.http.callers import body_of, cookie_of, headers_of, may_not, reading, session_of, writer_of
+from cdcflow.http.callers import body_of, check_rate, cookie_of, headers_of, may_not, reading, session_of, writer_of
 from cdcflow.http.consumer_routes import consumer_routes
 from cdcflow.http.consumers import ConsumerDoor
 from cdcflow.http.explorer import Explorer
 from cdcflow.http.openapi import description
 from cdcflow.http.operations import OPERATIONS
 from cdcflow.http.query_routes import questions
-from cdcflow.http.responses import Endpoint, Guard, as_json, failure, refusal
+from cdcflow.http.responses import Endpoint, Guard, ProbeThreads, as_json, failure, refusal
 
 PAGE = Path(__file__).parent / "page"
 _FILES = {
@@ -90,15 +90,17 @@ def application(doors: DaemonInterfaces, names: Collection[str]) -> ASGIApp:
 
 
 def _open(doors: DaemonInterfaces) -> dict[str, Endpoint]:
+    probes = ProbeThreads()
+
     async def alive(request: Request) -> Response:
         return as_json({"status": "alive"})
 
     async def ready(request: Request) -> Response:
-        code, text = readiness(await run_in_threadpool(doors.status))
+        code, text = readiness(await probes.run(doors.status))
         return as_json(text, code)
 
     async def well(request: Request) -> Response:
-        code, text = health(await run_in_threadpool(doors.status))
+        code, text = health(await probes.run(doors.status))
         return as_json(text, code)
 
     async def metrics_page(request: Request) -> Response:
@@ -211,11 +213,12 @@ class _Sessions:
         token = (await body_of(request)).get("token")
         if not is_from_our_page(headers_of(request), request.url.scheme):
             raise HTTPException(403, "only the page itself opens a session; others send the token with each request")
+        check_rate(self._access, request, None)
         made = await run_in_threadpool(self._access.open_session, token) if isinstance(token, str) else None
         if made is None:
             raise HTTPException(401, "this token is not known")
         answer = as_json({"ok": True})
-        answer.set_cookie(cookie_of(request), made, max_age=int(SESSION_S), httponly=True, samesite="strict")
+        answer.set_cookie(cookie_of(request), made, max_age=int(SESSION_S), **_cookie_options(request))
         return answer
 
     async def close(self, request: Request) -> Response:
@@ -224,5 +227,9 @@ class _Sessions:
         if (session := session_of(request)) is not None:
             self._access.close_session(session)
         answer = as_json({"ok": True})
-        answer.delete_cookie(cookie_of(request), httponly=True, samesite="strict")
+        answer.delete_cookie(cookie_of(request), **_cookie_options(request))
         return answer
+
+
+def _cookie_options(request: Request) -> dict[str, Any]:
+    return {"httponly": True, "samesite": "strict", "secure": request.url.scheme == "https"}

@@ -1,0 +1,42 @@
+"""How many requests each caller may send: a bucket for each, which refills steadily.
+
+A caller is a token's name, or the address of a client without a valid token. Requests above the limit are refused with
+429 and `Retry-After`, before any work is done for them.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+BURST_MIN = 10.0
+"""The page sends some requests at once when it is opened."""
+CALLERS_MAX = 10_000
+"""Addresses are free to choose in IPv6: more than this many are not remembered."""
+
+
+class RateLimit:
+    """Buckets of one server. Safe to use from any thread. Without `per_second` there is no limit."""
+
+    def __init__(self, per_second: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._clock = clock
+        self._burst = max(BURST_MIN, per_second or 0.0)
+        self._buckets: dict[str, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def wait_s(self, caller: str) -> int:
+        """0 if the caller may send this request, which then counts; otherwise after how many seconds it may."""
+        if self._per_second is None:
+            return 0
+        with self._lock:
+            now = self._clock()
+            left, at = self._buckets.pop(caller, (self._burst, now))
+            left = min(self._burst, left + (now - at) * self._per_second)
+            refused = left < 1.0
+            if len(self._buckets) >= CALLERS_MAX:
+                del self._buckets[next(iter(self._buckets))]  # the one that sent nothing for longest
+            self._buckets[caller] = (left if refused else left - 1.0, now)
+        return math.ceil((1.0 - left) / self._per_second) if refused else 0
