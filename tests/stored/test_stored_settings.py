@@ -32,7 +32,11 @@ LATER = {
     *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "rename", "truncate")),
     *(f"tables.columns.{policy}.{name}" for policy in ("hash", "encrypt") for name in ("key", "id")),
     "merge.tables.routes",
-    *(f"merge.tables.{each}{name}" for each in ("", "each.") for name in ("partition_by", "sort_by", "purge_origins")),
+    *(
+        f"merge.tables.{each}{name}"
+        for each in ("", "each.")
+        for name in ("partition_by", "sort_by", "purge_origins", "purges")
+    ),
 }
 """Settings that the earlier version did not have."""
 

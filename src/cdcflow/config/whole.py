@@ -71,8 +71,12 @@ class TableSettings(Settings):
     ([tables.md](tables.md#partitions-and-order)). Default: as the table is; none for a new one."""
 
     purge_origins: tuple[str, ...] | None = None
-    """In `soft_delete`: deletes of transactions with one of these replication origins remove rows of every table, where
-    others mark them ([tables.md](tables.md#purges)). Only PostgreSQL's log has origins. Default: empty."""
+    """In `soft_delete`: deletes of transactions with one of these origins remove rows of every table, where others mark
+    them: the same as `remove` in `purges` ([tables.md](tables.md#purges)). Default: empty."""
+    purges: dict[str, Literal["keep", "remove"]] | None = None
+    """In `soft_delete`: what deletes of transactions with an origin do to rows of every table, where others mark them:
+    `{archive: keep}` leaves them unmarked, `{erasure: remove}` removes them. A transaction has its origin from a
+    purge mark, a replication origin, or a GTID's tag ([tables.md](tables.md#purges)). Default: empty."""
 
     @field_validator("partition_by")
     @classmethod
@@ -508,12 +512,26 @@ class Config(Settings):
     @model_validator(mode="after")
     def _purges_are_seen(self) -> Self:
         of_all = self.merge.tables
-        asked = [one.purge_origins for one in (of_all, *of_all.each.values()) if one.purge_origins]
-        if asked and getattr(self.source, "kind", "") != "postgres":
-            raise ValueError(
-                "merge.tables.purge_origins names replication origins, which only PostgreSQL's log has: remove the"
-                " setting; deletes then mark rows, as any do in mode soft_delete"
-            )
+        for one in (of_all, *of_all.each.values()):
+            removed = one.purge_origins if one.purge_origins is not None else of_all.purge_origins
+            effects = one.purges if one.purges is not None else of_all.purges
+            if (removed or effects) and getattr(self.source, "kind", "") not in ("postgres", "mysql", "mariadb"):
+                raise ValueError(
+                    "merge.tables has purges or purge_origins, which name origins of transactions, and only the logs of"
+                    " PostgreSQL, MySQL and MariaDB have them: remove the setting; deletes then mark rows, as any do in"
+                    " mode soft_delete"
+                )
+            if effects and getattr(self.source, "slot", None) == "purge":
+                raise ValueError(
+                    "merge.tables.purges is set, and the marks of source.slot have the prefix of purge marks,"
+                    " cdcflow.purge: use another slot, or purge_origins with replication origins"
+                )
+            for name in removed or ():
+                if (effects or {}).get(name) == "keep":
+                    raise ValueError(
+                        f"merge.tables has {name} in purge_origins, which removes rows, and in purges with keep:"
+                        " take it out of one of them"
+                    )
         return self
 
     @model_validator(mode="after")

@@ -138,8 +138,9 @@ class Run:
 
     `xid` are the source's transaction ids as its log has them (PostgreSQL: 32 bits), `position` the positions just
     after each commit (as text), `commit_ts` microseconds since 1970 UTC, `ends` the index after each transaction's last
-    row (so `ends[-1]` is the number of rows). `origin` is the replication origin, usually null. Transactions without
-    rows are allowed. For chunk rows `kind` is READ and there is one transaction.
+    row (so `ends[-1]` is the number of rows). `origin` is the name that the session gave the transaction, usually null:
+    a replication origin, a purge mark, the tag of a GTID. Transactions without rows are allowed. For chunk rows `kind`
+    is READ and there is one transaction.
     """
 
     xid: Uint64s

@@ -55,7 +55,7 @@ def going(
     Raises:
         NewerRows: see there; a MERGE does not touch those rows.
     """
-    target, families, ended = folding.layout.target, folding.families, folding.layout.ended
+    target, families, ended = folding.layout.target, folding.families, folding.layout.ending_positions
     reduced = views.of(spark.sql(folding.reduced_query(families)), "reduced", keep=True)
     of_table = views.of(rows(removed_and_added.table_columns(target, families, ended)), "rows")
     broadcast = folding.count <= BROADCAST_ROWS_MAX

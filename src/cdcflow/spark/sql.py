@@ -150,24 +150,26 @@ class StatementTable(CurrentTable):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
-        ended: str | None = None,
+        ended: Sequence[str] = (),
         assigned: str = "",
         only: Mapping[str, str] = NO_VALUES,
     ) -> None:
         self.commit(statement.sweep(self.sql, before, ended, assigned, only_with(only)), metadata, app, version)
 
     def rows_that_miss(
-        self, ended: str | None = None, left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
+        self, ended: Sequence[str] = (), left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
     ) -> int:
         rows = self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL")
         if only:
             rows = rows.where(as_written(self._spark, only_with(only)))
         if left:
             rows = rows.where(f"size(array_except({MISSING}, array({', '.join(map(text_sql, left))}))) > 0")
-        if ended is None:
+        if not ended:
             return rows.count()
-        is_mark = rows.schema[ended].dataType.simpleString() == "boolean"
-        return rows.where(f"NOT {statement.is_ended('', ended)}" if is_mark else f"{name_sql(ended)} IS NULL").count()
+        is_mark = rows.schema[ended[0]].dataType.simpleString() == "boolean"
+        return rows.where(
+            f"NOT {statement.is_ended('', ended)}" if is_mark else f"{name_sql(ended[0])} IS NULL"
+        ).count()
 
     def forget(self) -> None:
         """Drop what its session caches about the table: the next table may have the same name."""

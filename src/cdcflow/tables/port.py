@@ -278,16 +278,16 @@ class CurrentTable(ABC):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
-        ended: str | None = None,
+        ended: Sequence[str] = (),
         assigned: str = "",
         only: Mapping[str, str] = NO_VALUES,
     ) -> None:
-        """Remove the rows older than an offset. If the mode marks rows as deleted in a column, end them instead.
-        `only`: those with these values in these columns."""
+        """Remove the rows older than an offset. If the mode marks rows as deleted, in columns `ended`
+        (`ModeRules.ending_columns`), end them instead. `only`: those with these values in these columns."""
 
     @abstractmethod
     def rows_that_miss(
-        self, ended: str | None = None, left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
+        self, ended: Sequence[str] = (), left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
     ) -> int:
         """Return how many rows lack columns other than `left`, not counting rows marked as deleted. `only`: as of
         `sweep`."""

@@ -388,7 +388,7 @@ class _SettingsCheck:
         if not shapes or shapes[-1] != before:
             shapes.append(before)
         try:
-            mode = decide_mode(table, None, policy.mode, policy.history_columns)
+            mode = decide_mode(table, None, policy)
             format_ = rules_of(self._format)
             return foresee(shapes, after, policy, format_, mode, is_member=self._is_member(table))
         except CannotFollow:

@@ -40,7 +40,7 @@ def _schema_break(config: Config, table: TableId, shapes: Sequence[Table]) -> st
         return ""
     living = [shape for shape in shapes if shape.incarnation == shapes[-1].incarnation]
     try:
-        mode = decide_mode(table, None, policy.mode, policy.history_columns)
+        mode = decide_mode(table, None, policy)
         format_ = rules_of(config.merge.format)
         target = evolve(None, living, None, format_, mode, new_versions=policy.keeps_versions).target
     except CannotFollow:

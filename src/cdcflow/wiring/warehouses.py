@@ -164,7 +164,11 @@ def _policy(settings: Mapping[str, Any]) -> TablePolicy:
         layout["partition_by"] = tuple(map(PartitionField.parse, settings["partition_by"]))
     if "sort_by" in settings:
         layout["sort_by"] = tuple(map(SortColumn.parse, settings["sort_by"]))
-    return TablePolicy(**{**settings, **layout})
+    effects = {**dict.fromkeys(settings.get("purge_origins", ()), "remove"), **settings.get("purges", {})}
+    layout["purge_origins"] = tuple(name for name, effect in effects.items() if effect == "remove")
+    layout["kept_purges"] = tuple(name for name, effect in effects.items() if effect == "keep")
+    given = {name: value for name, value in settings.items() if name != "purges"}
+    return TablePolicy(**{**given, **layout})
 
 
 def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy:

@@ -137,6 +137,20 @@ def transactions(events: Sequence[StreamEvent], spools: Spools | None = None) ->
     return out
 
 
+def origins(events: Sequence[StreamEvent]) -> list[str | None]:
+    """The origins of the transactions of all events."""
+    out: list[str | None] = []
+    for event in events:
+        if isinstance(event, Committed):
+            run = event.run
+            assert isinstance(run, Run | SpooledTransaction)
+            if isinstance(run, SpooledTransaction):
+                out.append(run.origin)
+            else:
+                out += [None] * run.transactions if run.origin is None else run.origin.to_pylist()
+    return out
+
+
 def marks(events: Sequence[StreamEvent]) -> list[str]:
     return [e.token.text for e in events if isinstance(e, MarkSeen)]
 

@@ -40,7 +40,7 @@ from cdcflow.sources.mysql.decoders import COMPILED, Compiled
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
-from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
+from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set, tag_of
 from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, Coordinate, StreamProgress, began_text
 from cdcflow.sources.mysql.row_events import HEARTBEAT, Marks, RowEvents
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
@@ -260,6 +260,7 @@ class BinlogDecoder:
             groups.openers.commit_ts[full],
             row_ends[full],
             tuple(batches),
+            origin=_origins(groups, found.purges, full),
         )
         if len(full) and self._on_gtids is not None:
             gtids = groups.openers.gtids
@@ -342,6 +343,7 @@ class BinlogDecoder:
         batches, rows_before = number_rows(found.changes, truncates, len(events))
         now.large.tokens += [] if now.delivered else [t for _, t in found.tokens if not t.startswith(HEARTBEAT)]
         now.large.incomplete += [(i, segment[i.event]) for i in found.incomplete]
+        now.large.purges += [(int(segment[at]), name) for at, name in found.purges]
         now.large.write(self._open_spool, batches, np.repeat(segment, np.diff(rows_before)))
 
     def _end(self, events: Events, statement: Statement | None, now: _Open) -> list[StreamEvent]:
@@ -361,7 +363,8 @@ class BinlogDecoder:
             now.large.discard()
             committed = None
         position = self.progress.position_at(pos, gtids, self._held_text())
-        found = committed.commit(coordinate.value, position, commit_ts) if committed is not None else None
+        origin = committed.purge() or tag_of(now.openers.gtids, 0) if committed is not None else None
+        found = committed.commit(coordinate.value, position, commit_ts, origin) if committed is not None else None
         out: list[StreamEvent] = []
         if found is not None and committed is not None:
             self._incomplete.append(committed.incomplete_keys())
@@ -392,6 +395,15 @@ class BinlogDecoder:
                 runbook="xa-prepared",
             )
         return None
+
+
+def _origins(groups: Groups, purges: list[tuple[int, str]], full: Int64s) -> pa.Array | None:
+    """Each transaction's origin: the name in its last purge mark, or the tag of its GTID; None if none has one."""
+    gtids = groups.openers.gtids
+    if not purges and not gtids.has_tags:
+        return None
+    names = {groups.of(at): name for at, name in sorted(purges)}
+    return pa.array([names.get(number) or tag_of(gtids, number) for number in full.tolist()], pa.string())
 
 
 _ENDS = (EventType.XID, EventType.QUERY, EventType.EXECUTE_LOAD_QUERY, EventType.XA_PREPARE)

@@ -51,6 +51,11 @@ class Gtids:
         return None if which < 0 else (self.sources[which], int(self.number[index]))
 
     @property
+    def has_tags(self) -> bool:
+        """Whether some may have a tag."""
+        return any(":" in source for source in self.sources)
+
+    @property
     def run(self) -> tuple[str, int] | None:
         """The source and the first number, if all have one source and consecutive numbers."""
         if not len(self.which) or int(self.which[0]) < 0 or (self.which != self.which[0]).any():
@@ -58,6 +63,12 @@ class Gtids:
         if len(self.number) > 1 and (np.diff(self.number) != 1).any():
             return None
         return self.sources[int(self.which[0])], int(self.number[0])
+
+
+def tag_of(gtids: Gtids, index: int) -> str | None:
+    """The tag of a GTID; None if it has none."""
+    found = gtids.gtid_at(index)
+    return None if found is None else found[0].partition(":")[2] or None
 
 
 class GtidSet(Protocol):

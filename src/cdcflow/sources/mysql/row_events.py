@@ -85,12 +85,13 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class EventContents:
-    """The content of row events: changes by shape (their messages are events), the rows that must be read by key, and
-    the tokens of this slot's marks by event."""
+    """The content of row events: changes by shape (their messages are events), the rows that must be read by key, the
+    tokens of this slot's marks by event, and the names in purge marks by event."""
 
     changes: list[ShapedRows] = field(default_factory=list)
     incomplete: list[Incomplete] = field(default_factory=list)
     tokens: list[tuple[int, str]] = field(default_factory=list)
+    purges: list[tuple[int, str]] = field(default_factory=list)
 
 
 class RowEvents:
@@ -252,8 +253,11 @@ class RowEvents:
                 begin += max(int.from_bytes(event[_EXTRA : _EXTRA + 2], "little"), 2)
             images, rows = bitmaps(event, begin, _images(event[4]))
             is_partial = event[4] == EventType.PARTIAL_UPDATE_ROWS
-            mine = tokens_of(found, event[rows:], images, self._marks.slot, is_partial=is_partial)
-            out.tokens.extend((number, token) for token in mine)
+            for slot, token in marks_of(found, event[rows:], images, is_partial=is_partial):
+                if slot.startswith(PURGE_SLOT):
+                    out.purges.append((number, purge_name(slot)))
+                elif slot == self._marks.slot and token is not None:
+                    out.tokens.append((number, token))
 
 
 def kind_of(event: bytes) -> RowKind:
@@ -323,11 +327,28 @@ def check_columns(found: TableMap) -> None:
         )
 
 
-def tokens_of(found: TableMap, rows: bytes, images: list[bytes], slot: str, *, is_partial: bool = False) -> list[str]:
-    """The tokens of this slot in one row event. `images` are the column bitmaps of each row's images: one for an
-    insert, two for an update. `is_partial`: a byte of options precedes the second one; no bits for documents follow it,
-    because the table of marks has no JSON column."""
-    out: list[str] = []
+PURGE_SLOT = "cdcflow.purge"
+"""What the slot of a purge mark begins with, a row that a session writes into the table of marks in its transaction."""
+NO_NAME = "purge"
+"""The origin of a transaction whose purge mark has no name."""
+
+
+def purge_name(slot: str) -> str:
+    """The origin that a purge mark gives its transaction: `cdcflow.purge NAME`, or `cdcflow.purge NAME/…`, where the
+    rest distinguishes the marks of several sessions.
+
+    The name is in the key, which every image of a row has, whatever `binlog_row_image` is.
+    """
+    return slot.removeprefix(PURGE_SLOT).split("/", 1)[0].strip() or NO_NAME
+
+
+def marks_of(
+    found: TableMap, rows: bytes, images: list[bytes], *, is_partial: bool = False
+) -> list[tuple[str, str | None]]:
+    """Slot and token of each mark in one row event; None: the event does not have the token. `images` are the column
+    bitmaps of each row's images: one for an insert, two for an update. `is_partial`: a byte of options precedes the
+    second one; no bits for documents follow it, because the table of marks has no JSON column."""
+    out: list[tuple[str, str | None]] = []
     at = 0
     while at < len(rows):
         row: dict[int, str] = {}
@@ -341,8 +362,8 @@ def tokens_of(found: TableMap, rows: bytes, images: list[bytes], slot: str, *, i
             row |= image
         if at == before:
             raise protocol_error("a row of the table of marks without columns")
-        if row.get(0) == slot and 1 in row:
-            out.append(row[1])
+        if 0 in row:
+            out.append((row[0], row.get(1)))
     return out
 
 

@@ -360,12 +360,14 @@ def _check_between(events: Events, opener: Int64s, ender: Int64s, stop: int) -> 
 @dataclass(slots=True)
 class Large(SpooledRows):
     """A transaction that goes into a spool. Its parts are segments; `savepoints` has the segment that each savepoint
-    began. `incomplete` are the rows that must be read by key, with the segment of each."""
+    began. `incomplete` are the rows that must be read by key, with the segment of each; `purges` the names in purge
+    marks, too."""
 
     segment: int = 0
     savepoints: dict[str, int] = field(default_factory=dict)
     tokens: list[str] = field(default_factory=list)
     incomplete: list[tuple[Incomplete, Uint64s]] = field(default_factory=list)
+    purges: list[tuple[int, str]] = field(default_factory=list)
 
     def save(self, name: str) -> None:
         """SAVEPOINT: a new segment begins here."""
@@ -376,6 +378,10 @@ class Large(SpooledRows):
         """ROLLBACK TO: all segments since the savepoint are reverted, and a new one begins."""
         self.aborted |= set(range(self.savepoints.get(name.lower(), 0), self.segment + 1))
         self.segment += 1
+
+    def purge(self) -> str | None:
+        """The name in the last purge mark that was not reverted; None if there is none."""
+        return next((name for segment, name in reversed(self.purges) if segment not in self.aborted), None)
 
     def incomplete_keys(self) -> dict[TableId, KeySet]:
         """The rows that must be read by key, once the transaction is committed; without reverted rows."""
@@ -403,9 +409,14 @@ class PreparedTransaction:
     large: Large
     again: BinlogPosition
 
-    def commit(self, xid: int, position: Position, commit_ts: int) -> Run | SpooledTransaction | None:
+    def commit(
+        self, xid: int, position: Position, commit_ts: int, origin: str | None = None
+    ) -> Run | SpooledTransaction | None:
         """The transaction, decided by XA COMMIT at this position; None if it has no captured rows."""
-        return self.large.commit(xid, position, commit_ts)
+        return self.large.commit(xid, position, commit_ts, origin)
+
+    def purge(self) -> str | None:
+        return self.large.purge()
 
     def incomplete_keys(self) -> dict[TableId, KeySet]:
         return self.large.incomplete_keys()

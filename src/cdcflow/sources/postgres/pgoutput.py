@@ -64,6 +64,13 @@ __all__ = ["Describe", "PgoutputDecoder", "Relation", "RelationColumn"]
 _BEGIN, _COMMIT, _ORIGIN, _RELATION, _TYPE, _TRUNCATE, _MESSAGE = (ord(c) for c in "BCORYTM")
 _START, _STOP, _STREAM_COMMIT, _ABORT = (ord(c) for c in "SEcA")
 _HEARTBEAT = b"heartbeat"
+PURGE_PREFIX = b"cdcflow.purge"
+"""Prefix of a message that names its transaction, in place of a replication origin. The marks of a slot named `purge`
+have the same, so its stream does not recognize such messages; settings with both are refused."""
+ORIGIN_BYTES_MAX = 512
+"""A longer name in a message is cut off; the server limits those of replication origins to this."""
+NO_NAME = "purge"
+"""The origin of a transaction whose purge mark is empty."""
 _CELLS_AT_ONCE = 4_000_000  # a cell costs 17 bytes of offsets on top of its value, perhaps 1 byte (P69: 1600 columns)
 GATHERING_BYTES_MIN = 64 << 10
 APART_BYTES_MIN = 256 << 10  # this many bytes are decoded separately rather than copied: a guess, not measured
@@ -95,6 +102,7 @@ class _Contents:
     truncates: list[Truncate] = field(default_factory=list)
     marks: list[SpooledMark] = field(default_factory=list)
     origins: dict[int, str] = field(default_factory=dict)
+    purges: list[SpooledMark] = field(default_factory=list)
     beats: list[int] = field(default_factory=list)
 
 
@@ -103,7 +111,8 @@ class PgoutputDecoder:
 
     `describe` is called once for each Relation message. `skip_until`: transactions whose commit ends at or before it
     are in the log already and are dropped whole (hard cases P40, L15). Marks are transactional messages with
-    `mark_prefix`; those whose content begins with "heartbeat" only show that the stream moves. Messages with other
+    `mark_prefix`; those whose content begins with "heartbeat" only show that the stream moves. A transaction's origin
+    is the content of its last transactional message with `PURGE_PREFIX`, or its replication origin. Messages with other
     prefixes are counted in `messages_ignored` and otherwise dropped. Transactions without a row of a captured table are
     dropped too; if they are the last of the messages, `Advanced` contains the position that they reach. If `compiled`
     is None, the plain decoders do everything. `changed` is called once for each Relation message, which the server
@@ -321,10 +330,12 @@ class PgoutputDecoder:
         return events
 
     def _origins(self, rows: _Contents, begins: Int64s, full: Int64s) -> pa.Array | None:
-        """Each transaction's replication origin; it does not apply to the next one (hard case P59)."""
-        if not rows.origins:
+        """Each transaction's origin; it does not apply to the next one (hard case P59)."""
+        if not (rows.origins or rows.purges):
             return None
-        names = {int(np.searchsorted(begins, at, side="right")) - 1: name for at, name in rows.origins.items()}
+        purges = {mark.at: origin_name(mark.content) for mark in rows.purges}
+        named = (*rows.origins.items(), *purges.items())  # a later one of a transaction replaces an earlier one
+        names = {int(np.searchsorted(begins, at, side="right")) - 1: name for at, name in named}
         return pa.array([names.get(number) for number in full.tolist()], pa.string())
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -512,11 +523,11 @@ class PgoutputDecoder:
         prefix, rest = string_at(body, 10 + header)
         (size,) = struct.unpack(">I", exactly(rest[:4], 4))
         content = exactly(rest[4:], size)
-        if prefix != self._prefix:
+        if prefix not in (self._prefix, PURGE_PREFIX) or (prefix == PURGE_PREFIX and not transactional & 1):
             self.messages_ignored += 1
         elif transactional & 1:
             subxid = struct.unpack_from(">I", body, 1)[0] if header else 0
-            out.marks.append(SpooledMark(at, subxid, content))
+            (out.marks if prefix == self._prefix else out.purges).append(SpooledMark(at, subxid, content))
         elif content.startswith(_HEARTBEAT):
             out.beats.append(lsn)
 
@@ -586,6 +597,7 @@ class PgoutputDecoder:
         header = 4 if streamed else 0
         rows, batches, rows_before = self._rows(frames, 0, transaction.shapes, header)
         transaction.marks += rows.marks
+        transaction.purges += rows.purges
         for name in rows.origins.values():
             transaction.origin = name
         if not batches:
@@ -611,7 +623,8 @@ class PgoutputDecoder:
         position = position_of(Lsn(end))
         marks = [m for m in transaction.marks if not m.content.startswith(_HEARTBEAT)]
         seen = [MarkSeen(Token(name_of(m.content)), position, clock) for m in marks]
-        found = transaction.commit(transaction.xid, position, clock, transaction.origin)
+        origin = origin_name(transaction.purges[-1].content) if transaction.purges else transaction.origin
+        found = transaction.commit(transaction.xid, position, clock, origin)
         if found is None:
             return [*seen] or [Advanced(position, clock)]
         return [Committed(found), *seen]
@@ -620,8 +633,13 @@ class PgoutputDecoder:
 def _messages(rows: _Contents) -> Int64s:
     """The numbers of all messages that must be inside a transaction."""
     found = [c.message for c in rows.changes]
-    rare = [at for at, _ in rows.truncates] + [m.at for m in rows.marks] + list(rows.origins)
+    rare = [at for at, _ in rows.truncates] + [m.at for m in (*rows.marks, *rows.purges)] + list(rows.origins)
     return np.concatenate([*found, np.array(rare, np.int64)])
+
+
+def origin_name(content: bytes) -> str:
+    """The origin that a purge mark gives its transaction."""
+    return content[:ORIGIN_BYTES_MAX].decode(errors="replace") or NO_NAME
 
 
 def _order(part: tuple[int, int, Layout, Int64s, pa.RecordBatch]) -> tuple[int, int]:

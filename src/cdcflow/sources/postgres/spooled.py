@@ -28,7 +28,8 @@ Shapes = dict[int, RelationShape]
 
 @dataclass(frozen=True, slots=True)
 class SpooledMark:
-    """A message with our prefix, `at` its number in the frames; `subxid` 0 where the transaction is not streamed."""
+    """A message with our prefix or that of purges, `at` its number in the frames; `subxid` 0 where the transaction is
+    not streamed."""
 
     at: int
     subxid: int
@@ -45,6 +46,7 @@ class PendingTransaction(SpooledRows):
     shapes: Shapes = field(default_factory=dict)
     described: list[tuple[Relation, RelationShape]] = field(default_factory=list)
     marks: list[SpooledMark] = field(default_factory=list)
+    purges: list[SpooledMark] = field(default_factory=list)
     origin: str | None = None
 
     def roll_back(self, subxid: int) -> None:
@@ -53,3 +55,4 @@ class PendingTransaction(SpooledRows):
         if subxid in self.counts:
             self.aborted.add(subxid)
         self.marks = [m for m in self.marks if m.subxid != subxid]
+        self.purges = [m for m in self.purges if m.subxid != subxid]

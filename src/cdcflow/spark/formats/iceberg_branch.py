@@ -90,7 +90,7 @@ def changes(
         NewerRows: rows of the table may be newer than changes of the range.
     """
     limits, broadcast = folding.limits, folding.count <= BROADCAST_ROWS_MAX
-    target, families, ended = folding.layout.target, folding.families, folding.layout.ended
+    target, families, ended = folding.layout.target, folding.families, folding.layout.ending_positions
     names = [c.name for c in target.columns]
 
     def removal(keys: str, key: dict[str, str]) -> str:

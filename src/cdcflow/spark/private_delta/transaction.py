@@ -140,7 +140,7 @@ class DeltaTransaction:
             )
             gone = self._mark_deleted(self._spark.sql(matched), files)
             return [*gone, *self._come(folding, folding.rows())]
-        target, families, ended = folding.layout.target, folding.families, folding.layout.ended
+        target, families, ended = folding.layout.target, folding.families, folding.layout.ending_positions
         reduced, going = matched_rows.going(self._spark, views, folding, partial(self._rows, files))
         gone = self._mark_deleted(self._spark.table(going), files)
         return [*gone, *self._come(folding, removed_and_added.coming(target, families, reduced, going, ended))]

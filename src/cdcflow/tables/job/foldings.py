@@ -75,7 +75,7 @@ def _soft_delete(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> Iterator[Folding]:
     (evolution,) = evolutions
-    layout = ColumnLayout.of(evolution, shapes_over_time(range_.files)).ending_by(range_.mode.ended or "")
+    layout = ColumnLayout.of(evolution, shapes_over_time(range_.files)).ending_by(range_.mode.ending_columns)
     layout = replace(layout, purges=range_.purges)
     living = range_.of(evolution)
     truncates = changes.truncates(session, living)
@@ -84,7 +84,7 @@ def _soft_delete(
     emptied = evolution.fresh or range_.is_first
 
     def lives(changes_: str) -> str:
-        ended = statement.is_ended("", layout.ended_name or "")
+        ended = statement.is_ended("", layout.ended_names)
         return f"(SELECT * FROM {standing(layout, changes_)} WHERE NOT {ended})"  # noqa: S608  quoted
 
     purged = _purges(session, range_) if range_.purges else nullcontext(None)
@@ -110,13 +110,16 @@ def _soft_delete(
 
 @contextmanager
 def _purges(session: SqlSession, range_: TableRange) -> Iterator[str]:
-    """Yield a view of the first and last offsets of transactions whose deletes remove rows."""
+    """Yield a view of the first and last offsets of transactions whose deletes remove rows, or leave them unmarked
+    (`keeps`)."""
     if not range_.transactions:
         raise InvariantViolated(f"merging {range_.table}: its segments do not have the origins of transactions")
-    origins = ", ".join(map(text_sql, range_.policy.purge_origins))
+    removing, keeping = range_.policy.purge_origins, range_.policy.kept_purges
+    origins = ", ".join(map(text_sql, (*removing, *keeping)))
+    keeps = f"g IN ({', '.join(map(text_sql, keeping))})" if keeping else "false"
     names = [session.transactions(range_.transactions, ["first_offset AS a", "last_offset AS z", "origin AS g"])]
     try:
-        names.append(session.view("purges", f"SELECT a, z FROM {names[0]} WHERE g IN ({origins})"))  # noqa: S608  quoted
+        names.append(session.view("purges", f"SELECT a, z, {keeps} AS keeps FROM {names[0]} WHERE g IN ({origins})"))  # noqa: S608  quoted
         yield names[-1]
     finally:
         session.drop(names)

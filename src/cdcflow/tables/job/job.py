@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -390,7 +390,7 @@ class MergeRun:
             return None
         self._keep_name(table, before)
         policy = self._request.policies.of(str(table))
-        mode = decide_mode(table, None if before is None else before.properties, policy.mode, policy.history_columns)
+        mode = decide_mode(table, None if before is None else before.properties, policy)
         if (before is None or str(table) not in self._positions.backfilled_tables) and not self._log.files(table, 0):
             if before is not None:
                 return None  # a cut shows it, and its rows in the log have expired
@@ -677,10 +677,10 @@ class MergeRun:
             since = None
         if since is not None and not any(f.file.partial for f in self._log.files(table, since)):
             return 0
-        return self._ask(table, functools.partial(_rows_that_miss, ended=mode.ended))
+        return self._ask(table, functools.partial(_rows_that_miss, ended=mode.ending_columns))
 
 
-def _rows_that_miss(there: CurrentTable, ended: str | None) -> int:
+def _rows_that_miss(there: CurrentTable, ended: Sequence[str]) -> int:
     """Return how many rows lack a column that the source has; the values of a dropped column can never be known."""
     found = there.snapshot()
     described = None if found is None else found.properties.get(statement.TARGET_PROPERTY)

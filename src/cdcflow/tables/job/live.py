@@ -324,12 +324,12 @@ class _View(Generic[Rows]):
         known = self._positions.backfill(table)
         policy = self._policies.of(str(table))
         if entry is None:
-            mode = decide_mode(table, None, policy.mode, policy.history_columns)
+            mode = decide_mode(table, None, policy)
             since, before, start = self._positions.beginning(table, mode), None, 0
             complete, state = known.is_whole(since), known.state_of(since)
         else:
             before = self._snapshot(there, table, entry)
-            mode = decide_mode(table, before.properties, policy.mode, policy.history_columns)
+            mode = decide_mode(table, before.properties, policy)
             self._positions.see(table, before)
             start = self._start
             since = self._positions.behind(table, start, mode)

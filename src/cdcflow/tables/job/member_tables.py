@@ -335,14 +335,14 @@ class MemberTable(CurrentTable):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
-        ended: str | None = None,
+        ended: Sequence[str] = (),
         assigned: str = "",
         only: Mapping[str, str] = NO_VALUES,
     ) -> None:
         self._whole.sweep(before, metadata, app, version, ended, assigned, {**only, **self._destination.key})
 
     def rows_that_miss(
-        self, ended: str | None = None, left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
+        self, ended: Sequence[str] = (), left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
     ) -> int:
         return self._whole.rows_that_miss(ended, left, {**only, **self._destination.key})
 

@@ -50,9 +50,10 @@ class TableRange:
 
     @property
     def purges(self) -> bool:
-        """Whether a delete in it may remove a row although the table keeps deleted rows. Only then, and for a history,
-        its `transactions` are needed."""
-        is_asked = self.mode.ended is not None and self.mode.ends is None and bool(self.policy.purge_origins)
+        """Whether a delete in it may remove a row, or leave it unmarked, although the table keeps deleted rows. Only
+        then, and for a history, its `transactions` are needed."""
+        names = self.policy.purge_origins or self.policy.kept_purges
+        is_asked = self.mode.ended is not None and self.mode.ends is None and bool(names)
         return is_asked and any(not f.ops or f.ops.get(DELETE) for f in self.files)
 
     @property

@@ -67,7 +67,7 @@ class TableMerge:
             set_ = versions.sweep_assignments(mode.ends, before, self._moment(before))
             assigned = ", ".join(f"{name_sql(name)} = {value}" for name, value in set_.items())
         app = f"{self._app}/sweep"
-        self._there.sweep(before, self._metadata(), app, generation, mode.ended, assigned)
+        self._there.sweep(before, self._metadata(), app, generation, mode.ending_columns, assigned)
 
     def _moment(self, offset: int) -> tuple[str, int] | None:
         """Return the position and time of the transaction with an offset."""

@@ -155,7 +155,7 @@ class RowChanges(Generic[File]):
         for sql in folding.statements(name):
             self._table.session.rows(sql)
         offsets = [o for o in (first, folding.ending.truncated_at) if o]
-        ended = self._touched_by_end(name, layout.ended_name, folding.ending.before)
+        ended = self._touched_by_end(name, layout.ended_names, folding.ending.before)
         self._commit(metadata, app, version, min(offsets, default=None), key, ended)
 
     def _fold_whole_rows(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> bool:
@@ -182,7 +182,7 @@ class RowChanges(Generic[File]):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
-        ended: str | None = None,
+        ended: Sequence[str] = (),
         assigned: str = "",
         only: Mapping[str, str] = NO_VALUES,
     ) -> None:
@@ -211,11 +211,11 @@ class RowChanges(Generic[File]):
             self._table.replace([], None, metadata, app, version)
         self._standing = None
 
-    def _touched_by_end(self, name: str, ended: str | None, before: int) -> frozenset[int]:
+    def _touched_by_end(self, name: str, ended: Sequence[str], before: int) -> frozenset[int]:
         """Return the files with rows from before an offset that were ended, which their offsets do not show."""
-        if ended is None or not before:
+        if not ended or not before:
             return frozenset()
-        where = f"{statement.is_ended('', ended)} AND {OFFSET} < {before} AND {FILE} IS NOT NULL"
+        where = f"{statement.is_ended('', ended[:1])} AND {OFFSET} < {before} AND {FILE} IS NOT NULL"
         return frozenset(n for (n,) in self._table.session.rows(f"SELECT DISTINCT {FILE} FROM {name} WHERE {where}"))  # noqa: S608  cdcflow's own
 
     def _stand_for(self, layout: ColumnLayout, changes: str, columns: Collection[str]) -> _Whole[File] | _Picked[File]:
@@ -488,8 +488,8 @@ def _kept_columns(folding: statement.Folding, names: Sequence[str]) -> set[str]:
     set_anew = {target.columns[i].name for family in kinds if family.always for i in family.columns}
     if all(family.always for family in kinds):
         set_anew.add(MISSING)
-    elif folding.layout.ended_name is not None:
-        set_anew.discard(folding.layout.ended_name)
+    else:
+        set_anew.difference_update(folding.layout.ended_names)
     return set(names) - set_anew
 
 

@@ -196,16 +196,16 @@ class FileTable(TableFiles[File], CurrentTable):
         return file_rewrites.files_to_join(sizes, [self.partition_of(file) for file in files])
 
     def rows_that_miss(
-        self, ended: str | None = None, left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
+        self, ended: Sequence[str] = (), left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
     ) -> int:
         if self.snapshot() is None:
             return 0
-        columns = [MISSING, *([ended] if ended is not None else []), *only]
+        columns = [MISSING, *ended, *only]
         found = [self.read(file, columns) for file in self.files() if self._may_miss(file)]
         for name, value in only.items():
             found = [rows.filter(pc.equal(rows.column(name), value)) for rows in found]
-        if ended is not None:
-            found = [rows.filter(_lives(rows.column(ended))) for rows in found]
+        for name in ended:
+            found = [rows.filter(_lives(rows.column(name))) for rows in found]
         return sum(_missing_others(rows.column(MISSING), left) for rows in found)
 
     def _may_miss(self, file: File) -> bool:
@@ -248,7 +248,7 @@ class FileTable(TableFiles[File], CurrentTable):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
-        ended: str | None = None,
+        ended: Sequence[str] = (),
         assigned: str = "",
         only: Mapping[str, str] = NO_VALUES,
     ) -> None:

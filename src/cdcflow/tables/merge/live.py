@@ -76,7 +76,7 @@ def rows_without_changes(
     table keeps deleted rows, the older ones get the values in `assigned` instead."""
     if mode.ended is None or not sweep_before:
         return f"SELECT {_column_list(target, 't', mode)} FROM {rows} t{_sweep_filter(sweep_before)}"
-    lives = f"t.{mode.open_only}" if mode.open_only else f"NOT {is_ended('t.', mode.ended)}"
+    lives = f"t.{mode.open_only}" if mode.open_only else f"NOT {is_ended('t.', mode.ending_columns)}"
     goes = f"{lives} AND coalesce(t.{OFFSET}, 0) < {sweep_before}"
     set_ = assigned or {}
     own = [
@@ -140,13 +140,13 @@ def _by_key(folding: Folding, rows: str, *, broadcast: bool) -> str:
     stay = f"SELECT {hint}{_staying(folding)} FROM {rows} t LEFT ANTI JOIN {keys} s ON {same}"
     values = [f"t.{names[i]} AS c{i}" for i in layout.key]
     values += [f"t.{names[i]} AS v{i}" for family in families if not family.always for i in family.columns]
-    values += [] if layout.ended is None else [f"t.{names[layout.ended]} AS v{layout.ended}"]
+    values += [f"t.{names[i]} AS v{i}" for i in layout.ending_positions]
     within = f" WHERE {limits.within(f't.{names[layout.key[0]]}')}" if limits is not None else ""
     touched = (
         f"(SELECT {hint}{', '.join(values)}, t.{MISSING} AS missing, 1 AS {removed_and_added.ROW}"
         f" FROM {rows} t LEFT SEMI JOIN {keys} s ON {same}{within})"
     )
-    come = removed_and_added.coming(target, families, folding.reduced_query(families), touched, layout.ended)
+    come = removed_and_added.coming(target, families, folding.reduced_query(families), touched, layout.ending_positions)
     return f"{stay}{_sweep_filter(folding.sweep_before)} UNION ALL {come}"
 
 
@@ -168,11 +168,11 @@ def _with_doubled(folding: Folding, rows: str, found: str) -> str:
 def _staying(folding: Folding) -> str:
     """The columns of rows that the range does not touch, some of which may end all the same (`statement.Ending`)."""
     layout, ending = folding.layout, folding.ending
-    if layout.ended_name is None or not ending.is_of_all:
+    if not layout.ended_names or not ending.is_of_all:
         return _column_list(layout.target, "t")
-    lives = f"NOT {is_ended('t.', layout.ended_name)}"
+    lives = f"NOT {is_ended('t.', layout.ended_names)}"
     truncated, swept = (f"({lives} AND t.{OFFSET} < {at})" for at in (ending.truncated_at, ending.before))
-    ended = name_sql(layout.ended_name)
+    ended = name_sql(layout.ended_names[0])
     values = {
         ended: f"CASE WHEN {truncated} OR {swept} THEN true ELSE t.{ended} END AS {ended}",
         OFFSET: f"CASE WHEN {truncated} THEN {ending.truncated_at} ELSE t.{OFFSET} END AS {OFFSET}",

@@ -20,7 +20,7 @@ from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import COMMIT_TS, MISSING, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 from cdcflow.tables.merge import history_columns as ends
 from cdcflow.tables.merge.history_columns import AUTO_CDC, OffsetNames
-from cdcflow.tables.merge.policy import HistoryColumns, Mode
+from cdcflow.tables.merge.policy import Mode, TablePolicy
 from cdcflow.tables.merge.refusals import CannotFollow, rebuilt
 
 MODE_PROPERTY = "cdcflow.mode"
@@ -29,6 +29,9 @@ MODE_PROPERTY = "cdcflow.mode"
 DELETED = "_is_deleted"
 """In soft_delete: whether the source has deleted the row. Iceberg keeps `_deleted` for itself."""
 
+PURGED = "_is_purged"
+"""In soft_delete, if some purges leave rows unmarked: whether the source has deleted the row by one of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModeRules:
@@ -36,16 +39,18 @@ class ModeRules:
 
     `columns`: the table's own, after the source's: names and types (Spark's text). `names`: the one of them that lists
     columns whose cell in a row means nothing. `ended`: the one that is true in a deleted row; for all later changes
-    such a row does not count. `needs_key`: rows are identified by a key. `keeps_changes`: the log's changes are the
-    table's content, so that it begins where the log does, nothing of it is swept, what a dropped source table had
-    stays, and a gap in the log is refused. `variant` distinguishes rules of one mode. `ends`: the names of the columns
-    for the ends of versions. `in_turn`: each incarnation of the source table is folded separately.
+    such a row does not count. `purged`: the same for a row that a purge left unmarked. `needs_key`: rows are identified
+    by a key. `keeps_changes`: the log's changes are the table's content, so that it begins where the log does, nothing
+    of it is swept, what a dropped source table had stays, and a gap in the log is refused. `variant` distinguishes
+    rules of one mode. `ends`: the names of the columns for the ends of versions. `in_turn`: each incarnation of the
+    source table is folded separately.
     """
 
     name: Mode
     columns: tuple[tuple[str, str], ...]
     names: str = MISSING
     ended: str | None = None
+    purged: str | None = None
     needs_key: bool = False
     keeps_changes: bool = False
     variant: str = ""
@@ -61,6 +66,12 @@ class ModeRules:
     def open_only(self) -> str:
         """SQL condition for a row that the source currently has, from a column of the row; "" if all rows are such."""
         return "" if self.ends is None else f"{name_sql(self.ends.end)} IS NULL"
+
+    @property
+    def ending_columns(self) -> tuple[str, ...]:
+        """`ended` and `purged`, as far as the mode has them. One is true in a row that the source no longer has, or in
+        a history has a value."""
+        return tuple(name for name in (self.ended, self.purged) if name is not None)
 
     @property
     def own(self) -> frozenset[str]:
@@ -99,6 +110,14 @@ _CHANGES = (
 
 CURRENT = ModeRules("current", _ROWS)
 SOFT_DELETE = ModeRules("soft_delete", (*_ROWS, (DELETED, "boolean")), ended=DELETED, needs_key=True)
+SOFT_DELETE_KEEPING = ModeRules(
+    "soft_delete",
+    (*_ROWS, (DELETED, "boolean"), (PURGED, "boolean")),
+    ended=DELETED,
+    purged=PURGED,
+    needs_key=True,
+    variant="purges",
+)
 APPEND = ModeRules("append", _CHANGES, names=UNCHANGED, keeps_changes=True)
 
 
@@ -110,7 +129,8 @@ def _history(names: OffsetNames, variant: str) -> ModeRules:
 HISTORY = _history(OffsetNames(), "")
 HISTORY_AUTO_CDC = _history(AUTO_CDC, "auto_cdc")
 
-_KNOWN = {rules.property_value: rules for rules in (CURRENT, SOFT_DELETE, APPEND, HISTORY, HISTORY_AUTO_CDC)}
+_ALL = (CURRENT, SOFT_DELETE, SOFT_DELETE_KEEPING, APPEND, HISTORY, HISTORY_AUTO_CDC)
+_KNOWN = {rules.property_value: rules for rules in _ALL}
 
 
 def mode_of_properties(properties: Mapping[str, str]) -> ModeRules | None:
@@ -118,17 +138,15 @@ def mode_of_properties(properties: Mapping[str, str]) -> ModeRules | None:
     return _KNOWN.get(properties.get(MODE_PROPERTY, CURRENT.name))
 
 
-def decide_mode(
-    table: TableId, properties: Mapping[str, str] | None, wanted: Mode | None, columns: HistoryColumns | None = None
-) -> ModeRules:
-    """The mode of a table. `properties`: those of the existing table (None if it does not exist); `wanted`: the mode in
-    the settings, None if not set; `columns`: the names in the settings for the ends of a history's versions.
+def decide_mode(table: TableId, properties: Mapping[str, str] | None, policy: TablePolicy) -> ModeRules:
+    """The mode of a table. `properties`: those of the existing table (None if it does not exist); `policy`: what the
+    settings have for it.
 
     Raises:
         CannotFollow: the settings have another mode than the table, or this cdcflow does not know the table's mode.
     """
     there = None if properties is None else properties.get(MODE_PROPERTY, CURRENT.name)
-    asked = _requested_value(there, wanted, columns)
+    asked = _requested_value(there, policy)
     if there is not None and asked not in (None, there):
         raise CannotFollow(
             f"table {table} cannot be merged with mode {_words(asked)}: it was created with mode {_words(there)}",
@@ -146,8 +164,12 @@ def decide_mode(
     return rules
 
 
-def _requested_value(there: str | None, wanted: Mode | None, columns: HistoryColumns | None) -> str | None:
+def _requested_value(there: str | None, policy: TablePolicy) -> str | None:
     """The mode requested by the settings, as a property's value. What they do not set is kept as in the table."""
+    wanted, columns = policy.mode, policy.history_columns
+    plain, keeping = SOFT_DELETE.property_value, SOFT_DELETE_KEEPING.property_value
+    if wanted == "soft_delete" or (wanted is None and there in (plain, keeping)):
+        return keeping if policy.kept_purges or there == keeping else plain
     if wanted != "history":
         return wanted
     if columns is None:
@@ -156,10 +178,15 @@ def _requested_value(there: str | None, wanted: Mode | None, columns: HistoryCol
 
 
 def _words(said: str | None) -> str:
-    return (said or "").replace("/auto_cdc", " and history_columns auto_cdc")
+    return (said or "").replace("/auto_cdc", " and history_columns auto_cdc").replace("/purges", " and kept purges")
 
 
 def _setting(table: TableId, said: str) -> str:
     """The setting that gives one table a mode."""
-    mode = said if said != HISTORY_AUTO_CDC.property_value else "history, history_columns: auto_cdc"
+    spelled = {
+        HISTORY_AUTO_CDC.property_value: "history, history_columns: auto_cdc",
+        SOFT_DELETE.property_value: "soft_delete, purges: {}",
+        SOFT_DELETE_KEEPING.property_value: "soft_delete",
+    }
+    mode = spelled.get(said, said)
     return f"merge.tables.each: {{{json.dumps(str(table), ensure_ascii=False)}: {{mode: {mode}}}}}"

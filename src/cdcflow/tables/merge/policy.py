@@ -36,8 +36,9 @@ class TablePolicy:
     """The policy of one table. Every field has the default for a table without settings.
 
     `mode`: None keeps an existing table's mode, and creates a new one as `current`. `history_columns`: the same.
-    `partition_by` and `sort_by`: None keeps what an existing table has, and creates a new one without. `purge_origins`:
-    where deleted rows stay, the replication origins of transactions whose deletes remove rows all the same.
+    `partition_by` and `sort_by`: None keeps what an existing table has, and creates a new one without. Where deleted
+    rows stay, the origins of transactions whose deletes remove rows all the same (`purge_origins`), or leave them
+    unmarked (`kept_purges`).
     """
 
     mode: Mode | None = None
@@ -48,6 +49,7 @@ class TablePolicy:
     partition_by: tuple[PartitionField, ...] | None = None
     sort_by: tuple[SortColumn, ...] | None = None
     purge_origins: tuple[str, ...] = ()
+    kept_purges: tuple[str, ...] = ()
     contract: Contract = ()
 
     @property

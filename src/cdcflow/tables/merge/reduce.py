@@ -98,16 +98,17 @@ class ColumnLayout:
 
     `numbered`: the shapes with the numbers that their columns have in the table; if empty, they have the source's.
     `ended`: the position of the column of cdcflow that is true in a deleted row: later changes take no value from such
-    a row. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the transaction. `constants`:
-    columns of the key, with the values that they have in all changes; the table may have rows with other values, to
-    which the changes do not apply. `purges`: with `ended`, a delete that is still one in the view of changes removes
-    the row."""
+    a row. `purged`: that of the one that is true in a row that a purge left unmarked; it counts as deleted. `stamped`:
+    the view of changes also has `n` and `ts`, number and commit time of the transaction. `constants`: columns of the
+    key, with the values that they have in all changes; the table may have rows with other values, to which the changes
+    do not apply. `purges`: with `ended`, a delete that is still one in the view of changes removes the row."""
 
     target: Target
     shapes: tuple[Table, ...]
     defaults: Mapping[int, str]
     numbered: tuple[Table, ...] = ()
     ended: int | None = None
+    purged: int | None = None
     stamped: bool = False
     constants: Mapping[str, str] = field(default_factory=dict)
     purges: bool = False
@@ -117,11 +118,12 @@ class ColumnLayout:
         living = tuple(s for s in shapes if s.incarnation == evolution.target.incarnation)
         return cls(evolution.target, living, evolution.defaults, evolution.numbered)
 
-    def ending_by(self, name: str) -> ColumnLayout:
-        """The same with a column of cdcflow at the end that is true in a deleted row."""
-        column = TargetColumn(name, OURS, "boolean")
-        target = replace(self.target, columns=(*self.target.columns, column))
-        return replace(self, target=target, ended=len(self.target.columns))
+    def ending_by(self, names: Sequence[str]) -> ColumnLayout:
+        """The same with columns of cdcflow at the end, `ended` and, if there are two names, `purged`."""
+        count = len(self.target.columns)
+        added = tuple(TargetColumn(name, OURS, "boolean") for name in names)
+        target = replace(self.target, columns=(*self.target.columns, *added))
+        return replace(self, target=target, ended=count, purged=count + 1 if len(names) > 1 else None)
 
     def with_constants(self, constants: Mapping[str, str]) -> ColumnLayout:
         """The same with more columns in the key, after the source's, which have these values in every change."""
@@ -132,8 +134,14 @@ class ColumnLayout:
         return replace(self, target=target, constants=constants)
 
     @property
-    def ended_name(self) -> str | None:
-        return None if self.ended is None else self.target.columns[self.ended].name
+    def ending_positions(self) -> tuple[int, ...]:
+        """The positions of `ended` and `purged`, as far as there are such columns."""
+        return tuple(i for i in (self.ended, self.purged) if i is not None)
+
+    @property
+    def ended_names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(self.target.columns[i].name for i in self.ending_positions)
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -273,7 +281,7 @@ def reduction(
         names = ", ".join(text_sql(layout.target.columns[i].name) for i in family.columns)
         if family.always:
             outer.append(f"true AS f{j}")
-            ends = {layout.ended: f"(s{j}.c{layout.ended} OR o < {sweep_before})"}
+            ends = {layout.ended: f"(s{j}.c{layout.ended} OR {_swept_sql(layout, f's{j}', sweep_before)})"}
             outer += [f"{ends.get(i, f's{j}.c{i}')} AS c{i}" for i in family.columns]
             sent.append(f"array({names})")
             continue
@@ -297,6 +305,11 @@ def reduction(
         outer.append("CAST(NULL AS array<string>) AS miss")
     newest = (_join_values if by_offset else _aggregate)(layout, found, changes, sorted(exact))
     return f"SELECT {', '.join(outer)} FROM ({newest})"
+
+
+def _swept_sql(layout: ColumnLayout, values: str, sweep_before: int) -> str:
+    """Whether the latest change, with these values, is older than offset `sweep_before`, and did not purge its row."""
+    return f"o < {sweep_before}" + ("" if layout.purged is None else f" AND NOT {values}.c{layout.purged}")
 
 
 def _purged_sql(layout: ColumnLayout) -> str:

@@ -31,7 +31,7 @@ def needs_values(found: Sequence[Family]) -> bool:
     return not all(family.always for family in found)
 
 
-def table_columns(target: Target, found: Sequence[Family], ended: int | None = None) -> list[str]:
+def table_columns(target: Target, found: Sequence[Family], ended: Sequence[int] = ()) -> list[str]:
     """The columns of the table that `going` reads, `FILE` and `ROW` aside."""
     read = [*target.key_positions, *_columns_to_read(found, ended)]
     return [*(target.columns[i].name for i in read), OFFSET, *([MISSING] if needs_values(found) else [])]
@@ -45,10 +45,10 @@ def going(
     *,
     limits: Bounds | None,
     broadcast: bool,
-    ended: int | None = None,
+    ended: Sequence[int] = (),
 ) -> str:
-    """The rows of the view `rows` whose key is in the view `reduced`. `broadcast`: the latter is small. `ended`: as of
-    `reduce.ColumnLayout`."""
+    """The rows of the view `rows` whose key is in the view `reduced`. `broadcast`: the latter is small. `ended`: see
+    `reduce.ColumnLayout.ending_positions`."""
     names = [name_sql(c.name) for c in target.columns]
     key = target.key_positions
     columns = [f"s.c{i}" for i in key]
@@ -62,13 +62,13 @@ def going(
     return f"SELECT {hint}{', '.join(columns)} FROM {rows} t JOIN (SELECT {listed} FROM {reduced}) s ON {same}{within}"
 
 
-def coming(target: Target, found: Sequence[Family], reduced: str, gone: str, ended: int | None = None) -> str:
+def coming(target: Target, found: Sequence[Family], reduced: str, gone: str, ended: Sequence[int] = ()) -> str:
     """The new rows, under the names of the table's columns. `gone`: the view of `going`'s rows, none of which is newer
     than its change; it is read only if values of it are needed."""
     if not needs_values(found):
         return rows_reduced(target, reduced)
     family_of = {i: j for j, family in enumerate(found) for i in family.columns}
-    whole = "s.whole" if ended is None else f"s.whole OR coalesce(g.v{ended}, false)"
+    whole = " OR ".join(["s.whole", *(f"coalesce(g.v{i}, false)" for i in ended)])
     values = []
     for i, column in enumerate(target.columns):
         kept = i in family_of and not found[family_of[i]].always
@@ -107,7 +107,7 @@ def removal(table: str, key: Mapping[str, str], keys: str, *, limits: Bounds | N
     return f"MERGE INTO {table} t USING ({listed}) s ON {' AND '.join(same)} WHEN MATCHED THEN DELETE"
 
 
-def _columns_to_read(found: Sequence[Family], ended: int | None) -> list[int]:
+def _columns_to_read(found: Sequence[Family], ended: Sequence[int]) -> list[int]:
     """The columns that are read of the removed rows, except their key."""
     kept = [i for family in found if not family.always for i in family.columns]
-    return kept if ended is None or not kept else [*kept, ended]
+    return [*kept, *ended] if kept else kept

@@ -63,17 +63,21 @@ def with_truncates(layout: ColumnLayout, changes: str, truncates: Mapping[int, i
 
 
 def with_purges(changes: str, purges: str, truncates: Collection[int]) -> str:
-    """The view of changes with `purged`: whether the change is a delete by one of the transactions in the view
-    `purges` (first and last offset `a` and `z`), and not what a truncate did."""
+    """The view of changes with what a delete by one of the transactions in the view `purges` (first and last offset `a`
+    and `z`) does, if it is not what a truncate did: `removes` its row, or `keeps` it unmarked."""
     real = f" AND c.o NOT IN ({', '.join(map(str, sorted(truncates)))})" if truncates else ""
     within = f"c.op = 'd' AND c.o >= p.a AND c.o <= p.z{real}"
-    return f"SELECT c.*, p.a IS NOT NULL AS purged FROM {changes} c LEFT JOIN {purges} p ON {within}"
+    effects = "coalesce(NOT p.keeps, false) AS removes, coalesce(p.keeps, false) AS keeps"
+    return f"SELECT c.*, {effects} FROM {changes} c LEFT JOIN {purges} p ON {within}"
 
 
 def changes_with_end(layout: ColumnLayout, changes: str) -> str:
     """A query over the view of changes for a table with the column `ended`: a delete becomes an update of that
-    column. With `layout.purges`, the view has `purged`, and such a delete stays one."""
-    last = "op = 'd' AND later IS NULL" + (" AND NOT purged" if layout.purges else "")
+    column. With `layout.purges`, the view is that of `with_purges`: a delete that removes its row stays one, and one
+    that keeps it becomes an update of the column `purged` instead."""
+    last = "op = 'd' AND later IS NULL" + (" AND NOT removes" if layout.purges else "")
+    keeps = "keeps" if layout.purges else "false"
+    marks = {layout.ended: f"(op = 'd' AND NOT {keeps})", layout.purged: f"(op = 'd' AND {keeps})"}
     unchanged = [
         f"WHEN {version} THEN array({', '.join(map(str, sorted(mask)))})"
         for version, mask in enumerate(masks(layout))
@@ -86,13 +90,14 @@ def changes_with_end(layout: ColumnLayout, changes: str) -> str:
         "v",
         f"CASE WHEN {last} THEN {mask} ELSE m END AS m",
     ]
-    columns += [f"(op = 'd') AS c{i}" if i == layout.ended else f"c{i}" for i in range(len(layout.target.columns))]
+    columns += [f"{marks[i]} AS c{i}" if i in marks else f"c{i}" for i in range(len(layout.target.columns))]
     return f"SELECT {', '.join(columns)} FROM ({_around(layout, changes)})"
 
 
 def living(layout: ColumnLayout, changes: str) -> str:
     """The same for changes without deletes."""
-    columns = [f"false AS c{i}" if i == layout.ended else f"c{i}" for i in range(len(layout.target.columns))]
+    marks = layout.ending_positions
+    columns = [f"false AS c{i}" if i in marks else f"c{i}" for i in range(len(layout.target.columns))]
     return f"SELECT o, op, v, m, {', '.join(columns)} FROM {changes}"
 
 

@@ -203,7 +203,7 @@ class Folding:
             self.reduced_query(kinds),
             sweep_before=sweep,
             limits=self.limits,
-            ended=self.layout.ended_name,
+            ended=self.layout.ended_names,
             ending=self.ending,
             only=reduce.only_with(self.layout.constants, "t."),
         )
@@ -335,13 +335,14 @@ def merge(
     *,
     sweep_before: int,
     limits: Bounds | None = None,
-    ended: str | None = None,
+    ended: Sequence[str] = (),
     ending: Ending = Ending(),
     only: str = "",
 ) -> str:
     """The MERGE of a table with a key. Rows of the table older than `sweep_before` that the range does not touch are
-    removed. `ended`: the column that is true in a deleted row; a newer row takes no value from such a row. `only`: a
-    condition for the rows of `t` that the range is about; "" if it is about all of them.
+    removed. `ended`: columns, one is true in a row that the source no longer has; a newer row takes no value from
+    such a row, and the first is set in a row that ends without a change. `only`: a condition for the rows of
+    `t` that the range is about; "" if it is about all of them.
 
     A row of the table that is newer than the change is left alone (hard case G08).
     """
@@ -351,7 +352,7 @@ def merge(
     matched = [f"t.{names[i]} = s.c{i}" for i in target.key_positions]
     if limits is not None and not (sweep_before or ending.is_of_all):
         matched.append(limits.within(f"t.{names[target.key_positions[0]]}"))
-    whole = "s.whole" if ended is None else f"(s.whole OR {is_ended('t.', ended)})"
+    whole = f"(s.whole OR {is_ended('t.', ended)})" if ended else "s.whole"
     assigned = []
     for i, name in enumerate(names):
         if i in key:
@@ -376,12 +377,12 @@ def merge(
     if sweep_before:
         these = f" AND {only}" if only else ""
         parts.append(f"WHEN NOT MATCHED BY SOURCE AND t.{OFFSET} < {sweep_before}{these} THEN DELETE")
-    if ended is not None:
+    if ended:
         parts += _ends_of_untouched(ended, ending)
     return "\n".join(parts)
 
 
-def _ends_of_untouched(ended: str, ending: Ending) -> list[str]:
+def _ends_of_untouched(ended: Sequence[str], ending: Ending) -> list[str]:
     """The clauses by which rows end that the range does not touch."""
     lives = f"NOT {is_ended('t.', ended)}"
     parts = []
@@ -389,19 +390,20 @@ def _ends_of_untouched(ended: str, ending: Ending) -> list[str]:
         at = ending.truncated_at
         parts.append(
             f"WHEN NOT MATCHED BY SOURCE AND {lives} AND t.{OFFSET} < {at}"
-            f" THEN UPDATE SET t.{name_sql(ended)} = true, t.{OFFSET} = {at}"
+            f" THEN UPDATE SET t.{name_sql(ended[0])} = true, t.{OFFSET} = {at}"
         )
     if ending.before:
         parts.append(
             f"WHEN NOT MATCHED BY SOURCE AND {lives} AND t.{OFFSET} < {ending.before}"
-            f" THEN UPDATE SET t.{name_sql(ended)} = true"
+            f" THEN UPDATE SET t.{name_sql(ended[0])} = true"
         )
     return parts
 
 
-def is_ended(of: str, ended: str) -> str:
-    """Whether a row is deleted, from its column `ended`. `of` names the row."""
-    return f"coalesce({of}{name_sql(ended)}, false)"
+def is_ended(of: str, ended: Sequence[str]) -> str:
+    """Whether the source no longer has a row, from its columns `ended`. `of` names the row."""
+    found = [f"coalesce({of}{name_sql(name)}, false)" for name in ended]
+    return found[0] if len(found) == 1 else f"({' OR '.join(found)})"
 
 
 def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sweep_before: int) -> str:
@@ -461,18 +463,18 @@ def rows_counted(target: Target, counted: str, *, sweep_before: int) -> str:
     return f"SELECT {_values(target, _NONE_MISSING)} FROM (SELECT *, {copies} FROM ({counts})) s"
 
 
-def sweep(table: str, sweep_before: int, ended: str | None = None, assigned: str = "", only: str = "") -> str:
+def sweep(table: str, sweep_before: int, ended: Sequence[str] = (), assigned: str = "", only: str = "") -> str:
     """What is left of a MERGE when only the sweep is to be done. `ended`: see `merge`; with `assigned`, the values to
     set in a row that ends, it is NULL as long as the row has not ended. `only`: a condition for the rows that it is
     about; "" for all."""
     these = f" AND {only}" if only else ""
-    if ended is not None and assigned:
-        lives = f"{name_sql(ended)} IS NULL"
+    if ended and assigned:
+        lives = f"{name_sql(ended[0])} IS NULL"
         return f"UPDATE {table} SET {assigned} WHERE {OFFSET} < {sweep_before} AND {lives}{these}"
-    if ended is not None:
+    if ended:
         lives = f"NOT {is_ended('', ended)}"
         older = f"coalesce({OFFSET}, 0) < {sweep_before}"
-        return f"UPDATE {table} SET {name_sql(ended)} = true WHERE {older} AND {lives}{these}"
+        return f"UPDATE {table} SET {name_sql(ended[0])} = true WHERE {older} AND {lives}{these}"
     # Written so that it is a change of rows everywhere: files that are removed unread are a separate commit in Iceberg,
     # without cdcflow's properties.
     return f"DELETE FROM {table} WHERE coalesce({OFFSET}, 0) < {sweep_before}{these}"

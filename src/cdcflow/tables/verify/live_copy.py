@@ -20,6 +20,7 @@ from cdcflow.tables.job.past_tables import PastTable
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, DELETED, ModeRules
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
+from cdcflow.tables.merge.statement import is_ended
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import Failure, SqlSession, TableSnapshot
@@ -155,7 +156,7 @@ def _rows_now(query: str, mode: ModeRules) -> str:
             f"it has mode {mode.name}: its rows are changes, and the source has none; compare the log (--against log)"
         )
     if mode.ended == DELETED:
-        return f"SELECT * FROM ({query}) WHERE NOT {DELETED}"  # noqa: S608  cdcflow's own names
+        return f"SELECT * FROM ({query}) WHERE NOT {is_ended('', mode.ending_columns)}"  # noqa: S608  cdcflow's own names
     return f"SELECT * FROM ({query}) WHERE {mode.open_only}" if mode.open_only else query  # noqa: S608  name_sql
 
 
