@@ -12,17 +12,17 @@ import pytest
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 from tests.support.merge.several_logs import pair, roots
-from tests.support.tables.routed_histories import ROUTED, TARGET, differences
+from tests.support.tables.routed_histories import ROUTED, TARGET, differences, differences_from_separate
 
 from cdcflow import local
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.routes import Routes
 from cdcflow.model.sqltypes import name_sql
-from cdcflow.tables.job import member_tables
+from cdcflow.tables.job import histories, member_tables
 from cdcflow.tables.job.member_tables import MemberTable
 from cdcflow.tables.job.reports import MergeReport
 from cdcflow.tables.merge import statement
-from cdcflow.tables.merge.policy import Policies, TablePolicy
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
 
 KNOWN = 5
 
@@ -42,6 +42,15 @@ def test_one_table_has_exactly_the_rows_of_its_sources(tmp_path: Path, merge: Me
     """Shards in one table: a truncate, a new backfill, a new column or a dropped table of one of them must leave the
     rows of the others alone, whenever a merge dies."""
     assert differences(tmp_path, seed, merge, rows_of_cut, rows_now) == []
+
+
+@pytest.mark.parametrize("seed", [KNOWN, *(pytest.param(n, marks=pytest.mark.long) for n in range(100, 120))])
+@pytest.mark.parametrize("mode", ["soft_delete", "append", "history"])
+def test_one_table_has_in_each_mode_what_separate_tables_would_have(
+    tmp_path: Path, merge: Merge, mode: Mode, seed: int
+) -> None:
+    """Rows that stay after a truncate, a drop or a new backfill: marks and ends must be those of the one source."""
+    assert differences_from_separate(tmp_path, seed, merge, mode) == []
 
 
 def _sweeps_all(table: MemberTable, *given: Any) -> None:
@@ -77,6 +86,53 @@ def test_planted_faults_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     plant(monkeypatch)
     with suppress(ConfigurationError):  # the merge itself may notice
         assert differences(tmp_path, seed, local.merge, rows_of_cut, rows_now)
+
+
+MODE_FAULTS: dict[str, tuple[Mode, int, Callable[[pytest.MonkeyPatch], None]]] = {
+    "a truncate of one marks the rows of all": (
+        "soft_delete",
+        1,
+        lambda patch: patch.setattr(
+            statement, "_ends_of_untouched", lambda *given, right=statement._ends_of_untouched: right(*given[:2], "")
+        ),
+    ),
+    "a truncate of one ends the versions of all": (
+        "history",
+        0,
+        lambda patch: patch.setattr(histories, "only_with", lambda member: ""),
+    ),
+    "a new backfill of one marks the rows of all": (
+        "soft_delete",
+        6,
+        lambda patch: patch.setattr(MemberTable, "sweep", _sweeps_all),
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", MODE_FAULTS)
+def test_planted_faults_of_modes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """The same for the modes in which rows stay."""
+    mode, seed, plant = MODE_FAULTS[fault]
+    plant(monkeypatch)
+    with suppress(ConfigurationError):
+        found = [differences_from_separate(tmp_path / str(n), n, local.merge, mode) for n in range(seed, seed + 6)]
+        assert any(found)
+
+
+def test_tables_without_a_key_are_merged_into_one_in_mode_append(hand_log: HandLog, warehouse: Path) -> None:
+    """A change is a row whatever its key is; in the other modes a row without a key cannot be found again."""
+    tables = [make_table("orders", schema=f"shard_{n}", key=(), id="int64") for n in (1, 2)]
+    for table in tables:
+        hand_log.state(table)
+    policies = with_routes(ROUTE, others=TablePolicy(mode="append"))
+    for _ in range(2):
+        hand_log.segment([(table, "c", {"id": 1}) for table in tables])
+        local.merge(hand_log.root, warehouse, policies=policies)
+    assert sorted(row["shard"] for row in rows_of_cut(warehouse)[TARGET]) == ["1", "1", "2", "2"]
+
+
+ROUTE = {r"shard_(?P<shard>\d+)\.orders": TARGET}
 
 
 def with_routes(routes: dict[str, str], **policies: Any) -> Policies:
@@ -177,11 +233,9 @@ def test_tables_whose_rows_nothing_distinguishes_are_refused(hand_log: HandLog, 
     assert left_out(report) == {
         f"shard_{n}.orders": f"{text.format(n, 3 - n)} distinguishes their rows" for n in (1, 2)
     }
-    moded = with_routes({r"shard_(?P<shard>\d+)\.orders": TARGET}, each={TARGET: TablePolicy(mode="history")})
-    report = local.merge(hand_log.root, warehouse, policies=moded)
-    assert (
-        "it has mode history, and only tables of mode current are merged into one" in left_out(report)["shard_1.orders"]
-    )
+    each = {"shard_2.orders": TablePolicy(mode="history")}
+    report = local.merge(hand_log.root, warehouse, policies=with_routes(ROUTE, each=each))
+    assert "its mode is history, and that of the others is current" in left_out(report)["shard_2.orders"]
 
 
 def test_renamed_column_of_one_is_refused_and_the_remedy_works(hand_log: HandLog, warehouse: Path) -> None:

@@ -13,15 +13,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import Step, make_table
 
+from cdcflow import local
 from cdcflow.model.routes import Routes
 from cdcflow.model.table import Table
 from cdcflow.tables.job.member_tables import MemberTable
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.merge.policy import Policies
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
 
 TARGET = "shop.orders"
 ROUTED = Policies(routes=Routes.of({r"shard_(?P<shard>\d+)\.orders": TARGET}))
@@ -291,3 +294,40 @@ def differences(
     if found := histories.live_differences(rows_now(log, warehouse)):
         return ["in the live view", *found]
     return []
+
+
+def differences_from_separate(
+    root: Path, seed: int, merge: Callable[..., MergeReport], mode: Mode, segments: int = 6
+) -> list[str]:
+    """What the one table of a random history has that separate tables of the same mode do not have, or the other way
+    round; also in the live views. Merges into the one die at times."""
+    histories = RoutedHistories(HandLog(root / "log", has_transactions=True), seed)
+    log, places = root / "log", {"one": root / "one", "separate": root / "separate"}
+    policies = {
+        "one": Policies(TablePolicy(mode=mode), routes=ROUTED.routes),
+        "separate": Policies(TablePolicy(mode=mode)),
+    }
+    for number in range(segments):
+        histories.segment(ends=number == segments - 1)
+        if histories.chance.random() < 0.3 and number < segments - 1:
+            continue
+        if histories.chance.random() < 0.5:
+            with dying(histories.chance, histories.chance.randrange(3)):
+                merge(log, places["one"], policies=policies["one"])
+        reports = [merge(log, place, policies=policies[which]) for which, place in places.items()]
+        if refused := [t.left_out for report in reports for t in report.tables if t.left_out]:
+            return refused
+        one = local.read_cut(places["one"]).get(TARGET)
+        for name, rows in local.read_cut(places["separate"]).items():
+            found = None if one is None else one.filter(pc.equal(one["shard"], name[6]))
+            if one is not None and (text := _difference(found, rows)):
+                return [f"after segment {number}: {name}: {text}"]
+    histories.segment(ends=True)
+    live = [local.read_live(log, place, policies=policies[which]) for which, place in places.items()]
+    return [f"in the live view: {name}: {text}" for name in live[1] if (text := _difference(*(v[name] for v in live)))]
+
+
+def _difference(one: pa.Table, separate: pa.Table) -> str:
+    names = separate.column_names
+    found, wanted = (Counter(map(repr, rows.select(names).to_pylist())) for rows in (one, separate))
+    return "" if found == wanted else f"{found - wanted} in place of {wanted - found}"

@@ -75,8 +75,8 @@ def _soft_delete(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> Iterator[Folding]:
     (evolution,) = evolutions
-    layout = ColumnLayout.of(evolution, shapes_over_time(range_.files)).ending_by(range_.mode.ending_columns)
-    layout = replace(layout, purges=range_.purges)
+    layout = ColumnLayout.of(evolution, shapes_over_time(range_.files)).with_constants(range_.member)
+    layout = replace(layout.ending_by(range_.mode.ending_columns), purges=range_.purges)
     living = range_.of(evolution)
     truncates = changes.truncates(session, living)
     # A dropped table's rows are gone, and they had other columns.
@@ -130,7 +130,9 @@ def _append(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> Iterator[Folding]:
     target, shapes = evolutions[-1].target, shapes_over_time(range_.files)
-    layouts = [(append_mode.layout_of(target, e, shapes), range_.of(e)) for e in evolutions]
+    layouts = [
+        (append_mode.layout_of(target, e, shapes).with_constants(range_.member), range_.of(e)) for e in evolutions
+    ]
     with changes.every(session, layouts) as name:
         yield append_mode.Appending(
             layouts[-1][0],

@@ -15,7 +15,7 @@ from cdcflow.tables.job.spans import shapes_over_time, spans_of
 from cdcflow.tables.merge import history
 from cdcflow.tables.merge.evolution import Evolution
 from cdcflow.tables.merge.history_columns import OffsetNames
-from cdcflow.tables.merge.reduce import ColumnLayout, Mask, families
+from cdcflow.tables.merge.reduce import ColumnLayout, Mask, families, only_with
 from cdcflow.tables.merge.versions import Versions, layout_of
 from cdcflow.tables.port import SqlSession
 from cdcflow.tables.segments import InputFile, offsets_of
@@ -37,7 +37,8 @@ def folding(
     """See `foldings`."""
     (evolution,) = evolutions
     names = range_.mode.ends or OffsetNames()
-    layout = replace(ColumnLayout.of(evolution, shapes_over_time(range_.files)), stamped=True)
+    layout = ColumnLayout.of(evolution, shapes_over_time(range_.files)).with_constants(range_.member)
+    layout = replace(layout, stamped=True)
     living = range_.of(evolution)
     truncates = changes.truncates_by_transaction(session, living)
     made_again = offsets_of(living)[0] if evolution.fresh and not range_.is_first else 0
@@ -45,7 +46,9 @@ def folding(
     views: list[str] = []
 
     def stands(name: str) -> str:
-        return standing(layout, name, whole=whole)
+        rows = standing(layout, name, whole=whole)
+        only = only_with(range_.member)
+        return f"(SELECT * FROM {rows} WHERE {only})" if only else rows  # noqa: S608  quoted
 
     def lives(name: str) -> str:
         return f"(SELECT * FROM {stands(name)} WHERE {range_.mode.open_only})"  # noqa: S608  quoted

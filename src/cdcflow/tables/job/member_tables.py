@@ -28,7 +28,7 @@ from cdcflow.tables.merge.acts import Act, Add, Describe, Fill, MissAlso, MissOn
 from cdcflow.tables.merge.column_versions import widened_type
 from cdcflow.tables.merge.contract import Contract, ContractResult
 from cdcflow.tables.merge.format import Format
-from cdcflow.tables.merge.modes import CURRENT, ModeRules
+from cdcflow.tables.merge.modes import CURRENT, MODE_PROPERTY, ModeRules, mode_of_properties
 from cdcflow.tables.merge.reduce import OURS, ColumnLayout
 from cdcflow.tables.merge.refusals import CannotFollow, member_refused
 from cdcflow.tables.merge.statement import BEGUN_PROPERTY, IDENTITY_PROPERTY, TARGET_PROPERTY, Folding
@@ -51,7 +51,8 @@ def snapshot_of(found: TableSnapshot, described: Target, name: str) -> TableSnap
     if own is None:
         return None
     ids = {c.id for c in own.target.columns if c.id is not None}
-    names = {c.name for c in own.target.columns if c.id is None} | CURRENT.own
+    mode = mode_of_properties(found.properties) or CURRENT
+    names = {c.name for c in own.target.columns if c.id is None} | mode.own
     return replace(
         found,
         properties={
@@ -192,9 +193,13 @@ class MemberTable(CurrentTable):
             CannotFollow: it cannot.
         """
         alone = "route it under a name that no other table has (merge.tables.routes)"
-        if mode != CURRENT:
-            raise self._refusal(f"it has mode {mode.name}, and only tables of mode current are merged into one", alone)
-        if not target.key:
+        there = None if self._seen is None else self._seen.properties.get(MODE_PROPERTY, CURRENT.name)
+        if there not in (None, mode.property_value):
+            raise self._refusal(
+                f"its mode is {mode.property_value}, and that of the others is {there}",
+                f"give all of them one mode, as {self._destination.table} in merge.tables.each",
+            )
+        if not target.key and not mode.keeps_changes:
             raise self._refusal("it has no key, by which a row is known among those of other tables", alone)
         keys = {name.lower() for name in self._destination.key}
         if taken := next((c.name for c in target.columns if c.name.lower() in keys), None):

@@ -378,13 +378,13 @@ def merge(
         these = f" AND {only}" if only else ""
         parts.append(f"WHEN NOT MATCHED BY SOURCE AND t.{OFFSET} < {sweep_before}{these} THEN DELETE")
     if ended:
-        parts += _ends_of_untouched(ended, ending)
+        parts += _ends_of_untouched(ended, ending, only)
     return "\n".join(parts)
 
 
-def _ends_of_untouched(ended: Sequence[str], ending: Ending) -> list[str]:
-    """The clauses by which rows end that the range does not touch."""
-    lives = f"NOT {is_ended('t.', ended)}"
+def _ends_of_untouched(ended: Sequence[str], ending: Ending, only: str) -> list[str]:
+    """The clauses by which rows end that the range does not touch. `only`: see `merge`."""
+    lives = f"NOT {is_ended('t.', ended)}" + (f" AND {only}" if only else "")
     parts = []
     if ending.truncated_at:
         at = ending.truncated_at
