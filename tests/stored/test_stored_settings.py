@@ -32,6 +32,7 @@ LATER = {
     *(f"tables.columns.{name}" for name in ("word", "constant", "mask.keep_last", "rename", "truncate")),
     *(f"tables.columns.{policy}.{name}" for policy in ("hash", "encrypt") for name in ("key", "id")),
     "merge.tables.routes",
+    "merge.tables.constants",
     *(
         f"merge.tables.{each}{name}"
         for each in ("", "each.")

@@ -107,6 +107,9 @@ class MergeTables(TableSettings):
     routes: dict[str, str] = Field(default_factory=dict)
     """Tables under other names, and many tables in one ([routes.md](routes.md)): `{public.orders: shop.orders}`, or a
     regular expression, `{'shard_(?P<shard>\\d+)\\.orders': shop.orders}`, whose groups become columns of the key."""
+    constants: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Several pipelines into one table ([routes.md](routes.md#several-pipelines)): by name of a table that a route
+    leads to, more columns of its key, with the value that this pipeline's rows have: `{shop.orders: {region: eu}}`."""
 
     @field_validator("routes")
     @classmethod
@@ -114,6 +117,19 @@ class MergeTables(TableSettings):
         for route in Routes.of(routes).listed:
             route.check()
         return routes
+
+    @model_validator(mode="after")
+    def _constants_fit(self) -> Self:
+        try:
+            self.routing.check()
+        except ValueError as error:
+            raise ValueError(f"merge.tables.constants {error}") from None
+        return self
+
+    @property
+    def routing(self) -> Routes:
+        """Where the tables of the source go."""
+        return Routes.of(self.routes, self.constants)
 
 
 class Derive(Settings):

@@ -213,12 +213,12 @@ def merge_logs(
     *,
     without: Collection[str] = (),
     table_format: str | None = None,
-    policies: Policies = DEFAULTS,
+    policies: Policies | Mapping[str, Policies] = DEFAULTS,
 ) -> SeveralReport:
     """Bring the tables of several logs, keyed by name, to a time that all of them have reached, then publish one cut.
 
-    `table_format`: as in `merge`; everything else, including errors, is as in
-    `cdcflow.tables.job.several_logs.merge_logs`.
+    `table_format`: as in `merge`; `policies`: the same for all logs, or keyed by the log's name; everything else,
+    including errors, is as in `cdcflow.tables.job.several_logs.merge_logs`.
     """
     from cdcflow.log.files.layout import Layout
     from cdcflow.tables.formats import format_for
@@ -227,7 +227,8 @@ def merge_logs(
     from cdcflow.tables.paths import Warehouse
 
     root = Warehouse.of(warehouse)
-    listed = [several_logs.Merged(name, Layout.of(log), policies) for name, log in logs.items()]
+    by_log = policies if isinstance(policies, Mapping) else dict.fromkeys(logs, policies)
+    listed = [several_logs.Merged(name, Layout.of(log), by_log.get(name, DEFAULTS)) for name, log in logs.items()]
     with closing(local_engine(root, format_for(root, table_format))) as engine:
         return several_logs.merge_logs(Engines(engine, remedy=NEEDS_SPARK), listed, root, without=without)
 

@@ -3,13 +3,16 @@
 public.orders                       shop.orders        this table, under another name
 shard_(?P<shard>\\d+)\\.orders        shop.orders        many tables in one; `shard` is a column of its key
 t_(?P<tenant>\\d+)\\.(?P<name>\\w+)    shop.{name}        a group that the name uses is not a column
+
+A table of the warehouse can have constants, too: more columns of the key, whose values distinguish the rows of several
+pipelines.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cdcflow.model.table import TableId
@@ -71,6 +74,14 @@ class TableRoute:
         schema, name = (_PLACE.sub(lambda m: groups[m[1]], part) for part in self.name.split(".", 1))
         return Destination(TableId(schema, name), {k: v for k, v in groups.items() if k not in used})
 
+    def may_lead_to(self, table: str) -> bool:
+        """Whether a table of the warehouse can get rows by this route."""
+        return self.name == table or "{" in self.name
+
+    def groups_of(self, table: str) -> tuple[str, ...]:
+        """The columns that the groups of this route add to a table's key; none if it leads to another table."""
+        return tuple(self._expression.groupindex) if self.name == table else ()
+
     @cached_property
     def _expression(self) -> re.Pattern[str]:
         return re.compile(re.escape(self.pattern) if _PLAIN.fullmatch(self.pattern) else self.pattern)
@@ -78,20 +89,42 @@ class TableRoute:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """All routes; of several that match a table, the first counts."""
+    """All routes; of several that match a table, the first counts. `constants`: by name of a table in the warehouse,
+    columns of its key that have these values in all rows that come by a route."""
 
     listed: tuple[TableRoute, ...] = ()
+    constants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.listed)
 
     @classmethod
-    def of(cls, settings: Mapping[str, str]) -> Routes:
-        return cls(tuple(TableRoute(pattern, name) for pattern, name in settings.items()))
+    def of(cls, settings: Mapping[str, str], constants: Mapping[str, Mapping[str, str]] | None = None) -> Routes:
+        return cls(tuple(TableRoute(pattern, name) for pattern, name in settings.items()), constants or {})
+
+    def check(self) -> None:
+        """Check all texts.
+
+        Raises:
+            ValueError: as `TableRoute.check`; or constants are not those of a table that a route names.
+        """
+        for route in self.listed:
+            route.check()
+        for name, constants in self.constants.items():
+            if taken := next((one for one in constants if one.startswith("_") or not one), None):
+                raise ValueError(f'has "{taken}", and a column\'s name cannot be empty or begin with _')
+            if empty := next((one for one, value in constants.items() if not value), None):
+                raise ValueError(f"has {empty} without a value: its value distinguishes the rows of this pipeline")
+            if not any(route.may_lead_to(name) for route in self.listed):
+                raise ValueError(f"has {name}, to which no route leads: add it to merge.tables.routes")
+            if twice := next((one for route in self.listed for one in route.groups_of(name) if one in constants), None):
+                raise ValueError(f"has {name} with {twice}, which is also a group of its route: rename one of them")
 
     def find(self, table: str) -> Destination | None:
         """Return where a table of this name goes; `None` if no route matches: then it keeps its name."""
-        return next((found for route in self.listed if (found := route.find(table)) is not None), None)
+        found = next((found for route in self.listed if (found := route.find(table)) is not None), None)
+        more = None if found is None else self.constants.get(str(found.table))
+        return found if found is None or not more else replace(found, key={**found.key, **more})
 
     def destination(self, table: TableId) -> Destination:
         """Return where a table goes."""

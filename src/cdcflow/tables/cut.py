@@ -42,13 +42,15 @@ accepts only one."""
 @dataclass(frozen=True, slots=True)
 class CutMember:
     """A captured table whose rows a table of the warehouse has: its path, as if it had its own name in the warehouse,
-    and the values of the `key` columns that its rows have there. The others: as of `CutTable`, for its rows alone."""
+    and the values of the `key` columns that its rows have there. `log`: the id of its log if
+    the table has rows of several logs. The others: as of `CutTable`, for its rows alone."""
 
     source: str
     complete: bool
     generation: int = 0
     state: str = ""
     key: Mapping[str, str] = field(default_factory=dict)
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,28 @@ class CutTable:
     def members_json(self) -> str:
         """The members as JSON."""
         return json.dumps({name: asdict(one) for name, one in self.members.items()}, separators=(",", ":"))
+
+    @classmethod
+    def with_members(cls, newest: CutTable, members: Mapping[str, CutMember]) -> CutTable:
+        """Return the table in its version `newest` with the rows of these members."""
+        first = sorted(members.values(), key=lambda one: one.complete)
+        waiting = [one.state for one in first if one.state != "done"]
+        return replace(
+            newest,
+            complete=all(one.complete for one in members.values()),
+            generation=0,
+            state=waiting[0] if waiting else first[0].state,
+            members=members,
+            member=None,
+        )
+
+    def part_of(self, log_id: str) -> CutTable | None:
+        """Return the table with the members of one log, under the names that they have there; the table itself if its
+        rows are of one log. `None` if it has no member of this one."""
+        if not any(one.log for one in self.members.values()):
+            return self
+        own = {str(table_at(one.source)): replace(one, log="") for one in self.members.values() if one.log == log_id}
+        return CutTable.with_members(self, own) if own else None
 
     def to_json(self) -> dict[str, Any]:
         """Return values that survive a round trip through JSON."""
@@ -148,7 +172,8 @@ class Cut:
         part = self.logs.get(log_id)
         if part is None:
             return None
-        tables = {name: self.tables[name] for name in part.tables if name in self.tables}
+        own = {name: self.tables[name].part_of(log_id) for name in part.tables if name in self.tables}
+        tables = {name: table for name, table in own.items() if table is not None}
         left_out = {name: self.left_out[name] for name in part.tables if name in self.left_out}
         return Cut(part.cut, log_id, part.offset, part.position, part.commit_clock, tables, left_out)
 
@@ -188,21 +213,13 @@ class Cut:
                 routed.pop(target, None)
         for name, parts in routed.items():
             newest = max(parts.values(), key=lambda part: part.version)
-            first = sorted(parts.values(), key=lambda part: part.complete)
-            waiting = [part.state for part in first if part.state != "done"]
-            tables[name] = replace(
-                newest,
-                complete=all(part.complete for part in parts.values()),
-                generation=0,
-                state=waiting[0] if waiting else newest.state,
-                members={
-                    source: CutMember(
-                        "/".join(table_path(part.source)), part.complete, part.generation, part.state, part.key
-                    )
-                    for source, part in sorted(parts.items())
-                },
-                member=None,
-            )
+            members = {
+                source: CutMember(
+                    "/".join(table_path(part.source)), part.complete, part.generation, part.state, part.key
+                )
+                for source, part in sorted(parts.items())
+            }
+            tables[name] = CutTable.with_members(newest, members)
         return replace(self, tables=tables, left_out=left_out)
 
     def to_json(self) -> dict[str, Any]:
@@ -250,6 +267,32 @@ class ListedCut:
 
 EXPIRED_PROPERTY = "cdcflow.expired"
 """A property of the table of cuts: the latest cut that maintenance has expired."""
+
+
+def joined_tables(parts: Iterable[tuple[str, str, Cut]]) -> dict[str, CutTable]:
+    """Return the tables of the parts of several logs, each with its log's name and id. A table that has rows of several
+    logs has all their members, and is shown in its newest version, which has the rows of each log as of its part."""
+    found: dict[str, CutTable] = {}
+    for log, log_id, part in parts:
+        for name, table in part.tables.items():
+            known = found.get(name)
+            own = {f"{log}/{source}": replace(one, log=log_id) for source, one in table.members.items()}
+            if known is None:
+                found[name] = replace(table, members=own or table.members)
+                continue
+            newest = max(known, table, key=lambda one: one.version)
+            found[name] = CutTable.with_members(newest, {**known.members, **own})
+    return {name: table if _is_of_several(table) else _alone(table) for name, table in found.items()}
+
+
+def _is_of_several(table: CutTable) -> bool:
+    return len({one.log for one in table.members.values()}) > 1
+
+
+def _alone(table: CutTable) -> CutTable:
+    """Return a table with members of one log, under the names that they have in that log."""
+    members = {str(table_at(one.source)): replace(one, log="") for one in table.members.values()}
+    return replace(table, members=members)
 
 
 def members_from(found: str | Mapping[str, Any] | None) -> dict[str, CutMember]:

@@ -13,7 +13,6 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.tier import Tier
 from cdcflow.model.file_layout import PartitionField, SortColumn
-from cdcflow.model.routes import Routes
 from cdcflow.model.table import OFFSET, TableId
 from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, log_reader, topics
 
@@ -142,7 +141,7 @@ def policies(config: Config) -> Policies:
     from cdcflow.tables.merge.policy import DerivedQuery, Policies
 
     given = config.merge.tables
-    of_all = given.model_dump(exclude={"each", "routes"}, exclude_none=True)
+    of_all = given.model_dump(exclude={"each", "routes", "constants"}, exclude_none=True)
     each = {name: {**of_all, **one.model_dump(exclude_none=True)} for name, one in given.each.items()}
     contracts = {
         name: tuple(ColumnPromise(column, **one.model_dump(), setting=name) for column, one in columns.items())
@@ -153,7 +152,7 @@ def policies(config: Config) -> Policies:
         name: DerivedQuery(one.key, one.sql or "", one.from_ or "", one.transform or "", one.version)
         for name, one in config.merge.derive.items()
     }
-    return Policies(_policy(of_all), listed, Routes.of(given.routes), derived, contracts)
+    return Policies(_policy(of_all), listed, given.routing, derived, contracts)
 
 
 def _policy(settings: Mapping[str, Any]) -> TablePolicy:

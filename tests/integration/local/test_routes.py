@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,13 @@ import pytest
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 from tests.support.merge.several_logs import pair, roots
-from tests.support.tables.routed_histories import ROUTED, TARGET, differences, differences_from_separate
+from tests.support.tables.routed_histories import (
+    ROUTED,
+    TARGET,
+    differences,
+    differences_from_separate,
+    differences_of_pipelines,
+)
 
 from cdcflow import local
 from cdcflow.errors import ConfigurationError
@@ -25,6 +32,7 @@ from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
 
 KNOWN = 5
+LATER_MODES = ("soft_delete", "append", "history")
 
 Merge = Callable[..., MergeReport]
 
@@ -51,6 +59,17 @@ def test_one_table_has_in_each_mode_what_separate_tables_would_have(
 ) -> None:
     """Rows that stay after a truncate, a drop or a new backfill: marks and ends must be those of the one source."""
     assert differences_from_separate(tmp_path, seed, merge, mode) == []
+
+
+@pytest.mark.parametrize("seed", [KNOWN, *(pytest.param(n, marks=pytest.mark.long) for n in range(100, 115))])
+@pytest.mark.parametrize("mode", ["current", *(pytest.param(m, marks=pytest.mark.long) for m in LATER_MODES)])
+def test_two_pipelines_are_in_one_table_what_they_are_in_two(
+    tmp_path: Path, format_name: str, mode: Mode, seed: int
+) -> None:
+    """Two logs, each with a table of one name: a truncate, a drop, a new backfill or a wider type of one must leave the
+    rows of the other alone, and a merge that dies must lose neither's position."""
+    merge_logs = functools.partial(local.merge_logs, table_format=format_name)
+    assert differences_of_pipelines(tmp_path, seed, merge_logs, mode) == []
 
 
 def _sweeps_all(table: MemberTable, *given: Any) -> None:

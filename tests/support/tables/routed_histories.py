@@ -7,7 +7,7 @@ these, and those of the others are theirs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import Step, make_table
+from tests.support.merge.several_logs import MergeLogs
 
 from cdcflow import local
 from cdcflow.model.routes import Routes
@@ -185,12 +186,12 @@ class Shard:
 
 
 class RoutedHistories:
-    """The three tables in one log."""
+    """The three tables in one log, or those with other numbers."""
 
-    def __init__(self, log: HandLog, seed: int) -> None:
+    def __init__(self, log: HandLog, seed: int, shards: Sequence[int] = SHARDS) -> None:
         self.log = log
         self.chance = Random(seed)
-        self.shards = [Shard(number, self.chance) for number in SHARDS]
+        self.shards = [Shard(number, self.chance) for number in shards]
         self.covered: Counter[str] = Counter()
 
     def segment(self, *, ends: bool = False) -> None:
@@ -331,3 +332,48 @@ def _difference(one: pa.Table, separate: pa.Table) -> str:
     names = separate.column_names
     found, wanted = (Counter(map(repr, rows.select(names).to_pylist())) for rows in (one, separate))
     return "" if found == wanted else f"{found - wanted} in place of {wanted - found}"
+
+
+def differences_of_pipelines(root: Path, seed: int, merge_logs: MergeLogs, mode: Mode, rounds: int = 7) -> list[str]:
+    """What the one table that two random logs are merged into has that a table for each log does not have, or the other
+    way round, whenever merges into the one die. Both logs have a table of the same name."""
+    chance = Random(seed)
+    route = {r"shard_(?P<shard>\d+)\.orders": TARGET}
+    logs: dict[str, HandLog] = {}
+    policies: dict[str, dict[str, Policies]] = {"one": {}, "separate": {}}
+    histories: dict[str, RoutedHistories] = {}
+    for name, shards in (("eu", (1, 2)), ("us", (1,))):
+        logs[name] = HandLog(root / name, log_id=f"log-{name}", has_transactions=True)
+        histories[name] = RoutedHistories(logs[name], seed, shards)
+        histories[name].chance = chance
+        apart = dict.fromkeys(route, f"{name}.orders")
+        one = Routes.of(route, {TARGET: {"region": name}})
+        policies["one"][name] = Policies(TablePolicy(mode=mode), routes=one)
+        policies["separate"][name] = Policies(TablePolicy(mode=mode), routes=Routes.of(apart))
+    roots = {name: log.root for name, log in logs.items()}
+    compared = 0
+    for number in range(rounds):
+        for name in logs:
+            if number in (0, rounds - 1) or chance.random() < 0.7:
+                histories[name].segment(ends=chance.random() < 0.5)
+        if chance.random() < 0.5:
+            with dying(chance, chance.randrange(4)):
+                merge_logs(roots, root / "one", policies=policies["one"])
+        for which, known in policies.items():
+            report = merge_logs(roots, root / which, policies=known)
+            if refused := [t.left_out for t in report.tables if t.left_out]:
+                return refused
+        found, wanted = (local.read_cut(root / which) if report.cut else {} for which in policies)
+        for name in logs:
+            if (rows := wanted.get(f"{name}.orders")) is not None and TARGET in found:
+                own = found[TARGET].filter(pc.equal(found[TARGET]["region"], name))
+                compared += 1
+                if text := _difference(own, rows):
+                    return [f"round {number}: {name}: {text}"]
+        for name, log in logs.items():
+            if report.cut:
+                views = [local.read_live(log.root, root / which, policies=p[name]) for which, p in policies.items()]
+                for table in views[1]:
+                    if text := _difference(views[0][table], views[1][table]):
+                        return [f"round {number}: live view of {name}: {table}: {text}"]
+    return [] if compared > 2 else ["nothing was compared"]

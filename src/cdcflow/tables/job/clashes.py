@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from cdcflow.model.routes import Destination, Routes
 from cdcflow.model.table import TableId
@@ -44,6 +44,23 @@ def find(tables: Iterable[TableId], routes: Routes) -> dict[TableId, CannotFollo
                     f"make what differs in their names a group, (?P<shard>…), or name another table ({_ROUTES})",
                 )
     return found
+
+
+def between_logs(keys: Mapping[str, Sequence[Mapping[str, str]]]) -> str | None:
+    """Return why the tables of several logs cannot be in one table of the warehouse; `None` if they can. `keys`: by
+    log, the columns and values that distinguish the rows of its tables from others."""
+    if len(keys) < 2:
+        return None
+    values: dict[tuple[tuple[str, str], ...], str] = {}
+    names = {tuple(key) for listed in keys.values() for key in listed}
+    if len(names) > 1:
+        told = " and ".join(sorted(f"({', '.join(one)})" if one else "none" for one in names))
+        return f"their routes add different columns to its key: {told}"
+    for log, listed in keys.items():
+        for key in listed:
+            if values.setdefault(tuple(key.items()), log) != log:
+                return "nothing distinguishes their rows"
+    return None
 
 
 def by_target(tables: Iterable[TableId], routes: Routes) -> dict[str, list[str]]:

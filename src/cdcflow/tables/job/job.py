@@ -296,7 +296,7 @@ class MergeRun:
             return engine.table(table_path(table))
         there = self._destination(table)
         whole = engine.table(table_path(there.table))
-        return MemberTable(whole, table, there, self._routes, engine.rules) if there.key else whole
+        return MemberTable(whole, self._log.log_id, table, there, self._routes, engine.rules) if there.key else whole
 
     def tables(self, wanted: Collection[str] | None) -> tuple[TableMergeReport, ...]:
         empty = {str(table): table for table in self._positions.without_rows}

@@ -45,9 +45,15 @@ def described_members(found: TableSnapshot) -> Target | None:
     return described if described is not None and described.members else None
 
 
-def snapshot_of(found: TableSnapshot, described: Target, name: str) -> TableSnapshot | None:
+def member_with(described: Target, key: Mapping[str, str]) -> TargetMember | None:
+    """Return the member whose rows have these values in the columns that tell members apart; `None` if there is none.
+    Members may be tables of several logs, whose names can be the same."""
+    return next((one for one in described.members.values() if dict(one.key) == dict(key)), None)
+
+
+def snapshot_of(found: TableSnapshot, described: Target, key: Mapping[str, str]) -> TableSnapshot | None:
     """Return a table as if it had the rows of one member alone; `None` if it was not created for this one yet."""
-    own = described.members.get(name)
+    own = member_with(described, key)
     if own is None:
         return None
     ids = {c.id for c in own.target.columns if c.id is not None}
@@ -61,14 +67,14 @@ def snapshot_of(found: TableSnapshot, described: Target, name: str) -> TableSnap
             IDENTITY_PROPERTY: own.source,
             BEGUN_PROPERTY: str(own.begun),
         },
-        transactions=_transactions_of(found.transactions, described, name),
+        transactions=_transactions_of(found.transactions, described, key),
         columns=tuple(c for c in found.columns if c.id in ids or c.name in names),
     )
 
 
-def _transactions_of(known: Mapping[str, int], described: Target, name: str) -> dict[str, int]:
+def _transactions_of(known: Mapping[str, int], described: Target, key: Mapping[str, str]) -> dict[str, int]:
     """Return the transactions without those of the other members."""
-    others = [_app(one.source) for member, one in described.members.items() if member != name]
+    others = [_app(one.source) for one in described.members.values() if dict(one.key) != dict(key)]
     return {
         app: version
         for app, version in known.items()
@@ -78,19 +84,30 @@ def _transactions_of(known: Mapping[str, int], described: Target, name: str) -> 
 
 def _app(source: str) -> str:
     """Return what the transactions of a member begin with (see `Positions.app`)."""
+    log, table = _log_and_table(source)
+    return f"cdcflow/{log}/{table}"
+
+
+def _log_and_table(source: str) -> tuple[str, TableId]:
     found = json.loads(source)
-    return f"cdcflow/{found['log']}/{TableId(found['schema'], found['name'])}"
+    return str(found["log"]), TableId(found["schema"], found["name"])
 
 
 class MemberTable(CurrentTable):
     """The part of a table that has the rows of one captured table."""
 
     def __init__(
-        self, whole: CurrentTable, source: TableId, destination: Destination, routes: Routes, rules: Format
+        self,
+        whole: CurrentTable,
+        log_id: str,
+        source: TableId,
+        destination: Destination,
+        routes: Routes,
+        rules: Format,
     ) -> None:
         self._whole = whole
+        self._log_id = log_id
         self._source = source
-        self._name = str(source)
         self._destination = destination
         self._routes = routes
         self._rules = rules
@@ -123,12 +140,16 @@ class MemberTable(CurrentTable):
                 "a table of that name exists that has the rows of one table only",
                 f"name another table in merge.tables.routes, or move the folder of {self._destination.table} away",
             )
-        for name, one in self._described.members.items():
-            self._check_place(name, one)
-        return snapshot_of(found, self._described, self._name)
+        for one in self._described.members.values():
+            self._check_place(one)
+        return snapshot_of(found, self._described, self._destination.key)
 
-    def _check_place(self, name: str, one: TargetMember) -> None:
-        """Check that the settings still route a member here, with the same key."""
+    def _check_place(self, one: TargetMember) -> None:
+        """Check that the settings still route a member of this log here, with the same key."""
+        log_id, table = _log_and_table(one.source)
+        if log_id != self._log_id and dict(one.key) != dict(self._destination.key):
+            return
+        name = str(table)
         there = self._routes.find(name)
         if there is None or there.table != self._destination.table or dict(there.key) != dict(one.key):
             raise member_refused(
@@ -144,7 +165,7 @@ class MemberTable(CurrentTable):
 
     def transactions_of(self, version: int) -> Mapping[str, int]:
         known = self._whole.transactions_of(version)
-        return known if self._described is None else _transactions_of(known, self._described, self._name)
+        return known if self._described is None else _transactions_of(known, self._described, self._destination.key)
 
     def commit_of(self, version: int) -> str:
         return self._whole.commit_of(version)
@@ -178,7 +199,7 @@ class MemberTable(CurrentTable):
         if self._seen is None:
             keys = [TargetColumn(name, 0, "string") for name in self._destination.key]
             columns = _with_numbers([*target.columns, *keys])
-            whole = Target(1, (*target.key, *self._destination.key), columns, members={self._name: own})
+            whole = Target(1, (*target.key, *self._destination.key), columns, members={str(self._source): own})
             self._whole.make(whole, _identity(source, self._destination.table), begun, metadata, mode, wide=wide)
             return
         self._check_columns(target.columns)
@@ -262,15 +283,24 @@ class MemberTable(CurrentTable):
             raise InvariantViolated(f"describing {self._source} in {self._destination.table}: it was not read")
         names = {c.name for c in described.columns}
         columns = [*described.columns, *(c for c in own.target.columns if c.name not in names)]
-        members = {**described.members, self._name: own}
+        members = {**described.members, self._member_name(described): own}
         self._described = replace(described, columns=_with_numbers(columns), members=members)
         self._whole.follow(Describe(self._described), metadata)
 
+    def _member_name(self, described: Target) -> str:
+        """Return the name of this member in the description: the captured table's, unless another log has one of that
+        name."""
+        key = dict(self._destination.key)
+        known = next((name for name, one in described.members.items() if dict(one.key) == key), None)
+        name = str(self._source)
+        return known or (name if name not in described.members else f"{name} of {self._log_id}")
+
     @property
     def _own(self) -> TargetMember:
-        if self._described is None or self._name not in self._described.members:
+        found = None if self._described is None else member_with(self._described, self._destination.key)
+        if found is None:
             raise InvariantViolated(f"changing {self._source} in {self._destination.table}: it was not created")
-        return self._described.members[self._name]
+        return found
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         self._describe(replace(self._own, begun=begun), metadata)
@@ -390,7 +420,7 @@ class PastMember(Generic[Rows]):
     def as_of(self, version: int) -> TableSnapshot:
         found = self._whole.as_of(version)
         described = described_members(found)
-        part = None if described is None else snapshot_of(found, described, self._name)
+        part = None if described is None else snapshot_of(found, described, self._key)
         if part is None:
             raise InvariantViolated(f"reading {self._name}: version {version} of its table does not have it")
         return part

@@ -26,8 +26,9 @@ from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.moments import time_text
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.routes import Routes
-from cdcflow.tables.cut import Cut, CutTable, LogPart
+from cdcflow.tables.cut import Cut, CutTable, LogPart, joined_tables
 from cdcflow.tables.formats import tag_of
+from cdcflow.tables.job import clashes
 from cdcflow.tables.job.common_clock import sealed_clock
 from cdcflow.tables.job.derived_tables import without_derived
 from cdcflow.tables.job.engines import Engines
@@ -196,19 +197,29 @@ class _Work:
         return upto, clock if count == len(found.segments) else upto.checkpoint.commit_clock
 
     def _check_names(self, ranges: Mapping[str, Range]) -> None:
-        owner: dict[str, str] = {name: log for log, part in self._parts.items() for name in _names(part)}
+        placed: dict[str, dict[str, list[Mapping[str, str]]]] = {}
+        for log, part in self._parts.items():
+            for name, table in part.tables.items():
+                placed.setdefault(name, {})[log] = [one.key for one in table.members.values()] or [{}]
+            for name in part.left_out:
+                if not any(route.may_lead_to(name) for route in self._routes[log].listed):
+                    placed.setdefault(name, {})[log] = [{}]
         for log, found in ranges.items():
             before = self._parts.get(log)
             tables = {*found.tables(None if before is None else before.by_source()).values()}
             tables |= without_rows(backfills(found)).keys()
-            for name in sorted({str(self._routes[log].destination(table).table) for table in tables}):
-                if owner.setdefault(name, log) != log:
-                    raise ConfigurationError(
-                        f"merging {', '.join(ranges)} into {self._warehouse}: logs {owner[name]} and {log} both have a"
-                        f" table {name}",
-                        remedy="merge one of these logs into a separate warehouse (merge.warehouse)",
-                        runbook="other-log",
-                    )
+            goes = [self._routes[log].destination(table) for table in sorted(tables)]
+            for name in {str(there.table) for there in goes}:
+                placed.setdefault(name, {})[log] = [there.key for there in goes if str(there.table) == name]
+        for name, by_log in sorted(placed.items()):
+            if (why := clashes.between_logs(by_log)) is not None:
+                raise ConfigurationError(
+                    f"merging {', '.join(ranges)} into {self._warehouse}: logs {' and '.join(sorted(by_log))} both have"
+                    f" a table {name}, and {why}",
+                    remedy="give each log a different value of the same column (merge.tables.constants), or merge one"
+                    " of these logs into a separate warehouse (merge.warehouse)",
+                    runbook="other-log",
+                )
 
     def _merge(self, log: Merged, upto: Range, clock: int) -> tuple[TableMergeReport, ...]:
         before = self._parts.get(log.name)
@@ -230,16 +241,15 @@ class _Work:
         if any(name not in self._parts for name in waited):
             return None
         number = 1 if before is None else before.cut + 1
-        tables: dict[str, CutTable] = {}
         left_out: dict[str, str] = {}
         parts: dict[str, LogPart] = {}
-        for log in logs:
-            if (part := self._parts.get(log.name)) is None:
-                continue
-            tables |= {name: self._with_tag(name, table, number) for name, table in part.tables.items()}
+        known = [(log.name, part.log_id, part) for log in logs if (part := self._parts.get(log.name)) is not None]
+        joined = joined_tables(known)
+        for log, _, part in known:
             left_out |= part.left_out
-            told = log.name, part.cut, part.offset, part.position, part.commit_clock, _names(part)
+            told = log, part.cut, part.offset, part.position, part.commit_clock, _names(part)
             parts[part.log_id] = LogPart(*told)
+        tables = {n: self._with_tag(n, table, number) for n, table in joined.items() if n not in left_out}
         new = Cut(
             number,
             "+".join(sorted(parts)),
@@ -261,9 +271,12 @@ class _Work:
 
     def pin(self, new: Cut) -> Cut:
         """Return the cut without the tables whose shown version a format could not pin."""
-        left_out = dict(new.left_out)
+        left_out, pinned = dict(new.left_out), set[str]()
         for name, run in self._runs.items():
-            left_out |= run.pin(replace(self._parts[name], cut=new.cut)).left_out
+            # As the cut shows them: of a table with rows of several logs only the newest version.
+            own = {n: new.tables[n] for n in self._parts[name].tables if n in new.tables and n not in pinned}
+            left_out |= run.pin(replace(self._parts[name], cut=new.cut, tables=own)).left_out
+            pinned |= own.keys()
         return replace(new, tables={n: t for n, t in new.tables.items() if n not in left_out}, left_out=left_out)
 
 
