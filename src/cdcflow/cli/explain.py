@@ -49,6 +49,7 @@ def explain(
         None if key is None else key_of(key),
         wiring.sealed_bounds(settings),
         lambda source, offset: wiring.is_in_quarantine(settings, source, offset),
+        wiring.log_id(settings),
     )
     if json:
         output.print_json(asdict(found))

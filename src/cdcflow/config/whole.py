@@ -108,8 +108,8 @@ class MergeTables(TableSettings):
     """Tables under other names, and many tables in one ([routes.md](routes.md)): `{public.orders: shop.orders}`, or a
     regular expression, `{'shard_(?P<shard>\\d+)\\.orders': shop.orders}`, whose groups become columns of the key."""
     constants: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """Several pipelines into one table ([routes.md](routes.md#several-pipelines)): by name of a table that a route
-    leads to, more columns of its key, with the value that this pipeline's rows have: `{shop.orders: {region: eu}}`."""
+    """Several pipelines into one table ([routes.md](routes.md#several-pipelines)): for a table that a route leads
+    to, more columns of its key, with the value that this pipeline's rows have: `{shop.orders: {region: eu}}`."""
 
     @field_validator("routes")
     @classmethod

@@ -4,8 +4,7 @@ public.orders                       shop.orders        this table, under another
 shard_(?P<shard>\\d+)\\.orders        shop.orders        many tables in one; `shard` is a column of its key
 t_(?P<tenant>\\d+)\\.(?P<name>\\w+)    shop.{name}        a group that the name uses is not a column
 
-A table of the warehouse can have constants, too: more columns of the key, whose values distinguish the rows of several
-pipelines.
+Constants are more columns of a table's key, whose values distinguish the rows of several pipelines.
 """
 
 from __future__ import annotations
@@ -89,8 +88,8 @@ class TableRoute:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """All routes; of several that match a table, the first counts. `constants`: by name of a table in the warehouse,
-    columns of its key that have these values in all rows that come by a route."""
+    """All routes; of several that match a table, the first counts. `constants`: for a table in the warehouse, columns
+    of its key that have these values in all rows of this pipeline."""
 
     listed: tuple[TableRoute, ...] = ()
     constants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -177,10 +177,10 @@ class Cut:
         left_out = {name: self.left_out[name] for name in part.tables if name in self.left_out}
         return Cut(part.cut, log_id, part.offset, part.position, part.commit_clock, tables, left_out)
 
-    def part_with(self, table: str) -> Cut:
-        """Return the part of the log that has this table."""
-        found = (log_id for log_id, part in self.logs.items() if table in part.tables)
-        return self.part_of(next(found, self.log_id)) or self
+    def part_with(self, table: str, log_id: str = "") -> Cut:
+        """Return the part of the log that has this table; of several such logs that with this id."""
+        found = [known for known, part in self.logs.items() if table in part.tables]
+        return self.part_of(log_id if log_id in found else next(iter(found), self.log_id)) or self
 
     def by_source(self) -> Cut:
         """Return the same with an entry for each captured table, under its own name, in place of one for each table of
@@ -271,7 +271,7 @@ EXPIRED_PROPERTY = "cdcflow.expired"
 
 def joined_tables(parts: Iterable[tuple[str, str, Cut]]) -> dict[str, CutTable]:
     """Return the tables of the parts of several logs, each with its log's name and id. A table that has rows of several
-    logs has all their members, and is shown in its newest version, which has the rows of each log as of its part."""
+    logs has all their members, and is shown in its latest version, which has the rows of each log as of its part."""
     found: dict[str, CutTable] = {}
     for log, log_id, part in parts:
         for name, table in part.tables.items():

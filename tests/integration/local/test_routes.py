@@ -57,7 +57,7 @@ def test_one_table_has_exactly_the_rows_of_its_sources(tmp_path: Path, merge: Me
 def test_one_table_has_in_each_mode_what_separate_tables_would_have(
     tmp_path: Path, merge: Merge, mode: Mode, seed: int
 ) -> None:
-    """Rows that stay after a truncate, a drop or a new backfill: marks and ends must be those of the one source."""
+    """Rows are retained after a truncate, a drop or a new backfill: marks and ends must be those of the one source."""
     assert differences_from_separate(tmp_path, seed, merge, mode) == []
 
 

@@ -95,16 +95,18 @@ def explain(
     key: Sequence[str] | None = None,
     segments: Sequence[tuple[int, int]] = (),
     is_kept_out: IsKeptOut = lambda table, offset: False,
+    log_id: str = "",
 ) -> Explained:
     """Return what a version of a table contains (`None`: the latest that a cut shows), and the origin of a row's
     values.
 
     `key`: the texts of the row's key columns. `segments`: the first and last offsets of the log's sealed segments.
+    `log_id`: the log's, if the table has rows of several logs.
 
     Raises:
         ConfigurationError: no kept cut shows the table or the version, or the key has another number of columns.
     """
-    shown, before = _showing_cuts(cuts, name, version)
+    shown, before = _showing_cuts(cuts, name, version, log_id)
     newest, entry = shown[-1], shown[-1].tables[name]
     tables = {one.source for one in replace(newest, tables={name: entry}).by_source().tables.values()}
     first = 1 if before is None else before.offset + 1
@@ -149,14 +151,14 @@ def _member(entry: CutTable, key: Sequence[str]) -> tuple[TableId, Sequence[str]
     )
 
 
-def _showing_cuts(cuts: Cuts, name: str, version: int | None) -> tuple[list[Cut], Cut | None]:
+def _showing_cuts(cuts: Cuts, name: str, version: int | None, log_id: str) -> tuple[list[Cut], Cut | None]:
     """Return the kept cuts that show this version of a table, and the latest earlier cut that shows a different one."""
     shown: list[Cut] = []
     for listed in reversed(cuts.list_cuts()):
         cut = cuts.cut_by_number(listed.cut)
         if cut is None or name not in cut.tables:
             continue
-        cut = replace(cut.part_with(name), cut=cut.cut)  # offsets of the table's own log
+        cut = replace(cut.part_with(name, log_id), cut=cut.cut)  # offsets of the table's own log
         there = cut.tables[name].version
         if version is None:
             version = there

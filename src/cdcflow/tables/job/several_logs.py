@@ -273,7 +273,7 @@ class _Work:
         """Return the cut without the tables whose shown version a format could not pin."""
         left_out, pinned = dict(new.left_out), set[str]()
         for name, run in self._runs.items():
-            # As the cut shows them: of a table with rows of several logs only the newest version.
+            # As the cut shows them: of a table with rows of several logs only the latest version.
             own = {n: new.tables[n] for n in self._parts[name].tables if n in new.tables and n not in pinned}
             left_out |= run.pin(replace(self._parts[name], cut=new.cut, tables=own)).left_out
             pinned |= own.keys()
