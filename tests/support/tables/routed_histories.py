@@ -317,7 +317,7 @@ def differences_from_separate(
                 merge(log, places["one"], policies=policies["one"])
         reports = [merge(log, place, policies=policies[which]) for which, place in places.items()]
         if refused := [t.left_out for report in reports for t in report.tables if t.left_out]:
-            return refused
+            return [] if all(map(_is_as_documented, refused)) else refused
         one = local.read_cut(places["one"]).get(TARGET)
         for name, rows in local.read_cut(places["separate"]).items():
             found = None if one is None else one.filter(pc.equal(one["shard"], name[6]))
@@ -326,6 +326,11 @@ def differences_from_separate(
     histories.segment(ends=True)
     live = [local.read_live(log, place, policies=policies[which]) for which, place in places.items()]
     return [f"in the live view: {name}: {text}" for name in live[1] if (text := _difference(*(v[name] for v in live)))]
+
+
+def _is_as_documented(refusal: str) -> bool:
+    """Where the rows of a dropped table stay, a new one may have a column of a dropped column's name."""
+    return "and it has a different one of that name now, and other tables are merged" in refusal
 
 
 def _difference(one: pa.Table, separate: pa.Table) -> str:
@@ -362,7 +367,7 @@ def differences_of_pipelines(root: Path, seed: int, merge_logs: MergeLogs, mode:
         for which, known in policies.items():
             report = merge_logs(roots, root / which, policies=known)
             if refused := [t.left_out for t in report.tables if t.left_out]:
-                return refused
+                return [] if all(map(_is_as_documented, refused)) else refused
         found, wanted = (local.read_cut(root / which) if report.cut else {} for which in policies)
         for name in logs:
             if (rows := wanted.get(f"{name}.orders")) is not None and TARGET in found:
