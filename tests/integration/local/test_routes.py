@@ -255,6 +255,8 @@ def test_tables_whose_rows_nothing_distinguishes_are_refused(hand_log: HandLog, 
     each = {"shard_2.orders": TablePolicy(mode="history")}
     report = local.merge(hand_log.root, warehouse, policies=with_routes(ROUTE, each=each))
     assert "its mode is history, and that of the others is current" in left_out(report)["shard_2.orders"]
+    of_all = {TARGET: TablePolicy(mode="current")}
+    assert left_out(local.merge(hand_log.root, warehouse, policies=with_routes(ROUTE, each=of_all))) == {}
 
 
 def test_renamed_column_of_one_is_refused_and_the_remedy_works(hand_log: HandLog, warehouse: Path) -> None:
