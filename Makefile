@@ -230,6 +230,10 @@ $(BENCHES:%=bench-%): bench-%: $(BENCHED)
 bench-beside: $(INSTALLED) ## this checkout beside another one in the same rounds (TREE=../old)
 	@$(BIN)/python -m bench.beside $(TREE) $(BENCH)
 
+.PHONY: bench-policies
+bench-policies: $(INSTALLED) ## what policies and row rules cost, as a share of a drain and of a backfill (TREE=../old: next to an older checkout)
+	@$(BIN)/python -m bench.policies $(if $(TREE),--tree $(TREE)) $(BENCH)
+
 bench-docs: $(BENCHED) ## write the latest results into docs/performance.md, bench/results/*.md and their plots
 	@$(BIN)/python -m bench.document $(BENCH)
 

@@ -144,12 +144,17 @@ def prepared(server: Server, folder: Path, shape: Shape, rows: int, per_transact
     server.execute(shape.create)
     template = begun(server, folder)
     before = server.value("SELECT pg_current_wal_lsn()")
+    insert_rows(server, shape, rows, per_transaction)
+    return ended(server, shape, template, rows // per_transaction * per_transaction, before)
+
+
+def insert_rows(server: Server, shape: Shape, rows: int, per_transaction: int) -> None:
+    """Insert `rows` rows, `per_transaction` in each transaction."""
     with server.connect() as connection:
         connection.execute(
             f"""DO $$ BEGIN FOR t IN 0..{rows // per_transaction - 1} LOOP
             {shape.insert(f"t * {per_transaction} + 1", f"(t + 1) * {per_transaction}")}; COMMIT; END LOOP; END $$"""
         )
-    return ended(server, shape, template, rows // per_transaction * per_transaction, before)
 
 
 def ended(server: Server, shape: Shape, template: Path, rows: int, before: str) -> Backlog:

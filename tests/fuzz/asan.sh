@@ -23,7 +23,8 @@ for module in {postgres/compiled/decode,mysql/compiled/rows,mysql/compiled/frame
         exit 2
     }
 done
-export PYTHONPATH=$work/site:$here PYTHONMALLOC=malloc LD_PRELOAD=$library
+# Arrow takes memory from the system, too, so that its buffers are watched as far as they are padded.
+export PYTHONPATH=$work/site:$here PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system LD_PRELOAD=$library
 # Python itself does not free all at its end, so what leaks is looked for elsewhere.
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=0:exitcode=99
 "$python" "$here/tests/fuzz/run.py" "$@"

@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.privacy.columns import column_of, results_differ
+from tests.support.privacy.encryption import encryption_differs
 from tests.support.rows.documents import documents_of, path_differs
 
 from cdcflow.sources.privacy.kernels import COMPILED as OPENSSL
@@ -37,13 +38,16 @@ def main() -> int:
     while number == first or (arguments.case is None and values + documents < arguments.messages):
         column, (texts, path) = column_of(number), documents_of(number)
         difference = results_differ(column, plain, compiled) or path_differs(texts, path)
+        difference = difference or encryption_differs(column, number)
         if difference:
             print(f"case {number}:\n{difference}", file=sys.stderr)
             return 1
         values += len(column)
         documents += len(texts)
         number += 1
+    cipher = "OpenSSL" if OPENSSL.HAS_GCM_SIV else "cryptography, and texts by the compiled kernel"
     print(f"{values:,} values and {documents:,} documents in {number - first:,} cases: 0 differences")
+    print(f"encrypted by {cipher}")
     return 0
 
 

@@ -10,19 +10,27 @@ import hashlib
 import hmac
 import os
 import shutil
+import subprocess
+import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.privacy.columns import column_of, results_differ, spare_bytes
+from tests.support.privacy.encryption import encryption_differs
 from tests.support.rows.documents import documents_of, path_differs
 
 from cdcflow.sources.privacy.kernels import COMPILED as OPENSSL
-from cdcflow.sources.privacy.kernels import hash_of
+from cdcflow.sources.privacy.kernels import base64_texts, encrypt_of, hash_of
 from cdcflow.sources.rows.kernels import COMPILED as PATHS
 from cdcflow.sources.rows.kernels import json_text
+
+ROOT = Path(__file__).parents[2]
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("CDCFLOW_EXAMPLES", "60")),
@@ -87,6 +95,50 @@ def test_values_that_a_quick_hash_confuses_have_their_own_hash() -> None:
     values = pa.array([f"the beginning {n % 977:05} and the end" for n in range(50_000)])
     assert len(hash_of(KEYS[0], "", OPENSSL)(values).unique()) == 977
     assert not results_differ(values, hash_of(KEYS[0], "", None), hash_of(KEYS[0], "", OPENSSL))
+
+
+@given(st.integers(0, 2**60))
+@EXAMPLES
+def test_both_kernels_encrypt_any_column_to_the_same_texts(number: int) -> None:
+    assert not encryption_differs(column_of(number), number)
+
+
+def test_encrypted_values_are_those_that_are_stored() -> None:
+    """The results of RFC 8452 (C.2) for no byte and for eight: what an earlier cdcflow stored stays equal."""
+    key, nonce = b"\x01" + bytes(31), b"\x03" + bytes(11)
+    for compiled in (None, OPENSSL):
+        convert = encrypt_of(key, AESGCMSIV(key), nonce, "k1:", compiled)
+        assert convert(pa.array([b"", None, b"\x01" + bytes(7)])).to_pylist() == [
+            "k1:B_X0Fpu_VahADNR-pv1ADw==",
+            None,
+            "k1:wu8yjlxxyDuEMSITD3Nkt2HguXQn498o",
+        ]
+
+
+def test_kernels_agree_with_an_openssl_that_has_the_cipher(tmp_path: Path) -> None:
+    """The kernel for it is compiled everywhere, and runs with OpenSSL 3.2 and later. psycopg brings such a library."""
+    brought = [f for f in distribution("psycopg-binary").files or [] if f.name.startswith("libcrypto-")]
+    if OPENSSL is None or not brought:
+        pytest.skip("no compiled kernel, or psycopg brings no library here")
+    (tmp_path / "libcrypto.so.3").symlink_to(Path(str(brought[0].locate())))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/fuzz/run_kernels.py"), "--messages", "8000"],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "encrypted by OpenSSL" in done.stdout
+
+
+@pytest.mark.parametrize("owners", [None, [1, 0, 1, 1, 0, 0]])
+def test_bytes_of_every_remainder_become_base64(owners: list[int] | None) -> None:
+    contents = [b"", None, b"\xff", b"\xfb\xff", b"\0\0\0", bytes(range(256))]
+    places = None if owners is None else np.array(owners)
+    plain, compiled = (base64_texts(contents, ["a:", "ä."], places, one) for one in (None, OPENSSL))
+    assert plain.to_pylist() == compiled.to_pylist()
+    assert OPENSSL is None or not spare_bytes(compiled)
 
 
 @given(st.integers(0, 2**60))

@@ -51,6 +51,13 @@ def column_of(seed: int) -> pa.Array:
     return pa.array(values, arrow).slice(first, last - first)
 
 
+def persons_of(seed: int, count: int) -> pa.Array:
+    """As many persons, some of them NULL; 7 is erased in the tests."""
+    chance = random.Random(seed)
+    many = chance.choice([1, 3, 50])
+    return pa.array([None if chance.random() < 0.1 else 7 + chance.randrange(many) for _ in range(count)], pa.int32())
+
+
 def results_differ(values: pa.Array, plain: Convert, compiled: Convert) -> str | None:
     """How two conversions of a column differ, or what is wrong with the second one's buffers."""
     expected, found = plain(values), compiled(values)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.model.change import Int64s
 from cdcflow.sources.engine.compiled_module import compiled_module
 
 Convert = Callable[[pa.Array], pa.Array]
@@ -80,7 +81,22 @@ class CompiledHmac(Protocol):
 class CompiledOpenssl(Protocol):
     """The compiled kernels; `compiled/openssl.pyx` documents them."""
 
+    HAS_GCM_SIV: bool
+
     def Hmac(self, key: bytes, prefix: str) -> CompiledHmac: ...  # noqa: N802  a class
+
+    def encrypt_values(
+        self,
+        values: pa.Array,
+        keys: Sequence[bytes | None],
+        prefixes: Sequence[str],
+        nonce: bytes,
+        owners: Int64s | None = None,
+    ) -> pa.Array | None: ...
+
+    def in_base64(
+        self, contents: Sequence[bytes | None], prefixes: Sequence[str], owners: Int64s | None = None
+    ) -> pa.Array | None: ...
 
 
 COMPILED = cast("CompiledOpenssl | None", compiled_module("cdcflow.sources.privacy.compiled.openssl"))
@@ -116,13 +132,44 @@ def _plain_hash(key: bytes, prefix: str) -> Convert:
     return _each_distinct(digest)
 
 
-def encrypt_of(cipher: Cipher, nonce: bytes, prefix: str) -> Convert:
-    """Each value's bytes encrypted, in URL-safe base64 after a prefix; each distinct value once."""
+def encrypt_of(
+    key: bytes, cipher: Cipher, nonce: bytes, prefix: str, compiled: CompiledOpenssl | None = COMPILED
+) -> Convert:
+    """Each value's bytes encrypted, in URL-safe base64 after a prefix. `cipher`: the one of this key."""
 
-    def encrypt(value: bytes) -> str:
-        return prefix + to_base64(cipher.encrypt(nonce, value, None))
+    def plain(values: pa.Array) -> pa.Array:
+        """Where OpenSSL has no AES-GCM-SIV: each distinct value once, as a Python object."""
+        if values.null_count == len(values):
+            return pa.nulls(len(values), pa.string())
+        encoded = bytes_of(values).dictionary_encode()
+        contents = [cipher.encrypt(nonce, value, None) for value in encoded.dictionary.to_pylist()]
+        return base64_texts(contents, [prefix], None, compiled).take(encoded.indices)
 
-    return _each_distinct(encrypt)
+    def convert(values: pa.Array) -> pa.Array:
+        assert compiled is not None  # noqa: S101  see below
+        found = compiled.encrypt_values(bytes_of(values), [key], [prefix], nonce)
+        return plain(values) if found is None else found
+
+    return plain if compiled is None or not compiled.HAS_GCM_SIV else convert
+
+
+def base64_texts(
+    contents: Sequence[bytes | None],
+    prefixes: Sequence[str],
+    owners: Int64s | None,
+    compiled: CompiledOpenssl | None = COMPILED,
+) -> pa.Array:
+    """Bytes as texts: URL-safe base64 after a prefix, and NULL for None. `owners`: the place of each one's prefix;
+    None: all have the first."""
+    found = None if compiled is None else compiled.in_base64(contents, prefixes, owners)
+    if found is not None:
+        return found
+    places = [0] * len(contents) if owners is None else owners.tolist()
+    texts = [
+        None if content is None else prefixes[n] + to_base64(content)
+        for content, n in zip(contents, places, strict=True)
+    ]
+    return pa.array(texts, pa.string())
 
 
 def to_base64(encrypted: bytes) -> str:

@@ -268,8 +268,8 @@ class _KnownRecords:
 
     def unknown(self, persons: Sequence[bytes]) -> list[bytes]:
         """Those of these persons that have no key and are not erased."""
-        found = zip(persons, self.places(persons).tolist(), strict=True)
-        return [person for person, place in found if place < 0 and person not in self.erased]
+        unsure = [person for person in persons if person not in self.wrapped and person not in self.erased]
+        return [person for person, place in zip(unsure, self.places(unsure).tolist(), strict=True) if place < 0]
 
     def places(self, persons: Sequence[bytes]) -> Int64s:
         """The numbers of the records with the keys of these persons; -1 if there is none."""

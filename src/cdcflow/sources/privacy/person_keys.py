@@ -13,20 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import Int64s
-from cdcflow.sources.privacy.kernels import Cipher, bytes_of, to_base64
+from cdcflow.sources.privacy.kernels import COMPILED, Cipher, CompiledOpenssl, base64_texts, bytes_of
 from cdcflow.sources.privacy.secret_keys import NONCE, PERSON_DIGITS, PolicyKey
 
 CIPHERS_MAX = 16384
 """How many persons' ciphers stay in memory: about 10 MB."""
 
 Wrap = Callable[[str], bytes]
+Key = TypeVar("Key")
 
 
 class PersonKeys(Protocol):
@@ -71,12 +72,14 @@ class PersonKeys(Protocol):
 class PersonEncryption:
     """A policy's conversion of values with the keys of their persons. Thread-safe."""
 
-    def __init__(self, key: PolicyKey, keys: PersonKeys) -> None:
+    def __init__(self, key: PolicyKey, keys: PersonKeys, compiled: CompiledOpenssl | None = COMPILED) -> None:
         self._keys = keys
         self._maker = key.person_keys()
         self._prefix = key.prefix
         self._without_person = key.encrypt()
-        self._ciphers: dict[str, tuple[bytes, Cipher]] = {}
+        self._compiled = compiled if compiled is not None and compiled.HAS_GCM_SIV else None
+        self._data_keys = _Unwrapped(self._maker.data_key)
+        self._ciphers = _Unwrapped[Cipher](self._maker.unwrap)
 
     def convert(self, values: pa.Array, persons: pa.Array) -> pa.Array:
         """Each value encrypted with the key of the person in the same row, NULL if that person is erased. A value
@@ -102,28 +105,51 @@ class PersonEncryption:
         alone = int(np.searchsorted(owner, 0))
         owners, numbers = np.unique(owner[alone:], return_inverse=True)
         persons = self._maker.persons(people.take(pa.array(owners))) if len(owners) else []
+        prefixes = [f"{self._prefix}{person[-PERSON_DIGITS:]}." for person in persons]
         with self._keys.use(persons, self._maker.wrapped_key) as wrapped:
-            ciphers = [self._cipher(person, wrapped[person]) for person in persons]
-            prefixes = [f"{self._prefix}{person[-PERSON_DIGITS:]}." for person in persons]
-            # Each distinct pair once: the cipher takes one value at a time.
-            texts = [
-                None if (cipher := ciphers[n]) is None else prefixes[n] + to_base64(cipher.encrypt(NONCE, value, None))
-                for value, n in zip(values[alone:].to_pylist(), numbers.tolist(), strict=True)
-            ]
-        return pa.concat_arrays([self._without_person(values[:alone]), pa.array(texts, pa.string())])
+            texts = self._with_keys(
+                values[alone:], [(person, wrapped[person]) for person in persons], prefixes, numbers
+            )
+        return pa.concat_arrays([self._without_person(values[:alone]), texts])
 
-    def _cipher(self, person: str, wrapped: bytes | None) -> Cipher | None:
+    def _with_keys(
+        self, values: pa.Array, persons: Sequence[tuple[str, bytes | None]], prefixes: Sequence[str], owners: Int64s
+    ) -> pa.Array:
+        """Each value with the key of its owner: a place in `persons`, which are the persons and their wrapped keys."""
+        if self._compiled is not None:
+            keys = [self._data_keys.of(*person) for person in persons]
+            found = self._compiled.encrypt_values(values, keys, prefixes, NONCE, owners)
+            if found is not None:
+                return found
+        ciphers = [self._ciphers.of(*person) for person in persons]
+        # Where OpenSSL has no AES-GCM-SIV: each distinct pair once, as a Python object.
+        contents = [
+            None if (cipher := ciphers[n]) is None else cipher.encrypt(NONCE, value, None)
+            for value, n in zip(values.to_pylist(), owners.tolist(), strict=True)
+        ]
+        return base64_texts(contents, prefixes, owners)
+
+
+class _Unwrapped(Generic[Key]):
+    """Unwrapped keys of persons, of the most recent ones."""
+
+    def __init__(self, unwrap: Callable[[str, bytes], Key]) -> None:
+        self._unwrap = unwrap
+        self._known: dict[str, tuple[bytes, Key]] = {}
+
+    def of(self, person: str, wrapped: bytes | None) -> Key | None:
+        """The key of a person; None: erased."""
         if wrapped is None:
-            self._ciphers.pop(person, None)
+            self._known.pop(person, None)
             return None
-        known = self._ciphers.get(person)
+        known = self._known.get(person)
         if known is not None and known[0] == wrapped:
             return known[1]
-        if len(self._ciphers) >= CIPHERS_MAX:
-            self._ciphers.clear()
-        made = self._maker.unwrap(person, wrapped)
-        self._ciphers[person] = wrapped, made
-        return made
+        if len(self._known) >= CIPHERS_MAX:
+            self._known.clear()
+        key = self._unwrap(person, wrapped)
+        self._known[person] = wrapped, key
+        return key
 
 
 def missing_person_keys(found: str) -> ConfigurationError:

@@ -70,7 +70,7 @@ class PolicyKey:
         return hash_of(self._secret, self.prefix)
 
     def encrypt(self) -> Convert:
-        return encrypt_of(self._cipher("encrypt"), NONCE, self.prefix)
+        return encrypt_of(self._derive("encrypt", 32), self._cipher("encrypt"), NONCE, self.prefix)
 
     def decrypt(self, value: str) -> bytes:
         """Raises ValueError if this key did not make the value."""
@@ -120,9 +120,13 @@ class PersonKeyMaker:
         return self._cipher.encrypt(NONCE, os.urandom(DATA_KEY_BYTES), person.encode())
 
     def unwrap(self, person: str, wrapped: bytes) -> AESGCMSIV:
-        """Raises ValueError if the key was wrapped for another person, or was changed."""
+        """The same as a cipher."""
+        return AESGCMSIV(self.data_key(person, wrapped))
+
+    def data_key(self, person: str, wrapped: bytes) -> bytes:
+        """Raises ValueError if the key was wrapped for a different person, or was changed."""
         try:
-            return AESGCMSIV(self._cipher.decrypt(NONCE, wrapped, person.encode()))
+            return self._cipher.decrypt(NONCE, wrapped, person.encode())
         except InvalidTag:
             raise ValueError("the key of a person is damaged") from None
 
