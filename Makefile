@@ -122,7 +122,7 @@ test-ops: $(INSTALLED) ## the first month of an operator: wheel, doctor, plan, o
 	$(BIN)/python -m tests.servers.objects
 	$(BIN)/python -m pytest -m long $(PYTEST) tests/ops
 
-.PHONY: test-long test-kafka-faults test-format verify-soak test-stack test-servers test-cluster
+.PHONY: test-budget test-long test-kafka-faults test-format verify-soak test-stack test-servers test-cluster
 test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long --ignore tests/ops $(PYTEST)
 
@@ -137,6 +137,9 @@ verify-soak: setup servers ## compare source and copy for MINUTES=10 on each ser
 
 test-stack: setup servers ## the dev stack of docker/, started as processes, from seed data to merged and verified tables
 	@$(BIN)/python -m pytest tests/integration/docker $(PYTEST)
+
+test-budget: $(INSTALLED) ## outages until the budget of the source's log is passed, OUTAGES=30 of each server, SEED=1
+	OUTAGES=$(or $(OUTAGES),3) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/daemon/test_random_budget_outages.py -m long -n0 -s $(PYTEST)
 
 test-cluster: setup ## a standalone Spark cluster on an object store; two drivers on one warehouse, one of them stopped in between
 	@$(BIN)/python -m tests.servers.objects

@@ -15,6 +15,7 @@ from cdcflow.config import Config, load
 LATER = {
     "log.compact",
     *(f"merge.derive.{name}" for name in ("key", "sql", "from", "transform", "version")),
+    *(f"source.log_budget{name}" for name in ("", "_age", "_then")),
     "merge.fast_delta",
     "merge.memory_max",
     *(f"merge.objects.{name}" for name in ("account", "account_key", "service_account")),

@@ -77,6 +77,8 @@ def test_every_alert_explains_what_is_wrong_and_where_to_read_more() -> None:
         "CdcflowLagGrows",
         "CdcflowMergeFails",
         "CdcflowRetainedLogNearLimit",
+        "CdcflowLogBudget",
+        "CdcflowTablesInDoubt",
         "CdcflowStalled",
         "CdcflowTargetStopped",
         "CdcflowTargetBehind",

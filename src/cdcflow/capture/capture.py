@@ -48,7 +48,7 @@ from cdcflow.errors import (
     SinkUnavailable,
     SourceUnavailable,
 )
-from cdcflow.model.position import Checkpoint, SourceIdentity, position_text
+from cdcflow.model.position import Checkpoint, Position, SourceIdentity, position_text
 
 DONE = ("rows_captured", "rows_read", "bytes_appended", "cuts", "syncs")
 
@@ -57,6 +57,8 @@ HEALTHY_AFTER_S = 30.0
 ANSWER_WAIT_S = 5.0
 """How long the caller of a command waits for its answer."""
 PAUSED_LOOK_S = 1.0
+MAY_BE_RELEASED = ("slot-lost", "binlog-purged")
+"""Sections of the errors of a stream whose source keeps no more log for it."""
 
 
 class SettingsChanged(Exception):
@@ -81,11 +83,12 @@ class Capture:
         on_span: OnSpan | None = None,
         newest_checkpoint: Callable[[], Checkpoint] = Checkpoint,
         late: LateTraces | None = None,
+        releases: bool = False,
     ) -> None:
         self._late = late or LateTraces()
         self._newest_checkpoint = newest_checkpoint
         self._limits = limits
-        self._settings = SettingsInUse(CaptureSettings(open_source, open_log, limits, pace))
+        self._settings = SettingsInUse(CaptureSettings(open_source, open_log, limits, pace, releases=releases))
         self._orders = orders
         self._on_event = on_event
         self._commands = Commands()
@@ -114,6 +117,7 @@ class Capture:
         self._seal_wanted = threading.Event()
         self._tally = Tally()
         self._halted: Exception | None = None
+        self._lost_after: Position | None = None
 
     @property
     def is_starting(self) -> bool:
@@ -252,11 +256,21 @@ class Capture:
             self.has_begun = True
             try:
                 self._run_on(source, log, settings)
+            except HistoryLost as error:
+                self._raise_unless_released(error, log.checkpoint.position, settings)
             finally:
                 log.close()
         finally:
             self._begin_attempt()
             source.close()
+
+    def _raise_unless_released(self, error: HistoryLost, after: Position | None, settings: CaptureSettings) -> None:
+        """The log may have been released during the attempt: the next one finds out at its start. If it fails after the
+        same position, nothing was released."""
+        if not settings.releases or error.runbook not in MAY_BE_RELEASED or after == self._lost_after:
+            raise error
+        self._lost_after = after
+        raise SourceUnavailable(str(error).splitlines()[0], runbook=error.runbook) from error
 
     def _is_paused(self) -> bool:
         """Whether the capture is paused and not resumed yet. The log records it across processes."""

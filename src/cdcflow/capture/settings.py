@@ -33,7 +33,8 @@ class CaptureSettings:
     """The settings that a capture needs.
 
     `open_log` gets the source's identity, and whether an operator accepts that history is lost. `kept` is called when
-    an attempt captures with them for the first time; it must not wait.
+    an attempt captures with them for the first time; it must not wait. `releases`: the source continues at a new
+    position after a gap in its log.
     """
 
     open_source: Callable[[], Source]
@@ -41,6 +42,7 @@ class CaptureSettings:
     limits: Limits
     pace: LoopIntervals
     kept: Callable[[], None] = lambda: None
+    releases: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcflow.capture import reread
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.ports.log import Log, ShapeKeeping
 from cdcflow.capture.ports.source import ShapeAsking, Source, SourceHistory, TablesToReread
@@ -45,8 +48,8 @@ def prepare_position(
             on_event("left behind", {"what": left.subject, "found": left.text, "remedy": left.remedy})
     # The orders stay in the checkpoint until the cut that holds the commands: otherwise a crash between the two would
     # leave a log with a hole that nothing records.
-    is_lost = prepared.history is SourceHistory.LOST
-    keeps = is_lost and keep_rows
+    is_lost = prepared.history is not SourceHistory.CONTINUES
+    keeps = is_lost and (keep_rows or prepared.history is SourceHistory.RELEASED)
     history = reread.KEPT if keeps else reread.LOST if is_lost else orders.history
     orders = StoredOrders(history, _still_captured(orders.reread, source) | prepared.reread)
     stored = {**prepared.checkpoint.source, **orders.write()}
@@ -57,10 +60,21 @@ def prepare_position(
             progress = reread.in_doubt(checkpoint, position_text(before.position) or "", source.tables())
         elif history == reread.LOST:
             progress = reread.unread(progress)
+        if is_lost:
+            progress = _with_gap(progress, before, checkpoint)
         checkpoint = replace(checkpoint, cut=checkpoint.cut + 1, progress=progress)
         log.cut(checkpoint)
         log.sync()
+    if is_lost:
+        found = {"after": position_text(before.position), "before": position_text(checkpoint.position)}
+        on_event("changes not captured", {**found, "offset": checkpoint.next_offset})
     return checkpoint
+
+
+def _with_gap(progress: Mapping[str, object], before: Checkpoint, after: Checkpoint) -> dict[str, object]:
+    """The progress with the record that nothing is known between the positions of two checkpoints."""
+    positions = (position_text(before.position) or "", position_text(after.position) or "")
+    return Progress.from_json(progress).with_gap(int(time.time() * 1e6), *positions, after.next_offset).to_json()
 
 
 def _still_captured(left: TablesToReread, source: Source) -> TablesToReread:

@@ -149,6 +149,27 @@ def list_repairs(
     output.stdout().print(output.table(None, columns, rows))
 
 
+@app.command("gaps")
+def list_gaps(
+    limit: Annotated[int, typer.Option(min=1, help="How many of the latest.")] = 50,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """List the gaps: between which positions of the source's log nothing is known, of any table.
+
+    Every row at or after the offset is from after the gap.
+    """
+    from cdcflow import wiring
+
+    _log(config)
+    found = wiring.gaps_in_log(load(config), limit)
+    if json:
+        output.print_json([{"number": one.number, **one.to_json()} for one in found])
+        return
+    rows = [(one.number, _moment(one.at_us), one.before, one.after, one.offset) for one in found]
+    output.stdout().print(output.table(None, ("number", "when", "known until", "known since", "offset"), rows))
+
+
 def _details_and_outcomes(one: CommandRecord) -> tuple[str, str]:
     details = " ".join(f"{name}={value}" for name, value in one.details.items())
     return details, "; ".join(f"{table}: {outcome}" for table, outcome in one.outcomes.items())

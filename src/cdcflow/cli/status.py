@@ -139,8 +139,21 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("contracts", "\n".join((found.get("broken_contracts") or {}).values())),
         ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
+        ("log budget", _log_budget(found.get("log_budget") or {})),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
     ]
+
+
+def _log_budget(budget: Mapping[str, Any]) -> str:
+    """How much of the budget for the source's log is used, and what follows at its end."""
+    if "used" not in budget:
+        return str(budget.get("error") or "")
+    bounds = [output.size(budget["budget_bytes"])] if budget.get("budget_bytes") else []
+    bounds += [f"{budget['budget_age_seconds']:.0f} s"] if budget.get("budget_age_seconds") else []
+    text = f"{100 * budget['used']:.0f} % of {' or '.join(bounds) or 'none'} is used, then {budget['then']}"
+    if "released_at" in budget:
+        text += f"; released at {datetime.fromtimestamp(budget['released_at'], UTC):%Y-%m-%d %H:%M:%S}Z"
+    return text
 
 
 def _merge(merge: Mapping[str, Any]) -> str:

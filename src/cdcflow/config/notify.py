@@ -11,7 +11,7 @@ from cdcflow.config.base import Settings
 from cdcflow.config.references import is_reference
 from cdcflow.config.units import Seconds
 
-Topic = Literal["lag", "headroom", "backfill_done", "contract", "stopped", "target"]
+Topic = Literal["lag", "headroom", "log_budget", "backfill_done", "contract", "stopped", "target"]
 _EMPTY = "is empty; leave the whole receiver out"
 
 
@@ -20,7 +20,8 @@ class Subscription(Settings):
 
     on: tuple[Topic, ...]
     """`service.notify` is a list of receivers; this is the list of events that the receiver gets, from `lag`,
-    `headroom`, `backfill_done`, `contract`, `stopped`, `target` ([notifications.md](notifications.md))."""
+    `headroom`, `log_budget`, `backfill_done`, `contract`, `stopped`, `target`
+    ([notifications.md](notifications.md))."""
     kind: str | None = None
     """Instead of a URL or a command: a kind of receiver that an installed package brings; the package specifies the
     other settings ([notifications.md](notifications.md#your-own-kind))."""

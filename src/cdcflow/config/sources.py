@@ -12,6 +12,7 @@ from cdcflow.config.addresses import mysql_url, postgres_url
 from cdcflow.config.base import Settings
 from cdcflow.config.references import SecretReference
 from cdcflow.config.units import Bytes, Seconds
+from cdcflow.model.log_budget import LogBudget
 
 Special = Literal["stop", "null", "text", "clamp"]
 
@@ -98,6 +99,25 @@ class _Database(SourceSettings):
     ([control.md](control.md#commands-by-sql))."""
     spool_bytes_max: Bytes = 4 << 20
     """A transaction above this size goes to disk while it arrives."""
+    log_budget: Bytes | None = None
+    """How much log the source may keep for cdcflow ([budget.md](budget.md)): warnings begin at 50 % of it. Default: no
+    budget."""
+    log_budget_age: Seconds | None = None
+    """How old the oldest log may be that the source keeps for cdcflow. Default: no budget."""
+    log_budget_then: Literal["stop", "release"] = "stop"
+    """What happens when the budget is used up, or when the server has removed log that cdcflow needs. `stop`: the
+    source keeps more, as far as its own limits allow, and an operator decides. `release`: cdcflow drops the slot,
+    captures from the present, compares the tables with the source, and repairs what differs."""
+
+    @property
+    def releases(self) -> bool:
+        """The capture continues by itself after a gap in the source's log."""
+        return self.log_budget_then == "release"
+
+    @property
+    def budget(self) -> LogBudget:
+        """The budget for the log that the source keeps."""
+        return LogBudget(self.log_budget, self.log_budget_age)
 
     @field_validator("control_table")
     @classmethod

@@ -30,8 +30,10 @@ from cdcflow.daemon.components import (
 from cdcflow.daemon.delivery_component import DeliveryComponent
 from cdcflow.daemon.events import OnEvent
 from cdcflow.daemon.exit_codes import exit_code
+from cdcflow.daemon.gap_repair import GapRepairComponent
 from cdcflow.daemon.http_component import Http
 from cdcflow.daemon.interfaces.control_socket import ControlServer
+from cdcflow.daemon.log_budget import BudgetComponent
 from cdcflow.daemon.merge_component import MergeComponent
 from cdcflow.daemon.reload import Reloading
 from cdcflow.daemon.running_components import Component, RunningComponents
@@ -70,7 +72,8 @@ def run(
     merge = MergeComponent(tell, capture.seal_soon, enabled=merges)
     capture.on_sealed = merge.notify
     deliveries = DeliveryComponent(tell, enabled=delivers)
-    watch = Watch(config, capture, in_use, merge.status, deliveries.status)
+    budget = BudgetComponent(tell)
+    watch = Watch(config, capture, in_use, merge.status, deliveries.status, budget.status)
     publish = PublishComponent(publisher, tell, capture.stop)
 
     def stop() -> None:
@@ -94,7 +97,7 @@ def run(
             around.callback(http.close)
             parts += [ControlTableComponent(answer, tell), http]
         if reloading is not None:
-            parts.append(Observing(capture, tell))
+            parts += [Observing(capture, tell), budget, GapRepairComponent(capture, file, tell)]
         told = Notifications(watch.status, tell, watch.tables_in_log)
         parts += [RetentionComponent(tell), Index(tell), CompactionComponent(tell), publish, told, deliveries, merge]
         components = around.enter_context(RunningComponents(parts))

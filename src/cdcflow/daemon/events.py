@@ -36,6 +36,8 @@ WARNINGS = frozenset(
         ),
         *("keys to be read", "table rewritten"),
         *("merge process ended", "table not in the cut", "table changed by another process", "upkeep ended early"),
+        *("log budget", "log budget unknown", "log released", "changes not captured", "table in doubt"),
+        *("gap not repaired", "gap repair postponed"),
         "views of the latest cut were not written",
     )
 )

@@ -34,7 +34,8 @@ class Watch:
     """The capture's status, with how far the source is ahead. Any thread may call it.
 
     `in_use` returns the settings, if they may change; `merging` what the merge process does, if there is one;
-    `delivering` the same for the delivery process of each target.
+    `delivering` the same for the delivery process of each target; `budget` what was measured of the log's budget,
+    if the settings have one.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class Watch:
         in_use: Callable[[], Config] | None = None,
         merging: Callable[[], Mapping[str, Any] | None] = lambda: None,
         delivering: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
+        budget: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self._merging = merging
         self._delivering = delivering
+        self._budget = budget
         self._in_use = in_use or (lambda: config)
         self._capture = capture
         self._started_at = time.time()
@@ -159,6 +162,8 @@ class Watch:
             found["merge"] = {**found.get("merge", {}), "process": process}
         if targets := targets_status(self._in_use(), durable_offset, self._delivering()):
             found["targets"] = targets
+        if budget := self._budget():
+            found["log_budget"] = dict(budget)
         found["verified"] = state_files.of_verified(folder)
         if consumers := wiring.consumers_status(self._in_use(), durable_offset):
             found["consumers"] = consumers

@@ -104,6 +104,12 @@ def _tables(status: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     return status.get("tables") or {}
 
 
+def _tables_in_doubt(status: Mapping[str, Any]) -> Iterator[Sample]:
+    gaps = [fields.get("gap") for fields in _tables(status).values()]
+    if _tables(status):
+        yield (), float(sum(gap is not None and gap["proven"] is None for gap in gaps))
+
+
 def _count_by(field: str, names: tuple[str, ...]) -> Found:
     """How many tables have each of these values in a field."""
 
@@ -292,6 +298,36 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     (
         Metric("retained_bytes", "gauge", "Log that the source keeps for cdcflow, by its last answer."),
         number_at("retained_bytes"),
+    ),
+    (
+        Metric(
+            "log_budget_bytes", "gauge", "The budget for the log that the source keeps: the settings' or the server's."
+        ),
+        number_at("log_budget", "budget_bytes"),
+    ),
+    (
+        Metric("log_budget_age_seconds", "gauge", "The same, as an age of the oldest log."),
+        number_at("log_budget", "budget_age_seconds"),
+    ),
+    (
+        Metric(
+            "log_budget_used_ratio",
+            "gauge",
+            "The used part of the budget for the log that the source keeps, by bytes or by age; 1: used up.",
+        ),
+        number_at("log_budget", "used"),
+    ),
+    (
+        Metric(
+            "log_released_timestamp_seconds",
+            "gauge",
+            "When this process last released the log that the source kept. Absent: it never did.",
+        ),
+        number_at("log_budget", "released_at"),
+    ),
+    (
+        Metric("tables_in_doubt", "gauge", "Tables that a gap in the source's log left unverified."),
+        _tables_in_doubt,
     ),
     (
         Metric(

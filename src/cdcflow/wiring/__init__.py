@@ -13,12 +13,14 @@ from cdcflow.wiring.captures import (
     log_event,
     open_source,
     publisher,
+    releases,
 )
 from cdcflow.wiring.cleanup import drop, leftovers
-from cdcflow.wiring.commands import commands_in_log, repairs_in_log
+from cdcflow.wiring.commands import commands_in_log, gaps_in_log, repairs_in_log
 from cdcflow.wiring.derived import report_derived
 from cdcflow.wiring.executors import readers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
+from cdcflow.wiring.log_budget import budget, budgeted_log, known_slot
 from cdcflow.wiring.logs import (
     compacting,
     copy_log,
@@ -60,6 +62,10 @@ from cdcflow.wiring.warehouses import (
 
 __all__ = [
     "attach_table",
+    "budget",
+    "budgeted_log",
+    "known_slot",
+    "releases",
     "capture",
     "capture_settings",
     "control_table",
@@ -74,6 +80,7 @@ __all__ = [
     "addresses",
     "commands_in_log",
     "repairs_in_log",
+    "gaps_in_log",
     "continues",
     "drop",
     "leftovers",

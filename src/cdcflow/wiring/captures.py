@@ -126,6 +126,7 @@ def capture(
             asked_by=asked_by,
         ),
         pace=settings.pace,
+        releases=settings.releases,
         on_event=on_event or log_event,
         wait=wait,
         freshness=Freshness(config.service.freshness_every),
@@ -165,7 +166,13 @@ def capture_settings(
         open_log=open_again,
         limits=limits(config, backfill_new=backfill_new, readers=readers),
         pace=LoopIntervals(heartbeat_s=config.database.heartbeat),
+        releases=releases(config),
     )
+
+
+def releases(config: Config) -> bool:
+    """Whether the capture continues by itself after a gap in the source's log (`source.log_budget_then`)."""
+    return isinstance(config.database, Postgres | MySQL) and config.database.releases
 
 
 def addresses(config: Config) -> dict[str, str]:

@@ -1,16 +1,23 @@
-"""The audit records of operators' commands, and of repairs, in a log."""
+"""The audit records of operators' commands, of repairs, and of gaps, in a log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from cdcflow.capture.interleave.progress import CommandRecord, RepairRecord, commands_of, repairs_of
+from cdcflow.capture.interleave.progress import (
+    CommandRecord,
+    GapRecord,
+    RepairRecord,
+    commands_of,
+    gaps_of,
+    repairs_of,
+)
 from cdcflow.config import Config
 from cdcflow.log.read import reader
 from cdcflow.wiring.logs import log_reader, sealed_layout
 
-_Record = TypeVar("_Record", CommandRecord, RepairRecord)
+_Record = TypeVar("_Record", CommandRecord, RepairRecord, GapRecord)
 
 
 def commands_in_log(config: Config, limit: int) -> list[CommandRecord]:
@@ -21,6 +28,11 @@ def commands_in_log(config: Config, limit: int) -> list[CommandRecord]:
 def repairs_in_log(config: Config, limit: int) -> list[RepairRecord]:
     """The latest repairs that the configured log has recorded, oldest first."""
     return _latest(config, repairs_of, limit)
+
+
+def gaps_in_log(config: Config, limit: int) -> list[GapRecord]:
+    """The latest gaps that the configured log has recorded, oldest first."""
+    return _latest(config, gaps_of, limit)
 
 
 def _latest(config: Config, records_of: Callable[[Mapping[str, Any]], Iterable[_Record]], limit: int) -> list[_Record]:

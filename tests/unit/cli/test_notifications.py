@@ -59,6 +59,18 @@ def test_shortage_of_room_is_notified_before_the_room_is_gone() -> None:
     assert events(Noticing(1e9, 0.25, {}), at_the_end, purged_next) == [[], [("headroom", True)]]
 
 
+def test_each_level_of_the_logs_budget_and_its_release_are_notified_once() -> None:
+    """There is time to act at 50 %, and a gap to know of after a release."""
+
+    def used(percent: int, **fields: object) -> dict[str, Any]:
+        return status(log_budget={"percent": percent, "used": percent / 100, "then": "release", **fields})
+
+    released = used(0, released_at=1.0, released_why="much is kept")
+    begun, over = [("log_budget", True)], [("log_budget", False)]
+    statuses = (used(0), used(50), used(50), used(80), used(50), used(100), released, released, status())
+    assert events(Noticing(300, 0.25, {}), *statuses) == [[], begun, [], begun, [], begun, over + begun, [], []]
+
+
 def test_each_successful_backfill_is_notified_once() -> None:
     """Problems that were over when the daemon began are not reported, and an outage creates none."""
 

@@ -128,3 +128,15 @@ def test_room_of_the_disk_is_reported(tmp_path: Path) -> None:
     found = facts.disk(tmp_path)
     assert 0 < found["free_bytes"] <= found["total_bytes"]
     assert facts.disk(tmp_path / "none") == {}
+
+
+def test_used_budget_of_the_log_is_reported_with_what_follows() -> None:
+    """The page shows what will happen by itself, and what will not."""
+    used = {"percent": 80, "used": 0.83, "then": "release"}
+    (found,) = said(log_budget=used)
+    assert (found.level, found.text) == ("warning", "83 % of the budget for the source's log is used.")
+    assert "releases the log" in (found.remedy or "")
+    (found,) = said(log_budget={**used, "percent": 95, "used": 0.96, "then": "stop"})
+    assert (found.level, "why the capture lags" in (found.remedy or "")) == ("error", True)
+    assert said(log_budget={**used, "percent": 0, "used": 0.2}) == []
+    assert facts.headroom({"retained_bytes": 5, "log_budget": {"budget_bytes": 7}})["limit_bytes"] == 7

@@ -305,3 +305,14 @@ def test_gap_after_a_base_keeps_the_base() -> None:
     assert reread.is_kept(found)
     anew = Progress.from_json(reread.unread(after.progress)).tables[ORDERS]
     assert (anew.state, anew.gap) == ("waiting", None)
+
+
+def test_gaps_are_kept_by_number_and_only_the_latest() -> None:
+    """A reader finds the gaps since its last visit; older ones are in the checkpoints of older segments."""
+    progress = Progress()
+    for number in range(60):
+        progress = progress.with_gap(number, f"{number}/1", f"{number}/2", Offset(number))
+    again = Progress.from_json(json.loads(json.dumps(progress.to_json())))
+    assert again.gaps == progress.gaps
+    assert [again.gaps[0].number, again.gaps[-1].number] == [11, 60]
+    assert "gaps" not in Progress().to_json()

@@ -63,3 +63,12 @@ def test_systemd_accepts_the_unit_and_rates_it_as_protected(tmp_path: Path) -> N
     command = [analyze, "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(path)]
     protected = subprocess.run(command, capture_output=True, text=True, check=False)
     assert protected.returncode == 0, protected.stdout[-600:] + protected.stderr
+
+
+def test_unit_of_a_guard_is_hardened_like_that_of_a_daemon() -> None:
+    """A guard has the same password of the source."""
+    done = CliRunner().invoke(app, ["guard", "--systemd"])
+    assert done.exit_code == 0, done.output
+    hardening = _unit().partition("NoNewPrivileges")[2]
+    assert done.stdout.partition("NoNewPrivileges")[2] == hardening != ""
+    assert f"ExecStart={Path(sys.executable).parent}/cdcflow guard --config /etc/cdcflow/%i.yaml" in done.stdout

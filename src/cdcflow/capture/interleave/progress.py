@@ -21,7 +21,7 @@ from cdcflow.model.table import TableId
 PROGRESS_VERSION = 1
 COMMANDS_KEPT = 50
 """Older ones are in the checkpoints of older segments."""
-REPAIRS_KEPT = 50
+REPAIRS_KEPT = GAPS_KEPT = 50
 """The same."""
 
 State = Literal["waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten"]
@@ -269,20 +269,45 @@ class RepairRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class GapRecord:
+    """The record of a gap: the log has no change of any table between two positions of the source's log.
+
+    `before`: the last position that the log has; `after`: the first one that it has again. `offset`: the log's next
+    offset when that was recorded; no row at or after it is from before the gap. `at_us`: microseconds since 1970, UTC.
+    """
+
+    number: int
+    at_us: int
+    before: str
+    after: str
+    offset: Offset
+
+    def to_json(self) -> dict[str, object]:
+        return {"at_us": self.at_us, "before": self.before, "after": self.after, "offset": self.offset}
+
+    @classmethod
+    def from_json(cls, number: int, value: Mapping[str, Any]) -> GapRecord:
+        return cls(number, value["at_us"], value["before"], value["after"], value["offset"])
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The backfill progress of every table that was ever captured. Read-only.
 
-    `commands`: the latest commands, oldest first; `repairs`: the latest repairs that wrote something, likewise.
+    `commands`: the latest commands, oldest first; `repairs`: the latest repairs that wrote something, and `gaps`: the
+    latest gaps, likewise.
     `capture_paused`: nothing is read of the source.
 
     JSON: `{"version": 1, "tables": {"schema.name": {"schema": …, "name": …, and the fields of TableProgress}}}`, and
-    where they are not empty `"commands": {"17": {…}}`, `"repairs": {"3": {…}}` and `"capture": {"paused": true}`.
+    where they are not empty `"commands": {"17": {…}}`, `"repairs": {"3": {…}}`, `"gaps": {"1": {…}}` and
+    `"capture": {"paused": true}`.
     """
 
     tables: Mapping[TableId, TableProgress] = field(default_factory=dict)
     commands: tuple[CommandRecord, ...] = ()
     capture_paused: bool = False
     repairs: tuple[RepairRecord, ...] = ()
+    gaps: tuple[GapRecord, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -295,7 +320,8 @@ class Progress:
         """The part of the JSON with operators' commands and their outcomes."""
         commands = {str(one.number): one.to_json() for one in self.commands}
         repairs = {str(one.number): one.to_json() for one in self.repairs}
-        found: dict[str, object] = {"commands": commands, "repairs": repairs}
+        gaps = {str(one.number): one.to_json() for one in self.gaps}
+        found: dict[str, object] = {"commands": commands, "repairs": repairs, "gaps": gaps}
         if self.capture_paused:
             found["capture"] = {"paused": True}
         return {name: value for name, value in found.items() if value}
@@ -315,6 +341,12 @@ class Progress:
             record = replace(record, first_offset=before.first_offset, keys=keys, deleted=deleted)
         known[record.number] = record
         return replace(self, repairs=tuple(known[number] for number in sorted(known)[-REPAIRS_KEPT:]))
+
+    def with_gap(self, at_us: int, before: str, after: str, offset: Offset) -> Progress:
+        """With the record of another gap."""
+        number = self.gaps[-1].number + 1 if self.gaps else 1
+        record = GapRecord(number, at_us, before, after, offset)
+        return replace(self, gaps=(*self.gaps, record)[-GAPS_KEPT:])
 
     @property
     def next_repair(self) -> int:
@@ -337,6 +369,7 @@ class Progress:
             tuple(commands_of(value)),
             bool(value.get("capture", {}).get("paused")),
             tuple(repairs_of(value)),
+            tuple(gaps_of(value)),
         )
 
 
@@ -350,6 +383,12 @@ def repairs_of(value: Mapping[str, Any]) -> list[RepairRecord]:
     """The repairs in a checkpoint's progress, oldest first."""
     found = value.get("repairs", {})
     return [RepairRecord.from_json(int(number), found[number]) for number in sorted(found, key=int)]
+
+
+def gaps_of(value: Mapping[str, Any]) -> list[GapRecord]:
+    """The gaps in a checkpoint's progress, oldest first."""
+    found = value.get("gaps", {})
+    return [GapRecord.from_json(int(number), found[number]) for number in sorted(found, key=int)]
 
 
 def _table_progress(entry: Mapping[str, Any]) -> TableProgress:

@@ -66,10 +66,12 @@ TransactionsBack = Callable[[Callable[[Position], bool]], pa.Table]
 
 class SourceHistory(Enum):
     """Whether the source's log still has everything since the change log's end. LOST: an operator accepted that it
-    does not, and the position is a new one."""
+    does not, and the position is a new one. RELEASED: the position is a new one because the source released its log
+    to keep a budget, or removed it by itself, and the settings have the capture continue then."""
 
     CONTINUES = "continues"
     LOST = "lost"
+    RELEASED = "released"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ class TablesToReread:
 class Prepared:
     """Where a capture begins. `checkpoint` is the log's, with the source's `position` and what it stores in `source`.
 
-    The caller stores what is left to do together with the checkpoint: after LOST, every table is read again.
+    The caller stores what is left to do together with the checkpoint: after LOST, every table is read again; after
+    RELEASED those that cannot be compared with the source.
     """
 
     checkpoint: Checkpoint
@@ -127,7 +130,7 @@ class Source(Protocol):
         `position` and `source`; otherwise the existing position is checked to be complete and still this log's.
 
         `accept_history_loss`: an operator accepts that changes are missing. The source then always begins at a new
-        position, and reports it (`Prepared.history`); without it, it never does.
+        position, and reports it (`Prepared.history`); without it, it only does after a release that its settings allow.
 
         Raises:
             HistoryLost: the source no longer has its log since `checkpoint.position`.

@@ -24,15 +24,18 @@ def disk(folder: Path) -> dict[str, Any]:
 def headroom(status: Mapping[str, Any]) -> dict[str, Any]:
     """How much log the source retains for cdcflow, and how much it retains at most.
 
-    `limit_bytes`: None if it retains without limit, or does not report one. `kept_seconds`: None likewise; binary logs
-    expire by age. `files_until_lost`: how many files are older than cdcflow's and are removed first. `lost`: the source
-    has removed it.
+    `limit_bytes`: the server's or that of the log's budget; None if it retains without limit, or does not report one.
+    `kept_seconds`: None likewise; binary logs expire by age. `files_until_lost`: how many files are older than
+    cdcflow's and are removed first. `lost`: the source has removed it.
     """
     details: Mapping[str, str] = status.get("source") or {}
     retained, safe = status.get("retained_bytes"), _count(details.get("safe_wal_bytes"))
     limit = _count(details.get("kept_bytes_max"))
     if safe is not None and isinstance(retained, int):
         limit = max(0, retained + safe)
+    budget = (status.get("log_budget") or {}).get("budget_bytes")
+    if budget is not None:
+        limit = budget if limit is None else min(limit, budget)
     return {
         "retained_bytes": retained,
         "limit_bytes": limit,

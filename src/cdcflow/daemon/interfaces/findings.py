@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from cdcflow.daemon.interfaces.health import is_stalled
 from cdcflow.daemon.interfaces.notices import stops_of
+from cdcflow.model.log_budget import LEVELS
 from cdcflow.model.table import word
 
 BEHIND_S = 300
@@ -36,6 +37,7 @@ def remarks(
 ) -> list[Remark]:
     """All remarks about a status, its headroom and its disk."""
     found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status)]
+    found += _log_budget(status)
     found += _exclusions(status, merges)
     found += _merge_process(status)
     found += _targets(status)
@@ -113,6 +115,21 @@ def _headroom(headroom: Mapping[str, Any]) -> Iterator[Remark]:
         )
     if headroom.get("files_until_lost") == 0 and headroom.get("kept_seconds") and limit:
         yield Remark("note", "The binary log that is read now is the oldest that the server has.")
+
+
+def _log_budget(status: Mapping[str, Any]) -> Iterator[Remark]:
+    budget: Mapping[str, Any] = status.get("log_budget") or {}
+    percent = int(100 * (budget.get("used") or 0))
+    if budget.get("percent"):
+        then = (
+            "At 100 % cdcflow releases the log, captures from the present, and repairs the tables."
+            if budget.get("then") == "release"
+            else "Find out why the capture lags. At 100 % the source keeps more, as far as its own limits allow."
+        )
+        level: Level = "error" if percent >= LEVELS[2] else "warning"
+        yield Remark(level, f"{percent} % of the budget for the source's log is used.", then)
+    if budget.get("error"):
+        yield Remark("warning", f"The log that the source keeps cannot be measured: {budget['error']}.")
 
 
 def _disk(disk: Mapping[str, Any]) -> Iterator[Remark]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cdcflow.errors import CdcflowError
+from cdcflow.model.log_budget import LEVELS
 
 FILES_LAG_S = 3600.0
 """MySQL: cdcflow's binary log file is the oldest one. That is no danger while cdcflow reads its end."""
@@ -40,11 +41,13 @@ class Noticing:
         self._headroom_under = headroom_under
         self._active = {"lag": False, "headroom": False}
         self._stopped_targets: set[str] = set()
+        self._budget_percent = 0
+        self._released_at: object = None
         self._states = _states(tables)
         self._broken: Mapping[str, str] = {}
 
     def of(self, status: Mapping[str, Any]) -> list[Notice]:
-        found = (self._lag, self._headroom, self._backfills, self._contracts, self._targets)
+        found = (self._lag, self._headroom, self._log_budget, self._backfills, self._contracts, self._targets)
         return [notice for of in found for notice in of(status)]
 
     def _lag(self, status: Mapping[str, Any]) -> Iterator[Notice]:
@@ -71,6 +74,27 @@ class Noticing:
             is_last = int(files) == 0 and (status.get("lag_seconds") or 0) > FILES_LAG_S
             text = f"the source can purge {files} files of its log before it reaches the one that cdcflow reads"
             yield from self._notice_of_change("headroom", is_last, text, {"files_until_lost": int(files)})
+
+    def _log_budget(self, status: Mapping[str, Any]) -> Iterator[Notice]:
+        """One notice for each level that is reached, one when less than the first is used again, and one for a
+        release."""
+        budget: Mapping[str, Any] = status.get("log_budget") or {}
+        names = ("kept_bytes", "budget_bytes", "kept_age_seconds", "budget_age_seconds", "percent", "then")
+        fields = {name: budget.get(name) for name in names}
+        percent = int(budget.get("percent") or 0)
+        if percent > self._budget_percent:
+            self._budget_percent = percent
+            yield Notice("log_budget", True, f"{percent} % of the budget for the source's log is used", fields)
+        elif self._budget_percent and not percent:
+            self._budget_percent = 0
+            yield Notice(
+                "log_budget", False, f"less than {LEVELS[0]} % of the budget for the source's log is used", fields
+            )
+        released_at = budget.get("released_at")
+        if released_at is not None and released_at != self._released_at:
+            text = "the source's log was released; the tables are unverified until they are compared with the source"
+            yield Notice("log_budget", True, text, {"released_at": released_at, "why": budget.get("released_why")})
+        self._released_at = released_at
 
     def _backfills(self, status: Mapping[str, Any]) -> Iterator[Notice]:
         if status.get("state") != "capturing":

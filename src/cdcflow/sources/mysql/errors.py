@@ -29,6 +29,17 @@ def history_lost(message: str, *, runbook: str = "binlog-purged") -> HistoryLost
     return errors.history_lost(message, "takes a new position in the binary log", runbook=runbook)
 
 
+class LogPurged(HistoryLost):
+    """The server removed the oldest files of its binary log, and cdcflow still needed them."""
+
+    section = "binlog-purged"
+
+
+def log_purged(message: str) -> LogPurged:
+    lost = history_lost(message)
+    return LogPurged(message, remedy=lost.remedy)
+
+
 def history_table_error(table: TableId) -> ConfigurationError:
     """A captured table keeps the history of its rows."""
     return ConfigurationError(

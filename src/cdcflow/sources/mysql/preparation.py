@@ -22,10 +22,10 @@ import pymysql
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, query, query_row
-from cdcflow.sources.mysql.errors import history_lost
+from cdcflow.sources.mysql.errors import history_lost, log_purged
 from cdcflow.sources.mysql.gtids import Flavor, MariadbGtids, MysqlGtids
 from cdcflow.sources.mysql.marks import Marking
-from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition, Coordinate
+from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition, Coordinate, coordinate
 
 WAIT_S = 60.0
 _NAP_S = 0.05
@@ -159,10 +159,9 @@ class Preparation:
         if not MysqlGtids.parse(before.position.start.gtids).covers(purged):
             if is_same:
                 self._check_files(before.position.start)
-            raise history_lost(
+            raise log_purged(
                 f"the server at {self._address} has purged binary log that cdcflow still needs: it purged "
-                f"{purged.text()[:300]}, and the change log has {ours.text()[:300]}",
-                runbook="binlog-purged",
+                f"{purged.text()[:300]}, and the change log has {ours.text()[:300]}"
             )
         return BeginPosition(before.position, by_gtid=True)
 
@@ -293,10 +292,11 @@ class Preparation:
         sizes = dict(files)
         if position.file not in sizes:
             oldest = files[0][0] if files else "nothing"
-            raise history_lost(
+            # After RESET the numbers begin again: the file is missing because it was never written there.
+            is_older = bool(files) and position.coordinate < coordinate(files[0][0], 0)
+            raise (log_purged if is_older else history_lost)(
                 f"the server at {self._address} has purged binary log that cdcflow still needs: the change log ends in "
-                f"{position.file} at byte {position.pos}, and the oldest file is {oldest}",
-                runbook="binlog-purged",
+                f"{position.file} at byte {position.pos}, and the oldest file is {oldest}"
             )
         if sizes[position.file] < position.pos:
             raise history_lost(

@@ -32,8 +32,7 @@ def retention(connection: Connection, found: Mapping[str, object]) -> Iterator[F
     if is_rds(connection, found):
         yield _of_rds(_rds_retention(connection))
         return
-    seconds = float(str(found.get("binlog_expire_logs_seconds") or 0))
-    seconds = seconds or 86_400 * float(str(found.get("expire_logs_days") or 0))
+    seconds = _expiry_seconds(found)
     if not seconds:
         yield ok("binary log", "is kept until it is purged by hand")
     elif seconds < KEPT_SECONDS_MIN:
@@ -45,6 +44,20 @@ def retention(connection: Connection, found: Mapping[str, object]) -> Iterator[F
         )
     else:
         yield ok("binary log", f"is kept for {seconds / 86_400:.0f} days: cdcflow may be stopped for that long")
+
+
+def kept_seconds(connection: Connection, found: Mapping[str, object]) -> float:
+    """How long the server keeps a file of its binary log, in seconds; 0 without a limit, or if it is unknown. `found`:
+    the server's variables, including `basedir`."""
+    if not is_rds(connection, found):
+        return _expiry_seconds(found)
+    rows = _rds_retention(connection) or [(None,)]
+    return 3600 * float(str(rows[0][0] or 0))
+
+
+def _expiry_seconds(found: Mapping[str, object]) -> float:
+    seconds = float(str(found.get("binlog_expire_logs_seconds") or 0))
+    return seconds or 86_400 * float(str(found.get("expire_logs_days") or 0))
 
 
 def _rds_retention(connection: Connection) -> list[tuple[object, ...]] | None:

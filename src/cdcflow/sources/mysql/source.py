@@ -37,6 +37,7 @@ from cdcflow.sources.mysql.comparison import MySQLComparison
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret, query
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
+from cdcflow.sources.mysql.errors import LogPurged
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.fences import DeliveredGtids, NoStream
 from cdcflow.sources.mysql.lives import Lives, ended_tables, new_tables
@@ -114,7 +115,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
 
     def _begin(self, connection: Connection, start: Start[MySQLState]) -> Begun[MySQLState, CatalogTable]:
         self._log_id, before = start.log_id, start.before
-        slot, is_lost = slot_of(start.log_id), start.is_loss_accepted and start.before is not None
+        slot = slot_of(start.log_id)
         doctor.check(connection, self._settings)
         self._expectations = Expectations()
         marking = self._marking(slot)
@@ -125,7 +126,8 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         self._check(selected, known)
         address = str(self._connector.address)
         preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
-        begun, state = self._prepare_position(preparation, start, slot)
+        begun, state, history = self._prepare_position(preparation, start, slot)
+        is_lost = history is not SourceHistory.CONTINUES
         self._lives = Lives()
         if before is not None and not is_lost:
             self._lives = self._found_lives(connection, preparation, before, begun, selected)
@@ -141,7 +143,6 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         self._entries = selected.good
         captured = tuple(sorted({*(t.id for t in selected.good), *self._lives.gone_tables}))
         self._check(selected, frozenset(captured))
-        history = SourceHistory.LOST if is_lost else SourceHistory.CONTINUES
         return Begun(
             position_of(begun.position), replace(state, captured=captured, lives=self._lives), selected, history
         )
@@ -205,7 +206,12 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
             preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
             preparation.again(stored)
 
-        self._catalog.ask(f"checking {where} at {self._connector.address}", question)
+        try:
+            self._catalog.ask(f"checking {where} at {self._connector.address}", question)
+        except LogPurged:
+            if not self._settings.releases:
+                raise
+            return f"the server has purged its log after {where}: the next start takes a new position, and repairs"
         return f"the binary log has everything since {where}"
 
     def _read_status(self, connection: Connection, acknowledged: Position | None, log_id: str) -> SourceStatus:
@@ -264,8 +270,8 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
 
     def _prepare_position(
         self, preparation: Preparation, start: Start[MySQLState], slot: str
-    ) -> tuple[BeginPosition, MySQLState]:
-        """Where the stream begins, and what to store of it."""
+    ) -> tuple[BeginPosition, MySQLState, SourceHistory]:
+        """Where the stream begins, what to store of it, and whether the server has the log in between."""
         checkpoint, before = start.checkpoint, start.before
         new = MySQLState(
             server=preparation.server,
@@ -275,7 +281,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
             others=before.others if before else {},
         )
         if checkpoint.position is None or before is None:
-            return preparation.first(), new
+            return preparation.first(), new, SourceHistory.CONTINUES
         _check_slot(before, slot)
         stored = _before(checkpoint.position, before)
 
@@ -291,7 +297,17 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
             # The transactions already in the change log are from this server's log, too.
             return begun, state if before.compared_from is None else replace(state, compared_from=before.compared_from)
 
-        return position_to_begin(again, lambda: (preparation.first(), new), is_loss_accepted=start.is_loss_accepted)
+        def first() -> tuple[BeginPosition, MySQLState]:
+            return preparation.first(), new
+
+        try:
+            found = position_to_begin(again, first, is_loss_accepted=start.is_loss_accepted)
+        except LogPurged:
+            if not self._settings.releases:
+                raise
+            # Nothing is recorded first: a process that is killed now finds the same at its next start.
+            return *first(), SourceHistory.RELEASED
+        return *found, SourceHistory.LOST if start.is_loss_accepted else SourceHistory.CONTINUES
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 

@@ -39,6 +39,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_am am ON am.oid = c.relam
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+  AND NOT (n.nspname = 'cdcflow' AND c.relname = 'released_slots')
 """
 
 # Not pg_partition_tree: it waits for any session that alters a partition, and every table would wait with it.

@@ -21,7 +21,7 @@ from cdcflow.sources.engine.findings import (
     warning,
 )
 from cdcflow.sources.engine.selection import Selection, advice
-from cdcflow.sources.postgres import publication, slot
+from cdcflow.sources.postgres import budget_findings, publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
 from cdcflow.sources.postgres.connection import Connection, Connector, query_row, quote_name
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
@@ -103,6 +103,8 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
         yield from _locked_findings(connection, settings, selected)
         yield from _old_transaction(connection)
         yield from _slot(connection, settings, role)
+        may_create = role.creates_in_database or role.is_superuser
+        yield from budget_findings.findings(connection, settings, platform, may_create=may_create)
 
     return checks.run(lambda c: checks.run_one("connection", f"querying {connector.address}", everything(c)))
 

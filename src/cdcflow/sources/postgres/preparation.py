@@ -18,15 +18,16 @@ from cdcflow.capture.ports.source import SourceHistory, TransactionsBack
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.source import position_to_begin
-from cdcflow.sources.postgres import overlap, publication, slot
+from cdcflow.sources.postgres import overlap, publication, slot, slot_release
 from cdcflow.sources.postgres.catalog import Selected
 from cdcflow.sources.postgres.connection import Connection, Connector, query_row
-from cdcflow.sources.postgres.identity import IdentifiedSystem
+from cdcflow.sources.postgres.identity import IdentifiedSystem, check_history
 from cdcflow.sources.postgres.known_tables import captured_now, captured_since, state_of_selected
 from cdcflow.sources.postgres.lsn import Lsn
 from cdcflow.sources.postgres.slot_names import Names
+from cdcflow.sources.postgres.slot_release import ReleaseNote
 from cdcflow.sources.postgres.stored_state import PostgresState
-from cdcflow.sources.postgres.unbroken import check_publication, check_unbroken
+from cdcflow.sources.postgres.unbroken import check_names, check_publication, check_unbroken
 
 _log = structlog.get_logger()
 NEW_TABLE_WAIT_S = 2.0
@@ -51,7 +52,8 @@ class Preparation:
     `position` and `before` are those of the log's checkpoint, `selected` the tables to capture. Older transactions may
     take `creation_wait_s` to end before a slot is created, and `older_wait_s` before one is adopted. A new table is
     left for later while they run: the others must not wait for a transaction that takes hours. `is_renamed`: a captured
-    table no longer exists, or has another name.
+    table no longer exists, or has another name. `releases`: the slot may have been released to keep a budget, and the
+    capture continues at a new position then.
     """
 
     connector: Connector
@@ -65,20 +67,27 @@ class Preparation:
     creation_wait_s: float
     older_wait_s: float
     is_renamed: bool = False
+    releases: bool = False
 
     def prepare(
         self, transactions_back: TransactionsBack | None, *, loss_accepted: bool, replaced: bool = False
     ) -> PositionAtServer:
         """Where to start. With `loss_accepted` always one at a new position; `replaced`: in another
-        database, which has taken the place of the log's.
+        database, which has taken the place of the log's. At a new position, too, after a release of the slot.
 
         Raises:
             HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
         """
+        if self.releases:
+            slot_release.ensure_table(self.connection)  # now, not when the disk of the source is nearly full
         if self.position is None or self.before is None:
             return self._first_time()
         if replaced:
             return self._at_new_position()
+        if self.releases and not loss_accepted and (note := self._release_note(self.before)) is not None:
+            check_names(self.before, self.names)
+            check_history(self.connector, self.connection, self.before, self.system, self.position)
+            return self._after_release(note)
         again = partial(self._again, self.position, self.before, transactions_back)
         return position_to_begin(again, self._at_new_position, is_loss_accepted=loss_accepted)
 
@@ -105,7 +114,32 @@ class Preparation:
             found.check_kind(self.system.database)
             slot.drop(self.connection, self.names.slot)
         position = self._create_slot()
-        return PositionAtServer(position, self._state(position, state), history=SourceHistory.LOST)
+        made = self._state(position, state)
+        if (note := slot_release.find(self.connection, self.names.slot)) is not None:
+            made = replace(made, release=note.id)  # otherwise the next start would take a new position once more
+        return PositionAtServer(position, made, history=SourceHistory.LOST)
+
+    def _release_note(self, before: PostgresState) -> ReleaseNote | None:
+        """The note of a release that no start has used yet. A slot that the server has invalidated itself, because it
+        kept too much log, is noted as released now."""
+        name = self.names.slot
+        found = slot_release.find(self.connection, name)
+        if found is not None and found.id == before.release:
+            slot_release.forget(self.connection, name, found.id)
+            found = None
+        ours = slot.read(self.connection, name)
+        if found is None and ours is not None and ours.is_discarded:
+            why = f"the server invalidated the slot ({ours.invalidation or 'wal_status = lost'})"
+            slot_release.note(self.connection, ours, why=why, by="the server")
+            found = slot_release.find(self.connection, name)
+        return found
+
+    def _after_release(self, note: ReleaseNote) -> PositionAtServer:
+        """A new position, because the slot was released. What a killed process left is finished first: the release, or
+        the start after it, whose slot no checkpoint has."""
+        slot_release.finish(self.connection, self.names.slot)
+        _log.warning("slot released", slot=self.names.slot, why=note.why, by=note.noted_by)
+        return replace(self._at_new_position(), history=SourceHistory.RELEASED)
 
     def _again(
         self, position: Lsn, before: PostgresState, transactions_back: TransactionsBack | None

@@ -52,6 +52,12 @@ class Slot:
     def is_lost(self) -> bool:
         return self.wal_status == "lost" or self.conflicting or self.invalidation is not None
 
+    @property
+    def is_discarded(self) -> bool:
+        """The server invalidated it because it kept too much log, or for too long."""
+        reasons = (None, "wal_removed", "idle_timeout")
+        return self.is_lost and not self.conflicting and self.invalidation in reasons
+
     def check_kind(self, database: str) -> None:
         """Raises ConfigurationError when this is a slot for something else."""
         if self.type != "logical" or self.plugin != PLUGIN:

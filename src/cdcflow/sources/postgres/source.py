@@ -16,7 +16,7 @@ from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.part_readers import PartReader, Readers
-from cdcflow.capture.ports.source import Sample, SourceStatus
+from cdcflow.capture.ports.source import Sample, SourceHistory, SourceStatus
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError
@@ -27,7 +27,7 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.policies import ByShape, Policies
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.engine.source import Begun, ComparableSource, Sizes, Start
-from cdcflow.sources.postgres import publication, samples, slot
+from cdcflow.sources.postgres import publication, samples, slot, slot_release
 from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
@@ -149,11 +149,13 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             creation_wait_s=self._creation_wait_s,
             older_wait_s=self._older_wait_s,
             is_renamed=bool(self._found_ended(position, before, selected, end)),
+            releases=self._settings.releases,
         ).prepare(start.transactions_back, loss_accepted=start.is_loss_accepted, replaced=replaced)
         self._joining = done.joining
         selected, self._left_out = selected.without(self._joining), (*self._left_out, *sorted(self._joining))
         self._table_names.capture(selected)
-        earlier = () if start.is_loss_accepted else self._found_ended(position, before, selected, end)
+        is_unbroken = done.history is SourceHistory.CONTINUES
+        earlier = self._found_ended(position, before, selected, end) if is_unbroken else ()
         lives = Lives({t.rel.oid: t.rel.id for t in selected.tables}, earlier, self._selection.selects)
         self._catalog.lives = lives
         state = replace(done.state, lives=lives.ended)
@@ -228,6 +230,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
                 # Read the slot before the log, and the server's end after it: a daemon may be running, and it confirms
                 # only positions that its log has when it confirms them.
                 ours = slot.read(connection, before.slot)
+                if (released := self._release_text(connection, before, ours)) is not None:
+                    return released
                 checkpoint = newest()
                 now, end = PostgresState.read(checkpoint.source) or before, lsn_of(checkpoint.position or position)
                 system = identify(self._connector)
@@ -237,6 +241,17 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         finally:
             self._connector.discard(connection)
         return f"{where} exist, and have everything since {end}"
+
+    def _release_text(self, connection: Connection, before: PostgresState, ours: slot.Slot | None) -> str | None:
+        """That the slot was released, or will be by the next start; None if it was not, or the settings do not have the
+        capture continue then."""
+        if not self._settings.releases:
+            return None
+        note = slot_release.find(connection, before.slot)
+        is_noted = note is not None and note.id != before.release
+        if not is_noted and not (ours is not None and ours.is_discarded):
+            return None
+        return f"slot {before.slot} was released: the next start takes a new position, and the tables are repaired"
 
     def _read_status(self, connection: Connection, acknowledged: Position | None, log_id: str) -> SourceStatus:
         name = self._state.slot if self._state else self._settings.slot

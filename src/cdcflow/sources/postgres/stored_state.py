@@ -23,9 +23,10 @@ class PostgresState:
     `system_id`, `timeline` and `database` identify the server. `publication_state`: see `publication.fingerprint`.
     `began_at`: where the slot was created for this log (None: an earlier cdcflow did not store it). `captured`: where
     the publication gives other tables too, each captured table with its oid, and since when it is captured. `policies`:
-    see `engine.policies`. `lives`: captured names that their tables no longer have. `joining`: the entries of new
-    tables whose older transactions had not ended, each with the id below which they are. `others`: entries that this
-    version does not know.
+    see `engine.policies`. `release`: the id of the latest release of the slot after which this log took a new
+    position ("": none, see `slot_release`). `lives`: captured names that their tables no longer have. `joining`: the
+    entries of new tables whose older transactions had not ended, each with the id below which they are. `others`:
+    entries that this version does not know.
     """
 
     system_id: str
@@ -39,6 +40,7 @@ class PostgresState:
     policies: Policies | None = None
     lives: tuple[Life, ...] = ()
     joining: Mapping[int, int] = field(default_factory=dict)
+    release: str = ""
     others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -64,6 +66,7 @@ class PostgresState:
             policies=None if kept is None else policies.from_json(kept),
             lives=lives_from_json(entries.get("lives") or "[]"),
             joining={int(number): bound for number, bound in json.loads(entries.get("joining") or "{}").items()},
+            release=entries.get("release") or "",
             others=entries.rest,
         )
 
@@ -85,6 +88,8 @@ class PostgresState:
         stored["lives"] = lives_as_json(self.lives)
         if self.joining:
             stored["joining"] = json.dumps(self.joining, separators=(",", ":"))
+        if self.release:
+            stored["release"] = self.release
         return {**stored, **self.others}
 
     @property

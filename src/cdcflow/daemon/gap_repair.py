@@ -1,0 +1,139 @@
+"""Repairs tables after a gap by itself: runs `cdcflow repair` for those that are unverified, until they are proven.
+
+The log has what is left to do: a table is unverified until a comparison has found it equal, or a backfill is done. So a
+daemon that is killed continues at its next start. A table that repeated repairs do not make equal is read again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cdcflow import wiring
+from cdcflow.capture.capture import Capture
+from cdcflow.config import Config
+from cdcflow.daemon.events import OnEvent
+from cdcflow.daemon.running_components import Running
+from cdcflow.errors import CdcflowError
+
+REPAIRS_MAX = 3
+"""After this many repairs that did not prove a table, all of its rows are read again."""
+LOOK_EVERY_S = 2.0
+PAUSE_S = 10.0
+"""After a repair that did not prove every table."""
+TEMPORARY = frozenset((69, 74, 75, 130, -15, -9))
+"""Exit codes of a repair that something else ended: source or log were not available."""
+ASKED_BY = "the daemon, after a gap"
+
+
+class GapRepairComponent:
+    """The repairs of a daemon whose settings have `source.log_budget_then: release`. `file`: the settings file."""
+
+    def __init__(self, capture: Capture, file: Path | None, tell: OnEvent) -> None:
+        self._capture = capture
+        self._file = file
+        self._tell = tell
+
+    def made_of(self, config: Config) -> object:
+        return wiring.releases(config)
+
+    def prepare(self, config: Config) -> Running | None:
+        if self._file is None or not wiring.releases(config):
+            return None
+        return GapRepairs(self._capture.status, self._read_again, self._file.absolute(), self._tell)
+
+    def _read_again(self, tables: Sequence[str]) -> None:
+        self._capture.request("backfill", tables, asked_by=ASKED_BY)
+
+
+class GapRepairs:
+    """Repairs in a thread, each in a process, so that a large comparison needs none of the capture's memory."""
+
+    def __init__(
+        self,
+        status: Callable[[], Mapping[str, Any]],
+        read_again: Callable[[Sequence[str]], None],
+        file: Path,
+        tell: OnEvent,
+    ) -> None:
+        self._status = status
+        self._read_again = read_again
+        self._file = file
+        self._tell = tell
+        self._stop = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._repairs: Counter[tuple[str, int]] = Counter()
+        self._thread = threading.Thread(target=self._run, name="gap-repair", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self, *, wait: bool) -> None:
+        self._stop.set()
+        if (process := self._process) is not None:
+            process.terminate()
+        if wait and self._thread.ident is not None:
+            self._thread.join(2.0)
+
+    def _run(self) -> None:
+        pause_s = LOOK_EVERY_S
+        while not self._stop.wait(pause_s):
+            pause_s = LOOK_EVERY_S
+            gaps = gaps_to_prove(self._status())
+            too_often = [name for name, offset in gaps.items() if self._repairs[name, offset] >= REPAIRS_MAX]
+            rest = {name: offset for name, offset in gaps.items() if name not in too_often}
+            if too_often:
+                self._backfill(too_often)
+            if rest and not self._repair(rest):
+                pause_s = PAUSE_S
+
+    def _backfill(self, tables: Sequence[str]) -> None:
+        self._tell("gap not repaired", {"tables": ", ".join(tables), "then": "all of their rows are read again"})
+        try:
+            self._read_again(tables)
+        except CdcflowError as error:
+            self._tell("gap repair postponed", {"reason": str(error).splitlines()[0]})
+
+    def _repair(self, gaps: Mapping[str, int]) -> bool:
+        """Run one repair of these tables, and return whether it proved all of them."""
+        names, began = ", ".join(gaps), time.monotonic()
+        self._tell("gap repair begun", {"tables": names})
+        # Its output may name keys, so it is not among the daemon's lines.
+        self._process = subprocess.Popen(  # noqa: S603  a module of cdcflow
+            [sys.executable, "-m", "cdcflow.cli", "repair", *gaps, "--config", str(self._file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        if self._stop.is_set():  # `end` may have been called before the process existed
+            self._process.terminate()
+        code = self._process.wait()
+        self._process = None
+        left = gaps_to_prove(self._status())
+        if code not in TEMPORARY:
+            self._repairs.update((name, offset) for name, offset in gaps.items() if left.get(name) == offset)
+        seconds = round(time.monotonic() - began, 1)
+        self._tell(
+            "gap repair ended", {"tables": names, "left": ", ".join(left), "exit_code": code, "seconds": seconds}
+        )
+        return not left
+
+
+def gaps_to_prove(status: Mapping[str, Any]) -> dict[str, int]:
+    """The tables of a running capture that a gap left unverified, each with the offset of its gap. Those that are being
+    read again are not among them, nor are attached ones, which an operator repairs."""
+    found: dict[str, int] = {}
+    if status.get("state") != "capturing":
+        return found
+    for name, known in (status.get("tables") or {}).items():
+        gap = known.get("gap")
+        if known.get("state") == "done" and gap is not None and gap["proven"] is None and not gap.get("base"):
+            found[name] = int(gap["offset"])
+    return found

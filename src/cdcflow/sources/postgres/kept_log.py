@@ -1,0 +1,118 @@
+"""The log that a PostgreSQL server keeps for a slot: how much it is, how old, and its release."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import psycopg
+
+from cdcflow.capture.ports.budgeted_log import Release
+from cdcflow.config import Postgres
+from cdcflow.model.log_budget import KeptLog, LogBudget
+from cdcflow.sources.engine.connections import Session
+from cdcflow.sources.postgres import slot, slot_release
+from cdcflow.sources.postgres.connection import Connection, Connector, Secret
+from cdcflow.sources.postgres.lsn import Lsn
+
+_KEPT = """
+SELECT pg_catalog.pg_current_wal_lsn()::text, s.restart_lsn::text, s.safe_wal_size,
+       pg_catalog.pg_size_bytes(current_setting('wal_segment_size'))
+FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %s
+"""
+# When the file was last written: all log in it is older.
+_FILE_AGE = """
+SELECT extract(epoch FROM clock_timestamp() - modification)::float8 FROM pg_catalog.pg_ls_waldir()
+WHERE name = pg_catalog.pg_walfile_name(%s)
+"""
+_SAMPLES_MAX = 2_000
+
+
+class PostgresKeptLog:
+    """Implements `BudgetedLog`. A slot of another kind than cdcflow's is neither measured nor released. `name` returns
+    the slot's name, or None if it is not known yet."""
+
+    def __init__(self, settings: Postgres, secret: Secret, name: Callable[[], str | None]) -> None:
+        self._connector = connector = Connector(settings.url, secret)
+        self._session: Session[Connection] = Session(
+            connector, lambda: connector.connect("log budget", statement_timeout="60s", lock_timeout="60s")
+        )
+        self._name = name
+        self._ages = EndTimes(settings.log_budget_age)
+
+    def measure(self) -> KeptLog:
+        name = self._name()
+        if name is None:
+            return KeptLog(None)
+        return self._session.ask(f"measuring what the server keeps for slot {name}", lambda c: self._measure(c, name))
+
+    def _measure(self, connection: Connection, name: str) -> KeptLog:
+        found = slot.read(connection, name)
+        if found is not None:
+            found.check_kind(connection.info.dbname)
+        row = connection.execute(_KEPT, (name,)).fetchone()
+        assert row is not None  # noqa: S101 - one row, whatever slots exist
+        end, restart, safe, segment = row
+        self._ages.record(Lsn.parse(end))
+        if restart is None:
+            return KeptLog(None)
+        kept = max(0, Lsn.parse(end) - Lsn.parse(restart))
+        limit = LogBudget(None if safe is None else max(0, kept + safe))
+        # What is in the file that is being written is kept anyway.
+        age_s = self._age_s(connection, Lsn.parse(restart)) if kept >= segment else None
+        return KeptLog(kept, age_s, limit)
+
+    def _age_s(self, connection: Connection, restart: Lsn) -> float | None:
+        ages = [self._ages.age_s(restart), self._file_age_s(connection, restart) if self._ages.are_kept else None]
+        return max((age for age in ages if age is not None), default=None)
+
+    def _file_age_s(self, connection: Connection, restart: Lsn) -> float | None:
+        try:
+            row = connection.execute(_FILE_AGE, (str(restart),)).fetchone()
+        except psycopg.errors.InsufficientPrivilege:  # pg_monitor may
+            return None
+        return None if row is None else float(row[0])
+
+    def is_release_begun(self) -> bool:
+        name = self._name()
+        if name is None:
+            return False
+        found = self._session.ask(f"looking for a release of slot {name}", lambda c: slot_release.find(c, name))
+        return found is not None and not found.is_dropped
+
+    def release(self, why: str, by: str) -> Release:
+        name = self._name()
+        if name is None:
+            return Release("absent", "there is no slot yet")
+        is_done = self._session.ask(f"releasing slot {name}", lambda c: slot_release.release(c, name, why=why, by=by))
+        if not is_done:
+            return Release("absent", f"slot {name} does not exist, or another process has released it")
+        return Release("released", f"slot {name} was released: {why}")
+
+    def close(self) -> None:
+        self._session.close()
+        self._connector.close()
+
+
+class EndTimes:
+    """When the end of the server's log was where, for the age of what is after a position. `age_max_s`: ages matter up
+    to this (None: they do not matter)."""
+
+    def __init__(self, age_max_s: float | None) -> None:
+        self.are_kept = age_max_s is not None
+        self._every_s = 0.0 if age_max_s is None else 2 * age_max_s / _SAMPLES_MAX
+        self._ends: deque[tuple[float, Lsn]] = deque(maxlen=_SAMPLES_MAX)
+
+    def record(self, end: Lsn) -> None:
+        """Remember the end of the log now."""
+        now = time.monotonic()
+        if self.are_kept and (not self._ends or now - self._ends[-1][0] >= self._every_s):
+            self._ends.append((now, end))
+
+    def age_s(self, position: Lsn) -> float | None:
+        """How long ago the log had reached a position at the latest; None if that is unknown."""
+        while len(self._ends) > 1 and self._ends[1][1] <= position:
+            self._ends.popleft()
+        passed = next((at for at, end in self._ends if end > position), None)
+        return None if passed is None else time.monotonic() - passed
