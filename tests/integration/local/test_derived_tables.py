@@ -226,6 +226,8 @@ def test_planted_difference_is_found(hand_log: HandLog, warehouse: Path) -> None
         "groups": {"key": ["k"], "sql": SHAPES["groups"][1]},
         "all": {"key": ["n"], "sql": "SELECT count(*) AS n FROM a"},
         "later": {"key": ["k"], "sql": "SELECT k FROM nothing"},
+        "having": {"key": ["k"], "sql": "SELECT k, count(*) AS n FROM a GROUP BY k HAVING count(*) > 1"},
+        "rows": {"key": ["id"], "sql": "SELECT id, x FROM a WHERE x > 1"},
     }
     config = Config.model_validate(
         {
@@ -236,7 +238,11 @@ def test_planted_difference_is_found(hand_log: HandLog, warehouse: Path) -> None
     )
     local.merge(hand_log.root, warehouse, policies=wiring.policies(config))
     found = {one.table: one for one in wiring.report_derived(config, compares=True)}
-    assert [name for name, one in found.items() if one.is_equal] == ["derived.all", "derived.groups"]
+    equal = ["derived.all", "derived.groups", "derived.having", "derived.rows"]
+    assert [name for name, one in found.items() if one.is_equal] == equal
+    cheaper = "; merge.tables.each.public.a.sort_by: [k] makes that cheaper"
+    assert found["derived.having"].how == f"by k, reading all rows of these: it has HAVING{cheaper}"
+    assert found["derived.rows"].how == "by id, reading all rows of these: it has no groups"
     assert "neither captured nor derived" in found["derived.later"].why
     assert found["derived.groups"].how == "by k, from changed rows"
     assert found["derived.all"].how.startswith("whole: it has aggregates without GROUP BY")
@@ -252,8 +258,29 @@ def test_planted_difference_is_found(hand_log: HandLog, warehouse: Path) -> None
         reports = report_derived(engine.deriver(), planted, wiring.policies(config).derived, compares=True)
     assert {one.table: (one.lacks, one.more) for one in reports if one.how} == {
         "derived.all": (0, 1),
-        "derived.groups": (0, 0),
+        **dict.fromkeys(equal[1:], (0, 0)),
     }
+
+
+def test_sorting_that_the_plan_proposes_can_be_set(hand_log: HandLog, warehouse: Path) -> None:
+    """`cdcflow plan` names a setting, and no longer does once it is set and merged."""
+    tables = Tables(hand_log, random.Random(2))
+    seen = []
+    for each in ({}, {"public.a": {"sort_by": ["k"]}}):
+        tables.change()
+        derive = {"having": {"key": ["k"], "sql": "SELECT k, count(*) AS n FROM a GROUP BY k HAVING count(*) > 1"}}
+        config = Config.model_validate(
+            {
+                "source": {"kind": "postgres", "url": "postgresql://localhost/shop"},
+                "log": {"path": hand_log.root},
+                "merge": {"engine": "local", "warehouse": warehouse, "derive": derive, "tables": {"each": each}},
+            }
+        )
+        local.merge(hand_log.root, warehouse, policies=wiring.policies(config))
+        (report,) = wiring.report_derived(config, compares=True)
+        assert report.is_equal
+        seen.append(report.how.partition("; ")[2])
+    assert seen == ["merge.tables.each.public.a.sort_by: [k] makes that cheaper", ""]
 
 
 def test_changes_concern_few_rows(

@@ -128,6 +128,10 @@ class Lineage:
     reads_from: tuple[tuple[InputRead, ...], ...]
     results: tuple[ResultItem, ...] | str
 
+    @property
+    def has_groups(self) -> bool:
+        return self.rest.startswith(" GROUP BY")
+
     def columns_read(self, number: int) -> list[str]:
         """Return the columns of a joined table that the query uses, as the table names them; at least one."""
         joined = self.joined[number]

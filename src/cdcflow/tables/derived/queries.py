@@ -53,6 +53,12 @@ def tables_of(query: Node) -> list[tuple[str, str]]:
     return list(found)
 
 
+def split_name(name: str) -> tuple[str, str]:
+    """Return the schema ("" if none is written) and the name of a table, as `tables_of` does."""
+    schema, _, table = name.rpartition(".")
+    return schema, table
+
+
 def resolve_table(schema: str, name: str, known: Mapping[str, tuple[str, str]]) -> str:
     """Return which table a query means. `known`: the tables that exist, as (schema, name), keyed by their whole name.
 

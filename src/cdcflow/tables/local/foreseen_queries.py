@@ -8,7 +8,7 @@ from contextlib import closing
 import duckdb
 import pyarrow as pa
 
-from cdcflow.tables.derived.queries import query_of, resolve_table, tables_of
+from cdcflow.tables.derived.queries import query_of, resolve_table, split_name, tables_of
 from cdcflow.tables.job.derived_tables import derived_id
 from cdcflow.tables.local.derived_functions import transform_rows
 from cdcflow.tables.local.derived_rows import stored_types
@@ -58,11 +58,10 @@ def derived_columns(
 
 def inputs_of_query(query: DerivedQuery, tables: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
     """The tables that a query reads; empty if it cannot be used."""
-    if query.transform:
-        return (query.of,)
     with closing(QueryDatabase(None)) as db:
         try:
-            return tuple(resolve_table(*one, tables) for one in tables_of(query_of(db.parse(query.sql))))
+            read = [split_name(query.of)] if query.transform else tables_of(query_of(db.parse(query.sql)))
+            return tuple(resolve_table(*one, tables) for one in read)
         except SqlRefused:
             return ()
 
@@ -74,8 +73,7 @@ def _columns(
     names: list[str] = []
     try:
         if query.transform:
-            schema, _, table = query.of.rpartition(".")
-            shape = shapes.get(resolve_table(schema, table, paths))
+            shape = shapes.get(resolve_table(*split_name(query.of), paths))
             return None if shape is None else transform_rows(db, query, (), shape.schema)
         tree = query_of(db.parse(query.sql))
         inputs = {one: resolve_table(*one, paths) for one in tables_of(tree)}
