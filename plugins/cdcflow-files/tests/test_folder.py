@@ -247,5 +247,7 @@ def test_key_that_was_changed_in_the_settings_stops_the_table(landing: Landing) 
     landing.write("orders.csv", "id,n\n1,2\n")
     other.poll_now()
     other.poll_now()
-    assert "its key was id and is n now" in other.status(None).details["stopped"]
+    details = other.status(None).details
+    assert "its key was id and is n now" in details["stopped"]
+    assert details["stopped_tables"] == "1"
     other.close()

@@ -264,6 +264,10 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric("source_up", "gauge", "1 if the source answered the last query, 0 if not."),
         number_at("source_up"),
     ),
+    (
+        Metric("tables_stopped", "gauge", "Tables of a polled source that have stopped until an operator helps."),
+        number_at("source", "stopped_tables"),
+    ),
     # How far behind.
     (
         Metric(

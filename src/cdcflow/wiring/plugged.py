@@ -8,15 +8,16 @@ from typing import TypeVar, cast
 from pydantic import Field, SkipValidation
 
 from cdcflow.capture.ports.findings import Finding
-from cdcflow.capture.ports.plugin import NotifierPlugin, SourcePlugin
+from cdcflow.capture.ports.plugin import NotifierPlugin, SourcePlugin, TransformPlugin
 from cdcflow.config import Config, NotifierSettings, TargetSettings
-from cdcflow.config.plugins import NOTIFIERS, SOURCES, TARGETS, PluginGroup, load_plugin
+from cdcflow.config.plugins import NOTIFIERS, SOURCES, TARGETS, TRANSFORMS, PluginGroup, load_plugin
 from cdcflow.config.references import check_secrets
 from cdcflow.config.sources import SourceSettings
+from cdcflow.config.transforms import TransformSettings
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.targets.port import TargetPlugin
 
-Part = TypeVar("Part", NotifierSettings, TargetSettings)
+Part = TypeVar("Part", NotifierSettings, TargetSettings, TransformSettings)
 
 
 class ProgramSource(SourceSettings):
@@ -47,6 +48,11 @@ def target_of(settings: TargetSettings) -> TargetPlugin:
     return cast("TargetPlugin", _load(TARGETS, settings.kind, "targets: kind"))
 
 
+def transform_of(settings: TransformSettings) -> TransformPlugin:
+    """The same for a transform."""
+    return cast("TransformPlugin", _load(TRANSFORMS, settings.kind, "computed: kind"))
+
+
 def _load(group: PluginGroup, kind: str, setting: str) -> object:
     try:
         return load_plugin(group, kind)
@@ -55,21 +61,26 @@ def _load(group: PluginGroup, kind: str, setting: str) -> object:
 
 
 def part_findings(config: Config) -> Iterator[Finding]:
-    """What doctor finds about receivers of notifications and targets that packages bring. Nothing is sent to them."""
+    """What doctor finds about receivers of notifications, targets and transforms that packages bring. Nothing is sent
+    to them."""
     for number, settings in enumerate(config.service.notify):
         if isinstance(settings, NotifierSettings):
             yield from _findings_of(notifier_of, settings, f"service.notify[{number}]")
     for name, target in config.targets.items():
         yield from _findings_of(target_of, target, f"targets.{name}")
+    for table, rules in config.tables.items():
+        for column, transform in rules.computed.items():
+            if isinstance(transform, TransformSettings):
+                yield from _findings_of(transform_of, transform, f"tables.{table}.computed.{column}")
 
 
 def _findings_of(
-    plugin_of: Callable[[Part], NotifierPlugin | TargetPlugin], settings: Part, subject: str
+    plugin_of: Callable[[Part], NotifierPlugin | TargetPlugin | TransformPlugin], settings: Part, subject: str
 ) -> list[Finding]:
     try:
         plugin = plugin_of(settings)
         check_secrets(settings.model_dump(mode="json"))
-        address = plugin.address(settings)
+        address = f"kind {settings.kind}" if isinstance(plugin, TransformPlugin) else plugin.address(settings)
         return list(plugin.doctor(settings)) or [Finding("ok", subject, f"{address}: its settings can be used")]
     except CdcflowError as error:
         return [Finding("error", subject, str(error).split("\n")[0], error.remedy)]

@@ -51,9 +51,25 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
         "heartbeat_age_seconds_max": 40.0,
         "upload_waiting_segments": 0,
         "upload_waiting_bytes": 0,
-        "source": {"safe_wal_bytes": "123456", "catalog_xmin_age": "12", "files_until_lost": "3", "slot": "cdcflow_1"},
+        "source": {
+            "safe_wal_bytes": "123456",
+            "catalog_xmin_age": "12",
+            "files_until_lost": "3",
+            "slot": "cdcflow_1",
+            "stopped_tables": "1",
+        },
         "disk": {"free_bytes": 1 << 30, "size_bytes": 1 << 40},
         "consumers": {"search": {"state": "changes", "offset": 90, "behind_rows": 10}},
+        "targets": {
+            "copy": {
+                "offset": 1200,
+                "behind_rows": 34,
+                "ended_at": 1_700_000_600.0,
+                "stopped_tables": 0,
+                "is_failing": False,
+                "process": {"memory_bytes": 1 << 26, "ends": {"killed": 1}},
+            }
+        },
         "merge": {
             "cut": 6,
             "offset": 1200,

@@ -21,6 +21,7 @@ from cdcflow.model.change import ChangeBatch
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.privacy.rules import PolicyRules, changed_policies, read_stored, with_stored
+from cdcflow.wiring.plugged import part_findings
 
 HEAD = "source: {kind: postgres, url: 'postgresql://cdc@db/shop'}\nlog: {path: shop-log}\n"
 WHOLE = f"{HEAD}tables:\n  public.shops:\n    computed:\n      place: {{kind: geo, columns: [Lat, lon], digits: 1}}\n"
@@ -78,6 +79,19 @@ def left(found: PolicyRules, *rows: dict[str, Any], table: Table = SHOPS) -> lis
     assert shape is not None
     batch = pa.RecordBatch.from_pylist(list(rows), schema=table.change_schema)
     return list(shape.changes(ChangeBatch(table, np.arange(len(rows)), batch)).rows.to_pylist())
+
+
+def test_doctor_checks_a_transform(tmp_path: Path) -> None:
+    """As the other parts of packages. Of an error only the type is shown."""
+    check = (
+        "def doctor(settings):\n    if settings.fault:\n        raise ValueError('c4n4ry')\n    return ()\n\nplugin ="
+    )
+    code = ODD.replace('version="VERSION"', "doctor=doctor").replace("plugin =", check)
+    with on_path(install(tmp_path / "packages", "cdcflow-odd", {"odd": "cdcflow_odd:plugin"}, code, TRANSFORMS)):
+        (well,) = part_findings(load(write_settings(tmp_path, with_fault(""))))
+        assert (well.level, well.subject) == ("ok", "tables.public.shops.computed.twice")
+        (bad,) = part_findings(load(write_settings(tmp_path, with_fault("x"))))
+        assert (bad.level, bad.text) == ("error", "the check of kind odd raised ValueError")
 
 
 def test_function_of_the_page_computes_a_column(tmp_path: Path) -> None:

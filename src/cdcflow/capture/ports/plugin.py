@@ -74,7 +74,7 @@ class TransformPlugin:
     that it raises stops the capture before the row; only the error's type is shown.
 
     `version`: a text that changes when the function gives other results for the same columns. Tables are then read
-    again.
+    again. `doctor`: what is wrong with the settings.
     """
 
     ports: int
@@ -82,3 +82,4 @@ class TransformPlugin:
     apply: Callable[[Any, Mapping[str, pa.Array]], pa.Array]
     type_of: Callable[[Any, pa.Schema], pa.DataType]
     version: str = "1"
+    doctor: Callable[[Any], Iterable[Finding]] = _no_findings

@@ -204,6 +204,7 @@ class PolledSource:
         details = {"ledger": str(self._ledger.folder), "end": position_of(self._ledger.end).text}
         stops = self._ledger.stops()
         if stops:
+            details["stopped_tables"] = str(len(stops))
             details["stopped"] = "; ".join(f"{table}: {why.item}: {why.reason}" for table, why in sorted(stops.items()))
         lag = None if acknowledged is None else self._ledger.bytes_after(number_of(acknowledged))
         return SourceStatus(lag, self._ledger.bytes_after(0), details)
