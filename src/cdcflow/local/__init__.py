@@ -10,7 +10,6 @@ missing package is reported on the first call that needs it.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.tables.local.reachable import is_installed, only_for_spark
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 
 if TYPE_CHECKING:
@@ -51,9 +51,6 @@ __all__ = [
     "table_with_base",
 ]
 
-_NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.catalog.sql")}
-"""The packages that each format needs."""
-
 CHANGES_MAX, BYTES_MAX = 500_000, 128 << 20
 """Limits for a table in `auto` mode: all of it is held in one process's memory. For columns that are only scanned the
 limit is `tables.SCANNED_TIMES` as high."""
@@ -62,36 +59,6 @@ limit is `tables.SCANNED_TIMES` as high."""
 def reaches(warehouse: Warehouse) -> bool:
     """Return whether tables in this warehouse are merged and read without Spark."""
     return only_for_spark(warehouse) is None
-
-
-def only_for_spark(warehouse: Warehouse) -> str | None:
-    """Return why only Spark works in a warehouse; `None` if the engine of this package does, too."""
-    if not warehouse.is_local and warehouse.place is None:
-        return "the warehouse is neither in a folder nor in an object store that is reached without Spark"
-    if warehouse.metastore is not None:
-        return "its tables have names in a Hive metastore"
-    if warehouse.catalog is None:
-        return None
-    from cdcflow.tables.local.iceberg_settings import OnlyForSpark, catalog_settings
-
-    try:
-        package = catalog_settings(warehouse.catalog, warehouse.location_of(())).package
-    except OnlyForSpark as reason:
-        return str(reason)
-    if package is None or importlib.util.find_spec(package) is not None:
-        return None
-    return f"its catalog needs the package {package} (pip install 'cdcflow[catalogs]')"
-
-
-def is_installed(table_format: str, warehouse: Warehouse | None = None) -> bool:
-    """Return whether the packages for tables of this format are installed, and those that the warehouse needs."""
-    needed = [*_NEEDS[table_format], *(["obstore"] if warehouse is not None and not warehouse.is_local else [])]
-    try:
-        for name in needed:
-            importlib.import_module(name)
-    except ImportError:
-        return False
-    return True
 
 
 def local_engine(

@@ -27,13 +27,15 @@ from cdcflow.tables.job import text_files
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
-from cdcflow.tables.merge.refusals import kept_name
+from cdcflow.tables.merge.refusals import CannotFollow, kept_name
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.port import Failure, TableSnapshot
+from cdcflow.tables.port import Deriver, Failure, TableSnapshot
 from cdcflow.tables.segments import InputFile, in_place, present, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cdcflow.tables.local.engine import LocalEngine
 
 
 KEPT_NAMES: Mapping[str, frozenset[str]] = {
@@ -53,8 +55,11 @@ class SparkEngine:
     reads_in_place = True
     compacts_concurrently = True
 
-    def __init__(self, spark: SparkSession, warehouse: Warehouse | Path | str, format_: str) -> None:
-        """Check that the session can merge into the warehouse.
+    def __init__(
+        self, spark: SparkSession, warehouse: Warehouse | Path | str, format_: str, memory_max: int | None = None
+    ) -> None:
+        """Check that the session can merge into the warehouse. `memory_max`: how much memory this process may have for
+        derived tables.
 
         Raises:
             ConfigurationError: there is no such format; or the session is Spark Connect's, cannot reach the warehouse,
@@ -66,6 +71,8 @@ class SparkEngine:
         self._warehouse = Warehouse.of(warehouse)
         self._format = table_format(format_)
         self._sessions = Sessions(spark, self._warehouse)
+        self._memory_max = memory_max
+        self._deriving: LocalEngine | None = None
         self.rules: Format = rules_of(format_)
         if self._warehouse.store is not None:
             reach(spark, self._warehouse.store)
@@ -87,8 +94,31 @@ class SparkEngine:
     def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return readable_files(self._spark, layout, files, room)
 
-    def deriver(self) -> None:
-        """It derives no tables yet."""
+    def deriver(self) -> Deriver:
+        """Return the local engine's. It works in this process, on the same tables: a query has one meaning, whatever
+        merges its inputs."""
+        if self._deriving is None:
+            self._deriving = self._local_engine()
+        return self._deriving.deriver()
+
+    def _local_engine(self) -> LocalEngine:
+        from cdcflow.tables.local.reachable import is_installed, only_for_spark
+
+        place, format_ = self._warehouse, self.rules.name
+        if why := only_for_spark(place):
+            raise underivable(why, "take merge.derive out of the settings, or merge into a warehouse that both reach")
+        if not place.is_local and place.store is None and (place.bucket is None or self._describes_buckets()):
+            why = "only Spark's settings describe how its bucket is reached"
+            raise underivable(why, "set merge.objects, which both use")
+        if not is_installed(format_, place):
+            extras = "local" if place.is_local else "local,objects"
+            raise underivable("its packages are not installed", f"run `pip install 'cdcflow[{extras}]'`")
+        from cdcflow.tables.local.engine import LocalEngine
+
+        return LocalEngine(place, format_, memory_max=self._memory_max)
+
+    def _describes_buckets(self) -> bool:
+        return any("fs.s3a." in name for name, _ in self._spark.sparkContext.getConf().getAll())
 
     def defer_checkpoints(self) -> None:
         """Spark writes them."""
@@ -132,13 +162,22 @@ class SparkEngine:
             write_object(self._spark, self._warehouse.location_of(path), text)
 
     def is_conflict(self, error: BaseException) -> bool:
-        return self._format.is_conflict(error)
+        if self._format.is_conflict(error):
+            return True
+        return self._deriving is not None and self._deriving.is_conflict(error)
 
     def failure(self, error: Exception) -> Failure | None:
         found = of_spark(error)
         if found is None or found.place or "SQLite" not in found.what:
             return found
         return replace(found, place=self._warehouse.location_of((CATALOG,)))  # the catalog of a warehouse in a folder
+
+
+def underivable(why: str, remedy: str) -> CannotFollow:
+    """The error of a derived table whose warehouse the local engine does not reach."""
+    return CannotFollow(
+        f"the local engine computes derived tables, also where Spark merges, and it cannot here: {why}", remedy=remedy
+    )
 
 
 def readable_files(spark: SparkSession, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:

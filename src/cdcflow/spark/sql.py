@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.file_layout import FileLayout
 from cdcflow.model.sqltypes import DECIMAL_TEXT, DECIMAL_TEXTS, name_sql, text_sql
-from cdcflow.model.table import MISSING, OFFSET, Table
+from cdcflow.model.table import MISSING, OFFSET, Table, TableId
 from cdcflow.spark.runtime.verbatim import all_as_written, as_written, literal_path, read_parquet
 from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.acts import Act
+from cdcflow.tables.merge.contract import Contract, ContractResult
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.reduce import TRANSACTIONS_READ, ColumnLayout, only_with, read_schema
@@ -25,6 +26,8 @@ from cdcflow.tables.segments import InputFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from cdcflow.spark.contract_check import SparkContractCheck
 
 _numbers = itertools.count(1)
 
@@ -85,6 +88,7 @@ class StatementTable(CurrentTable):
         self.location = location
         self.on_close: Callable[[], None] = lambda: None
         """Called once, when its session is no longer needed."""
+        self._check: SparkContractCheck | None = None
 
     @cached_property
     def session(self) -> SparkSql:
@@ -142,7 +146,46 @@ class StatementTable(CurrentTable):
         return self.sql
 
     def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        if self._check is None:
+            self._fold(folding, metadata, app, version)
+            return
+        with self._check.rows_to_write(folding, self.sql) as kept:
+            self._fold(kept, metadata, app, version)
+
+    def _fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+        """Merge a range into it, without a check."""
         self.commit(folding.sql(self.sql), metadata, app, version)
+
+    def check_rows(
+        self,
+        table: TableId,
+        contract: Contract,
+        mode: ModeRules,
+        quarantine: Callable[[], CurrentTable],
+        result: ContractResult,
+        metadata: Mapping[str, Any],
+    ) -> None:
+        from cdcflow.spark.contract_check import SparkContractCheck  # only for tables that have one
+
+        opened: Any = quarantine  # of this engine
+        self._check = SparkContractCheck(self._spark, table, contract, mode, opened, result, metadata)
+
+    def add_unknown(self, rows: DataFrame, columns: str, known: str, metadata: Mapping[str, Any]) -> int:
+        """Add those of the rows whose value in the column `known` no row of the table has, in one commit. Return how
+        many. The table is created with `columns` (DDL) if it does not exist. The rows may be another session's."""
+        if self.snapshot() is None:
+            self.commit(statement.create_table(self.sql, self._rules, columns, {}, self.location), metadata)
+        name = f"cdcflow_rows_{next(_numbers)}"
+        rows.createGlobalTempView(name)
+        try:
+            new = f"global_temp.{name} n LEFT ANTI JOIN {self.sql} t ON n.{known} = t.{known}"
+            ((count,),) = self.session.rows(f"SELECT count(*) FROM {new}")  # noqa: S608  cdcflow's own
+            if count:
+                listed = ", ".join(rows.columns)
+                self.commit(f"INSERT INTO {self.sql} ({listed}) SELECT {listed} FROM {new}", metadata)  # noqa: S608  the same
+            return int(count)
+        finally:
+            self._spark.catalog.dropGlobalTempView(name)
 
     def sweep(
         self,

@@ -22,7 +22,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.tables.cut import Cut, CutTable, ListedCut
 from cdcflow.tables.merge import reduce
 from cdcflow.tables.merge.acts import Act
-from cdcflow.tables.merge.contract import Contract, ContractResult, checked_by_spark
+from cdcflow.tables.merge.contract import Contract, ContractResult
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.policy import DerivedQuery
@@ -254,6 +254,7 @@ class CurrentTable(ABC):
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         """Merge a range of changes into it."""
 
+    @abstractmethod
     def check_rows(
         self,
         table: TableId,
@@ -267,9 +268,8 @@ class CurrentTable(ABC):
         for rows that are kept out; `result` gets what was found.
 
         Raises:
-            ContractBroken: this engine cannot check rows.
+            ContractBroken: a package is missing without which no row is checked.
         """
-        raise checked_by_spark(str(table))
 
     @abstractmethod
     def sweep(
@@ -445,8 +445,12 @@ class Engine(Protocol):
 
     def cuts(self) -> Cuts: ...
 
-    def deriver(self) -> Deriver | None:
-        """Return what computes derived tables; `None` if this engine does not."""
+    def deriver(self) -> Deriver:
+        """Return what computes derived tables.
+
+        Raises:
+            CannotFollow: this engine cannot compute any in this warehouse.
+        """
 
     def table(self, path: Sequence[str]) -> CurrentTable:
         """The table at a path (schema, name)."""

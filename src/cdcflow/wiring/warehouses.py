@@ -45,7 +45,7 @@ def engines(config: Config, spark: Any = None) -> Engines:
     chosen = format_for(place, settings.format)
 
     def begin() -> SparkEngine:
-        return SparkEngine(spark or session_for(config), place, chosen)
+        return SparkEngine(spark or session_for(config), place, chosen, settings.memory_max)
 
     here = partial(local.local_engine, place, chosen, memory_max=settings.memory_max)
     if settings.engine == "local":

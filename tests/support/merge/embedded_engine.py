@@ -89,7 +89,12 @@ class EmbeddedWarehouse:
             once=bool(whole) and not self.run(statement.repeated_keys(evolution.target, changes)),
             sweep_before=sweep,
             ends=ends,
+            first=living[0][1].offset if living else 0,
         )
+        self.fold(name, folding)
+
+    def fold(self, name: str, folding: statement.Folding) -> None:
+        """Execute a folding: as marked rows or as one statement."""
         if not (self._marks and folding.is_by_key and self._marked(name, folding)):
             self._commit(folding.sql(name))
 

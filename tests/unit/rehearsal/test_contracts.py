@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,11 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 from tests.support.docs.pages import DOCS, first_of
+from tests.support.log.hand_log import HandLog
+from tests.support.merge.histories import make_table
 from tests.unit.rehearsal.test_played import ORDERS, settings
 
-from cdcflow import wiring
+from cdcflow import local, wiring
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import TableId
 from cdcflow.rehearsal.scratch import ScratchPipeline
@@ -23,6 +26,7 @@ from cdcflow.tables.job.explanation import explain
 from cdcflow.tables.local.row_changes import RowChanges
 from cdcflow.tables.merge.contract import ColumnPromise, ContractBroken, ContractResult
 from cdcflow.tables.merge.modes import CURRENT
+from cdcflow.tables.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.testing import pipeline
 from cdcflow.wiring.type_names import column_type
 
@@ -245,10 +249,27 @@ def test_merge_that_dies_after_its_quarantine_writes_no_row_twice(
     assert deaths
 
 
-def test_spark_refuses_a_table_with_a_contract() -> None:
+@pytest.mark.parametrize("mode", ["current", "soft_delete", "append", "history"])
+def test_rows_from_before_the_contract_are_not_checked(tmp_path: Path, mode: Mode) -> None:
+    """A contract for new rows must be possible while old ones break it, also if their file is written again."""
+    log, orders = HandLog(tmp_path / "log", has_transactions=True), make_table("orders", id="int64", amount="int32")
+    log.state(orders)
+    log.segment([(orders, "c", {"id": 1, "amount": -1}), (orders, "c", {"id": 2, "amount": 1})])
+    policy = TablePolicy(mode=mode)
+    local.merge(log.root, tmp_path / "tables", policies=Policies(policy))
+    log.segment([(orders, "u", {"id": 2, "amount": 2})])
+    contracts = {str(orders.id): (ColumnPromise("amount", check="amount > 0"),)}
+    report = local.merge(log.root, tmp_path / "tables", policies=Policies(policy, contracts=contracts))
+    assert report.tables[0].left_out is None
+    assert set(local.read_cut(tmp_path / "tables")["public.orders"]["id"].to_pylist()) == {1, 2}
+
+
+def test_spark_without_duckdb_refuses_a_table_with_a_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is merged without its check would look like one that was checked."""
     contract, there = (ColumnPromise("id", not_null=True),), Mock()
-    with pytest.raises(ContractBroken, match="only the local engine checks contracts"):
+    monkeypatch.delitem(sys.modules, "cdcflow.tables.local.contract_rules", raising=False)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ContractBroken, match="in the Python, duckdb is not installed"):
         StatementTable.check_rows(there, TableId("public", "orders"), contract, CURRENT, Mock(), ContractResult(), {})
 
 

@@ -138,10 +138,10 @@ class DeltaTable(StatementTable):
             self._spark.sql(as_written(self._spark, statement))
         self._committed = metadata
 
-    def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+    def _fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         is_added = folding.empty or folding.adds_only
         if not (is_added or folding.is_by_key):
-            super().fold(folding, metadata, app, version)
+            super()._fold(folding, metadata, app, version)
             return
         change = _append_of(folding.rows()) if is_added else partial(DeltaTransaction.fold, folding=folding)
         try:
@@ -149,7 +149,7 @@ class DeltaTable(StatementTable):
                 return
         except NewerRows:
             _log.info("rows of the table are newer than changes of the range", table=self._path)
-        super().fold(folding, metadata, app, version)
+        super()._fold(folding, metadata, app, version)
 
     def _change_rows(
         self,

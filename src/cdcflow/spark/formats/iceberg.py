@@ -196,13 +196,13 @@ class IcebergTable(StatementTable):
         if self._looked_at is not _NEVER and self._looked_at != _id(table):
             raise _Moved(f"{self.sql} was changed by another process in the meantime")
 
-    def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
+    def _fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         if folding.empty:
             self.commit(self._insert(folding, "true"), metadata, app, version)
         elif folding.adds_only:
             self.commit(self._insert(folding, f"{OFFSET} >= {folding.first}"), metadata, app, version)
         elif not (folding.is_by_key and self._fold_on_branch(folding, metadata, app, version)):
-            super().fold(folding, metadata, app, version)
+            super()._fold(folding, metadata, app, version)
 
     def _fold_on_branch(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> bool:
         """Merge a range on a branch (see `formats.iceberg_branch`). Return False, having done nothing, if a MERGE is

@@ -109,7 +109,6 @@ class Derivation:
 
     def derive(self, cut: Cut) -> tuple[Cut, tuple[TableMergeReport, ...]]:
         """Return the cut with its derived tables, and a report of each."""
-        deriver = self.engines.first.deriver()
         tables, left_out = dict(cut.tables), dict(cut.left_out)
         queries = {}
         for name, query in self.queries.items():
@@ -117,20 +116,20 @@ class Derivation:
                 _log.error("derived table has the name of a captured one", table=name)
             else:
                 queries[name] = query
-        if deriver is None:
-            only = CannotFollow(
-                "only the local engine computes derived tables", remedy="set merge.engine to local or auto"
-            )
-            refused: dict[str, CdcflowError | HandOver] = dict.fromkeys(queries, only)
-            ordered: dict[str, tuple[str, ...]] = {}
-        else:
+        if not queries:
+            return cut, ()
+        ordered: dict[str, tuple[str, ...]] = {}
+        try:
+            deriver = self.engines.first.deriver()
             ordered, refused = inputs_of(deriver, queries, tables, left_out)
+        except CannotFollow as none:
+            refused = dict.fromkeys(queries, none)
         reports = []
         for number, (name, inputs) in enumerate(ordered.items(), 1):
             began = time.monotonic()
             self.watch(MergeProgress(name, number, len(ordered)))
             try:
-                found = self._compute(deriver, name, inputs, tables, cut.cut)  # type: ignore[arg-type]  # not None here
+                found = self._compute(deriver, name, inputs, tables, cut.cut)
             except (CdcflowError, HandOver) as reason:
                 refused[name] = reason
                 continue

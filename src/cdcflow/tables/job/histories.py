@@ -85,6 +85,7 @@ def folding(
                 emptied=False,
                 ends=() if whole else tuple((f.file.key_min, f.file.key_max) for f in living),
                 count=2 * sum(f.file.rows for f in living),
+                first=offsets_of(living)[0],
             )
         finally:
             session.drop(views)

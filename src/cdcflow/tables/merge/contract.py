@@ -18,6 +18,10 @@ from cdcflow.tables.merge.refusals import CannotFollow
 
 OnViolation = Literal["stop", "quarantine", "warn"]
 
+REASON, ROW = "_reason", "_row"
+"""A quarantine's columns, after the position of the row's latest change: which promises it breaks, and its values as
+texts by column. Texts, so that the table never has to follow a change of the source's columns."""
+
 _ALIASES = {
     "integer": "int",
     "long": "bigint",
@@ -108,12 +112,17 @@ def wrong_condition(table: TableId | str, column: str, why: str) -> ContractBrok
     )
 
 
-def checked_by_spark(table: str) -> ContractBroken:
-    """The error of a table that Spark would merge: it computes and commits rows in one statement, without a check."""
+def check_unavailable(table: TableId, why: str, *, where: str) -> ContractBroken:
+    """The error of a table whose rows Spark cannot check. `where`: the processes that cannot; "" for cdcflow's own."""
     return ContractBroken(
-        f"table {table} has a contract, and Spark would merge it: only the local engine checks contracts",
-        remedy="set merge.engine to local (pip install 'cdcflow[local]'), or remove the table's contract",
+        f"table {table} has a contract, and its rows cannot be checked: in the Python{where}, {why}",
+        remedy="run `pip install 'cdcflow[local]'` there, or remove the table's contract; then run `cdcflow merge`",
     )
+
+
+def quarantine_name_taken(table: TableId, contract: Contract) -> ContractBroken:
+    """The error of a table whose quarantine would be a table with rows of the log."""
+    return wrong_condition(table, contract[0].column, "a captured table has the name of its quarantine")
 
 
 def quarantine_of(table: TableId) -> TableId:

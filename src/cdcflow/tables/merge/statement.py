@@ -136,7 +136,8 @@ class Folding:
     has a whole row. Rows older than `sweep_before` that the range does not touch are removed. `ends`: least and
     greatest value of the first key column in each file of the range, from the manifests. `count`: the maximum number of
     changes in it. `ending`: for tables that keep deleted rows. `first`: its first offset. `by_offset`: see
-    `reduce.reduction`.
+    `reduce.reduction`. `kept_out`: for a table without a key, the view of the offsets `o` of rows that it must not
+    have (see `checked_rows`).
     """
 
     layout: ColumnLayout
@@ -151,6 +152,7 @@ class Folding:
     ending: Ending = Ending()
     first: int = 0
     by_offset: bool = False
+    kept_out: str | None = None
 
     @property
     def adds_only(self) -> bool:
@@ -223,7 +225,14 @@ class Folding:
 
     def counting_query(self) -> str:
         """The query of the changes of a table without a key (see `reduce.counting`), in parentheses."""
-        return f"({reduce.counting(self.layout, self.changes)})"
+        counted = f"({reduce.counting(self.layout, self.changes)})"
+        if self.kept_out is None:
+            return counted
+        # As if they were older than any sweep, so that no copy of them remains.
+        columns = ", ".join(f"c{i}" for i in range(len(self.layout.target.columns)))
+        kept = f"(SELECT DISTINCT o AS kept FROM {self.kept_out})"
+        offset = "CASE WHEN kept IS NULL THEN o ELSE -1 END AS o"
+        return f"(SELECT {columns}, {offset}, total, lowest FROM {counted} LEFT JOIN {kept} ON o = kept)"
 
     def reduced_query(self, kinds: Sequence[Family]) -> str:
         """The query of the changes, one row per key (see `tables.merge.reduce`), in parentheses."""

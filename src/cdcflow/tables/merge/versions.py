@@ -28,7 +28,8 @@ def layout_of(layout: ColumnLayout, names: OffsetNames) -> ColumnLayout:
 @dataclass(frozen=True, slots=True)
 class Versions(Folding):
     """Versions that come into a table: `changes` has each only once, and whole. Its `v` is 1 of those that take the
-    place of a row of the table, 0 of new ones."""
+    place of a row of the table, 0 of new ones. Its `op` is `d` of those that the table must not have
+    (`checked_rows`)."""
 
     @property
     def replaced_rows(self) -> Replaced:
@@ -48,7 +49,7 @@ class Versions(Folding):
         listed = self.layout.target.columns
         names = ", ".join(f"{i}, {text_sql(c.name)}" for i, c in enumerate(listed))
         missing = f"transform(m, x -> element_at(map({names}), x))" if self.masks else "CAST(NULL AS array<string>)"
-        parts = [*(f"c{i}" for i in range(len(listed))), "o", "false AS gone", "true AS whole"]
+        parts = [*(f"c{i}" for i in range(len(listed))), "o", "(op = 'd') AS gone", "true AS whole"]
         parts += [f"true AS f{j}" for j in range(len(kinds))]
         parts += ["CAST(NULL AS array<string>) AS sent", f"{missing} AS miss"]
         return f"(SELECT {', '.join(parts)} FROM {self.changes})"
