@@ -91,10 +91,20 @@ def test_both_kernels_hash_any_column_to_the_same_texts(number: int, key: bytes,
 
 
 def test_values_that_a_quick_hash_confuses_have_their_own_hash() -> None:
-    """Recent values are found by their beginning, end and length; only equal ones may share a result."""
-    values = pa.array([f"the beginning {n % 977:05} and the end" for n in range(50_000)])
+    """It reads parts of long values; only equal ones may share a result."""
+    values = pa.array([f"0123456789{n % 977:05}{'x' * 300}" for n in range(50_000)])
     assert len(hash_of(KEYS[0], "", OPENSSL)(values).unique()) == 977
     assert not results_differ(values, hash_of(KEYS[0], "", None), hash_of(KEYS[0], "", OPENSSL))
+
+
+@pytest.mark.parametrize(
+    "form", ["country number {}", "{}", "user{}@example.com", "{:08}", '{{"city": "Bonn {}", "street": "Rheinweg"}}']
+)
+def test_few_different_values_are_recognized(form: str) -> None:
+    """A quick hash that gives different values one place would make a column of few values as slow as one of many."""
+    if OPENSSL is not None:
+        values = pa.array([form.format(n * 7919 % 50) for n in range(5000)])
+        assert OPENSSL.recent_values(values) > 4800
 
 
 @given(st.integers(0, 2**60))

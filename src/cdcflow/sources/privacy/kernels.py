@@ -83,6 +83,8 @@ class CompiledOpenssl(Protocol):
 
     HAS_GCM_SIV: bool
 
+    def recent_values(self, values: pa.Array) -> int: ...
+
     def Hmac(self, key: bytes, prefix: str) -> CompiledHmac: ...  # noqa: N802  a class
 
     def encrypt_values(

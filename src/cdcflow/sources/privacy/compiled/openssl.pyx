@@ -83,25 +83,49 @@ cdef void begin_recent(Recent *recent, int64_t count) noexcept nogil:
     memset(recent.rows, 0, size * sizeof(int32_t))
 
 
+cdef inline uint64_t quick_hash(const uint8_t *at, int64_t size) noexcept nogil:
+    """Of all bytes of a value up to 64, and of 9 words of a longer one."""
+    cdef uint64_t word = 0, found = <uint64_t>size
+    cdef int64_t step = 8 if size <= 64 else size // 8, place = 0
+    while place + 8 <= size:
+        memcpy(&word, at + place, 8)
+        found = (found ^ word) * <uint64_t>0x9E3779B97F4A7C15
+        found ^= found >> 32  # a product spreads a bit to higher ones only
+        place += step
+    if size >= 8:
+        memcpy(&word, at + size - 8, 8)
+    else:
+        memcpy(&word, at, size)
+    found = (found ^ word) * <uint64_t>0xD6E8FEB86659FD93
+    found = (found ^ found >> 32) * <uint64_t>0xD6E8FEB86659FD93
+    return found ^ found >> 32
+
+
 cdef inline int64_t row_before(Recent *recent, const Values *values, int64_t row) noexcept nogil:
     """A row before this one with the same value; -1 if no such row is known. This row then is the known one."""
     cdef const uint8_t *at = values.data + values.offsets[row]
     cdef int64_t size = values.offsets[row + 1] - values.offsets[row], other
-    cdef uint64_t head = 0, tail = 0, found
-    if size >= 8:
-        memcpy(&head, at, 8)
-        memcpy(&tail, at + size - 8, 8)
-    else:
-        memcpy(&head, at, size)
-    found = (head ^ <uint64_t>size) * <uint64_t>0x9E3779B97F4A7C15
-    found = (found ^ found >> 32 ^ tail) * <uint64_t>0xD6E8FEB86659FD93
-    found = found >> 40 & recent.mask
+    cdef uint64_t found = quick_hash(at, size) & recent.mask
     other = recent.rows[found] - 1
     if other >= 0 and values.offsets[other + 1] - values.offsets[other] == size:
         if memcmp(values.data + values.offsets[other], at, size) == 0:
             return other
     recent.rows[found] = <int32_t>(row + 1)
     return -1
+
+
+def recent_values(values):
+    """How many values of a binary or string array are recognized as equal to a recent one, so that they cost a copy."""
+    cdef Recent recent
+    cdef Values given
+    cdef int64_t row, found = 0
+    if len(values):
+        given = values_of(values)
+        begin_recent(&recent, given.count)
+        for row in range(given.count):
+            if is_valid(&given, row) and row_before(&recent, &given, row) >= 0:
+                found += 1
+    return found
 
 
 # ── hash ────────────────────────────────────────────────────────────────────────────────────────────────────
