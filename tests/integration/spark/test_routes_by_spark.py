@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.tables.routed_histories import differences
+from tests.support.tables.routed_histories import differences, differences_from_separate
 
 from cdcflow import local
 from cdcflow import spark as by_spark
 from cdcflow.tables.job.reports import MergeReport
+from cdcflow.tables.merge.policy import Mode
 
 pytestmark = pytest.mark.spark
 
@@ -45,3 +46,20 @@ def test_spark_gives_one_table_exactly_the_rows_of_its_sources(
         return rows(by_spark.read_live(spark, log, warehouse))
 
     assert differences(tmp_path, seed, merge, rows_of_cut, rows_now, segments) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("format_name", ["delta", "iceberg"])
+@pytest.mark.parametrize("mode", ["soft_delete", "append", "history"])
+def test_spark_keeps_the_rows_of_each_source_apart_in_every_mode(
+    spark: Any, tmp_path: Path, format_name: str, mode: Mode
+) -> None:
+    """Rows that other sources marked or ended must not be, and the engines take turns."""
+    turns = itertools.count()
+
+    def merge(log: Path, warehouse: Path, **more: Any) -> MergeReport:
+        if next(turns) % 5 == 4:
+            return local.merge(log, warehouse, table_format=format_name, **more)
+        return by_spark.merge(spark, log, warehouse, table_format=format_name, **more)
+
+    assert differences_from_separate(tmp_path, 6, merge, mode, segments=3) == []
