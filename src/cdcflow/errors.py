@@ -67,6 +67,13 @@ class ConfigurationError(CdcflowError):
     section = "settings"
 
 
+class TableMisfit(ConfigurationError):
+    """The settings do not fit one table, or a value of it. Next: in a stream or a backfill this table fails, and the
+    others continue; at a start, stop."""
+
+    section = "row-rules"
+
+
 class RightMissing(ConfigurationError):
     """A right was not granted, or was revoked. Next: stop if this happens at startup; later, retry with backoff,
     because the right may be granted again and the data is not affected."""

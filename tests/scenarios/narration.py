@@ -17,6 +17,7 @@ effects. What can happen:
     rows orders 1:a 2:B [to=2] [end] [hides=7,8] [and-hides=9] [seconds=0.2] [shape=']    answers the last read
     rewritten orders
     incomplete orders:5,6                           rows with these keys come with less than the source has
+    refused orders: REASON                          changes of it cannot leave the source any longer
     failed orders|a mark: REASON [for good]
     looked [hides=7]
     tick 500ms
@@ -48,6 +49,7 @@ from cdcflow.capture.interleave.messages import (
     Append,
     Backfill,
     Cancel,
+    ChangesRefused,
     Chunk,
     ChunkFailed,
     ChunkRead,
@@ -218,6 +220,9 @@ class Narration:
             case "incomplete":
                 name, keys = rest.split(":")
                 yield RowsIncomplete(_table(name), Keys(int(k) for k in keys.split(",")), position_of(self._lsn))
+            case "refused":
+                name, reason = rest.split(": ")
+                yield ChangesRefused(_table(name), reason, position_of(self._lsn))
             case "filled":
                 version = _version(words) if len(words) > 1 else None
                 yield RowsFilled(_table(words[0]), position_of(self._lsn), version)
@@ -362,6 +367,8 @@ def _ordered(known: TableProgress) -> list[str]:
     throttle = [f"throttle={known.priority}:{rate}"] if known.priority or rate else []
     if known.keys_ordered is not None:
         throttle.append(f"ordered={_listed(known.keys_ordered)}")
+    if known.lacks_changes and known.gap is not None:
+        throttle.append(f"missing@{int(known.gap.before)}")
     return [*throttle, *(f"repair{order.number}={_listed(order.keys)}" for order in known.to_repair)]
 
 

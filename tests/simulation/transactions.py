@@ -167,6 +167,10 @@ class Plain(Run):
     def moved_keys(self, table: TableId) -> Keys | None:
         return self._keys(table, "c")
 
+    def without(self, tables: frozenset[TableId]) -> Plain:
+        items = (item._replace(rows=tuple(row for row in item.rows if row.table not in tables)) for item in self.items)
+        return Plain(tuple(items), self.read)
+
     def _keys(self, table: TableId, ops: str) -> Keys | None:
         found = [
             row.values["id"]

@@ -253,6 +253,10 @@ class Freshness:
 def _unread(table: TableId, progress: Progress) -> str | None:
     """Why not all of a table's rows are read, however fresh its changes are."""
     known = progress.tables.get(table)
+    if known is not None and known.lacks_changes:
+        return f"its changes cannot leave the source; fix the cause, and run `cdcflow backfill {word(table)}`"
+    if known is not None and known.gap is not None and known.gap.is_open:
+        return f"changes of it are missing until it is read again ({known.state})"
     if known is not None and known.in_doubt:
         why = "it was attached" if known.has_base else "changes of it were lost"
         return f"{why}, and its rows are unverified; run `cdcflow repair {word(table)}`"

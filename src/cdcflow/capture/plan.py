@@ -8,7 +8,7 @@ source's preview ┘                       └─ warnings: where more is done t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.ports.source import Preview, TablePreview
 from cdcflow.capture.reread import is_read_again
 from cdcflow.config.changes import SettingChange
-from cdcflow.model.table import TableId
+from cdcflow.model.table import TableId, word
 
 Action = Literal["added", "captured again", "read again", "left out", "unchanged"]
 POLICIES = "other policies for its columns"
@@ -126,7 +126,11 @@ def plan(
         tables,
         tuple(settings),
         (*refused, *(Refusal(_refusal_text(c), c.remedy) for c in settings if c.taken == "refused")),
-        (*_warnings(tables, settings, is_running=is_running), *_left_out(preview)),
+        (
+            *_warnings(tables, settings, is_running=is_running),
+            *_lacking(preview, progress, tables),
+            *_left_out(preview),
+        ),
         cost([t for t in tables if t.is_read], rates),
     )
 
@@ -226,6 +230,18 @@ def _warnings(tables: Sequence[TablePlan], settings: Sequence[SettingChange], *,
         remedy = f"; {waiting.remedy}" if waiting.remedy else ""
         found.append(f"{waiting.name}: in effect only when the daemon is started again{why}{remedy}")
     return found
+
+
+def _lacking(preview: Preview | None, progress: Progress, tables: Sequence[TablePlan]) -> Iterator[str]:
+    """Tables whose changes are missing, and stay so, and those whose next changes will be."""
+    read = {table.name for table in tables if table.is_read}
+    for table, known in progress.tables.items():
+        if known.lacks_changes and known.gap is not None and str(table) not in read:
+            since = known.gap.before.partition(";")[0]
+            yield f"{table}: its changes are missing since {since}, until you run `cdcflow backfill {word(table)}`"
+    for found in () if preview is None else preview.tables:
+        if found.misfit and str(found.id) not in read:
+            yield f"{found.id}: the settings do not fit it, and it fails with its next changes: {found.misfit}"
 
 
 def _left_out(preview: Preview | None) -> list[str]:

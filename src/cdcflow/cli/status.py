@@ -11,7 +11,7 @@ import typer
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
-from cdcflow.daemon.interfaces.findings import since, unproven
+from cdcflow.daemon.interfaces.findings import lacks_changes, since, unproven
 from cdcflow.daemon.interfaces.notices import stops_of
 from cdcflow.daemon.status import verified_of
 from cdcflow.model.table import word
@@ -67,6 +67,8 @@ def _remark(table: str, fields: Mapping[str, Any], excluded: Mapping[str, str]) 
         text, _, remedy = why.partition("\n")
         return "\n".join((f"not in the cut: {text}", *remedy.strip().splitlines()[:1]))
     gap = fields.get("gap")
+    if gap is not None and gap["proven"] is None and lacks_changes(fields):
+        return f"changes missing since {gap['before'].partition(';')[0]}: {fields.get('reason') or fields.get('state')}"
     if gap is not None and gap["proven"] is None:
         if gap.get("base"):
             return f"attached, and unverified until it is compared: `cdcflow repair {word(table)}`"

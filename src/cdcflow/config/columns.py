@@ -168,4 +168,4 @@ class TableRules(Settings):
     that names the column."""
     optional: tuple[str, ...] = ()
     """Columns that the table may lack: its next columns, and columns that were dropped or renamed. If a column with a
-    policy disappears otherwise, the capture stops: it may have another name now."""
+    policy disappears otherwise, the table fails: it may have another name now."""

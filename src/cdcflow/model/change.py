@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import base64
 import enum
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -211,6 +211,23 @@ class Run:
         found = [k for b in self.batches if b.table.id == table and (k := partial_keys(b)) is not None]
         return found[0].union(*found[1:]) if found else None
 
+    def without(self, tables: frozenset[TableId]) -> Run:
+        """The same transactions without the rows of these tables."""
+        if not any(b.table.id in tables for b in self.batches):
+            return self
+        return self.with_batches([b for b in self.batches if b.table.id not in tables])
+
+    def with_batches(self, batches: Sequence[ChangeBatch]) -> Run:
+        """The same transactions with other batches, whose `index` may lack rows: the others get new numbers."""
+        if sum(len(b.index) for b in batches) == self.rows:
+            return replace(self, batches=tuple(batches))
+        remains = np.zeros(self.rows, np.bool_)
+        for batch in batches:
+            remains[batch.index] = True
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(remains, dtype=np.int64)])
+        kept = tuple(replace(b, index=before[b.index]) for b in batches if len(b.index))
+        return replace(self, ends=before[self.ends], batches=kept)
+
     def moved_keys(self, table: TableId) -> KeySet | None:
         """Those of `partial_keys` that continue the row of another key (key changes), or None if there are no such
         keys."""
@@ -267,6 +284,10 @@ class SpooledTransaction:
 
     def partial_keys(self, table: TableId) -> KeySet | None:
         return self.partial.get(table)
+
+    def without(self, tables: frozenset[TableId]) -> SpooledTransaction:
+        """The same transaction: its rows are in a spool already, and readers know which tables lack changes."""
+        return self
 
     def moved_keys(self, table: TableId) -> KeySet | None:
         """More than a `Run` would return, which is safe: the spool does not distinguish key changes."""
@@ -344,6 +365,9 @@ class HeldRun:
 
     def moved_keys(self, table: TableId) -> KeySet | None:
         return None
+
+    def without(self, tables: frozenset[TableId]) -> HeldRun:
+        return self
 
 
 def partial_keys(batch: ChangeBatch, only: str | None = None) -> KeySet | None:

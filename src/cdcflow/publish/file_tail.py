@@ -38,7 +38,8 @@ class FileTail(HeldTail[Following]):
         self._context = Context()
 
     def next_offset(self) -> int:
-        newest = int(reader.newest_checkpoint(self._layout).next_offset)
+        checkpoint = reader.newest_checkpoint(self._layout)
+        newest, self.progress = int(checkpoint.next_offset), checkpoint.progress
         self._sync(newest)
         return newest
 

@@ -20,8 +20,9 @@ import pyarrow as pa
 import tenacity
 
 from cdcflow.errors import ConfigurationError, InvariantViolated, OutcomeUnknown, SinkUnavailable
+from cdcflow.log.fold.completeness import TableBackfill
 from cdcflow.log.read.reader import LogRows
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.table import Table, TableId, word
 from cdcflow.publish.events import Rules, TableEvents, TransactionEvents, TransactionGroup
 from cdcflow.publish.formats import MessageFormat
 from cdcflow.publish.position import Published
@@ -70,6 +71,8 @@ class Publisher:
         self._pace = pace or GroupLimits()
         self._stop = threading.Event()
         self._rows_max = self._pace.group_rows_max
+        self._known_progress: Mapping[str, object] | None = None
+        self._lacking: set[str] = set()
         self.is_connecting = False
         """No transaction is open, so nothing is lost if it is interrupted."""
         self.has_begun = False
@@ -147,9 +150,11 @@ class Publisher:
             session = _PublishSession(tail, producer, self._make_form(), self._rules, cluster.prefix, self._stop.is_set)
             self._tell("publishing begun", {"prefix": cluster.prefix, "offset": published.next_offset})
             until = tail.next_offset() if once else None
+            self._tell_lacking(tail.progress)
             pause_s = self._pace.idle_s
             while not self._stop.is_set() and (until is None or published.next_offset < until):
                 newest = tail.ready(published.next_offset)
+                self._tell_lacking(tail.progress)
                 if until is not None:
                     newest = min(newest, until)
                 if published.next_offset < newest:
@@ -166,6 +171,22 @@ class Publisher:
             pass
         finally:
             producer.close()
+
+    def _tell_lacking(self, progress: Mapping[str, object]) -> None:
+        """Report the tables whose topics get no more messages, because the log lacks their changes."""
+        if progress is self._known_progress:
+            return
+        self._known_progress = progress
+        tables = progress.get("tables", {})
+        entries = tables if isinstance(tables, Mapping) else {}
+        lacking = {name for name, entry in entries.items() if TableBackfill.of(entry).lacks_changes}
+        for name in sorted(lacking - self._lacking):
+            offset, _ = TableBackfill.of(entries[name]).missed[-1]
+            remedy = f"cdcflow backfill {word(name)}"
+            self._tell("table not published", {"table": name, "missing_since_offset": offset, "remedy": remedy})
+        for name in sorted(self._lacking - lacking):
+            self._tell("table published again", {"table": name})
+        self._lacking = lacking
 
     def _publish(self, session: _PublishSession, producer: TableProducer, after: Published, rows: int) -> Published:
         """Publish one group. If it exceeds Kafka's transaction timeout, a smaller one is tried.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import pyarrow as pa
@@ -16,6 +16,8 @@ class GrowingLog(Protocol):
 
     log_id: str
     identity: SourceIdentity
+    progress: Mapping[str, object]
+    """The backfill progress at the latest cut that was read."""
 
     def next_offset(self) -> int:
         """The offset after the latest durable row: nothing before it ever changes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -60,6 +60,7 @@ class HeldTail(ABC, Generic[CursorT]):
         self._held: deque[_HeldRun] = deque()
         self._bytes = 0
         self._from = 1
+        self.progress: Mapping[str, object] = {}
         self._unheld = 0
         """The first offset of a group that is too large to be held."""
 
@@ -181,6 +182,7 @@ class HeldTail(ABC, Generic[CursorT]):
                     self._held += [run for run in coming if run.transactions.next_offset > self._from]
                     coming = []
                     self._next_offset = int(record.checkpoint.next_offset)
+                    self.progress = record.checkpoint.progress
                     if self._bytes >= self._held_bytes_max or time.monotonic() >= until:
                         return
                 case _:

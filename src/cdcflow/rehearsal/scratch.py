@@ -21,13 +21,14 @@ import pyarrow as pa
 
 from cdcflow import local, wiring
 from cdcflow.capture.attempt import Attempt, Orders
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.ports.plugin import SourcePlugin
 from cdcflow.capture.source_polls import TablesChanged
 from cdcflow.capture.waker import Waker
 from cdcflow.config import Config, FileLog
 from cdcflow.config.columns import ColumnKey, TableRules
 from cdcflow.daemon.merge_process import prepare_merge
-from cdcflow.errors import CdcflowError, InvariantViolated
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import Pattern
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
@@ -110,6 +111,7 @@ class ScratchPipeline:
             )
             with closing(attempt):
                 attempt.run(lambda: is_done(attempt))
+                _check_tables(attempt.progress)
 
     def _merge(self) -> None:
         merge = prepare_merge(self._config, lambda text: None, lambda progress: None)
@@ -150,6 +152,17 @@ class ScratchPipeline:
             closing(engine.table(table_path(table))) as there,
         ):
             return None if there.snapshot() is None else there.rows()
+
+
+def _check_tables(progress: Progress) -> None:
+    """Check that the changes of every table were captured.
+
+    Raises:
+        ConfigurationError: those of a table were refused: outside of a test only that table fails.
+    """
+    for table, known in progress.tables.items():
+        if known.lacks_changes:
+            raise ConfigurationError(f"table {table} fails: {known.reason}", runbook="changes-refused")
 
 
 def _settings_in(

@@ -164,7 +164,8 @@ class TargetDelivery:
         """The table's next change; None if nothing is new."""
         known = self._log.known
         standing = known.standing(table, end)
-        if TableBackfill.of(standing.entry).in_doubt:
+        state = TableBackfill.of(standing.entry)
+        if state.in_doubt and not state.lacks_changes:
             return TableDelivery(
                 str(table),
                 end,

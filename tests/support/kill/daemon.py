@@ -21,6 +21,7 @@ from typing import Any
 
 from cdcflow import wiring
 from cdcflow.capture.interleave.machine import Interleave
+from cdcflow.capture.interleave.window_sequence import WindowSequence
 from cdcflow.config import load
 from cdcflow.model.change import Kind
 from cdcflow.sinks.files.log import FileLog
@@ -84,6 +85,7 @@ POINTS: dict[str, Point | tuple[Point, Point]] = {
     "advance": (Advance, "_ask", always),
     "window feedback": (CatchingUp, "acknowledge", always),
     "change over": (CatchingUp, "_change_over", always),
+    "changes refused": (WindowSequence, "lose_changes", always),
 }
 NEED_DURABLE_WINDOWS = {"advance", "window asked", "window read", "window feedback"}
 SMALL_WINDOWS = Windows(backlog_min=1 << 14, rest_min=1 << 14, messages_max=300, advance_min=1)

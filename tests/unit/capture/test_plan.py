@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cdcflow.capture.interleave.progress import Progress, TableProgress
+from cdcflow.capture.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.capture.plan import Plan, Rates, Refusal, TablePlan, cost, plan
 from cdcflow.capture.ports.source import Preview, TablePreview
 from cdcflow.config.changes import SettingChange
-from cdcflow.model.position import Offset
+from cdcflow.model.position import Epoch, Offset
 from cdcflow.model.table import TableId
 
 A, B = TableId("shop", "a"), TableId("shop", "b")
@@ -135,3 +135,14 @@ def test_plan_of_other_policies_has_what_they_do_not_undo() -> None:
     found = planned(TablePreview(A, 1, policies="email: no policy → mask"), DONE)
     assert any("rows that are in the log already keep their values" in warning for warning in found.warnings)
     assert found.tables[0].why == "other policies for its columns (email: no policy → mask)"
+
+
+def test_table_whose_changes_are_missing_is_named_until_it_is_read_again() -> None:
+    """And one that will fail with its next changes."""
+    gap = Gap(Offset(7), 1, Epoch(1), "binlog.1:5;uuid", "")
+    failed = TableProgress("failed", 1, Offset(1), incarnation=1, gap=gap)
+    (warning,) = planned(TablePreview(A, 1), failed).warnings
+    assert warning == "shop.a: its changes are missing since binlog.1:5, until you run `cdcflow backfill shop.a`"
+    assert "missing" not in "".join(planned(TablePreview(A, 1, policies="x: drop → mask"), failed).warnings)
+    (warning,) = planned(TablePreview(A, 1, misfit="it has no column x"), DONE).warnings
+    assert "fails with its next changes: it has no column x" in warning

@@ -80,7 +80,7 @@ def test_a_part_of_a_table_that_is_renamed_is_no_table(part: str) -> None:
     assert found.table == table
     both = statement_of(Query("shop", f"ALTER TABLE a RENAME {part} b TO c, RENAME TO d"))
     renamed = Renamed(((table, TableId("shop", "d")),))
-    filled = OtherDdl(TableId("shop", "d"), Altered(fills=True))
+    filled = OtherDdl(TableId("shop", "d"), Altered(fills=True, renamed=(("b", "c"),)))
     assert both == (Several((renamed, filled)) if part == "COLUMN" else renamed)
 
 

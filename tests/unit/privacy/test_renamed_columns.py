@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.config.columns import TableRules
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, TableMisfit
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.privacy.rules import (
@@ -89,14 +89,23 @@ def test_dropped_column_stops_nothing_neither_then_nor_at_later_starts(pattern: 
 
 
 @pytest.mark.parametrize("pattern", [EXACT, PATTERN])
-def test_without_numbers_both_stop(pattern: str) -> None:
+def test_without_numbers_rows_of_both_are_refused_and_a_start_is_not(pattern: str) -> None:
+    """One table must not stop the others. A start lists it as it last left, and stores that again."""
     for table in (RENAMED, DROPPED):
         mine = rules(pattern, follows=False)
         stored = start(mine, FIRST, {})
-        with pytest.raises(ConfigurationError, match="no column path, which has a policy"):
+        with pytest.raises(TableMisfit, match="no column path, which has a policy"):
             mine.shape(table)
-        with pytest.raises(ConfigurationError, match="no column path, which has a policy"):
-            start(rules(pattern, follows=False), table, stored)
+        for _ in range(2):
+            mine = rules(pattern, follows=False)
+            mine.learn(read_stored(stored).values())
+            mine.check([table], read_stored(stored), [TABLE])
+            assert mine.known_leaving(table) == rules(pattern, follows=False).table_leaving(FIRST)
+            with pytest.raises(TableMisfit, match="no column path, which has a policy"):
+                mine.shape(table)
+            mine.check_new(table)
+        with pytest.raises(TableMisfit):
+            rules(pattern, {"path": {"truncate": 1}, "id": "mask"}, follows=False).check_new(table)
 
 
 def test_mistyped_name_and_another_table_of_the_name_stop_with_numbers_too() -> None:
@@ -105,10 +114,10 @@ def test_mistyped_name_and_another_table_of_the_name_stop_with_numbers_too() -> 
     mine = rules()
     stored = start(mine, FIRST, {})
     other = replace(RENAMED, incarnation=2)
-    with pytest.raises(ConfigurationError, match="no column path"):
+    with pytest.raises(TableMisfit, match="no column path"):
         mine.shape(other)
-    with pytest.raises(ConfigurationError, match="no column path"):
-        start(rules(), other, stored)
+    assert mine.known_leaving(other).incarnation == 2
+    assert stored
 
 
 def test_settings_with_the_new_name_or_without_the_column_are_used_at_the_next_start() -> None:
@@ -144,3 +153,72 @@ def test_checkpoint_stays_the_same_unless_a_column_was_renamed_or_dropped() -> N
 def test_shape_of_the_log_leads_to_the_column_under_its_new_name() -> None:
     stored = read_stored(start(rules(columns={"path": {"constant": 1}}), FIRST, {}))[TABLE]
     assert raw_of(RENAMED, stored) == RENAMED
+
+
+# ── expressions ─────────────────────────────────────────────────────────────────────────────────────────────
+
+WHERE: dict[str, object] = {"where": "path = 'a'", "computed": {"x": "note || '!'"}}
+EXCHANGED = visits("id:1", "note:2", "path:3")
+
+
+def rules_with(given: Mapping[str, object], *, follows: bool = True) -> PolicyRules:
+    return PolicyRules({EXACT: TableRules.model_validate(given)}, follows_numbers=follows)
+
+
+def left(mine: PolicyRules, table: Table) -> list[str]:
+    """What leaves of a row whose second column is `a` and whose third is `b`: the computed column, if it leaves."""
+    found = mine.shape(table)
+    assert found is not None
+    values = {c.name: {1: "1", 2: "a", 3: "b"}.get(c.number) for c in table.columns}
+    rows: list[str] = found.rows(pa.RecordBatch.from_pylist([values], schema=table.row_schema)).column("x").to_pylist()
+    return rows
+
+
+def test_expressions_follow_columns_that_are_renamed_or_exchange_their_names() -> None:
+    """Never filter by another column: while running, and at any later start."""
+    stored = start(rules_with(WHERE), FIRST, {})
+    for table in (FIRST, RENAMED, EXCHANGED, FIRST, visits("id:1", "way:2", "note:3", "path:4")):
+        mine = rules_with(WHERE)
+        assert left(mine, FIRST) == ["b!"]
+        assert left(mine, table) == ["b!"]
+        before = read_stored(stored)
+        mine = rules_with(WHERE)
+        stored = start(mine, table, stored)
+        assert left(mine, table) == ["b!"]
+        assert changed_policies(before, mine, [table]) == {}, "nothing is read again"
+
+
+def test_other_expression_uses_the_names_that_columns_have_when_it_is_written() -> None:
+    stored = start(rules_with(WHERE), EXCHANGED, start(rules_with(WHERE), FIRST, {}))
+    mine = rules_with({**WHERE, "where": "path = 'b'"})
+    stored = start(mine, EXCHANGED, stored)
+    assert left(mine, EXCHANGED) == ["b!"], "where is new, x is not"
+    assert left(mine, FIRST) == ["b!"], "rows from before the exchange"
+
+
+def test_name_of_a_dropped_column_means_a_new_one() -> None:
+    mine = rules_with(WHERE)
+    assert left(mine, FIRST) == ["b!"]
+    with pytest.raises(TableMisfit, match="unknown column path"):
+        mine.shape(DROPPED)
+    again = visits("id:1", "note:3", "path:4")
+    assert left(mine, again) == []
+
+
+def test_statement_that_gives_a_used_name_to_another_column_is_noticed_without_numbers() -> None:
+    """MySQL's log does not number columns, but it has the statement."""
+    mine = rules_with(WHERE, follows=False)
+    start(mine, FIRST, {})
+    assert mine.mistaken_name(TABLE, [("path", "way")]) is None, "the next row is refused"
+    assert mine.mistaken_name(TABLE, [("way", "other")]) is None
+    found = mine.mistaken_name(TABLE, [("path", "tmp"), ("note", "PATH")])
+    assert found is not None
+    assert "gave the name of column PATH, which tables uses, to the column note" in str(found)
+    assert rules_with(WHERE).mistaken_name(TABLE, [("note", "path")]) is None
+    both = {"where": "coalesce(way, path) = 'a'", "optional": ["way", "path"]}
+    mine = rules_with(both, follows=False)
+    start(mine, FIRST, {})
+    assert mine.mistaken_name(TABLE, [("path", "way")]) is None, "the settings expect it"
+    mine = rules(follows=False)
+    start(mine, FIRST, {})
+    assert mine.mistaken_name(TABLE, [("path", "note"), ("note", "path")]) is not None, "a policy, too"

@@ -30,6 +30,7 @@ class MemoryTail:
     identity = SourceIdentity("postgres", "7301", "shop", "1")
 
     def __init__(self, transactions: int, rows: int) -> None:
+        self.progress: Mapping[str, object] = {}
         self._memory = Memory()
         self._runs: list[TransactionHeaders] = []
         writer = Writer.of(MemoryLog(self._memory))
@@ -92,8 +93,13 @@ class SlowBrokers:
         """No transaction is open."""
 
 
-def publisher(tail: MemoryTail, brokers: SlowBrokers, monkeypatch: pytest.MonkeyPatch) -> Publisher:
-    told: list[tuple[str, Mapping[str, object]]] = []
+def publisher(
+    tail: MemoryTail,
+    brokers: SlowBrokers,
+    monkeypatch: pytest.MonkeyPatch,
+    events: list[tuple[str, Mapping[str, object]]] | None = None,
+) -> Publisher:
+    told = [] if events is None else events
     monkeypatch.setattr(TableProducer, "open", lambda cluster: brokers)
     return Publisher(
         lambda: tail,
@@ -199,3 +205,28 @@ def test_a_stop_while_it_waits_is_no_failure(monkeypatch: pytest.MonkeyPatch) ->
     assert away.asked == 2
     away.publisher.run()
     assert away.asked == 2
+
+
+def test_table_without_further_messages_is_named_once_and_again_when_it_has_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its topic would lack changes silently."""
+    events: list[tuple[str, Mapping[str, object]]] = []
+    tail = MemoryTail(8, 2)
+    brokers = SlowBrokers(100)
+    gap = {"offset": 7, "generation": 1, "epoch": 1, "before": "p", "after": "", "proven": None, "until": None}
+    failed = {"state": "failed", "generation": 1, "since": 1, "gap": gap, "missed": [[7, 1]]}
+    tail.progress = {"tables": {"shop.orders": failed, "shop.users": {"state": "done", "generation": 1, "since": 1}}}
+    one = publisher(tail, brokers, monkeypatch, events)
+    one.run(once=True)
+    one.run(once=True)
+    tail.progress = {"tables": {"shop.orders": {**failed, "state": "waiting", "generation": 2}}}
+    one.run(once=True)
+    named = [(event, dict(fields)) for event, fields in events if event.startswith("table")]
+    assert named == [
+        (
+            "table not published",
+            {"table": "shop.orders", "missing_since_offset": 7, "remedy": "cdcflow backfill shop.orders"},
+        ),
+        ("table published again", {"table": "shop.orders"}),
+    ]

@@ -20,7 +20,6 @@ from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.privacy.leaving import LeavingTable
 from cdcflow.sources.privacy.rules import PolicyRules
-from cdcflow.sources.privacy.stream import without_rows
 from cdcflow.sources.rows import row_rules
 from cdcflow.sources.rows.row_rules import RowRules
 from cdcflow.testing.folded import changes_of
@@ -119,7 +118,7 @@ class Copy:
         self.offset = 0
 
     def add(self, run: Run, batches: list[ChangeBatch]) -> None:
-        left = without_rows(run, batches)
+        left = run.with_batches(batches)
         table = self.leaving.table
         assert left.rows == sum(batch.rows.num_rows for batch in left.batches)
         for batch in left.batches:

@@ -30,6 +30,7 @@ from cdcflow.capture.interleave.messages import (
     Transactions,
 )
 from cdcflow.capture.interleave.progress import (
+    MISSED_KEPT,
     CommandRecord,
     Gap,
     Progress,
@@ -69,6 +70,7 @@ class Backlog:
         self.changed = self.progress != stored
         self._json: dict[str, object] | None = None
         self._newer: set[TableId] = set()  # tables whose entry in `_json` is outdated
+        self._lacking = self._tables_lacking()
         self.queue = self._read_order()
         self.work = {table: Work(limits.keys_per_chunk) for table in self.progress.tables}
         for table, known in self.progress.tables.items():
@@ -120,10 +122,15 @@ class Backlog:
         before = self.progress.tables[table]
         self.progress = replace(self.progress, tables={**self.progress.tables, table: progress})
         self._newer.add(table)
+        if progress.lacks_changes != before.lacks_changes:
+            self._lacking = self._tables_lacking()
         if (before.active, before.priority) != (progress.active, progress.priority):
             self.queue = self._read_order()
         if (before.state, before.generation) != (progress.state, progress.generation):
             self.changed = True
+
+    def _tables_lacking(self) -> frozenset[TableId]:
+        return frozenset(table for table, known in self.progress.tables.items() if known.lacks_changes)
 
     def _read_order(self) -> list[TableId]:
         tables = self.progress.tables
@@ -196,6 +203,26 @@ class Backlog:
         is_mended = state == "done" and ended.gap is not None and ended.generation > ended.gap.generation
         gap = None if is_mended else ended.gap
         self.set(table, replace(ended, keys_since=None, whole_since=whole_since, gap=gap))
+
+    def lose_changes(self, table: TableId, epoch: Epoch, next_offset: Offset, position: Position) -> None:
+        """From this offset the log lacks changes of the table, which begin after this position of the source's log."""
+        known = self.progress.tables[table]
+        before = None if known.gap is None or known.gap.base or not known.in_doubt else known.gap
+        gap = Gap(
+            next_offset if before is None else before.offset,
+            known.generation,
+            epoch,
+            position.text if before is None else before.before,
+            "",
+        )
+        missed = (*known.missed, (next_offset, known.generation))[-MISSED_KEPT:]
+        self.set(table, replace(known, whole_since=None, gap=gap, missed=missed))
+        self.changed = True
+
+    @property
+    def lacking(self) -> frozenset[TableId]:
+        """The tables whose changes are not captured until they are read again."""
+        return self._lacking
 
     def record_repair(self, read: ChunkRead, first: Offset) -> None:
         """A chunk that repairs rows is in the log, starting at offset `first`:

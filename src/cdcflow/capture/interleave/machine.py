@@ -31,6 +31,7 @@ from cdcflow.capture.interleave.messages import (
     Attach,
     Backfill,
     Cancel,
+    ChangesRefused,
     ChunkFailed,
     ChunkRead,
     Command,
@@ -159,6 +160,8 @@ class Interleave:
                 self._compare_version(version, is_shown_again=not version.changed)
             case RowsIncomplete(table, keys, _):
                 self._rows_incomplete(table, keys)
+            case ChangesRefused():
+                self._windows.lose_changes(given)
             case RowsCompared(found):
                 for version in found:
                     self._compare_version(version, is_shown_again=True)

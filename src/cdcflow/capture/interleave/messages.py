@@ -1,7 +1,8 @@
 """The inputs and outputs of the interleave machine: two closed unions.
 
 stream ──Committed, MarkSeen, Advanced,─▶ ┌─────────┐ ──Append, Cut──────────────────────▶ change log
-         RowsFilled, RowsIncomplete        │         │
+         RowsFilled, RowsIncomplete,       │         │
+         ChangesRefused                    │         │
 chunks ──Planned, MarkWritten, ChunkRead,  │ machine │ ──PlanTable, WriteMark, ReadChunk──▶ source
          ChunkFailed, SnapshotTaken,       │ (pure)  │   TakeSnapshot
          RowsCompared────────────────────▶ │         │
@@ -44,6 +45,7 @@ class Transactions(Protocol):
     def truncates(self, table: TableId) -> bool: ...
     def partial_keys(self, table: TableId) -> KeySet | None: ...
     def moved_keys(self, table: TableId) -> KeySet | None: ...
+    def without(self, tables: frozenset[TableId]) -> Transactions: ...
 
 
 class Visibility(Protocol):
@@ -135,12 +137,15 @@ class RowsFilled:
     `swapped`: the rows have the values that are in the log, but in another table, which took this one's name at this
     position (gh-ost). Only tables being read are read again: a snapshot from before the swap that finds the new table
     under the name shows what the new table already held then.
+
+    `renamed`: (earlier, new) names of the columns that the statement renamed, if columns have no numbers.
     """
 
     table: TableId
     position: Position
     version: RowVersion | None = None
     swapped: bool = False
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,18 @@ class RowsIncomplete:
 
     table: TableId
     keys: KeySet
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesRefused:
+    """Changes of this table cannot leave the source, beginning with the next transactions, which lack them.
+
+    `reason` has no row values; `position` is one before those transactions.
+    """
+
+    table: TableId
+    reason: str
     position: Position
 
 
@@ -429,6 +446,7 @@ Input = (
     | Advanced
     | RowsFilled
     | RowsIncomplete
+    | ChangesRefused
     | RowsCompared
     | MarkWritten
     | Planned

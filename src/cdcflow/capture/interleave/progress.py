@@ -23,6 +23,8 @@ COMMANDS_KEPT = 50
 """Older ones are in the checkpoints of older segments."""
 REPAIRS_KEPT = GAPS_KEPT = 50
 """The same."""
+MISSED_KEPT = 4
+"""The same: how often in one segment a table may lack changes."""
 
 State = Literal["waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten"]
 
@@ -46,7 +48,8 @@ class RepairOrder:
 class Gap:
     """Lost changes of a table whose rows were kept.
 
-    They were between the positions `before` and `after` of the source's log. `offset` is the log's next one when the
+    They were between the positions `before` and `after` of the source's log. Without a base, `after` is "" if changes
+    cannot leave the source: the log lacks them until the table is read again. `offset` is the log's next one when the
     gap was recorded, `generation` the table's, `epoch` that of the capture that took the new position. `proven`: the
     position through which a comparison that began after the gap found the table equal to its source; `until`: the log's
     next offset when that was recorded. Both are None while no comparison has, and the table is unverified.
@@ -63,6 +66,11 @@ class Gap:
     proven: str | None = None
     until: Offset | None = None
     base: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether changes are missing up to a later generation."""
+        return not self.after and not self.base
 
     def to_json(self) -> dict[str, object]:
         return {name: value for name, value in asdict(self).items() if name != "base" or value}
@@ -98,6 +106,8 @@ class TableProgress:
     `to_repair`   the unfinished requests to repair rows, oldest first, each with the keys that are left of it
     `gap`         where changes of it were lost and its rows were kept, or where it got a base; until a later generation
                   is done
+    `missed`      where the log began to lack changes, because they could not leave the source: the offset and the
+                  generation, of the latest times. A later generation has every row; earlier offsets are not affected
 
     The rest records where to continue and is for the machine and the source only: `plan` and `cursor` as the source
     wrote them, `size` of the next chunk in units, `chunks` read, `exhausted` when only keys are left to read, `whole`
@@ -127,6 +137,12 @@ class TableProgress:
     shape: str | None = None
     to_repair: tuple[RepairOrder, ...] = ()
     gap: Gap | None = None
+    missed: tuple[tuple[Offset, int], ...] = ()
+
+    @property
+    def lacks_changes(self) -> bool:
+        """Whether its changes are not captured until it is read again, because some cannot leave the source."""
+        return self.state == "failed" and self.gap is not None and self.gap.is_open
 
     @property
     def in_doubt(self) -> bool:
@@ -167,6 +183,7 @@ class TableProgress:
             rows_per_second_max=self.rows_per_second_max,
             shape=self.shape,
             gap=self.gap,
+            missed=self.missed,
         )
 
     def to_json(self, table: TableId) -> dict[str, object]:
@@ -174,6 +191,7 @@ class TableProgress:
         entry = {"schema": table.schema, "name": table.name, **{name: getattr(self, name) for name in _FIELDS}}
         entry["to_repair"] = [order.to_json() for order in self.to_repair] or None
         entry["gap"] = None if self.gap is None else self.gap.to_json()
+        entry["missed"] = [list(one) for one in self.missed] or None
         return {name: value for name, value in entry.items() if value is not None or name not in _LATER_FIELDS}
 
     def to_status(self, table: TableId, rate_of_settings: int) -> dict[str, object]:
@@ -194,7 +212,7 @@ class TableProgress:
 
 _FIELDS = tuple(f.name for f in fields(TableProgress))
 _NOT_IN_STATUS = ("keys_ordered", "shape", "to_repair")
-_LATER_FIELDS = (*_NOT_IN_STATUS, "gap")
+_LATER_FIELDS = (*_NOT_IN_STATUS, "gap", "missed")
 """Omitted where they are empty."""
 
 
@@ -395,6 +413,7 @@ def _table_progress(entry: Mapping[str, Any]) -> TableProgress:
     told = {name: entry[name] for name in _FIELDS if name in entry}
     to_repair = tuple(RepairOrder(**order) for order in told.pop("to_repair", ()))
     gap = told.pop("gap", None)
-    known = TableProgress(**told, to_repair=to_repair, gap=None if gap is None else Gap(**gap))
+    missed = tuple((Offset(offset), generation) for offset, generation in told.pop("missed", ()))
+    known = TableProgress(**told, to_repair=to_repair, gap=None if gap is None else Gap(**gap), missed=missed)
     # An older cdcflow did not store it.
     return replace(known, whole_since=known.since) if known.state == "done" and "whole_since" not in entry else known

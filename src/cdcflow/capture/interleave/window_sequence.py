@@ -38,6 +38,7 @@ from cdcflow.capture.interleave.backlog import TOO_MANY, Backlog
 from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.messages import (
+    ChangesRefused,
     Chunk,
     ChunkFailed,
     ChunkRead,
@@ -104,6 +105,8 @@ class WindowSequence:
         if not run.transactions:
             return
         self._delivered.add(run.xids)
+        if self._backlog.lacking:
+            run = run.without(self._backlog.lacking)
         self._backlog.remember_partial(run)
         for table in self._backlog.too_many_keys():
             self.again(table, TOO_MANY)
@@ -397,6 +400,16 @@ class WindowSequence:
         self.leave(table)
         known = self._backlog.progress.tables[table]
         self.tell(f"table {state}", table=str(table), generation=known.generation, rows=known.rows, reason=reason)
+
+    def lose_changes(self, refused: ChangesRefused) -> None:
+        """Changes of a table cannot leave the source. It fails, and its changes are excluded until it is read again;
+        the cut that stores this precedes every later row."""
+        table, known = refused.table, self._backlog.get(refused.table)
+        if known is None or known.state == "forgotten" or known.lacks_changes:
+            return
+        self.leave_all()  # what is held is from before: it gets lower offsets than what is missing
+        self._backlog.lose_changes(table, self._epoch, self._tail.next_offset, refused.position)
+        self.stop(table, "failed", refused.reason)
 
     def wait_for_mark(self) -> None:
         """Plan nothing until a mark written after this call has arrived."""

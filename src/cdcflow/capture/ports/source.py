@@ -38,8 +38,9 @@ class TablePreview:
     """A table that a start would capture. `rows` and `bytes` are the server's estimates from its statistics (None if it
     has none). `reread` is why the log's rows differ from what the current settings would produce ("": they do not).
     `retried` names the values that are now kept differently ("": none), so that a failed backfill is retried.
-    `policies`: the policies of columns that changed ("": none did), so that it is read again. `shape`: its current
-    shape."""
+    `policies`: the policies of columns that changed ("": none did), so that it is read again. `misfit`: why the
+    settings no longer fit it, so that it fails when its next changes arrive ("": they do). `shape`: its current shape.
+    """
 
     id: TableId
     incarnation: int
@@ -48,6 +49,7 @@ class TablePreview:
     reread: str = ""
     retried: str = ""
     policies: str = ""
+    misfit: str = ""
     shape: Table | None = None
 
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled, RowsIncomplete
+from cdcflow.capture.interleave.messages import (
+    Advanced,
+    ChangesRefused,
+    Committed,
+    MarkSeen,
+    RowsFilled,
+    RowsIncomplete,
+)
 from cdcflow.model.position import Position
 
-StreamEvent = Committed | MarkSeen | Advanced | RowsFilled | RowsIncomplete
+StreamEvent = Committed | MarkSeen | Advanced | RowsFilled | RowsIncomplete | ChangesRefused
 
 
 class Stream(Protocol):

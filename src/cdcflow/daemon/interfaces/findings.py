@@ -164,7 +164,17 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
     for name, fields in sorted(tables.items()):
         reason = fields.get("reason")
         why = f": {reason}" if reason else ""
+        lacks = lacks_changes(fields)
         match fields.get("state"):
+            case "failed" if lacks:
+                yield Remark(
+                    "error",
+                    f"Changes of {name} cannot leave the source, and are missing since "
+                    f"{fields['gap']['before'].partition(';')[0]}{why}. The other tables continue.",
+                    f"Fix the cause, then run `cdcflow backfill {word(name)}`.",
+                    name,
+                    "backfill",
+                )
             case "failed":
                 yield Remark(
                     "error", f"Reading {name} failed{why}.", "Fix the cause, then read it again.", name, "backfill"
@@ -186,7 +196,7 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
         if found := fields.get("shadow_difference"):
             text, _, remedy = str(found).rpartition("; ")
             yield Remark("error", f"In {name} {text}.", f"{remedy[0].upper()}{remedy[1:]}.", name)
-        if (gap := fields.get("gap")) is not None and gap["proven"] is None:
+        if (gap := fields.get("gap")) is not None and gap["proven"] is None and not lacks:
             lost = f"Changes of {name} were lost after {gap['before'].partition(';')[0]}, and its rows are unverified."
             yield Remark(
                 "warning",
@@ -197,6 +207,12 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
                 name,
             )
     yield from _freshness(unproven(tables), tables)
+
+
+def lacks_changes(fields: Mapping[str, Any]) -> bool:
+    """Whether changes of a table are missing until it is read again, given its entry in a status."""
+    gap = fields.get("gap") or {}
+    return bool(gap) and not gap.get("after") and not gap.get("base")
 
 
 def unproven(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:

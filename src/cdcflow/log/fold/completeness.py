@@ -12,6 +12,9 @@ its source is built from scratch. A table that was whole stays whole while a gen
 If changes were lost and a table's rows were kept, the table is folded as before, and counts as whole again when a
 comparison has shown that it is right, or a later generation is done.
 
+If changes of a table cannot leave the source, it fails, and the log lacks them since the offset in `missed`.
+The table is whole again when a later generation is done. At earlier offsets it was whole, and stays so.
+
 The same applies to a table that has a base: its rows were loaded another way, and the log does not have them. It has no
 floor until a later generation is done, and only the table that has these very rows can be whole.
 """
@@ -43,6 +46,10 @@ class TableBackfill:
     in_doubt: bool = False
     base: str = ""
     """The base of an attached table: the name of the rows that only the table has. Empty if the log has all rows."""
+    missed: tuple[tuple[int, int], ...] = ()
+    """From each of these offsets the log lacked changes, until a later generation than the one named was done."""
+    lacks_changes: bool = False
+    """Changes of it are missing at the end of the log, and further ones are not captured."""
 
     @classmethod
     def of(cls, entry: Mapping[str, object]) -> TableBackfill:
@@ -54,6 +61,8 @@ class TableBackfill:
 
         whole = entry.get("whole_since")
         gap = entry.get("gap")
+        missed = entry.get("missed")
+        is_open = isinstance(gap, Mapping) and not gap.get("after") and not gap.get("base")
         return cls(
             str(entry.get("state", "")),
             number("generation"),
@@ -62,6 +71,8 @@ class TableBackfill:
             (int(gap["offset"]), int(gap.get("until") or 0)) if isinstance(gap, Mapping) else None,
             isinstance(gap, Mapping) and gap.get("proven") is None,
             str(gap.get("base", "")) if isinstance(gap, Mapping) else "",
+            tuple((int(offset), int(generation)) for offset, generation in missed) if isinstance(missed, list) else (),
+            is_open and entry.get("state") == "failed",
         )
 
     @property
@@ -85,6 +96,11 @@ class TableBackfill:
         if self.floor is None:
             return 0
         return self.generation if self.floor == self.since else self.generation - 1
+
+    def lacks_at(self, offset: int, generation: int) -> bool:
+        """Whether the log lacks changes at an offset, of a table whose rows are those of this generation and what
+        changed since."""
+        return any(first <= offset and generation <= before for first, before in self.missed)
 
     def is_whole(self, begun: int, base: str = "") -> bool:
         """Whether a table that was folded from offset `begun`, onto the rows of this name ("": onto no rows), has every

@@ -30,7 +30,7 @@ OLDER_VERSIONS = (2, 3, WITHOUT_BACKFILLS)
 
 Facts = Mapping[str, Mapping[str, object]]
 """The backfill facts of tables, keyed by table name."""
-_FACTS = ("state", "generation", "since", "whole_since", "gap")
+_FACTS = ("state", "generation", "since", "whole_since", "gap", "missed")
 
 TRANSACTIONS_SCHEMA = pa.schema(
     [

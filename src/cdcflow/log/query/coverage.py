@@ -74,17 +74,20 @@ class KnownTables:
     def standing(self, table: TableId, offset: int) -> Standing:
         """What the log has of a table at an offset."""
         begins = self.first_offset
-        entry = self._backfill(table, offset)
+        entry, later = self._backfill(table, offset)
         known = TableBackfill.of(entry)
         notes: list[str] = []
         floor = known.floor if known.floor is not None and known.floor <= offset else None
-        if known.base:
+        if known.lacks_changes or later.lacks_at(offset, known.finished_generation):
+            notes.append(LACKS)
+            floor = None
+        elif known.base:
             notes.append("its rows were loaded another way, and the log has only what changed since")
             floor = None
         elif floor is None:
             state = f" (state: {known.state})" if known.state in ACTIVE else ""
             notes.append(f"not all rows of the table are in the log at that point{state}")
-        if known.in_doubt and not known.base:
+        if known.in_doubt and not known.base and LACKS not in notes:
             notes.append("changes of it were lost, and no comparison has shown since that it is right")
         at = max(1, floor or 1)
         kept = self.state(table, offset) if at < begins else None
@@ -115,9 +118,9 @@ class KnownTables:
         state = states.open_state(self._layout, begins - 1)
         return state if str(table) in state.tables else None
 
-    def _backfill(self, table: TableId, offset: int) -> Mapping[str, Any]:
-        """A table's backfill facts at an offset. Within a segment: those at its end, if the rows that they refer to are
-        at or before the offset, otherwise those before it."""
+    def _backfill(self, table: TableId, offset: int) -> tuple[Mapping[str, Any], TableBackfill]:
+        """A table's backfill facts at an offset, and those at the end of its segment. Within a segment the former are
+        the same, if the rows that they refer to are at or before the offset, and otherwise those before it."""
         newest, segments = self._rows.newest, self._rows.segments
         at = self._rows.segment_of(offset)
         bounds = segments[at] if at < len(segments) else None
@@ -132,9 +135,10 @@ class KnownTables:
                 begin, before = inside, segment.facts_at(inside).get(str(table), {})
         known, was = TableBackfill.of(after), TableBackfill.of(before)
         if offset >= end or known.floor == was.floor:
-            return after
+            return after, known
         is_there = known.floor is not None and known.floor <= offset
-        return after if is_there and self._rows.last_read(table, bounds, begin + 1, end) <= offset else before
+        is_read = is_there and self._rows.last_read(table, bounds, begin + 1, end) <= offset
+        return after if is_read else before, known
 
     def _known_before(self, table: TableId, offset: int, at: int) -> tuple[int, Mapping[str, Any], Mapping[str, Any]]:
         """The end of the segment before the one with this number, the table's current backfill facts, and those at that
@@ -147,6 +151,9 @@ class KnownTables:
 
     def _checkpoint(self, bounds: tuple[int, int]) -> Checkpoint:
         return self._rows.manifest(bounds).last_checkpoint()
+
+
+LACKS = "changes of it are missing, because they could not leave the source: the table must be read again"
 
 
 def expiry_note(first: int) -> str:

@@ -17,7 +17,7 @@ the text: `Redefined` holds what the text contains, and `widens` compares.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cdcflow.sources.mysql.sql import SqlToken, behind_if, name_at, word_at
@@ -59,10 +59,11 @@ class Redefined:
 @dataclass(frozen=True, slots=True)
 class Altered:
     """What ALTER TABLE may do to values: `fills`: it may change them; `redefined`: these columns may, unless each only
-    became wider."""
+    became wider. `renamed`: the earlier and the new names of columns; where there are any, it fills."""
 
     fills: bool
     redefined: tuple[Redefined, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 HARMLESS = Altered(fills=False)
@@ -71,13 +72,29 @@ HARMLESS = Altered(fills=False)
 def alter_effects(tokens: Sequence[SqlToken]) -> Altered:
     """What the clauses of ALTER TABLE do; `tokens` are those after the table's name."""
     redefined: list[Redefined] = []
-    for clause in split_clauses(tokens):
+    clauses = list(split_clauses(tokens))
+    for clause in clauses:
         match _clause(clause):
             case True:
-                return Altered(True)
+                return Altered(True, renamed=renamed_columns(clauses))
             case Redefined() as column:
                 redefined.append(column)
     return Altered(False, tuple(redefined))
+
+
+def renamed_columns(clauses: Iterable[Sequence[SqlToken]]) -> tuple[tuple[str, str], ...]:
+    """The earlier and the new names of the columns that these clauses rename."""
+    found = []
+    for clause in clauses:
+        at = _behind_options(clause, 0)
+        head, is_named = word_at(clause, at), word_at(clause, at + 1) == "COLUMN"
+        if head == "CHANGE":
+            at = behind_if(clause, at + 1 + is_named)
+            found.append((name_at(clause, at), name_at(clause, at + 1)))
+        elif head == "RENAME" and is_named:
+            at = behind_if(clause, at + 2)
+            found.append((name_at(clause, at), name_at(clause, at + 2)))
+    return tuple((earlier, new) for earlier, new in found if earlier and new and earlier.lower() != new.lower())
 
 
 def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:

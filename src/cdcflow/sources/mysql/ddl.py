@@ -49,6 +49,7 @@ class Statements:
         self._tables = tables
         self._rows = rows
         self._filled: dict[TableId, bool] = {}  # True: its rows are in another table now, with the same values
+        self._renamed: dict[TableId, tuple[tuple[str, str], ...]] = {}  # columns of these tables: earlier and new names
         self._copies: set[TableId] = set()  # shadow tables that can hold all that the captured table holds, and no less
 
     @property
@@ -104,6 +105,8 @@ class Statements:
                 if table is not None and (altered.fills or not self._only_widens(table, altered)):
                     self._copies.discard(table)
                     self._fill(table, delivered)
+                    if table in self._filled:
+                        self._renamed[table] = (*self._renamed.get(table, ()), *altered.renamed)
                 self._rows.forget_shapes(table)
         return []
 
@@ -171,7 +174,11 @@ class Statements:
         """The captured tables whose old rows got values that the log does not contain, or moved to another table, since
         the last call; `position` precedes that."""
         found, self._filled = self._filled, {}
-        return [RowsFilled(table, position, swapped=swapped) for table, swapped in found.items()]
+        names, self._renamed = self._renamed, {}
+        return [
+            RowsFilled(table, position, swapped=swapped, renamed=names.get(table, ()))
+            for table, swapped in found.items()
+        ]
 
     def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Truncate]]:
         """Process table maps and statements in order: which row events count, and the truncates of emptied tables."""

@@ -270,7 +270,9 @@ def _parse_alter(tokens: list[SqlToken], at: int, schema: str, *, is_ignore: boo
             return PartsChanged(table, other, f"{first} {second}")
     kept, new = _without_rename(rest, schema)
     # IGNORE drops rows that violate a new unique key.
-    found = Altered(fills=True) if is_ignore else alter_effects(kept)
+    found = alter_effects(kept)
+    if is_ignore:
+        found = Altered(fills=True, renamed=found.renamed)
     parts: list[Versioned | Renamed | OtherDdl] = []
     if new is not None and new != table:
         parts.append(Renamed(((table, new),)))

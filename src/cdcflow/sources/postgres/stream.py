@@ -27,7 +27,14 @@ from typing import Protocol
 import psycopg
 from psycopg import pq
 
-from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled, RowsIncomplete
+from cdcflow.capture.interleave.messages import (
+    Advanced,
+    ChangesRefused,
+    Committed,
+    MarkSeen,
+    RowsFilled,
+    RowsIncomplete,
+)
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.model.position import Position
@@ -379,6 +386,7 @@ def position_after(event: StreamEvent) -> Position:
             | Advanced(position)
             | RowsFilled(position=position)
             | RowsIncomplete(position=position)
+            | ChangesRefused(position=position)
         ):
             return position
 

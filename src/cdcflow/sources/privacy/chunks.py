@@ -21,7 +21,7 @@ from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.comparison import ChunkSums, Comparison, DigestSource, NoText
 from cdcflow.capture.ports.part_readers import PartReader, PartRows
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.model.change import HeldRun, KeySet, Run, reads
+from cdcflow.model.change import ChangeBatch, HeldRun, KeySet, Run, reads
 from cdcflow.model.digest import Buckets, Hash
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId
@@ -29,7 +29,7 @@ from cdcflow.sources.engine.changes import absent, after_deletes
 from cdcflow.sources.privacy.leaving import LeavingTable
 from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.sources.privacy.shapes import unseal
-from cdcflow.sources.privacy.stream import keys_leaving, run_leaving, without_rows
+from cdcflow.sources.privacy.stream import keys_leaving
 
 SCAN_GROWTH = 8
 """The first chunk of a table that is read through is as small as a backfill's; the next ones grow up to this."""
@@ -94,7 +94,7 @@ class PrivateChunks:
         run, deleted = read.run, 0
         if chunk.kind == "keys" and self._deletes and isinstance(run, Run):
             found = [table.found_by_key(batch) for batch in run.batches]
-            run, deleted = without_rows(run, [batch for batch, _ in found]), sum(count for _, count in found)
+            run, deleted = run.with_batches([batch for batch, _ in found]), sum(count for _, count in found)
         elif run is not None:
             run = _chunk_run(run, table, self._rules)
         return replace(
@@ -174,7 +174,7 @@ class PrivateComparison:
 
     def __init__(self, comparison: Comparison, rules: PolicyRules) -> None:
         self._comparison = comparison
-        self._tables = [rules.table_leaving(table) for table in comparison.tables()]
+        self._tables = [rules.known_leaving(table) for table in comparison.tables()]
         self.chunks = PrivateChunks(comparison.chunks, rules, deletes=False)
         digests = comparison.digests
         self.digests = None if digests is None else PrivateDigests(digests, rules)
@@ -227,7 +227,13 @@ def as_source(chunk: Chunk, table: LeavingTable | None) -> Chunk:
 def _chunk_run(run: Transactions, table: LeavingTable, rules: PolicyRules) -> Transactions:
     if isinstance(run, HeldRun):  # the processes that keep the rows have applied the policies
         return replace(run, table=table.table)
-    return run_leaving(run, rules, {})
+    assert isinstance(run, Run)  # noqa: S101  as every other chunk
+    return run.with_batches([_changes_of(batch, rules) for batch in run.batches])
+
+
+def _changes_of(batch: ChangeBatch, rules: PolicyRules) -> ChangeBatch:
+    found = rules.shape(batch.table)
+    return batch if found is None else found.changes(batch)
 
 
 def _rows_with(run: Transactions | None, table: LeavingTable, keys: KeySet) -> list[pa.RecordBatch]:

@@ -55,6 +55,12 @@ class LeavingTable:
         return self.row_rules is not None and self.row_rules.where is not None
 
     @property
+    def names_used(self) -> frozenset[str]:
+        """The names of columns at the source that settings mention."""
+        used = frozenset[str]() if self.row_rules is None else self.row_rules.columns_used
+        return used | frozenset(self.policies) | frozenset(self.renamed)
+
+    @property
     def digest_obstacles(self) -> Mapping[str, str]:
         """Why the server cannot digest the rows as they leave, by column."""
         found = dict.fromkeys(self.policies, "it has a policy in tables")

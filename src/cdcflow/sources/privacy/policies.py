@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from cdcflow.config.columns import ColumnKey, ColumnRule, EncryptionKey
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, TableMisfit
 from cdcflow.model.table import Column, TableId
 from cdcflow.model.types import ERASABLE, HASHED, ColumnType
 from cdcflow.sources.privacy.kernels import Convert, bytes_of, constant_of, mask_of, nulls_of, text_of, truncate_of
@@ -142,11 +142,11 @@ class PrivacyPolicy:
             raise _default_without_policy(table, column) from None
 
 
-def misfit(table: TableId, why: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"tables: {table}: {why}", remedy=remedy, runbook="column-policies")
+def misfit(table: TableId, why: str, remedy: str) -> TableMisfit:
+    return TableMisfit(f"tables: {table}: {why}", remedy=remedy, runbook="column-policies")
 
 
-def _default_without_policy(table: TableId, column: Column) -> ConfigurationError:
+def _default_without_policy(table: TableId, column: Column) -> TableMisfit:
     return misfit(
         table,
         f"column {column.name} was added with a default for older rows, to which its policy cannot be applied",

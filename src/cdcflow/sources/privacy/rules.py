@@ -9,6 +9,13 @@ Elsewhere a column with a policy must be in every shape of its table in which it
 - a column that a pattern lists: since a start, or a message of the log, showed it in this table.
 
 `optional` is an operator's word that it may be missing: before it is added, and after it was dropped or renamed.
+
+The columns of `where` and `computed` are treated likewise: with numbers, a name in an expression means the column that
+had it when the expression was first used, until the settings have another expression. Without numbers, a statement that
+gives such a name to another column stops the table (`mistaken_name`).
+
+A table that was captured before and that the settings no longer fit stops no other: it is listed as it last left the
+source, and fails when its next changes arrive (`known_leaving`).
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from cdcflow.config.columns import TableRules
 from cdcflow.config.expressions import Expression, parse
 from cdcflow.config.transforms import TransformSettings
-from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.errors import ConfigurationError, InvariantViolated, TableMisfit
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Column, Table, TableId, table_from_text
 from cdcflow.sources.engine.selection import Pattern
@@ -28,8 +35,15 @@ from cdcflow.sources.privacy.leaving import LeavingTable
 from cdcflow.sources.privacy.person_keys import PersonKeys, missing_person_keys
 from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.shapes import PrivateTable
-from cdcflow.sources.privacy.transforms import compile_transform, text_of
-from cdcflow.sources.rows.compilation import ColumnFunction, UnknownColumn, Unusable, compile_expression
+from cdcflow.sources.privacy.transforms import compile_transform, text_of, transform_columns
+from cdcflow.sources.rows.compilation import (
+    NOT_FOLLOWED,
+    ColumnFunction,
+    UnknownColumn,
+    Unusable,
+    columns_named,
+    compile_expression,
+)
 from cdcflow.sources.rows.row_rules import FIRST_NUMBER, RowRules, rows_misfit
 
 
@@ -64,6 +78,12 @@ class RowExpression:
             return cls(text_of(given), given)
         return cls(str(given), parse(str(given)))
 
+    def columns_in(self, table: Table, followed: Mapping[str, str] = NOT_FOLLOWED) -> dict[str, str]:
+        """The names of columns that it has, with the column of the table that each means."""
+        if isinstance(self.tree, TransformSettings):
+            return transform_columns(self.tree, table, followed)
+        return columns_named(self.tree, table.row_schema, followed)
+
 
 class PolicyRules:
     """The entries of `tables`. Thread-safe: what it remembers are results that are always the same, and sets that
@@ -86,6 +106,9 @@ class PolicyRules:
         self._seen: dict[TableId, frozenset[str]] = {}
         self._follows_numbers = follows_numbers
         self._names: dict[tuple[TableId, int], dict[int, str]] = {}
+        self._numbers: dict[tuple[TableId, int], dict[str, dict[str, int]]] = {}
+        """By `where` and computed columns: the numbers of the columns that the names in the expression mean."""
+        self._stored_raw: dict[TableId, Table] = {}
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -98,7 +121,8 @@ class PolicyRules:
     def __getstate__(self) -> Mapping[str, object]:
         """For other processes: the entries with their keys, which those processes cannot read."""
         mine = {"_entries": self._entries, "person_keys": None, "_follows_numbers": self._follows_numbers}
-        return {**mine, "_known": {}, "_latest": {}, "_seen": {}, "_names": self._names}
+        followed = {"_names": self._names, "_numbers": self._numbers}
+        return {**mine, **followed, "_known": {}, "_latest": {}, "_seen": {}, "_stored_raw": {}}
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
         self.__dict__.update(state)
@@ -107,7 +131,7 @@ class PolicyRules:
         """How a table leaves the source; None: unchanged.
 
         Raises:
-            ConfigurationError: a policy or an expression makes no sense for its columns, or a column is missing.
+            TableMisfit: a policy or an expression makes no sense for its columns, or a column is missing.
         """
         if table not in self._known:
             self._check_columns(table, self._seen.get(table.id, frozenset()))
@@ -118,6 +142,7 @@ class PolicyRules:
             if self._follows_numbers:
                 numbers = {c.number: names[c.name] for c in table.columns if c.name in names}
                 self._names[table.id, table.incarnation] = {**self.names_by_number(table), **numbers}
+                self._numbers[table.id, table.incarnation] = self._numbers_of(table)
         found = self._latest[table.id] = self._known[table]
         return found
 
@@ -138,9 +163,46 @@ class PolicyRules:
         if texts.where is None and not texts.computed:
             return None
         optional = self._optional_of(table.id)
-        where = None if texts.where is None else _compile(table, "where", texts.where, optional)
-        computed = {name: _compile(table, f"computed.{name}", text, optional) for name, text in texts.computed.items()}
-        return RowRules.of(table, where, computed)
+        found = {
+            setting: _compile(table, setting, text, optional, self._followed_names(table, setting))
+            for setting, text in texts.settings.items()
+        }
+        computed = {name: found[_setting_of(name)] for name in texts.computed}
+        return RowRules.of(table, found.get(WHERE), computed)
+
+    # ── columns that expressions use ────────────────────────────────────────────────────────────────────────
+
+    def _followed_names(self, table: Table, setting: str) -> Mapping[str, str]:
+        """The present names of the columns whose numbers are known for an expression."""
+        known = self._numbers.get((table.id, table.incarnation), {}).get(setting, {})
+        names = {c.number: c.name for c in table.columns}
+        return {name: names[number] for name, number in known.items() if number in names}
+
+    def _numbers_of(self, table: Table) -> dict[str, dict[str, int]]:
+        """The numbers of the columns that expressions use, for all that are known by now."""
+        numbers = {c.name: c.number for c in table.columns}
+        found = {}
+        for setting, text in self._row_texts(table).settings.items():
+            known = self._numbers.get((table.id, table.incarnation), {}).get(setting, {})
+            used = text.columns_in(table, self._followed_names(table, setting))
+            found[setting] = known | {name: numbers[column] for name, column in used.items()}
+        return found
+
+    def mistaken_name(self, table: TableId, renamed: Iterable[tuple[str, str]]) -> TableMisfit | None:
+        """Why a statement that renames columns leaves the settings with the name of another column; None if it does
+        not. `renamed`: earlier and new names. Where columns keep their numbers, nothing is mistaken."""
+        last = self._last_leaving(table)
+        if last is None or self._follows_numbers:
+            return None
+        names = {name.lower() for name in last.names_used} - self._optional_of(table)
+        for earlier, new in renamed:
+            if new.lower() in names and new.lower() != earlier.lower():
+                return misfit(
+                    table,
+                    f"a statement gave the name of column {new}, which tables uses, to the column {earlier}",
+                    f"write in tables what the column that is called {new} now is to have, and what the other one",
+                )
+        return None
 
     def latest(self, table: TableId) -> LeavingTable | None:
         """How a table last left the source; None: unchanged.
@@ -153,19 +215,70 @@ class PolicyRules:
         return self._latest.get(table)
 
     def table_leaving(self, table: Table) -> Table:
-        """The table as it leaves the source. Raises ConfigurationError as `shape`."""
+        """The table as it leaves the source. Raises TableMisfit as `shape`."""
         found = self.shape(table)
         return table if found is None else found.table
+
+    def known_leaving(self, table: Table) -> Table:
+        """The same; a table that the settings no longer fit, as it last left.
+
+        Raises:
+            TableMisfit: it never left with these settings.
+        """
+        try:
+            return self.table_leaving(table)
+        except TableMisfit:
+            if (last := self._last_leaving(table.id)) is None:
+                raise
+            return replace(last.table, incarnation=table.incarnation)
+
+    def check_new(self, table: Table) -> None:
+        """Check a table that a source finds. One that was captured with these settings is not refused when it no longer
+        fits them.
+
+        Raises:
+            TableMisfit: it is new, and the settings do not fit it.
+        """
+        self.known_leaving(table)
+
+    def misfit_of(self, table: Table) -> TableMisfit | None:
+        """Why the settings do not fit this shape of a table; None if they do."""
+        try:
+            self.shape(table)
+        except TableMisfit as error:
+            return error
+        return None
+
+    def _last_leaving(self, table: TableId) -> LeavingTable | None:
+        """How a table last left the source: in this process, or before the start if these settings fit that."""
+        found, stored = self._latest.get(table), self._stored_raw.get(table)
+        if found is None and stored is not None and self.misfit_of(stored) is None:
+            found = self._latest.get(table)
+        return found
 
     def text_of(self, table: Table) -> dict[str, str]:
         """The policies of a table's columns as texts."""
         return {name: self._text_of(policy) for name, policy in self._policies(table).items()}
 
     def learn(self, before: Iterable[StoredPolicies]) -> None:
-        """Follow the columns that had policies at the last start, if columns keep their numbers."""
-        for stored in before if self._follows_numbers else ():
-            place = stored.raw.id, stored.raw.incarnation
-            self._names[place] = {**stored.names_by_number, **self._names.get(place, {})}
+        """Know the tables of the last start, and follow their columns if columns keep their numbers."""
+        for stored in before:
+            self._stored_raw[stored.raw.id] = stored.raw
+            if self._follows_numbers:
+                place = stored.raw.id, stored.raw.incarnation
+                self._names[place] = {**stored.names_by_number, **self._names.get(place, {})}
+                self._numbers[place] = {**self._numbers_at(stored), **self._numbers.get(place, {})}
+
+    def _numbers_at(self, stored: StoredPolicies) -> dict[str, dict[str, int]]:
+        """The numbers of the columns that expressions used at the last start, of those that are still the same."""
+        numbers = {c.name: c.number for c in stored.raw.columns}
+        texts = stored.rows.texts
+        return {
+            setting: {name: numbers[column] for name, column in now.columns_in(stored.raw).items()}
+            | dict(stored.rows.numbers.get(setting, {}))
+            for setting, now in self._row_texts(stored.raw).settings.items()
+            if texts.get(setting) == now.text
+        }
 
     def names_by_number(self, table: Table) -> Mapping[int, str]:
         """The numbers of columns that had a policy in this table so far, with the names that the settings have, if it
@@ -182,10 +295,21 @@ class PolicyRules:
         found = self._row_texts(table)
         where = None if found.where is None else found.where.text
         computed = {name: one.text for name, one in found.computed.items()}
-        rows = StoredRowRules(where, computed, dict(found.renamed))
+        rows = StoredRowRules(where, computed, dict(found.renamed), self._numbers_to_store(table, found))
         own = {c.number: c.name.lower() for c in table.columns}
         names = {number: name for number, name in self.names_by_number(table).items() if own.get(number) != name}
         return StoredPolicies(self.text_of(table), table, rows, names)
+
+    def _numbers_to_store(self, table: Table, texts: RowTexts) -> dict[str, dict[str, int]]:
+        """The numbers of columns that expressions use under names that are not theirs now."""
+        own = {c.name: c.number for c in table.columns}
+        found: dict[str, dict[str, int]] = {}
+        for setting, known in self._numbers.get((table.id, table.incarnation), {}).items():
+            if setting in texts.settings:
+                by_name = texts.settings[setting].columns_in(table)
+                others = {name: number for name, number in known.items() if own.get(by_name.get(name, "")) != number}
+                found |= {setting: others} if others else {}
+        return found
 
     def check(
         self, tables: Sequence[Table], before: Mapping[TableId, StoredPolicies], captured: Collection[TableId]
@@ -193,14 +317,19 @@ class PolicyRules:
         """Check the tables of a start. `before`: the policies of the last start; `captured`: the tables of the log.
 
         Raises:
-            ConfigurationError: see `check_names`; a column is missing; a policy makes no sense; or the keys of persons
-                are not those of the last start.
+            ConfigurationError: see `check_names`; a column is missing, or a policy makes no sense, of a table that did
+                not leave its source with these settings; or the keys of persons are not those of the last start.
         """
         self.check_names((t.id for t in tables), captured, before)
         for table in tables:
             then = before.get(table.id)
-            self._check_columns(table, frozenset() if then is None else self._expected_of(then))
-            self.shape(table)
+            try:
+                self._check_columns(table, frozenset() if then is None else self._expected_of(then))
+                self.shape(table)
+            except TableMisfit:
+                if then is None or self._last_leaving(table.id) is None:
+                    raise
+                continue
             if self.person_keys is not None and then is not None:
                 _check_person_keys(table, then.texts, self.text_of(table))
 
@@ -317,6 +446,14 @@ class PolicyRules:
             )
 
 
+WHERE = "where"
+
+
+def _setting_of(computed: str) -> str:
+    """What identifies a computed column among the expressions of a table."""
+    return f"computed.{computed}"
+
+
 @dataclass(frozen=True, slots=True)
 class RowTexts:
     """A table's filter, its computed columns, and the new names of columns by their names."""
@@ -324,6 +461,12 @@ class RowTexts:
     where: RowExpression | None
     computed: Mapping[str, RowExpression]
     renamed: Mapping[str, str]
+
+    @property
+    def settings(self) -> dict[str, RowExpression]:
+        """All expressions, by their settings' names."""
+        found = {} if self.where is None else {WHERE: self.where}
+        return found | {_setting_of(name): one for name, one in self.computed.items()}
 
 
 def _entry(name: str, rules: TableRules, person_keys: PersonKeys | None) -> _TableEntry:
@@ -338,11 +481,13 @@ def _entry(name: str, rules: TableRules, person_keys: PersonKeys | None) -> _Tab
     )
 
 
-def _compile(table: Table, setting: str, text: RowExpression, optional: frozenset[str]) -> ColumnFunction:
+def _compile(
+    table: Table, setting: str, text: RowExpression, optional: frozenset[str], followed: Mapping[str, str]
+) -> ColumnFunction:
     try:
         if isinstance(text.tree, TransformSettings):
-            return compile_transform(text.tree, table, setting.removeprefix("computed."))
-        return compile_expression(text.tree, table.row_schema, optional)
+            return compile_transform(text.tree, table, setting.removeprefix(_setting_of("")), followed)
+        return compile_expression(text.tree, table.row_schema, optional, followed)
     except UnknownColumn as error:
         remedy = "correct the name; if the source renamed the column, rows from before have its earlier name: "
         remedy += (
@@ -406,9 +551,20 @@ class StoredRowRules:
     where: str | None = None
     computed: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By expressions: the numbers of columns that they use under an earlier name."""
 
     def __bool__(self) -> bool:
         return self.where is not None or bool(self.computed or self.renamed)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts of its expressions, by their settings' names."""
+        found = {} if self.where is None else {WHERE: self.where}
+        return found | {_setting_of(name): text for name, text in self.computed.items()}
+
+    def to_json(self) -> dict[str, object]:
+        return {name: value for name, value in asdict(self).items() if value or name != "numbers"}
 
     def differences(self, now: StoredRowRules) -> list[str]:
         pairs = [("where", self.where or "all rows", now.where or "all rows")]
@@ -505,8 +661,8 @@ def with_stored(
 
 def _more_of(stored: StoredPolicies) -> list[object]:
     if stored.names:
-        return [asdict(stored.rows), stored.names]
-    return [asdict(stored.rows)] if stored.rows else []
+        return [stored.rows.to_json(), stored.names]
+    return [stored.rows.to_json()] if stored.rows else []
 
 
 def _without_values(table: Table, names: Collection[str]) -> Table:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import TableMisfit
 from cdcflow.model.change import ChangeBatch, KeySet
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import BEFORE, OP, UNCHANGED, Column, Table
@@ -94,7 +94,7 @@ class PrivateTable:
             persons = self.policies[name].persons
             return convert(values) if persons is None else persons.convert(values, column(self.persons[name]))
         except pa.ArrowException:  # a new message: Arrow's own may contain the value
-            raise ConfigurationError(
+            raise TableMisfit(
                 f"table {self.raw.id} has a value in column {name} to which its policy "
                 f"({self.policies[name].text}) cannot be applied",
                 remedy=f"use null, mask or drop for {name} in tables, then start again",

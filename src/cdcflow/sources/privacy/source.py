@@ -30,7 +30,7 @@ from cdcflow.capture.ports.source import (
     TransactionsBack,
 )
 from cdcflow.capture.ports.stream import Stream
-from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.errors import CdcflowError, ConfigurationError, TableMisfit
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.findings import of_error, ok, warning
@@ -82,8 +82,9 @@ class PrivateSource:
         self._captured, self._prepared = frozenset(t.id for t in tables), tables
         if self._rules.person_keys is not None:
             self._rules.person_keys.create()
-        changed = frozenset(self._changes(tables, checkpoint))
-        source = with_stored(prepared.checkpoint.source, self._rules, tables, self._stored)
+        fitting = [table for table in tables if self._rules.misfit_of(table) is None]
+        changed = frozenset(self._changes(fitting, checkpoint))
+        source = with_stored(prepared.checkpoint.source, self._rules, fitting, self._stored)
         return replace(
             prepared,
             checkpoint=replace(prepared.checkpoint, source=source),
@@ -97,15 +98,17 @@ class PrivateSource:
             private = [t for t in self._captured if self._rules.latest(t) is not None]
             self._rules.check_names((t.id for t in found), self._captured, private)
             self._captured |= {t.id for t in found}
-        return [self._rules.table_leaving(table) for table in found]
+        return [self._rules.known_leaving(table) for table in found]
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
         found = self._source.preview(_without(checkpoint), log_id)
         self._learn(checkpoint)
         shapes = [t.shape for t in found.tables if t.shape is not None]
         self._check(shapes, checkpoint)
-        changes = self._changes(shapes, checkpoint)
-        return replace(found, tables=tuple(_with_policies(t, changes.get(t.id, "")) for t in found.tables))
+        misfits = {shape.id: error for shape in shapes if (error := self._rules.misfit_of(shape)) is not None}
+        changes = self._changes((shape for shape in shapes if shape.id not in misfits), checkpoint)
+        tables = (_with_policies(t, changes.get(t.id, "")) for t in found.tables)
+        return replace(found, tables=tuple(_with_misfit(t, misfits.get(t.id)) for t in tables))
 
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if not self._rules:
@@ -252,7 +255,7 @@ def private_source(source: Source, rules: PolicyRules) -> PrivateSource:
     """A source under rules, with the optional ports that it implements itself: callers recognize those by the type."""
     bases = tuple(kind for port, kind in _OPTIONAL.items() if isinstance(source, port))
     if rules and isinstance(source, Choosy):
-        source.refuse_with(rules.shape)
+        source.refuse_with(rules.check_new)
     made: PrivateSource = type("PrivateSource", bases or (PrivateSource,), {})(source, rules)
     return made
 
@@ -276,3 +279,7 @@ def _without(checkpoint: Checkpoint) -> Checkpoint:
 
 def _with_policies(table: TablePreview, changes: str) -> TablePreview:
     return replace(table, policies=changes) if changes else table
+
+
+def _with_misfit(table: TablePreview, misfit: TableMisfit | None) -> TablePreview:
+    return table if misfit is None else replace(table, misfit=str(misfit))

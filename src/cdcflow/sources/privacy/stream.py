@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen, RowsIncomplete, Transactions
+from cdcflow.capture.interleave.messages import (
+    Advanced,
+    ChangesRefused,
+    Committed,
+    MarkSeen,
+    RowsFilled,
+    RowsIncomplete,
+    Transactions,
+)
 from cdcflow.capture.ports.log import Spool
 from cdcflow.capture.ports.stream import Stream, StreamEvent
-from cdcflow.errors import InvariantViolated
+from cdcflow.errors import InvariantViolated, TableMisfit
 from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Position
-from cdcflow.model.table import TableId
+from cdcflow.model.table import Table, TableId, word
 from cdcflow.sources.privacy.rules import PolicyRules
 
 Bools = npt.NDArray[np.bool_]
+Refused = dict[TableId, TableMisfit]
+"""Tables with changes that cannot leave the source, and why."""
 
 
 @dataclass(slots=True)
@@ -25,11 +35,13 @@ class SpoolNotes:
     """What the rows of spools showed while they were written, by the spools' names.
 
     `stayed`: how many rows did not leave, by sub-transaction (None: of the transaction itself). `incomplete`: the
-    tables with rows that must be read again.
+    tables with rows that must be read again. `refused`: the tables with rows that cannot leave, and those rows'
+    sub-transactions.
     """
 
     stayed: dict[str, dict[int | None, int]] = field(default_factory=dict)
     incomplete: dict[str, set[TableId]] = field(default_factory=dict)
+    refused: dict[str, list[tuple[TableId, TableMisfit, frozenset[int] | None]]] = field(default_factory=dict)
 
     def count(self, spool: str, stay: Bools, subxids: Uint64s | None) -> None:
         counts = self.stayed.setdefault(spool, {})
@@ -42,11 +54,32 @@ class SpoolNotes:
     def forget(self, spool: str) -> None:
         self.stayed.pop(spool, None)
         self.incomplete.pop(spool, None)
+        self.refused.pop(spool, None)
+
+    def refused_in(self, run: SpooledTransaction) -> Refused:
+        """The tables with rows that cannot leave, and were not rolled back."""
+        found: Refused = {}
+        for table, why, subxids in self.refused.get(run.spool, ()):
+            if subxids is None or subxids - run.aborted:
+                found.setdefault(table, why)
+        return found
 
     def rows_of(self, run: SpooledTransaction) -> int:
         """How many rows of a transaction are in its spool."""
         stayed = self.stayed.get(run.spool, {})
         return run.rows - sum(count for subxid, count in stayed.items() if subxid not in run.aborted)
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingRun:
+    """Transactions as they leave the source. `incomplete`: the keys of the rows in memory that must be read again,
+    because a rule needs a column that was not sent. `refused`: the tables with a row that cannot leave; `tables`: all.
+    """
+
+    run: Transactions
+    incomplete: Mapping[TableId, KeySet]
+    refused: Refused
+    tables: frozenset[TableId]
 
 
 class PrivateStream:
@@ -58,27 +91,33 @@ class PrivateStream:
         self._rules = rules
         self._position = position
         self._notes = notes
+        self._failing: frozenset[TableId] = frozenset()
+        """The tables whose latest changes could not leave."""
 
     def fileno(self) -> int:
         return self._stream.fileno()
 
     def poll(self) -> Sequence[StreamEvent]:
         events = self._stream.poll()
-        # Transactions first: they have the shapes of the tables whose keys come before them.
-        left = [self._rows_leaving(e) if isinstance(e, Committed) else (e, {}) for e in events]
-        found: list[StreamEvent] = []
-        for event, incomplete in left:
+        # Statements before rows: rows after them may have the same names for other columns.
+        mistaken = self._mistaken_names(events)
+        # Transactions before keys: they have the shapes of the tables whose keys come before them.
+        left = [self._rows_leaving(e.run) if isinstance(e, Committed) else None for e in events]
+        found: list[StreamEvent] = [self._refusal(table, why) for table, why in mistaken.items()]
+        for event, run in zip(events, left, strict=True):
             match event:
-                case Committed(run):
-                    found += [RowsIncomplete(table, keys, self._position) for table, keys in incomplete.items()]
-                    self._position = run.last_position
-                case RowsIncomplete(table, keys, _):
-                    event = replace(event, keys=keys_leaving(keys, table, self._rules))
+                case Committed(sent) if run is not None:
+                    found += [self._refusal(table, why) for table, why in run.refused.items()]
+                    found += [RowsIncomplete(table, keys, self._position) for table, keys in run.incomplete.items()]
+                    found.append(Committed(run.run))
+                    self._position = sent.last_position
+                case RowsIncomplete():
+                    found += self._keys_leaving(event)
                 case MarkSeen(position=position) | Advanced(position):
+                    found.append(event)
                     self._position = position
                 case _:
-                    pass
-            found.append(event)
+                    found.append(event)
         return found
 
     @property
@@ -91,15 +130,41 @@ class PrivateStream:
     def close(self) -> None:
         self._stream.close()
 
-    def _rows_leaving(self, event: Committed) -> tuple[Committed, dict[TableId, KeySet]]:
-        run, incomplete = event.run, dict[TableId, KeySet]()
-        left = run_leaving(run, self._rules, incomplete)
-        if isinstance(run, SpooledTransaction) and isinstance(left, SpooledTransaction):
+    def _rows_leaving(self, run: Transactions) -> LeavingRun:
+        found = run_leaving(run, self._rules)
+        if isinstance(run, SpooledTransaction) and isinstance(found.run, SpooledTransaction):
+            left = replace(found.run, rows=self._notes.rows_of(run))
             tables = self._notes.incomplete.get(run.spool, set())
             incomplete = {table: keys for table, keys in left.partial.items() if table in tables}
-            left = replace(left, rows=self._notes.rows_of(run))
+            found = LeavingRun(left, incomplete, self._notes.refused_in(run) | found.refused, found.tables)
             self._notes.forget(run.spool)
-        return Committed(left), incomplete
+        self._failing = self._failing - found.tables | found.refused.keys()
+        return found
+
+    def _keys_leaving(self, event: RowsIncomplete) -> list[StreamEvent]:
+        if event.table in self._failing:  # so its columns may be unknown, and all of it must be read again
+            return []
+        try:
+            return [replace(event, keys=keys_leaving(event.keys, event.table, self._rules))]
+        except TableMisfit as why:
+            return [self._refusal(event.table, why)]
+
+    def _mistaken_names(self, events: Sequence[StreamEvent]) -> Refused:
+        found: Refused = {}
+        for event in events:
+            if isinstance(event, RowsFilled) and event.renamed:
+                why = self._rules.mistaken_name(event.table, event.renamed)
+                found |= {} if why is None else {event.table: why}
+        return found
+
+    def _refusal(self, table: TableId, why: TableMisfit) -> ChangesRefused:
+        return ChangesRefused(table, refusal_text(table, why), self._position)
+
+
+def refusal_text(table: TableId, why: TableMisfit) -> str:
+    """Why changes of a table are refused, and what to do, for operators."""
+    text = str(why).removesuffix(", then start again")
+    return f"{text}; then start again or run `cdcflow apply`, and run `cdcflow backfill {word(table)}`"
 
 
 class PrivateSpool:
@@ -112,10 +177,12 @@ class PrivateSpool:
         self.name = spool.name
 
     def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
-        found = [batch_leaving(batch, self._rules) for batch in batches]
+        found, refused = batches_leaving(batches, self._rules)
         for batch, keys in found:
             if keys is not None:
                 self._notes.incomplete.setdefault(self.name, set()).add(batch.table.id)
+        if refused:
+            self._note_refused(batches, refused, subxids)
         left = [batch for batch, _ in found]
         if _has_all(batches, left):
             self._spool.write(left, subxids)
@@ -126,6 +193,13 @@ class PrivateSpool:
         if left:
             self._spool.write(left, None if subxids is None else subxids[leave])
 
+    def _note_refused(self, batches: Sequence[ChangeBatch], refused: Refused, subxids: Uint64s | None) -> None:
+        notes = self._notes.refused.setdefault(self.name, [])
+        for table, why in refused.items():
+            mine = np.concatenate([batch.index for batch in batches if batch.table.id == table])
+            parts = None if subxids is None else frozenset(np.unique(subxids[mine]).tolist())
+            notes.append((table, why, parts))
+
     def finish(self) -> None:
         self._spool.finish()
 
@@ -134,10 +208,23 @@ class PrivateSpool:
         self._spool.discard()
 
 
-def batch_leaving(batch: ChangeBatch, rules: PolicyRules) -> tuple[ChangeBatch, KeySet | None]:
-    """Changes as they leave the source, whose `index` may lack rows, and the keys of those that must be read again."""
-    table = rules.shape(batch.table)
-    return (batch, None) if table is None else table.leave(batch)
+def batches_leaving(
+    batches: Sequence[ChangeBatch], rules: PolicyRules
+) -> tuple[list[tuple[ChangeBatch, KeySet | None]], Refused]:
+    """Changes as they leave the source, whose `index` may lack rows, each batch with the keys of the rows that must be
+    read again; and the tables with a row that cannot leave: no other row of them leaves, either."""
+    found: list[tuple[ChangeBatch, KeySet | None]] = []
+    refused: Refused = {}
+    for batch in batches:
+        try:
+            table = rules.shape(batch.table)
+            found.append((batch, None) if table is None else table.leave(batch))
+        except TableMisfit as why:
+            refused.setdefault(batch.table.id, why)
+            found.append((batch, None))
+    if not refused:
+        return found, refused
+    return [(_empty(b), None) if b.table.id in refused else (b, keys) for b, keys in found], refused
 
 
 def keys_leaving(keys: KeySet, table: TableId, rules: PolicyRules) -> KeySet:
@@ -146,31 +233,41 @@ def keys_leaving(keys: KeySet, table: TableId, rules: PolicyRules) -> KeySet:
     return keys if found is None else found.keys(keys)
 
 
-def run_leaving(run: Transactions, rules: PolicyRules, incomplete: dict[TableId, KeySet]) -> Transactions:
-    """Transactions as they leave the source; the rows of a large one have left it already, into a spool.
-
-    `incomplete` gets the keys of the rows in memory that must be read again, because a rule needs a column that was not
-    sent.
-    """
+def run_leaving(run: Transactions, rules: PolicyRules) -> LeavingRun:
+    """Transactions as they leave the source; the rows of a large one have left it already, into a spool."""
     match run:
         case Run():
-            found = [(batch.table.id, *batch_leaving(batch, rules)) for batch in run.batches]
-            for table, _, keys in found:
-                _add(incomplete, table, keys)
-            return without_rows(run, [batch for _, batch, _ in found])
+            found, refused = batches_leaving(run.batches, rules)
+            incomplete: dict[TableId, KeySet] = {}
+            for batch, keys in found:
+                _add(incomplete, batch.table.id, keys)
+            left = run.with_batches([batch for batch, _ in found])
+            return LeavingRun(left, incomplete, refused, frozenset(batch.table.id for batch in run.batches))
         case SpooledTransaction():
-            partial = {table: keys_leaving(keys, table, rules) for table, keys in run.partial.items()}
-            shapes = frozenset(rules.table_leaving(table) for table in run.shapes)
-            return replace(run, shapes=shapes, partial=partial)
+            return _spooled_leaving(run, rules)
     raise InvariantViolated(f"the source has transactions of an unknown kind ({type(run).__name__})")
 
 
-def without_rows(run: Run, left: Sequence[ChangeBatch]) -> Run:
-    """A run with other batches, whose `index` may lack rows: the rest gets new numbers."""
-    if _has_all(run.batches, left):
-        return replace(run, batches=tuple(left))
-    leave = _which_leave(left, run.rows)
-    return replace(run, ends=_before(leave)[run.ends], batches=tuple(_renumber(left, leave)))
+def _spooled_leaving(run: SpooledTransaction, rules: PolicyRules) -> LeavingRun:
+    shapes: set[Table] = set()
+    partial: dict[TableId, KeySet] = {}
+    refused: Refused = {}
+    for shape in run.shapes:
+        try:
+            shapes.add(rules.table_leaving(shape))
+        except TableMisfit as why:
+            refused.setdefault(shape.id, why)
+    for table, keys in run.partial.items():
+        try:
+            partial |= {} if table in refused else {table: keys_leaving(keys, table, rules)}
+        except TableMisfit as why:
+            refused.setdefault(table, why)
+    left = replace(run, shapes=frozenset(shapes), partial=partial)
+    return LeavingRun(left, {}, refused, frozenset(shape.id for shape in run.shapes))
+
+
+def _empty(batch: ChangeBatch) -> ChangeBatch:
+    return replace(batch, index=batch.index[:0], rows=batch.rows.slice(0, 0))
 
 
 def _add(incomplete: dict[TableId, KeySet], table: TableId, keys: KeySet | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar, cast
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from cdcflow.config.transforms import TransformSettings
 from cdcflow.errors import CdcflowError
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Table
-from cdcflow.sources.rows.compilation import ColumnFunction, UnknownColumn, Unusable
+from cdcflow.sources.rows.compilation import NOT_FOLLOWED, ColumnFunction, UnknownColumn, Unusable
 from cdcflow.sources.rows.kernels import InputRows
 from cdcflow.sources.rows.row_rules import rows_misfit
 
@@ -29,26 +29,32 @@ def text_of(settings: TransformSettings) -> str:
     return f"{settings.kind} {version} {settings.model_dump_json()}"
 
 
-def compile_transform(settings: TransformSettings, table: Table, name: str) -> ColumnFunction:
-    """The function for the columns of a table.
+def compile_transform(
+    settings: TransformSettings, table: Table, name: str, followed: Mapping[str, str] = NOT_FOLLOWED
+) -> ColumnFunction:
+    """The function for the columns of a table. `followed`: by names in the settings, in lower case, the present names
+    of columns that were renamed; the function gets them under the earlier name.
 
     Raises:
         Unusable: a column does not exist, or the function refuses these columns.
     """
     plugin = _plugin_of(settings)
-    known = {c.name.lower(): c.name for c in table.columns}
+    known = {c.name.lower(): c.name for c in table.columns} | dict(followed)
     for column in settings.columns:
         if column.lower() not in known:
             meant = did_you_mean(column, known.values()).strip()
             raise UnknownColumn(f"uses the unknown column {column}{meant and f'; {meant}'}")
-    names = [known[column.lower()] for column in settings.columns]
-    schema = pa.schema([table.row_schema.field(one) for one in names])
+    names = {
+        column if column.lower() in followed else known[column.lower()]: known[column.lower()]
+        for column in settings.columns
+    }
+    schema = pa.schema([table.row_schema.field(one).with_name(shown) for shown, one in names.items()])
     arrow = _ask(settings, lambda: plugin.type_of(settings, schema))
     if not isinstance(arrow, pa.DataType):
         raise Unusable(f"is of kind {settings.kind}, whose type_of returned no type: report this to its authors")
 
     def evaluate(inputs: InputRows) -> pa.Array:
-        columns = {one: inputs.columns[one] for one in names}
+        columns = {shown: inputs.columns[one] for shown, one in names.items()}
         try:
             found = plugin.apply(settings, columns)
         except Exception as error:  # noqa: BLE001  a package's
@@ -64,7 +70,13 @@ def compile_transform(settings: TransformSettings, table: Table, name: str) -> C
             )
         return found
 
-    return ColumnFunction(arrow, frozenset(names), evaluate, can_fail=True)
+    return ColumnFunction(arrow, frozenset(names.values()), evaluate, can_fail=True)
+
+
+def transform_columns(settings: TransformSettings, table: Table, followed: Mapping[str, str]) -> dict[str, str]:
+    """The names of columns in the settings, in lower case, with the column that each means."""
+    known = {c.name.lower(): c.name for c in table.columns} | dict(followed)
+    return {name.lower(): known[name.lower()] for name in settings.columns if name.lower() in known}
 
 
 def _plugin_of(settings: TransformSettings) -> TransformPlugin:

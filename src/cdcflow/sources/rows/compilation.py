@@ -36,6 +36,9 @@ _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 
 
+NOT_FOLLOWED: Mapping[str, str] = {}
+
+
 class Unusable(Exception):
     """An expression does not fit the table. The message can be shown after the name of its setting."""
 
@@ -57,34 +60,58 @@ class ColumnFunction:
 
 
 def compile_expression(
-    expression: Expression, schema: pa.Schema, optional: frozenset[str] = frozenset()
+    expression: Expression,
+    schema: pa.Schema,
+    optional: frozenset[str] = frozenset(),
+    followed: Mapping[str, str] = NOT_FOLLOWED,
 ) -> ColumnFunction:
     """`schema`: the table's columns; `optional`: names in lower case of columns that it may lack, and which COALESCE
-    ignores then.
+    ignores then; `followed`: by names in the expression (see `name_written`) the present names of columns that were
+    renamed.
 
     Raises:
         Unusable: a column does not exist, or an operator is not for such types.
     """
     match expression:
         case ColumnName():
-            return _column(expression, schema)
+            return _column(expression, schema, followed)
         case Constant():
             return _constant(expression)
         case Cast(operand, name, digits):
             arrow = pa.decimal128(*digits) if digits else _CASTS[name]
-            return _cast(compile_expression(operand, schema, optional), arrow, name)
+            return _cast(compile_expression(operand, schema, optional, followed), arrow, name)
         case Call(name, operands):
             if name == "coalesce" and optional:
-                operands = _that_exist(operands, schema, optional)
-            found = [compile_expression(operand, schema, optional) for operand in operands]
+                operands = _that_exist(operands, schema, optional, followed)
+            found = [compile_expression(operand, schema, optional, followed) for operand in operands]
             return _call(name, found)
+
+
+def columns_named(expression: Expression, schema: pa.Schema, followed: Mapping[str, str]) -> dict[str, str]:
+    """The names of columns in an expression, as `name_written` has them, with the column that each means. Names without
+    one column are not in the result."""
+    match expression:
+        case ColumnName():
+            found = _columns_called(expression, schema, followed)
+            return {name_written(expression): found[0]} if len(found) == 1 else {}
+        case Constant():
+            return {}
+        case Cast(operand):
+            return columns_named(operand, schema, followed)
+        case Call(_, operands):
+            return {k: v for one in operands for k, v in columns_named(one, schema, followed).items()}
+
+
+def name_written(column: ColumnName) -> str:
+    """Identifies a name in an expression: in lower case unless it is quoted, as names are compared."""
+    return f'"{column.name}"' if column.is_quoted else column.name.lower()
 
 
 # ── columns and constants ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _column(column: ColumnName, schema: pa.Schema) -> ColumnFunction:
-    found = _columns_called(column, schema)
+def _column(column: ColumnName, schema: pa.Schema, followed: Mapping[str, str]) -> ColumnFunction:
+    found = _columns_called(column, schema, followed)
     if not found:
         meant = did_you_mean(column.name, schema.names).strip()
         raise UnknownColumn(f"uses the unknown column {column.name}; {meant}".rstrip("; "))
@@ -95,8 +122,10 @@ def _column(column: ColumnName, schema: pa.Schema) -> ColumnFunction:
     return ColumnFunction(arrow, frozenset([name]), lambda rows: rows.columns[name])
 
 
-def _columns_called(column: ColumnName, schema: pa.Schema) -> list[str]:
+def _columns_called(column: ColumnName, schema: pa.Schema, followed: Mapping[str, str]) -> list[str]:
     """The columns that a name means."""
+    if (renamed := followed.get(name_written(column))) is not None:
+        return [renamed]
     names: list[str] = schema.names
     found = [n for n in names if n == column.name]
     if not found and not column.is_quoted:
@@ -105,13 +134,13 @@ def _columns_called(column: ColumnName, schema: pa.Schema) -> list[str]:
 
 
 def _that_exist(
-    operands: tuple[Expression, ...], schema: pa.Schema, optional: frozenset[str]
+    operands: tuple[Expression, ...], schema: pa.Schema, optional: frozenset[str], followed: Mapping[str, str]
 ) -> tuple[Expression, ...]:
     """The operands without the columns that the table may lack and does, if one of the others is a column."""
     left = tuple(
         one
         for one in operands
-        if not isinstance(one, ColumnName) or one.name.lower() not in optional or _columns_called(one, schema)
+        if not isinstance(one, ColumnName) or one.name.lower() not in optional or _columns_called(one, schema, followed)
     )
     return left if any(isinstance(one, ColumnName) for one in left) else operands
 

@@ -32,7 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import TableMisfit
 from cdcflow.model.change import DELETE, INSERT, READ, TRUNCATE, UPDATE, ChangeBatch
 from cdcflow.model.table import BEFORE, OP, UNCHANGED, Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -56,8 +56,8 @@ _TYPES = {
 """What computed columns' types are called, as servers call them; the others as Arrow does."""
 
 
-def rows_misfit(table: TableId, why: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f"tables: {table}: {why}", remedy=remedy, runbook="row-rules")
+def rows_misfit(table: TableId, why: str, remedy: str) -> TableMisfit:
+    return TableMisfit(f"tables: {table}: {why}", remedy=remedy, runbook="row-rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +257,12 @@ class RowRules:
     # ── expressions ─────────────────────────────────────────────────────────────────────────────────────────
 
     @cached_property
-    def _columns_used(self) -> frozenset[str]:
+    def columns_used(self) -> frozenset[str]:
         compiled = [*self.computed.values(), *([] if self.where is None else [self.where])]
         return frozenset[str]().union(*(one.columns for one in compiled))
 
     def _inputs(self, rows: pa.RecordBatch) -> InputRows:
-        return InputRows({name: rows.column(name) for name in self._columns_used}, rows.num_rows)
+        return InputRows({name: rows.column(name) for name in self.columns_used}, rows.num_rows)
 
     def _holds(self, where: ColumnFunction, inputs: InputRows, which: Bools | None = None) -> Bools:
         """Whether the filter is true; false except in these rows (None: all)."""

@@ -1,0 +1,249 @@
+"""One table whose changes cannot leave the source never stops the others: under load, over kills around its failure,
+while it is read and while the capture lags. Nothing shows it as current until the printed remedy was followed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.servers.mysql import MySQLDatabase
+from tests.servers.postgres import PostgresServer
+from tests.support.polling import PATIENCE_S
+from tests.support.privacy.canaries import CANARY, canaries_in
+from tests.support.privacy.failing_bank import (
+    EXCHANGED_NAMES,
+    RENAMED_NAME,
+    RENAMED_POLICY,
+    VALUE,
+    FailingBank,
+    FailingMySQLBank,
+    Fault,
+    use_rules,
+)
+
+from cdcflow import local, wiring
+from cdcflow.capture.interleave.progress import Progress, TableProgress
+from cdcflow.config import load
+from cdcflow.daemon.merge_process import prepare_merge
+from cdcflow.model.table import TableId
+
+_numbers = itertools.count(1)
+AnyBank = FailingBank | FailingMySQLBank
+
+
+@pytest.fixture
+def failing_bank(private_server: PostgresServer, tmp_path: Path) -> Iterator[FailingBank]:
+    database = private_server.create_database(f"failing_{next(_numbers)}")
+    made = FailingBank(database, tmp_path)
+    yield made
+    made.stop_writing()
+    database.drop()
+
+
+@pytest.fixture
+def failing_mysql_bank(mysql_database: MySQLDatabase, tmp_path: Path) -> Iterator[FailingMySQLBank]:
+    made = FailingMySQLBank(mysql_database, tmp_path)
+    yield made
+    made.stop_writing()
+
+
+@pytest.mark.postgres
+@pytest.mark.long
+def test_other_tables_of_postgres_continue_over_kills(failing_bank: FailingBank) -> None:
+    failed_over_kills_and_mended(failing_bank, VALUE)
+
+
+@pytest.mark.mysql
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(VALUE, id="value"),
+        pytest.param(RENAMED_POLICY, id="policy"),
+        pytest.param(RENAMED_NAME, id="name"),
+        pytest.param(EXCHANGED_NAMES, id="exchange"),
+    ],
+)
+def test_other_tables_of_mysql_continue_over_kills(failing_mysql_bank: FailingMySQLBank, fault: Fault) -> None:
+    failed_over_kills_and_mended(failing_mysql_bank, fault)
+
+
+@pytest.mark.postgres
+@pytest.mark.long
+def test_table_of_postgres_that_fails_while_it_is_read_or_after_a_stop(failing_bank: FailingBank) -> None:
+    failed_while_read_and_after_a_stop(failing_bank, VALUE)
+
+
+@pytest.mark.mysql
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [pytest.param(VALUE, id="value"), pytest.param(RENAMED_POLICY, id="policy")])
+def test_table_of_mysql_that_fails_while_it_is_read_or_after_a_stop(
+    failing_mysql_bank: FailingMySQLBank, fault: Fault
+) -> None:
+    failed_while_read_and_after_a_stop(failing_mysql_bank, fault)
+
+
+@pytest.mark.postgres
+@pytest.mark.long
+@pytest.mark.parametrize("statements", ["RENAME COLUMN note TO remark", "exchange"])
+def test_expressions_of_postgres_follow_columns_by_their_numbers(failing_bank: FailingBank, statements: str) -> None:
+    """While the daemon runs and while it is stopped: the table does not fail, and no other column decides."""
+    bank = failing_bank
+    bank.begin(EXCHANGED_NAMES)
+    use_rules(bank, {"where": "char_length(note) < 3"})  # no ssn is as short
+    bank.start_writing(seed=5)
+    daemon = bank.daemon()
+    is_read(bank, daemon)
+    renames = ["note TO x", "ssn TO note", "x TO ssn"] if statements == "exchange" else ["note TO remark"]
+    for rename in renames:
+        bank.database.execute(f"ALTER TABLE people RENAME COLUMN {rename}")
+    goes_on(bank, daemon)
+    for _ in range(2):
+        bank.catch_up_and_stop(daemon)
+        daemon = bank.daemon()
+        goes_on(bank, daemon)
+    bank.stop_writing()
+    bank.catch_up_and_stop(daemon)
+    name = "ssn" if statements == "exchange" else "remark"
+    assert known(bank).generation == 1
+    expected = [row for row in bank.source_rows("people") if len(str(row[bank.columns("people").index(name)])) < 3]
+    assert bank.logged_rows("people") == expected != []
+
+
+# ── what they have in common ────────────────────────────────────────────────────────────────────────────────
+
+
+def failed_over_kills_and_mended(bank: AnyBank, fault: Fault) -> None:
+    bank.begin(fault)
+    use_rules(bank, fault.rules)
+    bank.start_writing(seed=3)
+    first = bank.daemon("before:changes refused", "1", "start")
+    is_read(bank, first)
+    bank.break_people()
+    bank.assert_killed(first, live=False)
+    for point in (
+        ("after:changes refused", "1", "start"),
+        ("after:append", "3"),
+        ("before:sync", "4"),
+    ):
+        bank.assert_killed(bank.daemon(*point), live=False)
+    daemon = bank.daemon()
+    bank.wait_until(lambda: known(bank).lacks_changes, "the table to fail", daemon)
+    goes_on(bank, daemon)
+    assert_hidden(bank, daemon)
+    daemon.kill()
+    daemon.wait()
+    mended_by_the_remedy(bank, fault)
+
+
+def failed_while_read_and_after_a_stop(bank: AnyBank, fault: Fault) -> None:
+    """The fault is in the log before the capture arrives there, and its backfill is not done."""
+    bank.begin(fault)
+    use_rules(bank, fault.rules)
+    bank.configure(backfill={"chunk_rows_max": 50, "rows_per_second_max": 300, "chunk_time_target_ms": 20})
+    bank.start_writing(seed=4)
+    killed = bank.daemon("after:chunk read", "3", "start")
+    bank.assert_killed(killed, live=False)
+    assert known(bank).state in ("waiting", "reading")
+    bank.break_people()
+    before = bank.transactions
+    bank.wait_until(lambda: bank.transactions > before + 100, "a backlog")
+    daemon = bank.daemon()
+    bank.wait_until(lambda: known(bank).state == "failed", "the table to fail", daemon)
+    bank.wait_until(lambda: known(bank).lacks_changes or fault is VALUE, "its changes to be refused", daemon)
+    daemon.kill()
+    daemon.wait()
+    mended_by_the_remedy(bank, fault)
+
+
+def mended_by_the_remedy(bank: AnyBank, fault: Fault) -> None:
+    """Change the settings, and run the commands that the reason names, as an operator would."""
+    with (bank.folder / "daemon.out").open("ab") as output:
+        command = [sys.executable, "-m", "cdcflow.cli", "run"]
+        daemon = subprocess.Popen(command, cwd=bank.folder, stdout=output, stderr=output)
+    try:
+        goes_on(bank, daemon)
+        reason = str(known(bank).reason)
+        assert CANARY not in reason
+        commands = [shlex.split(found) for found in re.findall("`cdcflow ([^`]*)`", reason)]
+        assert [name for name, *_ in commands] == ["apply", "backfill"]
+        use_rules(bank, fault.mended)
+        bank.wait_until(lambda: cdcflow(bank, "status").returncode == 0, "the control socket", daemon)
+        for name, *words in commands:
+            done = cdcflow(bank, name, *words, *(["--yes"] if name == "apply" else []))
+            assert done.returncode == 0, done.stdout + done.stderr
+        bank.stop_writing()
+        bank.assert_verified(daemon)
+        bank.catch_up_and_stop(daemon)
+    finally:
+        daemon.kill()
+        daemon.wait()
+    bank.assert_log_equals_source()
+    merge(bank)
+    found = local.read_cut(bank.folder / "warehouse")
+    columns = bank.columns("people")
+    shown = sorted((tuple(row[c] for c in columns) for row in found[f"{bank.schema}.people"].to_pylist()), key=repr)
+    assert shown == bank.source_rows("people")
+    if fault.hidden:
+        assert canaries_in(bank.log) == []
+
+
+def is_read(bank: AnyBank, daemon: subprocess.Popen[bytes]) -> None:
+    fence = bank.fence()
+    bank.wait_until(lambda: bank.has_reached(fence), "the backfill", daemon)
+
+
+def goes_on(bank: AnyBank, daemon: subprocess.Popen[bytes]) -> None:
+    """The position passes what is committed now, so the others are captured and the source is acknowledged."""
+    before = bank.transactions
+    bank.wait_until(lambda: bank.transactions > before + 30, "the writer", daemon)
+    fence = bank.fence()
+
+    def passed() -> bool:
+        checkpoint = bank.reader.newest_checkpoint()
+        tables = Progress.from_json(checkpoint.progress).tables
+        others = [known for table, known in tables.items() if table.name != "people"]
+        is_there = checkpoint.position is not None and bank.is_past(checkpoint.position.text, fence)
+        return is_there and all(known.state != "failed" for known in others)
+
+    bank.wait_until(passed, "the other tables to continue", daemon)
+
+
+def assert_hidden(bank: AnyBank, daemon: subprocess.Popen[bytes]) -> None:
+    people = f"{bank.schema}.people"
+    newest = bank.reader.newest_checkpoint().next_offset - 1
+    bank.wait_until(lambda: bank.sealed_offset() >= newest, f"offset {newest} to be sealed", daemon)
+    merge(bank)
+    warehouse = bank.folder / "warehouse"
+    cut, live = local.read_cut(warehouse), local.read_live(bank.log, warehouse)
+    assert people not in cut
+    assert people not in live
+    assert {f"{bank.schema}.accounts", f"{bank.schema}.entries"} <= cut.keys() & live.keys()
+    assert local.read_live(bank.log, warehouse, incomplete=True).incomplete[people] == "failed"
+    verdicts = {table.table: table.verdict for table in bank.verified().tables}
+    assert verdicts.pop(people) == "not compared"
+    assert set(verdicts.values()) <= {"equal", "equal but for"}
+    status = json.loads(cdcflow(bank, "status", "--json").stdout)["tables"][people]
+    assert status["state"] == "failed"
+    assert CANARY not in json.dumps(status)
+
+
+def merge(bank: AnyBank) -> None:
+    prepare_merge(load(bank.config_path), lambda text: None, lambda progress: None)()
+
+
+def known(bank: AnyBank) -> TableProgress:
+    checkpoint = wiring.log_reader(load(bank.config_path)).newest_checkpoint()
+    return Progress.from_json(checkpoint.progress).tables[TableId(bank.schema, "people")]
+
+
+def cdcflow(bank: AnyBank, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cdcflow.cli", *words]
+    return subprocess.run(command, cwd=bank.folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
