@@ -115,6 +115,7 @@ class Database:
         self.server = server
         self.counts: Counter[str] = Counter()
         self.losing: Random | None = None
+        self.refusing: Random | None = None
         self.wal: list[Transaction | Mark | Filled | Statement] = []
         self.flushed = 0
         self.confirmed = 0
@@ -605,7 +606,11 @@ class Database:
         return row._replace(published=False, lost=True)
 
     def _log(self, txn: Open, row: Row, key: object) -> None:
-        txn.rows.append(row if row.table in self.published else row._replace(published=False))
+        if row.table not in self.published:
+            row = row._replace(published=False)
+        elif row.published and self.refusing is not None and self.refusing.random() < 0.02:
+            row = row._replace(unfit=True)
+        txn.rows.append(row)
         txn.tables.add(row.table)
         if key is not None:
             txn.keys.add((row.table, key))

@@ -7,7 +7,7 @@ appended, folds it with `cdcflow.log.fold.fold`, and compares.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -215,9 +215,11 @@ class ModelLog:
         """I1, I4: the log has exactly the committed transactions up to the cut's position, whole and in order."""
         if lsn < before.lsn:
             raise Violation(f"I6: cut position goes back from {before.lsn} to {lsn}")
-        logged = [_told(t) for e in entries if not e.run.read for t in e.run.items if t.rows]
-        wal = self._database.wal[before.lsn : lsn]
-        committed = [_told(t) for t in wal if isinstance(t, Transaction) and any(r.published for r in t.rows)]
+        wal = [record for record in self._database.wal[before.lsn : lsn] if isinstance(record, Transaction)]
+        # Of a table with rows that cannot leave, some rows are in the log: its next generation is judged.
+        unfit = {row.table for record in wal for row in record.rows if row.unfit} | before.lossy.keys()
+        logged = [_told(t, unfit) for e in entries if not e.run.read for t in e.run.items if _has_rows(t, unfit)]
+        committed = [_told(t, unfit) for t in wal if _has_rows(t, unfit)]
         if logged != committed:
             lsns = [t[0] for t in logged], [t[0] for t in committed]
             raise Violation(f"I1: log has {lsns[0]} where the source committed {lsns[1]}")
@@ -247,7 +249,7 @@ class ModelLog:
             if isinstance(record, Transaction):
                 for row in record.rows:
                     truth[row.table] = self._advanced(truth[row.table], row)
-                    if row.in_gap and row.table in known_before:
+                    if (row.in_gap or row.unfit) and row.table in known_before:
                         lossy[row.table] = known_before[row.table].generation
                     if row.lost:
                         wrong[row.table] = wrong.get(row.table, frozenset()) | {(row.values["id"],)}
@@ -348,10 +350,14 @@ class ModelLog:
                     raise Violation(f"I5: {table} {key}.{column} is {found[0]}, the source has {found[1]}")
 
 
-def _told(transaction: Transaction) -> tuple[object, ...]:
+def _told(transaction: Transaction, besides: Collection[TableId]) -> tuple[object, ...]:
     """The data by which the order is judged. Values are not in it: those are the fold's to judge."""
-    rows = [(r.table, r.op, r.values.get("id")) for r in transaction.rows if r.published]
+    rows = [(r.table, r.op, r.values.get("id")) for r in transaction.rows if r.published and r.table not in besides]
     return transaction.lsn, transaction.xid, rows
+
+
+def _has_rows(transaction: Transaction, besides: Collection[TableId]) -> bool:
+    return any(row.published and row.table not in besides for row in transaction.rows)
 
 
 def _key(values: Values, *, keyed: bool) -> Key:

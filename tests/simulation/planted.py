@@ -18,6 +18,7 @@ from cdcflow.capture.interleave.backlog import Backlog
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.machine import Interleave
 from cdcflow.capture.interleave.messages import (
+    ChangesRefused,
     ChunkRead,
     MarkSeen,
     OutcomeKind,
@@ -30,7 +31,7 @@ from cdcflow.capture.interleave.progress import State, TableProgress
 from cdcflow.capture.interleave.window import Window
 from cdcflow.capture.interleave.window_sequence import WindowSequence
 from cdcflow.capture.log_writes import Recording
-from cdcflow.model.position import Epoch, Token
+from cdcflow.model.position import Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
 
 
@@ -236,6 +237,24 @@ def keeps_what_was_not_read(known: TableProgress | None) -> bool:
     return known is not None
 
 
+def drops_silently(self: WindowSequence, refused: ChangesRefused) -> None:
+    """The stream has dropped them."""
+
+
+def keeps_whole(self: Backlog, table: TableId, epoch: Epoch, next_offset: Offset, position: Position) -> None:
+    self.changed = True
+
+
+def without_gap(self: TableProgress, table: TableId) -> dict[str, object]:
+    found = to_json(self, table)
+    if self.state == "failed":
+        found |= {"state": "done", "whole_since": self.since}
+        found.pop("gap", None)
+    return found
+
+
+to_json = TableProgress.to_json
+
 IN_GAPS: dict[str, Faults] = {
     "table proven without a comparison": Faults(proves_unseen=True),
     "comparison from before the gap": Faults(patch=(allowed_commands, "_fitting", of_any_epoch)),
@@ -243,6 +262,13 @@ IN_GAPS: dict[str, Faults] = {
     "tables without a key not read again": Faults(patch=(reread, "is_kept", keeps_what_was_not_read)),
 }
 """What can be mistaken for proven after a gap."""
+
+IN_REFUSALS: dict[str, Faults] = {
+    "changes dropped without a record": Faults(patch=(WindowSequence, "lose_changes", drops_silently)),
+    "table with lost changes stays whole": Faults(patch=(Backlog, "lose_changes", keeps_whole)),
+    "failure forgotten by the next attempt": Faults(patch=(TableProgress, "to_json", without_gap)),
+}
+"""What can go wrong when changes of a table cannot leave the source."""
 
 EARLY: dict[str, Faults] = {
     "ack before fsync": PLANTED["ack before fsync"],

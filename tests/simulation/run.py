@@ -15,9 +15,12 @@ from tests.simulation.servers import SERVERS
 from tests.simulation.world import Outcome, run
 
 
-def replay(seed: int, server: str = "postgres", *, repairs: bool = False, gaps: bool = False) -> str:
+def replay(
+    seed: int, server: str = "postgres", *, repairs: bool = False, gaps: bool = False, refusals: bool = False
+) -> str:
     """The command that plays one schedule again."""
     options = (" --repairs" if repairs else "") + (" --gaps" if gaps else "")
+    options += " --refusals" if refusals else ""
     return f"python tests/simulation/run.py --server {server} --seed {seed}{options}"
 
 
@@ -29,6 +32,7 @@ def main() -> int:
     parser.add_argument("--server", choices=list(SERVERS), default="postgres", help="what kind of source (postgres)")
     parser.add_argument("--repairs", action="store_true", help="deletes get lost, and rows are repaired")
     parser.add_argument("--gaps", action="store_true", help="the source discards log that is still needed")
+    parser.add_argument("--refusals", action="store_true", help="some rows cannot leave the source")
     parser.add_argument("--counts", action="store_true", help="print what the schedules exercised")
     args = parser.parse_args()
     seeds = range(args.first, args.first + args.seeds) if args.seed is None else [args.seed]
@@ -36,11 +40,12 @@ def main() -> int:
     counts: Counter[str] = Counter()
     outcomes: list[Outcome] = []
     for number, seed in enumerate(seeds, 1):
-        outcome = run(seed, server=SERVERS[args.server], repairs=args.repairs, gaps=args.gaps)
+        modes = {"repairs": args.repairs, "gaps": args.gaps, "refusals": args.refusals}
+        outcome = run(seed, server=SERVERS[args.server], **modes)
         outcomes.append(outcome)
         counts += outcome.counts
         if outcome.violation is not None:
-            again = replay(seed, args.server, repairs=args.repairs, gaps=args.gaps)
+            again = replay(seed, args.server, **modes)
             print(f"seed {seed}: {outcome.violation}\n  again with: {again}")
         if number % 1000 == 0:
             print(f"{number} schedules, {time.monotonic() - began:.0f} s", flush=True)

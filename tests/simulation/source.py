@@ -22,6 +22,7 @@ from tests.simulation.transactions import Keys, Plain, Row, Transaction, lsn_of,
 
 from cdcflow.capture.interleave.messages import (
     Advanced,
+    ChangesRefused,
     Chunk,
     ChunkRead,
     Committed,
@@ -438,7 +439,7 @@ class ModelStream:
 
         def deliver() -> None:
             if batch:
-                events.append(Committed(Plain(tuple(batch))))
+                events.extend(self._as_they_leave(Plain(tuple(batch))))
                 batch.clear()
 
         if self._weather.silent_polls:
@@ -476,6 +477,13 @@ class ModelStream:
         if self._sent == self._database.flushed and self._sent > self._skip_to and self._rng.random() < 0.3:
             events.append(Advanced(position_of(self._sent)))
         return events
+
+    def _as_they_leave(self, run: Plain) -> Sequence[StreamEvent]:
+        """Transactions without the tables that have an unfit row, after an event for each such table."""
+        unfit = frozenset(row.table for item in run.items for row in item.rows if row.unfit)
+        self.counts["changes refused"] += len(unfit)
+        before = position_of(run.items[0].lsn - 1)
+        return [*(ChangesRefused(table, "unfit", before) for table in sorted(unfit)), Committed(run.without(unfit))]
 
     def _event(self, record: Mark | Filled | Statement) -> Sequence[StreamEvent]:
         if isinstance(record, Mark):

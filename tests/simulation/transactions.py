@@ -65,7 +65,7 @@ def plain_keys(keys: KeySet) -> tuple[int, ...]:
 class Row(NamedTuple):
     """One row of a transaction. `values` are those that are sent, if it is `published`; `full` is the whole new row,
     for the truth. `lost`: the log never gets it, although the table is captured; `in_gap`: because it is where the
-    source has discarded its log."""
+    source has discarded its log. `unfit`: it cannot leave the source, as in a table whose settings do not fit it."""
 
     table: TableId
     shape: Shape
@@ -77,6 +77,7 @@ class Row(NamedTuple):
     published: bool = True
     lost: bool = False
     in_gap: bool = False
+    unfit: bool = False
 
 
 class Transaction(NamedTuple):

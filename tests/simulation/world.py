@@ -60,14 +60,17 @@ def run(
     *,
     repairs: bool = False,
     gaps: bool = False,
+    refusals: bool = False,
 ) -> Outcome:
     """Play one schedule to its end, where everything must be idle and equal. `repairs`: deletes get lost on their way
     into the log, and operators request repairs of rows, those and others. `gaps`: the source discards log that is still
-    needed, and tables are compared with it instead of being read again."""
+    needed, and tables are compared with it instead of being read again. `refusals`: some rows cannot leave the
+    source."""
     violation = None
     with ExitStack() as held:
         root = None if seed % ON_DISK_EVERY else Path(held.enter_context(TemporaryDirectory(dir=_in_memory())))
         world = World(seed, faults, server, root, repairs=repairs, gaps=gaps)
+        world.database.refusing = Random(f"refusing {seed}") if refusals else None
         try:
             held.enter_context(faults.planted())
             world.play()
@@ -278,7 +281,8 @@ class World:
     def _order_what_is_left(self, process: Process) -> None:
         """Resume and request again, as an operator would. A table may only fail for the one reason that is allowed."""
         for table, known in process.progress.tables.items():
-            if known.state == "failed" and "held_bytes_max" not in (known.reason or ""):
+            is_allowed = "held_bytes_max" in (known.reason or "") or known.reason == "unfit"
+            if known.state == "failed" and not is_allowed:
                 raise Violation(f"I7: {table} failed: {known.reason}")
             if known.state in ("cancelled", "failed"):
                 self._requests.put(Backfill((table,)))
