@@ -91,7 +91,7 @@ def _in_doubt(status: Mapping[str, Any], names: Sequence[str]) -> dict[str, Doub
     found = {}
     for name, known in (status.get("tables") or {}).items():
         gap = known.get("gap")
-        is_open = gap is not None and not gap["after"] and not gap.get("base")  # it must be read again
+        is_open = gap is not None and gap.get("after") == "" and not gap.get("base")  # it must be read again
         if gap is not None and gap["proven"] is None and not is_open and (not names or name in names):
             found[name] = Doubt(str(gap["before"]), str(gap.get("base", "")))
     return found

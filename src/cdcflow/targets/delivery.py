@@ -165,7 +165,7 @@ class TargetDelivery:
         known = self._log.known
         standing = known.standing(table, end)
         state = TableBackfill.of(standing.entry)
-        if state.in_doubt and not state.lacks_changes:
+        if state.in_doubt:
             return TableDelivery(
                 str(table),
                 end,
@@ -178,7 +178,7 @@ class TargetDelivery:
                 end,
                 problem="; ".join(standing.notes),
                 remedy=f"wait for its backfill, or run `cdcflow backfill {word(table)}`",
-                waits=TableBackfill.of(standing.entry).state in ACTIVE,
+                waits=state.state in ACTIVE,
             )
         _, shape = known.shapes(table, end)
         place = TablePlace(self._log_id, end, standing.since, _digest(shape))

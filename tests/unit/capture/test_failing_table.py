@@ -146,7 +146,7 @@ class TwoTables:
         opened = wiring.open_for_queries(log)
         with pytest.raises(ConfigurationError, match="changes of it are missing"):
             opened.current(str(USERS))
-        delivered = TargetDelivery(opened, "log", self.target, Selection.parse(["*.*"]), lambda: None).deliver()
+        delivered = TargetDelivery(opened, "log", self.target, Selection.parse(["*.*"]), lambda: None).deliver().tables
         (problem,) = (one for one in delivered if one.problem)
         assert (problem.table, "missing" in problem.problem) == (str(USERS), True)
         assert "cdcflow backfill shop.users" in problem.remedy
@@ -162,7 +162,7 @@ class TwoTables:
             str(table): self.source_rows(table) for table in (USERS, ORDERS)
         }
         opened = wiring.open_for_queries(self.folder / "log")
-        delivered = TargetDelivery(opened, "log", self.target, Selection.parse(["*.*"]), lambda: None).deliver()
+        delivered = TargetDelivery(opened, "log", self.target, Selection.parse(["*.*"]), lambda: None).deliver().tables
         assert not [one for one in delivered if one.problem]
         assert {row["id"] for row in self.target.rows[USERS]} == {id_ for id_, _ in self.source_rows(USERS)}
 

@@ -212,7 +212,7 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
 def lacks_changes(fields: Mapping[str, Any]) -> bool:
     """Whether changes of a table are missing until it is read again, given its entry in a status."""
     gap = fields.get("gap") or {}
-    return bool(gap) and not gap.get("after") and not gap.get("base")
+    return gap.get("after") == "" and not gap.get("base")
 
 
 def unproven(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -62,14 +62,14 @@ class TableBackfill:
         whole = entry.get("whole_since")
         gap = entry.get("gap")
         missed = entry.get("missed")
-        is_open = isinstance(gap, Mapping) and not gap.get("after") and not gap.get("base")
+        is_open = isinstance(gap, Mapping) and gap.get("after") == "" and not gap.get("base")
         return cls(
             str(entry.get("state", "")),
             number("generation"),
             number("since"),
             whole if isinstance(whole, int) else None,
             (int(gap["offset"]), int(gap.get("until") or 0)) if isinstance(gap, Mapping) else None,
-            isinstance(gap, Mapping) and gap.get("proven") is None,
+            isinstance(gap, Mapping) and gap.get("proven") is None and not is_open,
             str(gap.get("base", "")) if isinstance(gap, Mapping) else "",
             tuple((int(offset), int(generation)) for offset, generation in missed) if isinstance(missed, list) else (),
             is_open and entry.get("state") == "failed",

@@ -87,7 +87,7 @@ class KnownTables:
         elif floor is None:
             state = f" (state: {known.state})" if known.state in ACTIVE else ""
             notes.append(f"not all rows of the table are in the log at that point{state}")
-        if known.in_doubt and not known.base and LACKS not in notes:
+        if known.in_doubt and not known.base:
             notes.append("changes of it were lost, and no comparison has shown since that it is right")
         at = max(1, floor or 1)
         kept = self.state(table, offset) if at < begins else None
