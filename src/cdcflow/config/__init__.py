@@ -14,6 +14,7 @@ from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Idempotency, Push, Serve
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal, StoreAccess
 from cdcflow.config.notify import NotifierSettings, Notify
+from cdcflow.config.passwords import PasswordCommand
 from cdcflow.config.publish import (
     BinaryMode,
     DecimalMode,
@@ -50,6 +51,7 @@ __all__ = [
     "NotifierSettings",
     "Notify",
     "Objects",
+    "PasswordCommand",
     "Postgres",
     "Publish",
     "PublishKafka",

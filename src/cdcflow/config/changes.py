@@ -181,6 +181,8 @@ def _may_be_secret(name: str, text: str) -> bool:
 def _own_words(name: str) -> str:
     """The part of a setting's name that describes its value. A table or a column may be called password, and what is
     done with its values is no secret; a token is always a reference."""
+    if name.startswith("source.password."):
+        return ""  # how a command prints it: arguments are in the machine's list of processes anyway
     if name.startswith(_OF_TABLES):
         return name.partition(".computed.")[2].partition(".")[2]  # what a function of a package is given
     return name

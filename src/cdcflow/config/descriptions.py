@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from cdcflow.config.base import Settings, settings_of
 from cdcflow.config.changes import rule_for
 from cdcflow.config.collections import Push
+from cdcflow.config.passwords import PasswordSetting
 from cdcflow.config.references import SecretReference
 from cdcflow.config.units import BYTES, TIMES, with_unit
 
@@ -56,6 +57,8 @@ def describe(model: type[Settings], before: str, like: str = "") -> Iterator[Set
         inner, is_map = _model_of(field.annotation)
         if inner is Push:
             continue
+        if inner is not None and _values(field) == "reference":
+            yield _with_its_meaning(model, name, field, before)
         if inner is not None:
             yield from describe(inner, f"{before}{name}.", before if is_map and name == "each" else "")
         elif like:
@@ -63,9 +66,13 @@ def describe(model: type[Settings], before: str, like: str = "") -> Iterator[Set
             meaning = f"The same for one table{example}."
             yield Setting(before + name, _values(field), f"as `{like}{name}`", meaning)
         else:
-            own = next(attribute for attribute, one in model.model_fields.items() if one is field)
-            meaning, default = _meaning(model, own)
-            yield Setting(before + name, _values(field), default or _default(field), meaning)
+            yield _with_its_meaning(model, name, field, before)
+
+
+def _with_its_meaning(model: type[Settings], name: str, field: FieldInfo, before: str) -> Setting:
+    own = next(attribute for attribute, one in model.model_fields.items() if one is field)
+    meaning, default = _meaning(model, own)
+    return Setting(before + name, _values(field), default or _default(field), meaning)
 
 
 def _model_of(kind: Any) -> tuple[type[Settings] | None, bool]:  # Any: an annotation
@@ -114,7 +121,7 @@ def _values(field: FieldInfo) -> str:
 def _validator_kind(metadata: Sequence[Any]) -> str:  # Any: what pydantic keeps of an annotation
     """What a value with these validators is: a reference, or an amount with a unit."""
     for one in metadata:
-        if one in get_args(SecretReference):
+        if one in (*get_args(SecretReference), *get_args(PasswordSetting)):
             return "reference"
         if isinstance(one, BeforeValidator) and one.func.__qualname__.startswith(with_unit.__name__):
             return "size" if inspect.getclosurevars(one.func).nonlocals["units"] is BYTES else "time"

@@ -12,6 +12,7 @@ from cdcflow.config.collections import Collection, Serve
 from cdcflow.config.columns import ColumnRule, TableRules
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
 from cdcflow.config.notify import NotifierSettings, Notify
+from cdcflow.config.passwords import PasswordCommand
 from cdcflow.config.publish import Publish, PublishKafka
 from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL, Postgres, SourceSettings
@@ -29,7 +30,7 @@ _PATHS = (
 def rebase(config: Config, folder: Path) -> Config:
     source = config.source
     if isinstance(source, Postgres | MySQL):
-        source = source.model_copy(update={"password": _reference_below(folder, source.password)})
+        source = source.model_copy(update={"password": _password_below(folder, source.password)})
     if isinstance(source, MySQL):
         tls = source.tls.model_copy(update={"ca": _below(folder, source.tls.ca)})
         key = _below(folder, source.server_public_key)
@@ -186,6 +187,10 @@ def _reference_below(folder: Path, reference: str | None) -> str | None:
     if reference is None or not reference.startswith("${file:"):
         return reference
     return f"${{file:{folder / Path(reference[7:-1]).expanduser()}}}"
+
+
+def _password_below(folder: Path, password: str | PasswordCommand | None) -> str | PasswordCommand | None:
+    return password if isinstance(password, PasswordCommand) else _reference_below(folder, password)
 
 
 def _below(folder: Path, path: Path | None) -> Path | None:

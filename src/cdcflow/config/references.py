@@ -17,14 +17,15 @@ from cdcflow.errors import ConfigurationError
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
-def _by_reference(secret: object) -> object:
+def by_reference(secret: object) -> object:
+    """The value of a setting, if it is a reference or missing. ValueError otherwise."""
     # Before the type check: a password of digits alone is a number in YAML.
     if secret is not None and not (isinstance(secret, str) and _REFERENCE.fullmatch(secret)):
         raise ValueError("must be a reference, not the secret itself: ${env:NAME} or ${file:path}")
     return secret
 
 
-SecretReference = Annotated[str | None, BeforeValidator(_by_reference)]
+SecretReference = Annotated[str | None, BeforeValidator(by_reference)]
 
 
 def without_password(url: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from cdcflow.config.addresses import mysql_url, postgres_url
 from cdcflow.config.base import Settings
-from cdcflow.config.references import SecretReference
+from cdcflow.config.passwords import PasswordSetting
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.model.log_budget import LogBudget
 
@@ -89,8 +89,8 @@ class SourceSettings(Settings):
 class _Database(SourceSettings):
     """The settings that all databases have."""
 
-    password: SecretReference = None
-    """A reference to the password ([secrets](settings.md#secrets))."""
+    password: PasswordSetting = None
+    """A reference to the password ([secrets](settings.md#secrets)), or a command that prints it."""
     columns: dict[str, str] = Field(default_factory=dict)
     """The policy for values of one column, such as `{public.orders.due: clamp}`: PostgreSQL's `special_values` and
     `unconstrained_numeric`, MySQL's and MariaDB's `zero_dates` and `bad_text`."""

@@ -21,11 +21,12 @@ from cdcflow.capture.ports.source import Source
 from cdcflow.capture.settings import CaptureSettings, OwnedLog
 from cdcflow.capture.shadow import Shadow
 from cdcflow.capture.spans import OnSpan
-from cdcflow.config import Config, FileLog, KafkaLog, MySQL, Postgres, secret
+from cdcflow.config import Config, FileLog, KafkaLog, MySQL, Postgres
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files import notes
 from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import SourceIdentity
+from cdcflow.sources.engine.passwords import secret_of
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.sources.privacy.key_file import KeyFile
@@ -65,9 +66,7 @@ def _open_bare(config: Config, readers: Readers | None) -> Source:
     if not isinstance(settings, Postgres | MySQL):
         return plugin_of(settings).open(settings)
 
-    def password() -> str | None:
-        return secret(settings.password)
-
+    password = secret_of(settings.password)
     if isinstance(settings, Postgres):
         return PostgresSource(settings, password, readers=readers)
     # Imported here, so that a capture from one database does not load the library of the other.
@@ -84,10 +83,10 @@ def control_table(config: Config) -> ControlTable | None:
     if isinstance(settings, Postgres):
         from cdcflow.sources.postgres import control as in_postgres
 
-        return in_postgres.control_table(settings, lambda: secret(settings.password))
+        return in_postgres.control_table(settings, secret_of(settings.password))
     from cdcflow.sources.mysql import control as in_mysql
 
-    return in_mysql.control_table(settings, lambda: secret(settings.password))
+    return in_mysql.control_table(settings, secret_of(settings.password))
 
 
 def capture(

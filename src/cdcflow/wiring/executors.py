@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from cdcflow.capture.ports.part_readers import PartReader, Readers
-from cdcflow.config import Config, FileLog, MySQL, Postgres, secret
+from cdcflow.config import Config, FileLog, MySQL, Postgres
 from cdcflow.errors import ConfigurationError
+from cdcflow.sources.engine.passwords import secret_of
 from cdcflow.sources.privacy.chunks import PrivatePartReader
 from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.wiring.plugged import lacking
@@ -45,8 +46,12 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
     folder.mkdir(parents=True, exist_ok=True)
     # The current password and the keys of policies are sent along: executors have neither this machine's environment
     # nor its files.
-    opened = partial(_part_reader, settings, secret(settings.password), PolicyRules(config.tables))
-    with executors(master, settings.backfill.ranges_at_once, folder, opened, config.merge.spark) as found:
+    password, rules = secret_of(settings.password), PolicyRules(config.tables)
+
+    def opener() -> Callable[[], PartReader]:
+        return partial(_part_reader, settings, password(), rules)
+
+    with executors(master, settings.backfill.ranges_at_once, folder, opener, config.merge.spark) as found:
         yield found
 
 

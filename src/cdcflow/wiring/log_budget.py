@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from cdcflow.capture.ports.budgeted_log import BudgetedLog
-from cdcflow.config import Config, MySQL, Postgres, secret
+from cdcflow.config import Config, MySQL, Postgres
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.log_budget import LogBudget
+from cdcflow.sources.engine.passwords import secret_of
 from cdcflow.sources.postgres.kept_log import PostgresKeptLog
 from cdcflow.sources.postgres.slot_names import Names
 from cdcflow.wiring.logs import log_id, newest_checkpoint
@@ -26,13 +27,13 @@ def budgeted_log(config: Config, slot: str | None = None) -> BudgetedLog | None:
     """
     settings = config.database
     if isinstance(settings, Postgres):
-        return PostgresKeptLog(settings, partial(secret, settings.password), SlotName(config, slot or settings.slot))
+        return PostgresKeptLog(settings, secret_of(settings.password), SlotName(config, slot or settings.slot))
     if not isinstance(settings, MySQL):
         return None
     # Imported here, so that a capture from one database does not load the library of the other.
     from cdcflow.sources.mysql.kept_log import MySQLKeptLog
 
-    return MySQLKeptLog(settings, partial(secret, settings.password), partial(newest_checkpoint, config))
+    return MySQLKeptLog(settings, secret_of(settings.password), partial(newest_checkpoint, config))
 
 
 def known_slot(config: Config, slot: str | None) -> str:

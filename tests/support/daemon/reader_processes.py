@@ -16,8 +16,9 @@ from tests.support.daemon.bank import Branch
 from tests.support.kill.chunk_reader import begin
 
 from cdcflow import wiring
-from cdcflow.config import MySQL, Postgres, load, secret
+from cdcflow.config import MySQL, Postgres, load
 from cdcflow.log.read.reader import list_segments
+from cdcflow.sources.engine.passwords import secret_of
 from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.spark.executors.readers import Processes
 from cdcflow.wiring.executors import _part_reader
@@ -34,7 +35,7 @@ def reading(
     config = load(bank.config_path)
     settings = config.database
     assert isinstance(settings, Postgres | MySQL)
-    opened = partial(_part_reader, settings, secret(settings.password), PolicyRules(config.tables))
+    opened = partial(_part_reader, settings, secret_of(settings.password)(), PolicyRules(config.tables))
     started: list[subprocess.Popen[bytes]] = []
     bank.log.mkdir(exist_ok=True)
     try:

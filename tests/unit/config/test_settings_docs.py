@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeGuard, get_args
+from types import UnionType
+from typing import TypeGuard, get_args, get_origin
 
 import typer
 
@@ -35,7 +36,8 @@ def names(model: type[Settings], before: str = "") -> set[str]:
         kinds = [k for k in _annotations(field.annotation) if _is_model(k)]
         for kind in kinds:
             found |= names(kind, f"{before}{name}.")
-        if not kinds:
+        is_union = get_origin(field.annotation) is UnionType  # a model, or a text instead of it
+        if not kinds or (is_union and str in get_args(field.annotation)):
             found.add(before + name)
     return found
 

@@ -24,6 +24,7 @@ from cdcflow.log.format.segment import SegmentFile
 from cdcflow.model.position import Epoch
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
 from cdcflow.sinks.files.row_file import HeldFile
+from cdcflow.sources.engine.errors import PasswordRefused
 from cdcflow.spark.executors import chunk_reader_process, readers
 from cdcflow.spark.executors.chunk_reader_process import Answer, Hello, Read, RequestReader, Write, serve
 from cdcflow.spark.executors.readers import Processes
@@ -392,3 +393,16 @@ def test_rows_are_written_once(tmp_path: Path) -> None:
     assert isinstance(reader.answer(Write(2, 1, tmp_path / "taken", 1, 1, 0)).error, SinkUnavailable)
     assert isinstance(reader.answer(Write(3, 1, tmp_path / "other", 1, 1, 0)).error, SinkUnavailable)
     assert not (tmp_path / "other").exists()
+
+
+def test_process_whose_password_is_refused_ends_and_the_next_one_reads(processes: Processes) -> None:
+    """A token has expired: the process has no other, and one that starts now gets the current one."""
+    expired = Numbers()
+    thread = begin(processes, expired)
+    with pytest.raises(PasswordRefused, match="is refused"):
+        processes.read(chunk(), PasswordRefused("the password of cdc is refused")).result(WITHIN_S)
+    thread.join(WITHIN_S)
+    assert expired.closed
+    assert processes.lost == 1
+    begin(processes, Numbers())
+    assert processes.read(chunk(), 3).result(WITHIN_S).told == "told 3"

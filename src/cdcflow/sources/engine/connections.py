@@ -14,14 +14,12 @@ from contextlib import AbstractContextManager
 from typing import ClassVar, Generic, TypeVar
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
+from cdcflow.sources.engine.errors import PasswordRefused
+from cdcflow.sources.engine.passwords import RenewableSecret, Secret
 
 C = TypeVar("C")
 E = TypeVar("E", bound=Exception)
 T = TypeVar("T")
-
-Secret = Callable[[], str | None]
-"""Returns the password, which is resolved again for every connection, so that a rotated one is picked up (P65). None:
-the server needs none."""
 
 
 class Connector(ABC, Generic[C]):
@@ -98,6 +96,17 @@ class Connector(ABC, Generic[C]):
                 return connection
         self._drop(connection)
         raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
+
+    def log_in(self, secret: Secret, open_with: Callable[[str | None], C]) -> C:
+        """What `open_with` returns with the password; if that is refused, with the one that replaces it."""
+        password = secret()
+        try:
+            return open_with(password)
+        except PasswordRefused:
+            other = secret.after_refusal(password) if isinstance(secret, RenewableSecret) else None
+            if other is None:
+                raise
+        return open_with(other)
 
     def mapping_errors(self, attempted: str) -> AbstractContextManager[None]:
         """Turn the library's errors inside the block into cdcflow's; `attempted` names the action and its object."""

@@ -9,6 +9,12 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 SET_PASSWORD = "set source.password: ${env:NAME} or ${file:path}"  # noqa: S105  a remedy
 
 
+class PasswordRefused(SourceUnavailable):
+    """The server refuses the password, which may be being rotated."""
+
+    section = "login-refused"
+
+
 def password_in_url() -> ConfigurationError:
     return ConfigurationError(
         "source.url holds a password, which would end up in logs and process lists",
@@ -19,20 +25,18 @@ def password_in_url() -> ConfigurationError:
 
 def password_refused(
     attempted: str, user: str, *, has_password: bool, was_sent: bool, note: str = ""
-) -> SourceUnavailable:
-    """The server refuses the password, which may be being rotated. `has_password`: the settings name one; `was_sent`:
+) -> PasswordRefused:
+    """`has_password`: the settings name one; `was_sent`:
     one was sent, wherever it is from; `note`: more about the settings."""
     if has_password:
-        return SourceUnavailable(
+        return PasswordRefused(
             f"{attempted}: the password of {user} is refused",
-            remedy="correct what source.password refers to; cdcflow reads it again at every try",
-            runbook="login-refused",
+            remedy="correct what source.password refers to, or what its command prints; every try gets it again",
         )
     found = f"the password of {user} is refused" if was_sent else f"{user} is refused without a password"
-    return SourceUnavailable(
+    return PasswordRefused(
         f"{attempted}: {found}, and source.password is not set",
         remedy=f"{SET_PASSWORD}{note}",
-        runbook="login-refused",
     )
 
 

@@ -28,10 +28,10 @@ from pymysql.constants import CLIENT, COMMAND
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.sources.engine import connections, errors
+from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.mysql.errors import connect_error, map_error
 from cdcflow.sources.mysql.sql import quote_name
 
-Secret = connections.Secret
 Connection: TypeAlias = pymysql.Connection
 Row = tuple[Any, ...]
 
@@ -199,7 +199,9 @@ class Connector(connections.Connector[Connection]):
             connection._force_close()
 
     def _open_connection(self, purpose: str, read_timeout_s: float) -> Connection:
-        password = self.secret()
+        return self.log_in(self.secret, lambda password: self._open_with(password, purpose, read_timeout_s))
+
+    def _open_with(self, password: str | None, purpose: str, read_timeout_s: float) -> Connection:
         try:
             connection: Connection = pymysql.connect(
                 host=self.address.host,

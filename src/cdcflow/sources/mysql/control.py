@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cdcflow.config import MySQL
 from cdcflow.sources.engine.control_table import Flaw, SqlControlTable
+from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.selection import table_id
-from cdcflow.sources.mysql.connection import Connection, Connector, Secret, account_of
+from cdcflow.sources.mysql.connection import Connection, Connector, account_of
 from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_COLUMN, NO_SUCH_TABLE
 from cdcflow.sources.mysql.sql import quote_name
 

@@ -14,8 +14,9 @@ from cdcflow.config import MySQL
 from cdcflow.model.log_budget import KeptLog, LogBudget
 from cdcflow.model.position import Checkpoint
 from cdcflow.sources.engine.connections import Session
+from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.mysql import binlog_status, doctor, retention
-from cdcflow.sources.mysql.connection import Connection, Connector, Secret
+from cdcflow.sources.mysql.connection import Connection, Connector
 from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, binlog_position_of
 
 LIMIT_EVERY_S = 60.0

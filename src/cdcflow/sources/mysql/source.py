@@ -26,6 +26,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.policies import ByShape, ColumnPolicy, Policies
 from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.engine.source import Begun, ComparableSource, Sizes, Start, position_to_begin
@@ -34,7 +35,7 @@ from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.comparison import MySQLComparison
-from cdcflow.sources.mysql.connection import Connection, Connector, Secret, query
+from cdcflow.sources.mysql.connection import Connection, Connector, query
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
 from cdcflow.sources.mysql.errors import LogPurged

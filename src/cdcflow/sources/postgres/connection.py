@@ -24,10 +24,10 @@ from psycopg import conninfo, pq
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, RightMissing, SourceUnavailable
 from cdcflow.sources.engine import connections, errors
+from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.postgres.poolers import pooler_of
 from cdcflow.sources.postgres.sqlstates import is_tried_again
 
-Secret = connections.Secret
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 VERSION_MIN = 140000
@@ -189,16 +189,19 @@ class Connector(connections.Connector[Connection]):
         startup = _startup_options({**SESSION_SETTINGS, **settings}, self.address.options.get("options", ""))
         options = {**TRANSPORT, **self.address.options, **extra, "options": startup, "client_encoding": "UTF8"}
         options["application_name"] = f"cdcflow {purpose}"
-        password = self.secret()
-        try:
-            connection: Connection = psycopg.connect(
-                **options,  # type: ignore[arg-type]  # libpq's own options, as text
-                password=password,
-                autocommit=True,
-                prepare_threshold=None,
-            )
-        except psycopg.Error as error:
-            raise _connect_error(error, self.address, has_password=password is not None) from None
+
+        def open_with(password: str | None) -> Connection:
+            try:
+                return psycopg.connect(
+                    **options,  # type: ignore[arg-type]  # libpq's own options, as text
+                    password=password,
+                    autocommit=True,
+                    prepare_threshold=None,
+                )
+            except psycopg.Error as error:
+                raise _connect_error(error, self.address, has_password=password is not None) from None
+
+        connection = self.log_in(self.secret, open_with)
         if connection.info.server_version < VERSION_MIN:
             version = connection.info.server_version // 10000
             connection.close()
@@ -218,6 +221,10 @@ def _startup_options(settings: Mapping[str, str], given: str) -> str:
 # through to SourceUnavailable, with its own words.
 _NO_SUCH = (("database", "does not exist"), ("role", "does not exist"))
 _TLS = ("SSL", "certificate", "TLS")
+_PASSWORD_REFUSED = re.compile(
+    r"(password|PAM|LDAP|RADIUS|BSD|IAM( \w+)*) authentication failed|access token has expired|no password supplied"
+)
+"""PAM is what Amazon RDS reports of its tokens, IAM what Cloud SQL does, and an expired token what Azure does."""
 _FOREIGN = re.compile(
     r"received invalid response to SSL negotiation: [^E]|expected authentication request from server, but received [^E]"
 )
@@ -244,7 +251,7 @@ def _connect_error(error: psycopg.Error, address: Address, *, has_password: bool
             "write source.url as mysql://user@host:3306/",
             runbook="settings",
         )
-    if "password authentication failed" in text or "no password supplied" in text:
+    if _PASSWORD_REFUSED.search(text):
         return errors.password_refused(
             attempted,
             address.options.get("user", "the user"),

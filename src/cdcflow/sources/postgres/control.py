@@ -6,8 +6,9 @@ import psycopg
 
 from cdcflow.config import Postgres
 from cdcflow.sources.engine.control_table import Flaw, SqlControlTable
+from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.selection import table_id
-from cdcflow.sources.postgres.connection import Connection, Connector, Secret, quote_name
+from cdcflow.sources.postgres.connection import Connection, Connector, quote_name
 
 
 class PostgresControlTable(SqlControlTable[Connection]):

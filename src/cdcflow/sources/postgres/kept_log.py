@@ -12,8 +12,9 @@ from cdcflow.capture.ports.budgeted_log import Release
 from cdcflow.config import Postgres
 from cdcflow.model.log_budget import KeptLog, LogBudget
 from cdcflow.sources.engine.connections import Session
+from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.postgres import slot, slot_release
-from cdcflow.sources.postgres.connection import Connection, Connector, Secret
+from cdcflow.sources.postgres.connection import Connection, Connector
 from cdcflow.sources.postgres.lsn import Lsn
 
 _KEPT = """

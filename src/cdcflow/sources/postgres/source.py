@@ -24,6 +24,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.policies import ByShape, Policies
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.engine.source import Begun, ComparableSource, Sizes, Start
@@ -32,7 +33,7 @@ from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.comparison import PostgresComparison, log_end
-from cdcflow.sources.postgres.connection import Connection, Connector, Secret, mapping_errors, query_row
+from cdcflow.sources.postgres.connection import Connection, Connector, mapping_errors, query_row
 from cdcflow.sources.postgres.identity import check_database, check_server, identify, is_replaced
 from cdcflow.sources.postgres.known_tables import state_of_selected
 from cdcflow.sources.postgres.lives import Life, Lives, ended_lives

@@ -25,6 +25,7 @@ from typing import Any
 from cdcflow.capture.interleave.messages import Chunk
 from cdcflow.capture.ports.part_readers import HeldPart, PartReader
 from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
+from cdcflow.sources.engine.errors import PasswordRefused
 from cdcflow.spark.executors.chunk_reader_process import (
     PIECE_BYTES,
     Answer,
@@ -214,6 +215,8 @@ class Processes:
                 self.answered += 1
                 if answer.error is not None:
                     done.answer.set_exception(answer.error)
+                    if isinstance(answer.error, PasswordRefused):
+                        break  # the next process gets the password of then
                 else:
                     done.answer.set_result((process, answer.result))
         except (EOFError, OSError):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.capture.ports.part_readers import PartReader
+from cdcflow.errors import CdcflowError
 from cdcflow.spark.executors.chunk_reader_process import Invitation, serve
 from cdcflow.spark.executors.readers import Processes
 from cdcflow.spark.runtime.context import context, task_error
@@ -22,6 +23,7 @@ from cdcflow.spark.runtime.masters import runs_here
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+OpenReader = Callable[[], PartReader]
 NAME = "cdcflow backfill"
 COME_WITHIN_S = 180.0
 AGAIN_AFTER_S = 1.0
@@ -29,12 +31,13 @@ AGAIN_AFTER_S = 1.0
 
 @contextlib.contextmanager
 def executors(
-    master: str, number: int, folder: Path, open_reader: Callable[[], PartReader], settings: Mapping[str, str]
+    master: str, number: int, folder: Path, opener: Callable[[], OpenReader], settings: Mapping[str, str]
 ) -> Iterator[Processes]:
     """Yield executors of the cluster at `master`, up to `number`, that read parts of chunks. They write into `folder`,
     or send the files if they cannot see it.
 
-    `open_reader` is sent to them; `settings` are Spark's.
+    What `opener` returns is sent to them, and asked for again for each job: it contains a password, which may expire.
+    `settings` are Spark's.
 
     Raises:
         ConfigurationError: pyspark or Java is not installed; there is no such cluster; executors cannot load cdcflow.
@@ -44,9 +47,7 @@ def executors(
     try:
         host = "127.0.0.1" if runs_here(master) else str(started.getConf().get("spark.driver.host"))
         with Processes(number, host, folder) as found:
-            jobs = threading.Thread(
-                target=_run_jobs, args=(started, found, found.invitation(open_reader)), name="cdcflow-job", daemon=True
-            )
+            jobs = threading.Thread(target=_run_jobs, args=(started, found, opener), name="cdcflow-job", daemon=True)
             jobs.start()
             found.wait(COME_WITHIN_S)
             yield found
@@ -55,16 +56,16 @@ def executors(
             started.stop()
 
 
-def _run_jobs(started: SparkContext, processes: Processes, invitation: Invitation) -> None:
+def _run_jobs(started: SparkContext, processes: Processes, opener: Callable[[], OpenReader]) -> None:
     """Run one job after another: Spark itself restarts a lost task, a limited number of times."""
     tasks = started.parallelize(range(processes.count), processes.count)
     while not processes.closed:
         before = processes.answered
         try:
-            tasks.foreachPartition(_Serving(invitation))
+            tasks.foreachPartition(_Serving(processes.invitation(opener())))
         except Exception as error:  # noqa: BLE001  Spark's own errors; their texts are pages of Java
             if processes.answered == before:  # no executor did anything
-                gone = task_error(error, "reading")
+                gone = error if isinstance(error, CdcflowError) else task_error(error, "reading")
                 if processes.answered:
                     sys.stderr.write(f"{gone}\n  this process continues reading alone\n")
                 processes.fail(gone)
