@@ -32,7 +32,9 @@ def rebase(config: Config, folder: Path) -> Config:
     if isinstance(source, Postgres | MySQL):
         source = source.model_copy(update={"password": _password_below(folder, source.password)})
     if isinstance(source, MySQL):
-        tls = source.tls.model_copy(update={"ca": _below(folder, source.tls.ca)})
+        tls = source.tls.model_copy(
+            update={name: _below(folder, getattr(source.tls, name)) for name in ("ca", "cert", "key")}
+        )
         key = _below(folder, source.server_public_key)
         source = source.model_copy(update={"tls": tls, "server_public_key": key})
     if isinstance(source, SourceSettings) and not isinstance(source, Postgres | MySQL):

@@ -193,9 +193,17 @@ class Tls(Settings):
     `off`."""
     ca: Path | None = None
     """The file with the certificate of the authority that signed the server's. Default: the system's."""
+    cert: Path | None = None
+    """The file with the client's certificate, for a user that the server requires one of (`REQUIRE X509`)."""
+    key: Path | None = None
+    """The file with its private key, without a passphrase; only the daemon's user may read it. Default: in `cert`."""
 
     @model_validator(mode="after")
     def _authority(self) -> Tls:
+        if self.cert is None and self.key is not None:
+            raise ValueError("has a key and no cert: the file with the client's certificate")
+        if self.cert is not None and self.mode == "off":
+            raise ValueError("has a cert, and mode: off shows none; remove one of the two")
         if self.mode == "verify-ca" and self.ca is None:
             raise ValueError("needs ca: the file with the authority's certificate")
         return self

@@ -221,7 +221,8 @@ def test_login_without_a_password_is_answered_with_the_missing_setting(
         connector(mysql_server, url=url).connect("test")
     assert str(refused.value) == (
         f"connecting to 127.0.0.1:{mysql_server.port}: shy is refused without a password, and source.password is not "
-        "set\n  set source.password: ${env:NAME} or ${file:path}"
+        "set\n  set source.password: ${env:NAME} or ${file:path}; for a user that has to show a certificate, set "
+        "source.tls.cert"
     )
     key = tmp_path / "public_key.pem"
     pinned = {}

@@ -36,7 +36,7 @@ class RotatedPassword:
 
 
 def rotates_under_a_daemon(
-    bank: Branch, password: RotatedPassword, rotate: Callable[[str], None], hang_up: Callable[[], None]
+    bank: Branch, password: RotatedPassword, rotate: Callable[[str], object], hang_up: Callable[[], object]
 ) -> None:
     """A daemon that runs by `password`, and whose connections `hang_up` ends after `rotate` changed it: it continues by
     itself. The command runs again only when the server refuses what it printed before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,8 +72,8 @@ def test_refused_password_is_replaced_once_and_never_tried_twice(tmp_path: Path)
     connector = MemoryConnector(MemoryDatabase())
     tried: list[str | None] = []
 
-    def only(accepted: str) -> object:
-        def open_with(password: str | None) -> str:
+    def only(accepted: str) -> Any:
+        def open_with(password: str | None) -> Any:
             tried.append(password)
             if password != accepted:
                 raise PasswordRefused("refused")
@@ -81,15 +82,16 @@ def test_refused_password_is_replaced_once_and_never_tried_twice(tmp_path: Path)
         return open_with
 
     password = PrintedPassword(settings)
-    assert connector.log_in(password, only(f"{CANARY}2")) == "connected"  # type: ignore[arg-type]
+    connected: Any = connector.log_in(password, only(f"{CANARY}2"))
+    assert connected == "connected"
     assert tried == [f"{CANARY}1", f"{CANARY}2"]
     unchanged = PrintedPassword(shell(f"echo {CANARY}"))
     tried.clear()
     with pytest.raises(PasswordRefused):
-        connector.log_in(unchanged, only("another"))  # type: ignore[arg-type]
+        connector.log_in(unchanged, only("another"))
     assert tried == [CANARY]
     with pytest.raises(PasswordRefused):
-        connector.log_in(lambda: CANARY, only("another"))  # type: ignore[arg-type]
+        connector.log_in(lambda: CANARY, only("another"))
     assert run_count(runs) == 2
 
 

@@ -26,8 +26,8 @@ def password_in_url() -> ConfigurationError:
 def password_refused(
     attempted: str, user: str, *, has_password: bool, was_sent: bool, note: str = ""
 ) -> PasswordRefused:
-    """`has_password`: the settings name one; `was_sent`:
-    one was sent, wherever it is from; `note`: more about the settings."""
+    """`has_password`: the settings name one; `was_sent`: one was sent, wherever it is from; `note`: more about the
+    settings."""
     if has_password:
         return PasswordRefused(
             f"{attempted}: the password of {user} is refused",

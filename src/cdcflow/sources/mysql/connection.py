@@ -26,6 +26,7 @@ import pymysql
 from pymysql.constants import CLIENT, COMMAND
 
 from cdcflow.config import MySQL
+from cdcflow.config.certificates import load_certificate
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.sources.engine import connections, errors
 from cdcflow.sources.engine.passwords import Secret
@@ -227,7 +228,11 @@ class Connector(connections.Connector[Connection]):
                     runbook="settings",
                 ) from None
             raise connect_error(
-                error, self.address.user, str(self.address), has_password=password is not None
+                error,
+                self.address.user,
+                str(self.address),
+                has_password=password is not None,
+                has_certificate=self.settings.tls.cert is not None,
             ) from None
         connection._read_timeout = read_timeout_s
         _keep_alive(connection)
@@ -243,6 +248,8 @@ class Connector(connections.Connector[Connection]):
                     f"source.tls.ca {tls.ca} cannot be read: {error.strerror}", runbook="tls"
                 ) from None
             context.check_hostname = tls.mode == "verify"
+            if tls.cert is not None:
+                load_certificate(context, tls.cert, tls.key, "source.tls")
             return {"ssl": context}
         # Without a key pymysql would request one from the server, and encrypt the password for any server that answers.
         # With a value that is not a key it raises instead; a password that the server has cached needs no key.

@@ -118,12 +118,15 @@ def map_error(error: pymysql.Error, attempted: str, account: str = "") -> Cdcflo
     return ConfigurationError(message, runbook="source-refuses")
 
 
-def connect_error(error: Exception, user: str, address: str, *, has_password: bool) -> CdcflowError:
-    """Why connecting failed. `has_password`: the settings name one."""
+def connect_error(
+    error: Exception, user: str, address: str, *, has_password: bool, has_certificate: bool = False
+) -> CdcflowError:
+    """Why connecting failed. `has_password`, `has_certificate`: the settings name one."""
     number, said = parts(error)
     attempted = f"connecting to {address}"
     if number == ACCESS_DENIED:
-        return errors.password_refused(attempted, user, has_password=has_password, was_sent=False)
+        note = "" if has_certificate else "; for a user that has to show a certificate, set source.tls.cert"
+        return errors.password_refused(attempted, user, has_password=has_password, was_sent=False, note=note)
     if number in (1698, 1699, 1820, 1862, 3118, 3955):
         return ConfigurationError(
             f"{attempted}: {user} may not log in: {said}",
