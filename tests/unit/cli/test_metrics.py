@@ -58,6 +58,12 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
             "slot": "cdcflow_1",
             "stopped_tables": "1",
         },
+        "log_budget": {
+            "budget_bytes": 1 << 34,
+            "budget_age_seconds": 86_400,
+            "used": 0.5,
+            "released_at": 1_700_000_100.0,
+        },
         "disk": {"free_bytes": 1 << 30, "size_bytes": 1 << 40},
         "consumers": {"search": {"state": "changes", "offset": 90, "behind_rows": 10}},
         "targets": {
