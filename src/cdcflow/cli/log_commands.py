@@ -155,7 +155,9 @@ def list_gaps(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """List the gaps: between which positions of the source's log nothing is known, of any table.
+    """List the gaps: positions between which nothing is known.
+
+    The log has no change of any table between these positions of the source's log.
 
     Every row at or after the offset is from after the gap.
     """

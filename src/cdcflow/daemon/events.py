@@ -20,7 +20,7 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 ERRORS = frozenset(
     (
         *("capture failed", "publishing failed", "serving failed", "table failed", "capture did not stop in time"),
-        *("shadow check found a difference", "merge failed"),
+        *("shadow check found a difference", "merge failed", "delivery failed"),
     )
 )
 WARNINGS = frozenset(
@@ -35,7 +35,13 @@ WARNINGS = frozenset(
             "table to be read again",
         ),
         *("keys to be read", "table rewritten"),
-        *("merge process ended", "table not in the cut", "table changed by another process", "upkeep ended early"),
+        *(
+            "merge process ended",
+            "delivery process ended",
+            "table not in the cut",
+            "table changed by another process",
+            "upkeep ended early",
+        ),
         *("log budget", "log budget unknown", "log released", "changes not captured", "table in doubt"),
         *("gap not repaired", "gap repair postponed"),
         "views of the latest cut were not written",

@@ -207,20 +207,15 @@ def goes_on(bank: AnyBank, daemon: subprocess.Popen[bytes]) -> None:
     before = bank.transactions
     bank.wait_until(lambda: bank.transactions > before + 30, "the writer", daemon)
     fence = bank.fence()
-    bank.wait_until(lambda: has_passed(bank, fence), "the other tables to continue", daemon)
+    bank.wait_until(lambda: bank.has_passed(fence), "the other tables to continue", daemon)
     tables = Progress.from_json(bank.reader.newest_checkpoint().progress).tables
     assert not [table for table, found in tables.items() if found.state == "failed" and table.name != "people"]
-
-
-def has_passed(bank: AnyBank, fence: str) -> bool:
-    position = bank.reader.newest_checkpoint().position
-    return position is not None and bank.is_past(position.text, fence)
 
 
 def assert_hidden(bank: AnyBank, daemon: subprocess.Popen[bytes]) -> None:
     people = f"{bank.schema}.people"
     fence = bank.fence()
-    bank.wait_until(lambda: has_passed(bank, fence), "the log to pass the fence", daemon)
+    bank.wait_until(lambda: bank.has_passed(fence), "the log to pass the fence", daemon)
     bank.wait_until(lambda: not others_to_read(bank), "rows of others that came without all of their columns", daemon)
     newest = bank.reader.newest_checkpoint().next_offset - 1
     bank.wait_until(lambda: bank.sealed_offset() >= newest, f"offset {newest} to be sealed", daemon)

@@ -210,13 +210,17 @@ class Branch(ABC):
     def reader(self) -> LogReader:
         return wiring.log_reader(load(self.config_path))
 
-    def has_reached(self, position: str) -> bool:
-        """The log's latest cut is after `position`, and the backfill of every captured table is done."""
+    def has_passed(self, position: str) -> bool:
+        """The log's latest cut is after `position`."""
         reader = self.reader
-        checkpoint = reader.newest_checkpoint() if reader.exists() else None
-        if checkpoint is None or checkpoint.position is None or not self.is_past(checkpoint.position.text, position):
+        found = reader.newest_checkpoint().position if reader.exists() else None
+        return found is not None and self.is_past(found.text, position)
+
+    def has_reached(self, position: str) -> bool:
+        """The same, and the backfill of every captured table is done."""
+        if not self.has_passed(position):
             return False
-        tables = Progress.from_json(checkpoint.progress).tables.values()
+        tables = Progress.from_json(self.reader.newest_checkpoint().progress).tables.values()
         return bool(tables) and all(t.state in ("done", "forgotten") for t in tables)
 
     def catch_up_and_stop(self, daemon: subprocess.Popen[bytes]) -> None:

@@ -533,9 +533,13 @@ def test_every_event_with_a_special_level_is_one_that_is_logged() -> None:
     source = "\n".join(
         path.read_text() for path in Path(cdcflow.__file__).parent.rglob("*.py") if path.name != "events.py"
     )
-    for event in (ERRORS | WARNINGS) - {"table failed"}:
+    of_processes = {f"{name} {what}" for name in ("merge", "delivery") for what in ("failed", "process ended")}
+    assert of_processes <= ERRORS | WARNINGS
+    for event in (ERRORS | WARNINGS) - {"table failed"} - of_processes:
         assert f'"{event}"' in source, event
-    assert 'f"table {state}"' in source
+    for text in ('f"table {state}"', 'f"{name} process ended"', 'f"{self._work.name} failed"'):
+        assert text in source
+    assert all(f'name="{event.split()[0]}"' in source for event in of_processes)
 
 
 def test_lines_of_other_parts_are_json_with_their_own_level_where_lines_are_json() -> None:

@@ -15,6 +15,7 @@ from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.machine import Interleave
 from cdcflow.capture.interleave.messages import (
     Backfill,
+    ChangesRefused,
     Chunk,
     ChunkFailed,
     ChunkRead,
@@ -97,6 +98,19 @@ def test_rows_of_a_failed_table_that_were_filled_begin_it_again() -> None:
     assert reading.progress.tables[ORDERS].state == "failed"
     assert told(reading.step(RowsFilled(ORDERS, position_of(1)))) == ["table to be read again"]
     assert reading.progress.tables[ORDERS].state == "waiting"
+
+
+def test_statement_does_not_begin_a_table_again_whose_changes_cannot_leave() -> None:
+    """The statement that exchanges the names of two columns also fills the table: read again, it would be filtered by
+    the other column, and not fail. Settings or a command have it read again."""
+    reading = machine()
+    reading.step(Tick(0))
+    reading.step(ChangesRefused(ORDERS, "note has the name of another column", position_of(1)))
+    assert told(reading.step(RowsFilled(ORDERS, position_of(1)))) == []
+    assert told(reading.step(RowsFilled(ORDERS, position_of(2), swapped=True))) == []
+    assert reading.progress.tables[ORDERS].lacks_changes
+    reading.step(Backfill((ORDERS,)))
+    assert not reading.progress.tables[ORDERS].lacks_changes
 
 
 def test_table_that_was_paused_before_it_was_planned_simply_continues() -> None:

@@ -384,7 +384,13 @@ class WindowSequence:
             self.tell("table waits", table=str(failed.table), reason=failed.reason)
 
     def again(self, table: TableId, reason: str) -> None:
-        """Read a table from the start; if it is paused, when it is resumed."""
+        """Read a table from the start; if it is paused, when it is resumed.
+
+        Not one that lacks changes: settings that no longer fit it may read it without an error, for example if two
+        columns exchanged their names.
+        """
+        if table in self._backlog.lacking:
+            return
         state = self._backlog.progress.tables[table].state
         self.tell("table to be read again", table=str(table), reason=reason)
         if state == "forgotten":
