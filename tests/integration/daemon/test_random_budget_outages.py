@@ -58,11 +58,9 @@ def test_postgres_keeps_no_more_than_the_budget(tmp_path: Path, seed: int) -> No
 
         operated = Operated(bank, proxy)
         operated.start()
-        guard = subprocess.Popen(
-            [sys.executable, "-m", "cdcflow.cli", "guard", "--json", "--config", for_guard],
-            stdout=(tmp_path / "guard.out").open("wb"),
-            stderr=subprocess.STDOUT,
-        )
+        with (tmp_path / "guard.out").open("wb") as output:
+            command = [sys.executable, "-m", "cdcflow.cli", "guard", "--json", "--config", str(for_guard)]
+            guard = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             fence = bank.fence()
             bank.wait_until(lambda: bank.has_reached(fence), "the first rows", operated.daemon)

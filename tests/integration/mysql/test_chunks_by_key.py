@@ -157,6 +157,28 @@ def test_repair_deletes_the_keys_that_have_no_row_and_no_others(
     assert read.deleted == count
 
 
+@pytest.mark.spread(15)
+@pytest.mark.parametrize("kind", KEYS)
+def test_repair_finds_rows_by_keys_of_two_columns(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, kind: str
+) -> None:
+    """MariaDB converts single values, but none in a list of rows: texts in latin1 were not found, and deleted."""
+    column, values = KEYS[kind]
+    mysql_database.execute(f"CREATE TABLE t ({column} NOT NULL, n int NOT NULL, PRIMARY KEY (k, n))")
+    fill(mysql_database, values)
+    capture = make_capture(mysql_database, zero_dates="text" if kind in NO_DATES else "stop")
+    capture.prepare()
+    planned = capture.plan("t")
+    rows, schema = capture.rows("t"), capture.shape("t").row_schema
+    names = ("k", "n")
+    keys = pa.table({name: [row[name] for row in rows] for name in names}, pa.schema([schema.field(n) for n in names]))
+    mysql_database.execute("DELETE FROM t WHERE n % 2 = 1")
+    read = capture.read(planned, kind="keys", keys=KeySet(keys), repairs=True)
+    assert isinstance(read.run, Run)
+    found = sorted((row["_op"], row["n"]) for row in rows_of(read.run))
+    assert found == sorted(("d" if n % 2 else "r", n) for n in range(len(values)))
+
+
 def test_repair_deletes_the_requested_key_and_reads_the_current_row(
     mysql_database: MySQLDatabase, capture: MySQLCapture
 ) -> None:

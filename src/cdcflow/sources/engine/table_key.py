@@ -85,10 +85,18 @@ class TableKey:
         """Conditions that together match the rows with these keys, at most `KEYS_AT_ONCE` keys each."""
         values = [map(c.value_literal, keys.keys.column(c.name).to_pylist()) for c in self.columns]
         rows = list(zip(*values, strict=True))
-        left = self.names if len(self.columns) == 1 else f"({self.names})"
         for first in range(0, len(rows), KEYS_AT_ONCE):
-            texts = [row[0] if len(row) == 1 else f"({', '.join(row)})" for row in rows[first : first + KEYS_AT_ONCE]]
-            yield f"{left} IN ({', '.join(texts)})"
+            yield self._any_of(rows[first : first + KEYS_AT_ONCE])
+
+    def _any_of(self, rows: Sequence[Literals]) -> str:
+        if len(self.columns) == 1:
+            return f"{self.names} IN ({', '.join(literal for (literal,) in rows)})"
+        # Not `(a, b) IN ((…, …), …)`: there MariaDB does not convert text into the column's character set, and MySQL
+        # compares ENUM and SET as text, so that rows are not found.
+        return " OR ".join(
+            "(" + " AND ".join(f"{c.quoted} = {value}" for c, value in zip(self.columns, row, strict=True)) + ")"
+            for row in rows
+        )
 
 
 def _comparison(columns: Sequence[KeyColumn], row: Literals, inner: str, last: str) -> str:
