@@ -150,5 +150,5 @@ def _in_type(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | None:
         return None
     try:
         return rows.column(field.name).cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # reported as a column that is not compared, exit code 1
         return None

@@ -112,6 +112,13 @@ def test_every_row_comes_once_by_years_of_two_digits(
     assert [(row["k"], row["n"]) for row in rows] == [(y if y > 1900 else 0, n) for n, y in enumerate(years)]
 
 
+def keys_in_the_log(capture: MySQLCapture, *names: str) -> KeySet:
+    """The keys of the rows of `t`, of these columns, in the log's types."""
+    rows, schema = capture.rows("t"), capture.shape("t").row_schema
+    found = {name: [row[name] for row in rows] for name in names}
+    return KeySet(pa.table(found, pa.schema([schema.field(name) for name in names])))
+
+
 @pytest.mark.spread(15)
 @pytest.mark.parametrize("kind", KEYS)
 def test_rows_are_found_again_by_the_keys_that_the_log_has(
@@ -124,10 +131,7 @@ def test_rows_are_found_again_by_the_keys_that_the_log_has(
     capture = make_capture(mysql_database, zero_dates="text" if kind in NO_DATES else "stop")
     capture.prepare()
     planned = capture.plan("t")
-    keys = pa.table(
-        {"k": [row["k"] for row in capture.rows("t")]}, pa.schema([capture.shape("t").row_schema.field("k")])
-    )
-    read = capture.read(planned, kind="keys", keys=KeySet(keys))
+    read = capture.read(planned, kind="keys", keys=keys_in_the_log(capture, "k"))
     assert isinstance(read.run, Run)
     assert sorted(row["n"] for row in rows_of(read.run)) == list(range(len(values)))
 
@@ -144,10 +148,9 @@ def test_repair_deletes_the_keys_that_have_no_row_and_no_others(
     capture = make_capture(mysql_database, zero_dates="text" if kind in NO_DATES else "stop")
     capture.prepare()
     planned = capture.plan("t")
-    rows = capture.rows("t")
-    keys = pa.table({"k": [row["k"] for row in rows]}, pa.schema([capture.shape("t").row_schema.field("k")]))
+    rows, keys = capture.rows("t"), keys_in_the_log(capture, "k")
     mysql_database.execute("DELETE FROM t WHERE n % 2 = 1")
-    read = capture.read(planned, kind="keys", keys=KeySet(keys), repairs=True)
+    read = capture.read(planned, kind="keys", keys=keys, repairs=True)
     assert isinstance(read.run, Run)
     found = rows_of(read.run)
     count = len(values) // 2
@@ -169,11 +172,9 @@ def test_repair_finds_rows_by_keys_of_two_columns(
     capture = make_capture(mysql_database, zero_dates="text" if kind in NO_DATES else "stop")
     capture.prepare()
     planned = capture.plan("t")
-    rows, schema = capture.rows("t"), capture.shape("t").row_schema
-    names = ("k", "n")
-    keys = pa.table({name: [row[name] for row in rows] for name in names}, pa.schema([schema.field(n) for n in names]))
+    keys = keys_in_the_log(capture, "k", "n")
     mysql_database.execute("DELETE FROM t WHERE n % 2 = 1")
-    read = capture.read(planned, kind="keys", keys=KeySet(keys), repairs=True)
+    read = capture.read(planned, kind="keys", keys=keys, repairs=True)
     assert isinstance(read.run, Run)
     found = sorted((row["_op"], row["n"]) for row in rows_of(read.run))
     assert found == sorted(("d" if n % 2 else "r", n) for n in range(len(values)))

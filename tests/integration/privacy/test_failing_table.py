@@ -104,11 +104,11 @@ def test_expressions_of_postgres_follow_columns_by_their_numbers(failing_bank: F
     renames = ["note TO x", "ssn TO note", "x TO ssn"] if statements == "exchange" else ["note TO remark"]
     for rename in renames:
         bank.database.execute(f"ALTER TABLE people RENAME COLUMN {rename}")
-    goes_on(bank, daemon)
+    others_continue(bank, daemon)
     for _ in range(2):
         bank.catch_up_and_stop(daemon)
         daemon = bank.daemon()
-        goes_on(bank, daemon)
+        others_continue(bank, daemon)
     bank.stop_writing()
     bank.catch_up_and_stop(daemon)
     name = "ssn" if statements == "exchange" else "remark"
@@ -136,7 +136,7 @@ def failed_over_kills_and_mended(bank: AnyBank, fault: Fault) -> None:
         bank.assert_killed(bank.daemon(*point), live=False)
     daemon = bank.daemon()
     bank.wait_until(lambda: known(bank).lacks_changes, "the table to fail", daemon)
-    goes_on(bank, daemon)
+    others_continue(bank, daemon)
     bank.stop_writing()
     assert_hidden(bank, daemon)
     bank.start_writing(seed=6)
@@ -171,7 +171,7 @@ def mended_by_the_remedy(bank: AnyBank, fault: Fault) -> None:
         command = [sys.executable, "-m", "cdcflow.cli", "run"]
         daemon = subprocess.Popen(command, cwd=bank.folder, stdout=output, stderr=output)
     try:
-        goes_on(bank, daemon)
+        others_continue(bank, daemon)
         reason = str(known(bank).reason)
         assert CANARY not in reason
         commands = [shlex.split(found) for found in re.findall("`cdcflow ([^`]*)`", reason)]
@@ -198,7 +198,7 @@ def is_read(bank: AnyBank, daemon: subprocess.Popen[bytes]) -> None:
     bank.wait_until(lambda: bank.has_reached(fence), "the backfill", daemon)
 
 
-def goes_on(bank: AnyBank, daemon: subprocess.Popen[bytes]) -> None:
+def others_continue(bank: AnyBank, daemon: subprocess.Popen[bytes]) -> None:
     """The position passes what is committed now, so the others are captured and the source is acknowledged."""
     before = bank.transactions
     bank.wait_until(lambda: bank.transactions > before + 30, "the writer", daemon)

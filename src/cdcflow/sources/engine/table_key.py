@@ -91,8 +91,8 @@ class TableKey:
     def _any_of(self, rows: Sequence[Literals]) -> str:
         if len(self.columns) == 1:
             return f"{self.names} IN ({', '.join(literal for (literal,) in rows)})"
-        # Not `(a, b) IN ((…, …), …)`: there MariaDB does not convert text into the column's character set, and MySQL
-        # compares ENUM and SET as text, so that rows are not found.
+        # Not `(a, b) IN ((…, …), …)`: there MariaDB does not find text in another character set than the literals', and
+        # MySQL does not find ENUM and SET by their numbers.
         return " OR ".join(
             "(" + " AND ".join(f"{c.quoted} = {value}" for c, value in zip(self.columns, row, strict=True)) + ")"
             for row in rows
