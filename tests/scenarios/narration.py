@@ -56,6 +56,7 @@ from cdcflow.capture.interleave.messages import (
     Command,
     Committed,
     Cut,
+    DiscardSpool,
     Effect,
     Event,
     Forget,
@@ -319,6 +320,8 @@ class Narration:
                     if repair not in self._repairs:
                         yield f"  {_repair(repair)}"
                 self._repairs = now.repairs
+            case DiscardSpool(spool):
+                yield f"discard {spool}"
             case PlanTable(table, generation):
                 yield f"plan {table.name} generation {generation}"
             case WriteMark(token, reads):

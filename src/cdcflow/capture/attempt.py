@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
+from weakref import WeakValueDictionary
 
 from cdcflow.capture import reread
 from cdcflow.capture.durability import Durability
@@ -27,6 +28,7 @@ from cdcflow.capture.interleave.messages import (
     ChunkRead,
     Command,
     Cut,
+    DiscardSpool,
     Effect,
     Event,
     Input,
@@ -40,7 +42,7 @@ from cdcflow.capture.log_writes import OnAnswer, Recording
 from cdcflow.capture.observations import Observed, OnEvent
 from cdcflow.capture.partial_keys import PartialKeys
 from cdcflow.capture.ports.chunks import ChunkSource
-from cdcflow.capture.ports.log import Log
+from cdcflow.capture.ports.log import Log, Spool
 from cdcflow.capture.ports.source import Source
 from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.capture.reread import StoredOrders
@@ -134,7 +136,9 @@ class Attempt:
         self._chunks: ChunkSource = source.chunks()
         self._partial_keys = PartialKeys(log, self.tables, on_event)
         self._machine = self._machine_from(checkpoint, limits)
-        self._stream: Stream = source.stream(checkpoint, log.open_spool)
+        self._spools: WeakValueDictionary[str, Spool] = WeakValueDictionary()
+        """Those that the log holds open: it forgets one that was attached or discarded."""
+        self._stream: Stream = source.stream(checkpoint, self._open_spool)
         self._tasks = SourceTasks(self._chunks, limits.chunks_per_window + 2, waker.wake, threads)
         self._durability = Durability(log, waker.wake, threads, clock, on_sealed)
         self._observed = Observed(freshness, on_span, self.tables, epoch, shadow)
@@ -167,6 +171,11 @@ class Attempt:
         self._rate = RecentRate()
         self._reading = ReadingRate()
         self._events: Counter[str] = Counter()
+
+    def _open_spool(self) -> Spool:
+        made = self._log.open_spool()
+        self._spools[made.name] = made
+        return made
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -301,6 +310,9 @@ class Attempt:
         match effect:
             case Append():
                 self._recording.append(effect)
+            case DiscardSpool(name):
+                if (spool := self._spools.get(name)) is not None:
+                    spool.discard()
             case Cut():
                 self._recording.cut(effect)
             case PlanTable() | WriteMark() | TakeSnapshot():

@@ -236,11 +236,20 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class TableParts:
+    """The sub-transactions in a spool that have rows of one table only, and how many rows these are."""
+
+    numbers: frozenset[int]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class SpooledTransaction:
     """One committed transaction whose rows are in a spool, because they do not fit in memory.
 
     `spool` names it; `rows` counts the rows that remain once those of `aborted` sub-transactions are dropped. `shapes`,
-    `truncated` and `partial` hold for the remaining rows what a `Run` would compute from its batches.
+    `truncated` and `partial` hold for the remaining rows what a `Run` would compute from its batches. `parts`: the
+    tables whose rows can be excluded, because the spool keeps them apart as sub-transactions.
     """
 
     xid: int
@@ -253,6 +262,7 @@ class SpooledTransaction:
     truncated: frozenset[TableId] = frozenset()
     partial: dict[TableId, KeySet] = field(default_factory=dict)
     origin: str | None = None
+    parts: dict[TableId, TableParts] = field(default_factory=dict)
 
     kind = Kind.SOURCE
     transactions = 1
@@ -286,8 +296,19 @@ class SpooledTransaction:
         return self.partial.get(table)
 
     def without(self, tables: frozenset[TableId]) -> SpooledTransaction:
-        """The same transaction: its rows are in a spool already, and readers know which tables lack changes."""
-        return self
+        """The same transaction without the rows of these tables, as far as its spool keeps them apart."""
+        apart = self.parts.keys() & tables
+        if not apart:
+            return self
+        return replace(
+            self,
+            rows=self.rows - sum(self.parts[table].rows for table in apart),
+            aborted=self.aborted.union(*(self.parts[table].numbers for table in apart)),
+            shapes=frozenset(shape for shape in self.shapes if shape.id not in apart),
+            truncated=self.truncated - apart,
+            partial={table: keys for table, keys in self.partial.items() if table not in apart},
+            parts={table: parts for table, parts in self.parts.items() if table not in apart},
+        )
 
     def moved_keys(self, table: TableId) -> KeySet | None:
         """More than a `Run` would return, which is safe: the spool does not distinguish key changes."""

@@ -25,6 +25,8 @@ from cdcflow.daemon.merge_process import prepare_merge
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.read import reader
 from cdcflow.model.table import TableId
+from cdcflow.sinks.files.log import FileLog as Files
+from cdcflow.sinks.files.spool_file import SpoolFile
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.sources.memory_database import INTEGER, TEXT, number_of
@@ -137,6 +139,9 @@ class TwoTables:
         assert known.lacks_changes
         assert SECRET not in str(known.reason)
         assert "cdcflow backfill shop.users" in str(known.reason)
+        (missing, _) = known.missed[-1]
+        later = [table.id for table, _, _ in reader.read_rows(self.folder / "log", missing)]
+        assert USERS not in later, "topics and consumers would get it"
         self.merge()
         warehouse, log = self.folder / "warehouse", self.folder / "log"
         for found in (local.read_cut(warehouse), local.read_live(log, warehouse)):
@@ -200,6 +205,42 @@ def test_table_with_a_row_that_cannot_leave_stops_no_other_and_is_whole_again_by
     shop.capture(MENDED, Orders(backfill=(str(USERS),)), changes=lambda: shop.write("30", first=30))
     assert (shop.known().state, shop.known().gap) == ("done", None)
     shop.assert_equal()
+
+
+@pytest.mark.parametrize("rules", [STRICT, {"where": "note = 'none'"}], ids=["failed", "filtered"])
+def test_large_transaction_without_a_row_that_leaves_keeps_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: dict[str, Any]
+) -> None:
+    """An archive job of a table that fails, or of other tenants, would otherwise fill the disk until the next start."""
+    shop = TwoTables(tmp_path, spool_rows=3)
+    shop.write("1")
+    opened: list[str] = []
+    open_spool = Files.open_spool
+
+    def opens(log: Files) -> SpoolFile:
+        spool = open_spool(log)
+        opened.append(spool.name)
+        return spool
+
+    def changes() -> None:
+        for first in (10, 20):
+            large = shop.database.begin()
+            large.insert(USERS, *({"id": first + n, "note": SECRET if n == 3 else "5"} for n in range(8)))
+            large.commit()
+
+    def is_captured() -> bool:
+        reached = attempt.durable_position
+        return reached is not None and number_of(reached) >= shop.database.end
+
+    shop.capture(rules)
+    monkeypatch.setattr(Files, "open_spool", opens)
+    changes()
+    with shop.attempt(rules) as attempt:
+        attempt.run(is_captured)
+        assert len(opened) == 2
+        assert list((tmp_path / "log" / "spool").iterdir()) == []
+    shop.capture(rules, changes=partial(shop.write, "2", first=40))
+    assert shop.known().lacks_changes is (rules is STRICT)
 
 
 @pytest.mark.parametrize("event", ["table failed", "capture started"])

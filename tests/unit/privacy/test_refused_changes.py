@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_keys_of_a_table_that_is_refused_do_not_leave() -> None:
 
 @pytest.mark.parametrize("is_rolled_back", [True, False])
 def test_row_in_a_spool_refuses_its_table_if_its_part_was_committed(is_rolled_back: bool) -> None:
-    """The rows of other parts have the numbers that they would have without it."""
+    """Then the log gets no row of it, also none that could leave: a reader would take it for the whole change."""
     mine, notes = rules(**CAST), SpoolNotes()
     inner = MemorySpool("1", {})
     spool = PrivateSpool(inner, mine, notes)
@@ -114,8 +115,34 @@ def test_row_in_a_spool_refuses_its_table_if_its_part_was_committed(is_rolled_ba
     found = PrivateStream(Events(Committed(sent)), mine, Position("p0"), notes).poll()  # type: ignore[arg-type]
     assert [type(event) for event in found] == [Committed] if is_rolled_back else [ChangesRefused, Committed]
     assert isinstance(found[-1], Committed)
-    assert found[-1].run.rows == (4 if is_rolled_back else 6)
-    assert sum(len(batch.index) for batch in inner.batches(aborted)) == found[-1].run.rows
+    run = found[-1].run.without(frozenset(event.table for event in found if isinstance(event, ChangesRefused)))
+    assert isinstance(run, SpooledTransaction)
+    kept = [(batch.table.id, batch.rows.column("note").to_pylist()) for batch in inner.batches(run.aborted)]
+    if is_rolled_back:
+        assert (run.rows, kept) == (4, [(USERS.id, ["1", "2"]), (ORDERS.id, ["a", "b"])])
+    else:
+        assert (run.rows, kept) == (4, [(ORDERS.id, ["a", "b"]), (ORDERS.id, ["c", "d"])])
+        assert [shape.id for shape in run.shapes] == [ORDERS.id]
+
+
+def test_spool_excludes_a_table_of_sub_transactions_that_are_mixed() -> None:
+    """A row of one table follows one of another, and their sub-transactions alternate."""
+    mine, notes = rules(**MASK), SpoolNotes()
+    inner = MemorySpool("1", {})
+    spool = PrivateSpool(inner, mine, notes)
+    for subxids in ([7, 8, 8, 7, 7, 9], [9, 9, 9, 9, 9, 9]):
+        users = replace(rows(USERS, "1", "2", "3"), index=np.array([0, 2, 4]))
+        orders = replace(rows(ORDERS, "a", "b", "c"), index=np.array([1, 3, 5]))
+        spool.write([users, orders], np.array(subxids, np.uint64))
+    sent = SpooledTransaction(9, Position("p9"), 1, 9, spool.name, frozenset([7]), frozenset([USERS, ORDERS]))
+    (found,) = PrivateStream(Events(Committed(sent)), mine, Position("p0"), notes).poll()  # type: ignore[arg-type]
+    assert isinstance(found, Committed)
+    for without, kept in (([], 9), ([USERS.id], 5), ([ORDERS.id], 4), ([USERS.id, ORDERS.id], 0)):
+        run = found.run.without(frozenset(without))
+        assert isinstance(run, SpooledTransaction)
+        left = list(inner.batches(run.aborted))
+        assert run.rows == sum(len(batch.index) for batch in left) == kept
+        assert not {batch.table.id for batch in left}.intersection(without)
 
 
 def test_shape_that_the_settings_do_not_fit_is_not_in_the_transaction_of_a_spool() -> None:

@@ -1,6 +1,6 @@
 """The inputs and outputs of the interleave machine: two closed unions.
 
-stream ──Committed, MarkSeen, Advanced,─▶ ┌─────────┐ ──Append, Cut──────────────────────▶ change log
+stream ──Committed, MarkSeen, Advanced,─▶ ┌─────────┐ ──Append, DiscardSpool, Cut────────▶ change log
          RowsFilled, RowsIncomplete,       │         │
          ChangesRefused                    │         │
 chunks ──Planned, MarkWritten, ChunkRead,  │ machine │ ──PlanTable, WriteMark, ReadChunk──▶ source
@@ -473,6 +473,13 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscardSpool:
+    """No row of the transaction in this spool enters the log: remove the spool."""
+
+    spool: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """Everything appended so far may become visible, with this position and progress as its checkpoint.
 
@@ -563,4 +570,4 @@ class Answered:
     outcomes: tuple[Outcome, ...]
 
 
-Effect = Append | Cut | PlanTable | WriteMark | TakeSnapshot | Event | Answered
+Effect = Append | DiscardSpool | Cut | PlanTable | WriteMark | TakeSnapshot | Event | Answered

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cdcflow.capture.interleave.messages import Append, Cut, Effect, Transactions
+from cdcflow.capture.interleave.messages import Append, Cut, DiscardSpool, Effect, Transactions
+from cdcflow.model.change import SpooledTransaction
 from cdcflow.model.position import Offset, Position
 
 
@@ -30,6 +31,8 @@ class Tail:
             self.effects.append(Append(run, self.next_offset, self.next_transaction))
             self.next_offset = Offset(self.next_offset + run.rows)
             self.next_transaction += run.transactions
+        elif isinstance(run, SpooledTransaction):
+            self.effects.append(DiscardSpool(run.spool))
 
     def reach(self, position: Position, commit_ts: int = 0) -> None:
         """Everything up to this position is appended: a cut is due."""

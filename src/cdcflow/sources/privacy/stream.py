@@ -24,6 +24,7 @@ from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransa
 from cdcflow.model.position import Position
 from cdcflow.model.table import Table, TableId, word
 from cdcflow.sources.privacy.rules import PolicyRules
+from cdcflow.sources.privacy.spool_parts import SpoolParts
 
 Bools = npt.NDArray[np.bool_]
 Refused = dict[TableId, TableMisfit]
@@ -34,25 +35,19 @@ Refused = dict[TableId, TableMisfit]
 class SpoolNotes:
     """What the rows of spools showed while they were written, by the spools' names.
 
-    `stayed`: how many rows did not leave, by sub-transaction (None: of the transaction itself). `incomplete`: the
-    tables with rows that must be read again. `refused`: the tables with rows that cannot leave, and those rows'
-    sub-transactions.
+    `parts`: of the rows that left. `incomplete`: the tables with rows that must be read again. `refused`: the tables
+    with rows that cannot leave, and those rows' sub-transactions.
     """
 
-    stayed: dict[str, dict[int | None, int]] = field(default_factory=dict)
+    parts: dict[str, SpoolParts] = field(default_factory=dict)
     incomplete: dict[str, set[TableId]] = field(default_factory=dict)
     refused: dict[str, list[tuple[TableId, TableMisfit, frozenset[int] | None]]] = field(default_factory=dict)
 
-    def count(self, spool: str, stay: Bools, subxids: Uint64s | None) -> None:
-        counts = self.stayed.setdefault(spool, {})
-        if subxids is None:
-            counts[None] = counts.get(None, 0) + int(stay.sum())
-            return
-        for subxid, count in zip(*np.unique(subxids[stay], return_counts=True), strict=True):
-            counts[int(subxid)] = counts.get(int(subxid), 0) + int(count)
+    def parts_of(self, spool: str) -> SpoolParts:
+        return self.parts.setdefault(spool, SpoolParts())
 
     def forget(self, spool: str) -> None:
-        self.stayed.pop(spool, None)
+        self.parts.pop(spool, None)
         self.incomplete.pop(spool, None)
         self.refused.pop(spool, None)
 
@@ -63,11 +58,6 @@ class SpoolNotes:
             if subxids is None or subxids - run.aborted:
                 found.setdefault(table, why)
         return found
-
-    def rows_of(self, run: SpooledTransaction) -> int:
-        """How many rows of a transaction are in its spool."""
-        stayed = self.stayed.get(run.spool, {})
-        return run.rows - sum(count for subxid, count in stayed.items() if subxid not in run.aborted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +123,7 @@ class PrivateStream:
     def _rows_leaving(self, run: Transactions) -> LeavingRun:
         found = run_leaving(run, self._rules)
         if isinstance(run, SpooledTransaction) and isinstance(found.run, SpooledTransaction):
-            left = replace(found.run, rows=self._notes.rows_of(run))
+            left = self._notes.parts_of(run.spool).leaving(found.run)
             tables = self._notes.incomplete.get(run.spool, set())
             incomplete = {table: keys for table, keys in left.partial.items() if table in tables}
             found = LeavingRun(left, incomplete, self._notes.refused_in(run) | found.refused, found.tables)
@@ -184,14 +174,11 @@ class PrivateSpool:
         if refused:
             self._note_refused(batches, refused, subxids)
         left = [batch for batch, _ in found]
-        if _has_all(batches, left):
-            self._spool.write(left, subxids)
-            return
-        leave = _which_leave(left, sum(len(batch.index) for batch in batches))
-        self._notes.count(self.name, ~leave, subxids)
-        left = _renumber(left, leave)
+        if not _has_all(batches, left):
+            leave = _which_leave(left, sum(len(batch.index) for batch in batches))
+            left, subxids = _renumber(left, leave), None if subxids is None else subxids[leave]
         if left:
-            self._spool.write(left, None if subxids is None else subxids[leave])
+            self._spool.write(left, self._notes.parts_of(self.name).count(left, subxids))
 
     def _note_refused(self, batches: Sequence[ChangeBatch], refused: Refused, subxids: Uint64s | None) -> None:
         notes = self._notes.refused.setdefault(self.name, [])
