@@ -205,12 +205,9 @@ class Attempt:
         again = orders.tables_to_read(self._machine.progress)
         # Removed from the checkpoint by the cut that has the order: after a crash before it both are unchanged.
         self._recording.checkpoint = replace(self._recording.checkpoint, source=reread.without_orders(source))
-        if orders.history == reread.LOST:
-            self._handle(Backfill(tuple(t.id for t in self.tables)))
-        else:
-            if orders.history == reread.KEPT:
-                self._read_others()
-            self._read_again(() if self._orders.given else self._ordered, again)
+        left = self._read_after_loss(orders.history) if orders.history else frozenset(t.id for t in self.tables)
+        ordered = () if self._orders.given else self._ordered
+        self._read_again(tuple(t for t in ordered if t in left), tuple(t for t in again if t in left))
         if self.capture_paused:  # a paused capture starts an attempt only when it is resumed
             self._take_requests()
         # A statement may have changed rows while nothing was captured, and the order to read them again may not have
@@ -222,15 +219,24 @@ class Attempt:
         """The tables of the order. If the log already has the order, only those that still exist."""
         left = {str(table.id) for table in self.tables}
         kept = tuple(name for name in names if name in left) if self._orders.given else names
-        return table_ids(kept, self.tables) if kept or not names else ()
+        return tables_to_read(kept, self.tables, self._machine.progress) if kept or not names else ()
 
-    def _read_others(self) -> None:
-        """After a gap, read the tables again that are not unverified."""
+    def _read_after_loss(self, history: str) -> frozenset[TableId]:
+        """After a gap, read the tables again that are not unverified. Returns the others.
+
+        One that lacks changes stays failed: settings that no longer fit it may read it without an error, for example
+        if two columns exchanged their names.
+        """
         known = self._machine.progress.tables
-        kept = [t.id for t in self.tables if reread.is_kept(known.get(t.id))]
+        kept = [t.id for t in self.tables if history == reread.KEPT and reread.is_kept(known.get(t.id))]
         for table in kept:
             self._on_event("table in doubt", {"table": str(table), "remedy": f"cdcflow repair {word(table)}"})
-        self._handle(Backfill(tuple(t.id for t in self.tables if t.id not in kept)))
+        failed = [t.id for t in self.tables if t.id in self._machine.progress.lacking]
+        for table in failed:
+            self._on_event("table failed", {"table": str(table), "reason": known[table].reason})
+        left = frozenset((*kept, *failed))
+        self._handle(Backfill(tuple(t.id for t in self.tables if t.id not in left)))
+        return left
 
     def _read_again(self, ordered: tuple[TableId, ...], again: tuple[TableId, ...]) -> None:
         """Read the tables that an operator requested, and those that other settings require to be read again."""
@@ -466,6 +472,26 @@ def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, .
             runbook="table-not-found",
         )
     return tuple(known[name] for name in names) or tuple(known.values())
+
+
+def tables_to_read(names: Sequence[str], tables: Sequence[Table], progress: Progress) -> tuple[TableId, ...]:
+    """The same, for a backfill.
+
+    Raises:
+        ConfigurationError: also if no table is named, and one of them lacks changes: its settings may not fit it.
+    """
+    found = table_ids(names, tables)
+    lacking = [] if names else [table for table in found if table in progress.lacking]
+    if lacking:
+        listed = " ".join(map(word, lacking))
+        raise ConfigurationError(
+            f"reading all tables again: changes of {', '.join(map(str, lacking))} could not leave the source with the "
+            "settings, and they may read the wrong columns without an error",
+            remedy=f"do what `cdcflow status` shows for it, then run `cdcflow backfill {listed}`; name the other tables "
+            "to read only those",
+            runbook="changes-refused",
+        )
+    return found
 
 
 class RecentRate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdcflow.capture.attempt import Attempt, table_ids
+from cdcflow.capture.attempt import Attempt, table_ids, tables_to_read
 from cdcflow.capture.interleave.messages import (
     Adjust,
     Attach,
@@ -67,10 +67,10 @@ def orders_of(attempt: Attempt, op: str, names: Sequence[str], told: Arguments) 
         ConfigurationError: an unknown table or operation, nothing to adjust, or keys that do not fit the table.
         SourceUnavailable: the source does not answer which rows a predicate selects.
     """
+    if op == "backfill":
+        return (Backfill(tables_to_read(names, attempt.tables, attempt.progress)),)
     ids = table_ids(names, attempt.tables)
     match op:
-        case "backfill":
-            return (Backfill(ids),)
         case "pause":
             return tuple(Pause(t) for t in ids)
         case "resume":

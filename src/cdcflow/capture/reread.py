@@ -116,5 +116,7 @@ def unread(progress: Mapping[str, object]) -> dict[str, object]:
 
 
 def _unread(known: TableProgress) -> TableProgress:
+    if known.lacks_changes:  # and those of the gap, too
+        return known
     known = replace(known, whole_since=None, gap=None)
     return replace(known, state="waiting", plan=None, cursor=None) if known.state == "done" else known

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -265,6 +266,32 @@ def test_table_fails_in_the_log_before_any_row_without_its_changes(tmp_path: Pat
     shop.capture(STRICT)
     shop.assert_named_and_hidden()
     shop.capture(MENDED, Orders(backfill=(str(USERS),)))
+    shop.assert_equal()
+
+
+@pytest.mark.parametrize("keep_rows", [False, True])
+def test_table_that_lacks_changes_is_not_read_again_with_all_others(tmp_path: Path, keep_rows: bool) -> None:
+    """Its settings may read it without an error and wrongly, for example after columns exchanged their names. Other
+    settings, or its name in a command, are an operator's word for it."""
+    shop = TwoTables(tmp_path)
+    shop.write("1", "2")
+    shop.capture(STRICT, changes=lambda: shop.write(SECRET, first=4))
+    gone = shop.database.begin()
+    gone.delete(USERS, lambda row: row["note"] == SECRET)
+    gone.commit()
+    lost = Orders(accept_history_loss=True, keep_rows=keep_rows)
+    failed = shop.known()
+    shop.capture(STRICT, lost, changes=lambda: shop.write("5", first=5))
+    assert shop.known() == failed
+    assert ("table failed", {"table": str(USERS), "reason": failed.reason}) in shop.events
+    if not keep_rows:
+        shop.assert_named_and_hidden()
+    for orders in (Orders(backfill=()), replace(lost, backfill=())):
+        with pytest.raises(ConfigurationError, match="changes of shop.users could not leave the source"):
+            shop.capture(STRICT, orders)
+    shop.capture(MENDED, lost, changes=lambda: shop.write("6", first=6))
+    assert (shop.known().state, shop.known().gap) == ("done", None)
+    shop.capture(MENDED, Orders(backfill=()), changes=lambda: shop.write("7", first=7))
     shop.assert_equal()
 
 

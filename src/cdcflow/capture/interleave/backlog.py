@@ -70,7 +70,7 @@ class Backlog:
         self.changed = self.progress != stored
         self._json: dict[str, object] | None = None
         self._newer: set[TableId] = set()  # tables whose entry in `_json` is outdated
-        self._lacking = self._tables_lacking()
+        self._lacking = self.progress.lacking
         self.queue = self._read_order()
         self.work = {table: Work(limits.keys_per_chunk) for table in self.progress.tables}
         for table, known in self.progress.tables.items():
@@ -123,14 +123,11 @@ class Backlog:
         self.progress = replace(self.progress, tables={**self.progress.tables, table: progress})
         self._newer.add(table)
         if progress.lacks_changes != before.lacks_changes:
-            self._lacking = self._tables_lacking()
+            self._lacking = self.progress.lacking
         if (before.active, before.priority) != (progress.active, progress.priority):
             self.queue = self._read_order()
         if (before.state, before.generation) != (progress.state, progress.generation):
             self.changed = True
-
-    def _tables_lacking(self) -> frozenset[TableId]:
-        return frozenset(table for table, known in self.progress.tables.items() if known.lacks_changes)
 
     def _read_order(self) -> list[TableId]:
         tables = self.progress.tables

@@ -348,6 +348,11 @@ class Progress:
         """Every table's entry in a status, by table name."""
         return {str(table): known.to_status(table, rate_of_settings) for table, known in self.tables.items()}
 
+    @property
+    def lacking(self) -> frozenset[TableId]:
+        """The tables whose changes are not captured until they are read again."""
+        return frozenset(table for table, known in self.tables.items() if known.lacks_changes)
+
     def with_command(self, record: CommandRecord) -> Progress:
         return replace(self, commands=(*self.commands, record)[-COMMANDS_KEPT:])
 
