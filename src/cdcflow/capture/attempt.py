@@ -487,8 +487,8 @@ def tables_to_read(names: Sequence[str], tables: Sequence[Table], progress: Prog
         raise ConfigurationError(
             f"reading all tables again: changes of {', '.join(map(str, lacking))} could not leave the source with the "
             "settings, and they may read the wrong columns without an error",
-            remedy=f"do what `cdcflow status` shows for it, then run `cdcflow backfill {listed}`; name the other tables "
-            "to read only those",
+            remedy=f"do what `cdcflow status` shows for it, then run `cdcflow backfill {listed}`; to read the other "
+            "tables only, name them",
             runbook="changes-refused",
         )
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import pickle
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,14 +16,15 @@ import pytest
 from pydantic import ValidationError
 
 from cdcflow.config.columns import ColumnRule, TableRules
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, TableMisfit
 from cdcflow.model.change import ChangeBatch, KeySet
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.privacy.policies import PrivacyPolicy
-from cdcflow.sources.privacy.rules import PolicyRules
+from cdcflow.sources.privacy.rules import PolicyRules, with_stored
 from cdcflow.sources.privacy.secret_keys import PolicyKey
 from cdcflow.sources.privacy.source import kernels
+from cdcflow.sources.privacy.successors import read_successors
 
 SECRET = "5e8ff9bf55ba3508199d22e984129be6"  # noqa: S105  of these tests
 TABLE = TableId("public", "users")
@@ -292,13 +294,28 @@ def test_table_that_is_not_captured_stops_the_start_with_the_nearest_name() -> N
     assert "did you mean public.users?" in str(refused.value.remedy)
 
 
-def test_table_that_was_dropped_stops_nothing_unless_a_new_one_may_be_it() -> None:
-    """A renamed table would be captured without its policies."""
-    other = TableId("public", "other")
+def test_table_that_was_dropped_stops_nothing_and_a_new_one_that_may_be_it_does_not_leave() -> None:
+    """A renamed table would be captured without its policies, also at later starts, and if its name is used again."""
+    other, new = TableId("public", "other"), replace(USERS, id=TableId("public", "users_old"))
     mine = rules({"email": "mask"})
     mine.check_names([other], {TABLE, other})
-    with pytest.raises(ConfigurationError, match="no captured table"):
-        mine.check_names([other, TableId("public", "users_old")], {TABLE, other})
+    assert mine.successors == {}
+    mine.check_names([other, new.id], {TABLE, other})
+    for captured in ({TABLE, other}, {TABLE, other, new.id}):
+        with pytest.raises(TableMisfit, match=r"may be public\.users, which has policies"):
+            mine.shape(new)
+        with pytest.raises(TableMisfit):
+            mine.latest(new.id)
+        assert mine.known_leaving(new).id == new.id
+        mine.check_names([other, new.id], captured)
+    again = rules({"email": "mask"})
+    again.successors = read_successors(with_stored({}, mine, [], {}))
+    again.check_names([other, new.id, TABLE], {TABLE, other, new.id})
+    assert again.successors == mine.successors
+    named = PolicyRules({"public.users": TableRules(columns={"email": "mask"}), "public.users_old": TableRules()})
+    named.successors = again.successors
+    named.check_names([other, new.id], {TABLE, other, new.id})
+    assert named.shape(new) is None
 
 
 @pytest.mark.parametrize("pattern", ["public.users", "public.*", "*.*"])

@@ -35,6 +35,8 @@ from cdcflow.sources.privacy.leaving import LeavingTable
 from cdcflow.sources.privacy.person_keys import PersonKeys, missing_person_keys
 from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.shapes import PrivateTable
+from cdcflow.sources.privacy.successors import ENTRY as SUCCESSORS
+from cdcflow.sources.privacy.successors import Successors, refused, successors, successors_as_json
 from cdcflow.sources.privacy.transforms import compile_transform, text_of, transform_columns
 from cdcflow.sources.rows.compilation import (
     NOT_FOLLOWED,
@@ -109,9 +111,10 @@ class PolicyRules:
         self._numbers: dict[tuple[TableId, int], dict[str, dict[str, int]]] = {}
         """By `where` and computed columns: the numbers of the columns that the names in the expression mean."""
         self._stored_raw: dict[TableId, Table] = {}
+        self.successors: Successors = {}
 
     def __bool__(self) -> bool:
-        return bool(self._entries)
+        return bool(self._entries or self.successors)
 
     @property
     def need_keys(self) -> bool:
@@ -121,7 +124,7 @@ class PolicyRules:
     def __getstate__(self) -> Mapping[str, object]:
         """For other processes: the entries with their keys, which those processes cannot read."""
         mine = {"_entries": self._entries, "person_keys": None, "_follows_numbers": self._follows_numbers}
-        followed = {"_names": self._names, "_numbers": self._numbers}
+        followed = {"_names": self._names, "_numbers": self._numbers, "successors": self.successors}
         return {**mine, **followed, "_known": {}, "_latest": {}, "_seen": {}, "_stored_raw": {}}
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
@@ -131,8 +134,10 @@ class PolicyRules:
         """How a table leaves the source; None: unchanged.
 
         Raises:
-            TableMisfit: a policy or an expression makes no sense for its columns, or a column is missing.
+            TableMisfit: a policy or an expression makes no sense for its columns, or a column is missing; or the table
+                may be one with policies under another name.
         """
+        self._check_successor(table.id)
         if table not in self._known:
             self._check_columns(table, self._seen.get(table.id, frozenset()))
             names = self._names_of(table)
@@ -145,6 +150,10 @@ class PolicyRules:
                 self._numbers[table.id, table.incarnation] = self._numbers_of(table)
         found = self._latest[table.id] = self._known[table]
         return found
+
+    def _check_successor(self, table: TableId) -> None:
+        if table in self.successors:
+            raise refused(table, self.successors[table])
 
     def _leaving(self, table: Table) -> LeavingTable | None:
         texts = self._row_texts(table)
@@ -209,8 +218,10 @@ class PolicyRules:
 
         Raises:
             InvariantViolated: it has policies, and never left it.
+            TableMisfit: it may be one with policies under another name.
         """
-        if table not in self._latest and any(entry.pattern.matches(table) for entry in self._entries):
+        self._check_successor(table)
+        if table not in self._latest and self._is_named(table):
             raise InvariantViolated(f"keys of table {table} arrived before its columns are known")
         return self._latest.get(table)
 
@@ -220,11 +231,14 @@ class PolicyRules:
         return table if found is None else found.table
 
     def known_leaving(self, table: Table) -> Table:
-        """The same; a table that the settings no longer fit, as it last left.
+        """The same; a table that the settings no longer fit, as it last left. One that may be another table: without
+        values.
 
         Raises:
             TableMisfit: it never left with these settings.
         """
+        if table.id in self.successors:
+            return _without_values(table, [c.name for c in table.columns])
         try:
             return self.table_leaving(table)
         except TableMisfit:
@@ -327,6 +341,8 @@ class PolicyRules:
                 self._check_columns(table, frozenset() if then is None else self._expected_of(then))
                 self.shape(table)
             except TableMisfit:
+                if table.id in self.successors:
+                    continue
                 if then is None or self._last_leaving(table.id) is None:
                     raise
                 continue
@@ -336,29 +352,25 @@ class PolicyRules:
     def check_names(
         self, tables: Iterable[TableId], captured: Collection[TableId], private: Collection[TableId] = ()
     ) -> None:
-        """Check that each table that `tables` names is captured. `captured`: those that were before; `private`: those
-        of them that had policies.
+        """Check that each table that `tables` names is or was captured. `captured`: those that were before; `private`:
+        those of them that had policies. One that was before may have been dropped, or may be a new table without
+        policies (`successors`).
 
         Raises:
-            ConfigurationError: one is not. If it was before, it may have been dropped; but if a new table is captured
-                that has no policies, it may be that one, under another name.
+            ConfigurationError: one is not.
         """
         known = frozenset(tables)
-        new = [t for t in known.difference(captured) if not any(e.pattern.matches(t) for e in self._entries)]
         exact = [entry.pattern.exact for entry in self._entries if entry.pattern.exact is not None]
-        for table in sorted({*exact, *private} - known):
-            if table in captured and not new:
-                continue
-            if table in captured:
-                remedy = (
-                    f"if it is {', '.join(map(str, sorted(new)))} now, give that table its policies; otherwise name "
-                    "that table with `columns: {}`"
-                )
-            else:
-                remedy = f"{did_you_mean(str(table), map(str, known))}correct its name (case counts)"
+        for table in sorted(frozenset(exact).difference(known, captured)):
             raise ConfigurationError(
-                f"tables: {table} has policies, and is no captured table", remedy=remedy, runbook="column-policies"
+                f"tables: {table} has policies, and is no captured table",
+                remedy=f"{did_you_mean(str(table), map(str, known))}correct its name (case counts)",
+                runbook="column-policies",
             )
+        self.successors = successors(known, captured, [*exact, *private], self._is_named, self.successors)
+
+    def _is_named(self, table: TableId) -> bool:
+        return any(entry.pattern.matches(table) for entry in self._entries)
 
     def _expected_of(self, then: StoredPolicies) -> frozenset[str]:
         """The names that a table's columns must still have: those with a policy at the last start, and those that had a
@@ -643,7 +655,7 @@ def read_stored(source: Mapping[str, str]) -> dict[TableId, StoredPolicies]:
 
 
 def without_stored(source: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in source.items() if name != ENTRY}
+    return {name: value for name, value in source.items() if name not in (ENTRY, SUCCESSORS)}
 
 
 def with_stored(
@@ -656,7 +668,8 @@ def with_stored(
         for stored in {**before, **now}.values()
         if stored.texts or stored.rows or stored.names
     ]
-    return {**source, **({ENTRY: json.dumps(found, separators=(",", ":"))} if found else {})}
+    entry = {ENTRY: json.dumps(found, separators=(",", ":"))} if found else {}
+    return {**source, **entry, **successors_as_json(rules.successors)}
 
 
 def _more_of(stored: StoredPolicies) -> list[object]:

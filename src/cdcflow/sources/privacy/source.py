@@ -46,6 +46,7 @@ from cdcflow.sources.privacy.rules import (
     without_stored,
 )
 from cdcflow.sources.privacy.stream import PrivateSpool, PrivateStream, SpoolNotes
+from cdcflow.sources.privacy.successors import read_successors
 
 
 class PrivateSource:
@@ -125,6 +126,7 @@ class PrivateSource:
     def _learn(self, checkpoint: Checkpoint) -> None:
         self._stored = read_stored(checkpoint.source)
         self._rules.learn(self._stored.values())
+        self._rules.successors = read_successors(checkpoint.source)
 
     def _check(self, tables: Sequence[Table], checkpoint: Checkpoint) -> None:
         captured = Progress.from_json(checkpoint.progress).tables.keys()
