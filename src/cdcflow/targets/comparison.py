@@ -9,10 +9,12 @@ the log is in the meantime, and neither the source nor a stopped delivery is nee
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
@@ -130,25 +132,67 @@ class ComparedTarget:
             ) from None
 
     def _verdict(self, table: TableId, offset: int, expected: pa.Table, found: TargetRows) -> TargetComparison:
-        columns = {field.name: _in_type(found.rows, field) for field in expected.schema}
-        same = [name for name, column in columns.items() if column is not None]
+        columns = {field.name: ColumnInType.of(found.rows, field) for field in expected.schema}
+        same = {name: column for name, column in columns.items() if column is not None}
         missing = tuple(name for name in columns if name not in same)
-        has = pa.table({name: columns[name] for name in same}) if same else found.rows.select([])
-        lacks, more = self._count(expected.select(same), has) if same else (0, 0)
+        lacks, more = self._differences(expected, same)
         count = found.rows.num_rows
         if lacks or more or count != expected.num_rows:
+            unfit = ", ".join(name for name, column in same.items() if column.unfit is not None)
+            reason = f"values of {unfit} do not fit the log's type" if unfit else ""
             return TargetComparison(
-                self._name, str(table), "different", offset, count, lacks, more, missing, remedy=_REMEDY
+                self._name, str(table), "different", offset, count, lacks, more, missing, reason, _REMEDY
             )
         verdict: Verdict = "equal but for" if missing else "equal"
         return TargetComparison(self._name, str(table), verdict, offset, count, not_compared=missing)
 
+    def _differences(self, expected: pa.Table, found: Mapping[str, ColumnInType]) -> tuple[int, int]:
+        if not found:
+            return 0, 0
+        has = pa.table({name: column.values for name, column in found.items()})
+        expected = expected.select(has.column_names)
+        masks = [column.unfit for column in found.values() if column.unfit is not None]
+        if masks:  # the log has no such row
+            expected = expected.append_column(_UNFIT, pa.array(np.zeros(expected.num_rows, bool)))
+            has = has.append_column(_UNFIT, pa.array(np.logical_or.reduce(masks)))
+        return self._count(expected, has)
 
-def _in_type(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | None:
-    """A column in the log's type; None if the target does not return it, or no cast leads from its type to that one."""
-    if field.name not in rows.column_names:
-        return None
+
+_UNFIT = "\0unfit"
+"""The name of a column that no table has: whether a value of the row does not fit the log's type."""
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnInType:
+    """A target's column in the log's type. `unfit`: in which rows the value does not fit it; it is NULL there."""
+
+    values: pa.ChunkedArray
+    unfit: Bools | None = None
+
+    @classmethod
+    def of(cls, rows: pa.Table, field: pa.Field) -> ColumnInType | None:
+        """None if the target does not return it, or no cast leads from its type to the log's."""
+        if field.name not in rows.column_names:
+            return None
+        column = rows.column(field.name)
+        try:
+            return cls(column.cast(field.type))
+        except pa.ArrowNotImplementedError:
+            return None
+        except pa.ArrowInvalid:
+            fits = _which_fit(column, field.type)
+        kept = column.take(pa.array(np.arange(len(column)), mask=~fits))
+        return cls(kept.cast(field.type), ~fits)
+
+
+def _which_fit(values: pa.ChunkedArray, arrow: pa.DataType) -> Bools:
+    """Which values can be cast. One after another only where there are many that cannot."""
     try:
-        return rows.column(field.name).cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # reported as a column that is not compared, exit code 1
-        return None
+        values.cast(arrow)
+    except pa.ArrowInvalid:
+        if len(values) == 1:
+            return np.zeros(1, np.bool_)
+        half = len(values) // 2
+        return np.concatenate([_which_fit(values.slice(0, half), arrow), _which_fit(values.slice(half), arrow)])
+    return np.ones(len(values), np.bool_)

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -124,6 +124,25 @@ def test_target_is_compared_with_the_log_at_its_place(log: HandLog, tmp_path: Pa
         assert verdicts(0) == {"public.orders": "equal", "public.prices": "equal"}
         code, text = run("verify", "--targets", "public.orderz")
         assert (code, "no target has such a table" in text) == (78, True)
+
+
+def test_value_of_another_type_is_a_different_row(log: HandLog, tmp_path: Path) -> None:
+    """Another program may have written any text into a column that has no type. The other rows are compared."""
+    wide = make_table("wide", id="int64", n=pa.int16(), at=pa.date32())
+    log.state(wide)
+    log.segment([(wide, "r", {"id": i, "n": None if i == 3 else i, "at": date(2026, 1, 1)}) for i in range(9)])
+    with on_path(*install_target_of_the_template(tmp_path / "mydb")):
+        assert run("deliver", "--once")[0] == 0
+        assert verdicts(0)["public.wide"] == "equal"
+        for n, statement in enumerate(
+            ("n = 70000 WHERE id = 3 AND n IS NULL", "at = 'tomorrow' WHERE id IN (3, 5)"), 1
+        ):
+            change_by_hand(tmp_path / "copy.sqlite", f'UPDATE "public.wide" SET {statement}')
+            found = json.loads(run("verify", "--targets", "public.wide", "--json")[1])["tables"][0]
+            assert (found["verdict"], found["lacks"], found["more"], found["not_compared"]) == ("different", n, n, [])
+        assert found["reason"] == "values of n, at do not fit the log's type"
+        code, text = run("verify", "--targets", "public.wide")
+        assert (code, "values of n, at do not fit the log's type; remove the table" in text) == (1, True)
 
 
 def test_target_that_cannot_be_read_is_named_as_not_compared(log: HandLog, tmp_path: Path) -> None:
