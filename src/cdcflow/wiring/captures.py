@@ -51,13 +51,12 @@ def open_source(config: Config, readers: Readers | None = None) -> Source:
     Raises:
         ConfigurationError: a policy's key does not exist, or is too short.
     """
-    return private_source(_open_bare(config, readers), policy_rules(config, readers))
+    return private_source(_open_bare(config, readers), policy_rules(config))
 
 
-def policy_rules(config: Config, readers: Readers | None = None) -> PolicyRules:
+def policy_rules(config: Config) -> PolicyRules:
     """The rules of `tables` for the configured source."""
-    # PostgreSQL's attnum survives a rename; but other processes that read do not know what a column was called before.
-    is_numbered = isinstance(config.database, Postgres) and readers is None
+    is_numbered = isinstance(config.database, Postgres)  # its attnum survives a rename
     return PolicyRules(config.tables, KeyFile(config.person_keys_file), follows_numbers=is_numbered)
 
 

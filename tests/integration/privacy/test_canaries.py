@@ -102,6 +102,35 @@ def test_rows_that_other_processes_read_and_write_have_the_policies(bank: Privat
 
 
 @pytest.mark.postgres
+def test_rows_that_other_processes_read_are_not_those_of_exchanged_columns(bank: PrivateBank) -> None:
+    """They know columns by their names only: the table is not read by them, and the reason has the remedy."""
+    visits = TableId("public", "visits")
+    bank.configure(backfill={"chunk_rows_max": 4000})
+    more = f"SELECT i, '{CANARY}' || i, repeat('{CANARY}', 150), true FROM generate_series(10000, 40000) i"
+    bank.database.execute(f"INSERT INTO visits {more}")
+    bank.database.execute("ALTER TABLE visits ADD note text")
+    with bank.capturing():
+        bank.wait_until(lambda: bank.reader.exists() and bank.has_reached(""), "the backfill")
+    for names in ("path TO x", "note TO path", "x TO note"):
+        bank.database.execute(f"ALTER TABLE visits RENAME {names}")
+    with reading(bank, 2) as (processes, start):
+        start(0)
+        start(1)
+        processes.wait(WITHIN_S)
+        wiring.capture(load(bank.config_path), backfill=(str(visits),), once=True, readers=processes).run()
+        assert processes.answered
+    known = Progress.from_json(bank.reader.newest_checkpoint().progress).tables[visits]
+    assert known.state == "failed"
+    assert "run the same command without --on" in str(known.reason)
+    assert canaries_in(bank.folder) == []
+    fence = bank.fence()
+    with bank.capturing(backfill=[str(visits)]):
+        bank.wait_until(lambda: bank.has_reached(fence), "the table to be read")
+    assert {row.values["note"] for row in fold_log(bank.reader)[visits].values()} == {"****"}
+    assert canaries_in(bank.folder) == []
+
+
+@pytest.mark.postgres
 def test_policy_follows_a_renamed_column_and_a_dropped_one_stops_nothing(bank: PrivateBank) -> None:
     """While the capture runs, and at starts afterwards."""
     with bank.capturing():
@@ -169,7 +198,7 @@ def renamed_table_fails_alone(bank: PrivateBank | PrivateMySQLBank, table: str, 
             bank.database.execute(statement)
     for times in (1, 2):
         bank.database.execute(f"UPDATE guests SET email = concat(email, '{CANARY}') WHERE email LIKE '%-1{times}@%'")
-        bank.database.execute(f"UPDATE words SET times = {times}")
+        bank.database.execute(f"UPDATE people SET score = {times}")
         with bank.capturing():
             bank.wait_until(partial(bank.has_passed, bank.fence()), "the other tables to continue")
     known = Progress.from_json(bank.reader.newest_checkpoint().progress).tables

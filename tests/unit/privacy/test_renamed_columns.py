@@ -222,3 +222,34 @@ def test_statement_that_gives_a_used_name_to_another_column_is_noticed_without_n
     mine = rules(follows=False)
     start(mine, FIRST, {})
     assert mine.mistaken_name(TABLE, [("path", "note"), ("note", "path")]) is not None, "a policy, too"
+
+
+@pytest.mark.parametrize(
+    ("given", "now", "suffices"),
+    [
+        ({"columns": {"path": "mask"}}, FIRST, True),
+        ({"columns": {"path": "mask"}}, RENAMED, False),
+        ({"columns": {"path": "mask"}}, visits("id:1", "note:2", "path:3"), False),
+        ({"columns": {"path": "mask"}}, visits("id:1", "path:2", "remark:3"), True),
+        ({"columns": {"path": "mask"}}, DROPPED, True),
+        ({"where": '"path" <> lower(Note)'}, FIRST, True),
+        ({"where": "path <> 'x'"}, RENAMED, False),
+        ({"where": "path <> 'x'"}, visits("id:1", "note:2", "path:3"), False),
+        ({"computed": {"day": "lower(path)"}}, visits("id:1", "note:2", "path:3"), False),
+        ({"where": "path <> 'x'"}, visits("id:1", "path:2", "remark:3"), True),
+    ],
+)
+@pytest.mark.parametrize("pattern", [EXACT, PATTERN])
+def test_process_without_earlier_names_reads_only_where_names_suffice(
+    pattern: str, given: Mapping[str, object], now: Table, suffices: bool
+) -> None:
+    """Executors have the settings only: where two columns exchanged their names, they would take the wrong one."""
+    mine = PolicyRules({pattern: TableRules.model_validate(given)}, follows_numbers=True)
+    mine.shape(FIRST)
+    mine.shape(now)
+    if suffices:
+        mine.check_names_suffice(now)
+        return
+    with pytest.raises(TableMisfit, match="which executors do not know") as refused:
+        mine.check_names_suffice(now)
+    assert "run the same command without --on" in str(refused.value.remedy)

@@ -226,6 +226,7 @@ def as_source(chunk: Chunk, table: LeavingTable | None) -> Chunk:
 
 def _chunk_run(run: Transactions, table: LeavingTable, rules: PolicyRules) -> Transactions:
     if isinstance(run, HeldRun):  # the processes that keep the rows have applied the policies
+        rules.check_names_suffice(table.raw)
         return replace(run, table=table.table)
     assert isinstance(run, Run)  # noqa: S101  as every other chunk
     return run.with_batches([_changes_of(batch, rules) for batch in run.batches])

@@ -36,7 +36,7 @@ from cdcflow.sources.privacy.person_keys import PersonKeys, missing_person_keys
 from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.shapes import PrivateTable
 from cdcflow.sources.privacy.successors import ENTRY as SUCCESSORS
-from cdcflow.sources.privacy.successors import Successors, refused, successors, successors_as_json
+from cdcflow.sources.privacy.successors import Successors, successor_misfit, successors, successors_as_json
 from cdcflow.sources.privacy.transforms import compile_transform, text_of, transform_columns
 from cdcflow.sources.rows.compilation import (
     NOT_FOLLOWED,
@@ -153,7 +153,7 @@ class PolicyRules:
 
     def _check_successor(self, table: TableId) -> None:
         if table in self.successors:
-            raise refused(table, self.successors[table])
+            raise successor_misfit(table, self.successors[table])
 
     def _leaving(self, table: Table) -> LeavingTable | None:
         texts = self._row_texts(table)
@@ -178,6 +178,26 @@ class PolicyRules:
         }
         computed = {name: found[_setting_of(name)] for name in texts.computed}
         return RowRules.of(table, found.get(WHERE), computed)
+
+    def check_names_suffice(self, table: Table) -> None:
+        """Check that a process that does not know earlier names of columns gives this table's rows the same rules.
+
+        Raises:
+            TableMisfit: a policy or an expression follows a column that has another name now.
+        """
+        known = self._names_of(table)
+        if any(column.lower() != name for column, name in known.items()) or self._follows_expressions(table):
+            raise misfit(
+                table.id,
+                "a policy or an expression follows a column whose name changed, which executors do not know",
+                "write the present names of its columns in tables, or run the same command without --on",
+            )
+
+    def _follows_expressions(self, table: Table) -> bool:
+        return any(
+            text.columns_in(table) != text.columns_in(table, self._followed_names(table, setting))
+            for setting, text in self._row_texts(table).settings.items()
+        )
 
     # ── columns that expressions use ────────────────────────────────────────────────────────────────────────
 

@@ -36,7 +36,7 @@ def successors(
     return still | dict.fromkeys(new, *gone[:1])
 
 
-def refused(table: TableId, gone: TableId) -> TableMisfit:
+def successor_misfit(table: TableId, gone: TableId) -> TableMisfit:
     """The error for rows of a successor."""
     return misfit(
         table,
