@@ -10,14 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
-from tests.support.mysql.controlled_source import MakeMySQLCapture
+from tests.support.mysql.controlled_source import MakeMySQLCapture, logged
 from tests.support.polling import AtIntervals, wait_until
 from tests.support.postgres.controlled_source import LOG_ID
 
 from cdcflow.capture.interleave.messages import Committed
 from cdcflow.capture.ports.source import SourceHistory
 from cdcflow.errors import HistoryLost
-from cdcflow.log.format.transactions import HEADERS_BACK
 from cdcflow.model.change import Run
 from cdcflow.model.position import Position
 from cdcflow.sources.mysql.position import BinlogFile, binlog_position_of, position_of
@@ -42,17 +41,6 @@ def copied(source: Path, target: Path) -> None:
     shutil.copytree(source, target, symlinks=True)
     for path in (target, *target.rglob("*")):
         shutil.chown(path, owner.st_uid, owner.st_gid)
-
-
-def logged(runs: list[Run]) -> pa.Table:
-    """These transactions as a log shows them."""
-    columns: dict[str, list[object]] = {"number": [], "position": [], "xid": [], "commit_ts": []}
-    for run in runs:
-        columns["position"] += run.position.to_pylist()
-        columns["xid"] += run.xid.tolist()
-        columns["commit_ts"] += run.commit_ts.tolist()
-    columns["number"] = list(range(1, len(columns["xid"]) + 1))
-    return pa.table(columns).cast(HEADERS_BACK)
 
 
 def write_in_a_new_file(server: MySQLServer, database: MySQLDatabase, word: str) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pymysql.constants import COMMAND
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
-from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
+from tests.support.mysql import replication
+from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture, seen
 from tests.support.polling import wait_for, wait_until
 from typer.testing import CliRunner
 
 from cdcflow import wiring
-from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.capture.ports.source import SourceHistory
 from cdcflow.cli.app import app
 from cdcflow.config import load
@@ -26,8 +26,6 @@ from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.sources.mysql import binlog_status
 
 pytestmark = pytest.mark.mysql
-
-REPLICATED = {"log_slave_updates": "ON", "gtid_strict_mode": "ON"}
 
 
 def begun(
@@ -41,20 +39,6 @@ def begun(
     database.execute("INSERT INTO t VALUES (1, 1)")
     assert [row["id"] for row in seen(capture)] == [1]
     return database, capture
-
-
-def seen(capture: MySQLCapture) -> list[dict[str, object]]:
-    """The changes up to now; the capture's checkpoint moves after them."""
-    rows: list[dict[str, object]] = []
-    for event in capture.events():
-        match event:
-            case Committed(run):
-                position = run.last_position
-                rows += [row for batch in run.batches for row in batch.rows.to_pylist()]  # type: ignore[attr-defined]
-            case MarkSeen() | Advanced():
-                position = event.position
-        capture.checkpoint = replace(capture.checkpoint, position=position, epoch=Epoch(2))
-    return rows
 
 
 def test_restart_resumes_where_the_log_ends(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
@@ -151,25 +135,9 @@ def test_another_server_is_refused(own_mysql: MySQLServer, make_capture: MakeMyS
 @pytest.fixture
 def replica(own_mysql: MySQLServer, flavor: Flavor) -> Iterator[MySQLServer]:
     """A replica of `own_mysql`, from its beginning."""
-    settings = {"server_id": "2"} | (REPLICATED if flavor == "mariadb" else {})
-    with MySQLServer(flavor, settings) as server:
-        if flavor == "mysql":
-            own_mysql.execute(
-                "CREATE USER replica@'127.0.0.1' IDENTIFIED BY 'x'", "GRANT ALL ON *.* TO replica@'127.0.0.1'"
-            )
-            server.execute(
-                f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={own_mysql.port}, "
-                "SOURCE_USER='replica', "
-                "SOURCE_PASSWORD='x', SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1",
-                "START REPLICA",
-            )
-        else:
-            own_mysql.execute("CREATE USER replica@'127.0.0.1'", "GRANT ALL ON *.* TO replica@'127.0.0.1'")
-            server.execute(
-                f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={own_mysql.port}, MASTER_USER='replica', "
-                "MASTER_USE_GTID=slave_pos",
-                "START SLAVE",
-            )
+    strict = {"gtid_strict_mode": "ON"} if flavor == "mariadb" else {}
+    with replication.replica_of(own_mysql, strict) as server:
+        replication.follow(server, own_mysql)
         yield server
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from tests.servers.mysql import MySQLDatabase
 from tests.support.postgres.controlled_source import LOG_ID, Capture, MemorySpool, Row, rows_of
 
-from cdcflow.capture.interleave.messages import ChunkRead, Committed, Planned, RowsFilled
+from cdcflow.capture.interleave.messages import Advanced, ChunkRead, Committed, MarkSeen, Planned, RowsFilled
 from cdcflow.capture.ports.chunks import ChunkSource
+from cdcflow.capture.ports.source import TransactionsBack
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import MySQL
+from cdcflow.log.format.transactions import HEADERS_BACK
 from cdcflow.model.change import Run
-from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.model.position import Checkpoint, Epoch, Position
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.mysql.source import MySQLSource
 
@@ -37,17 +41,28 @@ class MySQLCapture(Capture):
         self.source: Any = MySQLSource(MySQL.model_validate(options), secret, wait_s=wait_s)
         self.spools: dict[str, MemorySpool] = {}
         self.checkpoint = Checkpoint()
+        self.runs: list[Run] = []
         self._chunks: ChunkSource | None = None
         self._stream: Stream | None = None
 
     def named(self, table: str) -> TableId:
         return TableId(self.database.name, table)
 
-    def prepare(self, before: Checkpoint | None = None, *, accept_history_loss: bool = False) -> Checkpoint:
+    def prepare(
+        self,
+        before: Checkpoint | None = None,
+        *,
+        back: TransactionsBack | None = None,
+        accept_history_loss: bool = False,
+    ) -> Checkpoint:
         begin = before or Checkpoint(epoch=Epoch(1))
-        prepared = self.source.prepare(begin, LOG_ID, accept_history_loss=accept_history_loss)
+        prepared = self.source.prepare(begin, LOG_ID, back, accept_history_loss=accept_history_loss)
         self.checkpoint, self.history = prepared.checkpoint, prepared.history
         return self.checkpoint
+
+    def back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
+        """The transactions that `seen` has returned, as a log shows them."""
+        return logged(self.runs)
 
     def changes(self, table: str | None = None) -> list[Row]:
         return super().changes(None if table is None else str(self.named(table)))
@@ -88,3 +103,29 @@ class MySQLCapture(Capture):
 
 MakeMySQLCapture = Callable[..., MySQLCapture]
 """The type of the fixture `make_capture`."""
+
+
+def seen(capture: MySQLCapture) -> list[dict[str, object]]:
+    """The changes up to now; the capture's checkpoint moves after them."""
+    rows: list[dict[str, object]] = []
+    for event in capture.events():
+        match event:
+            case Committed(Run() as run):
+                capture.runs.append(run)
+                position = run.last_position
+                rows += [row for batch in run.batches for row in batch.rows.to_pylist()]
+            case MarkSeen() | Advanced():
+                position = event.position
+        capture.checkpoint = replace(capture.checkpoint, position=position, epoch=Epoch(2))
+    return rows
+
+
+def logged(runs: Iterable[Run]) -> pa.Table:
+    """These transactions as a log shows them."""
+    columns: dict[str, list[object]] = {"number": [], "position": [], "xid": [], "commit_ts": []}
+    for run in runs:
+        columns["position"] += run.position.to_pylist()
+        columns["xid"] += run.xid.tolist()
+        columns["commit_ts"] += run.commit_ts.tolist()
+    columns["number"] = list(range(1, len(columns["xid"]) + 1))
+    return pa.table(columns).cast(HEADERS_BACK)

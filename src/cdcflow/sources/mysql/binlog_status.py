@@ -170,6 +170,17 @@ def gtids_at(connection: Connection, file: BinlogFile, pos: int) -> str | None:
     return None if text is None else str(text)
 
 
+def gtids_before_file(connection: Connection, file: BinlogFile) -> str:
+    """The GTIDs before a file, as its first events contain them: MySQL's set; MariaDB's last one of each domain and
+    server."""
+    for event in _events(connection, file, _FIRST_POS, _FIRST_EVENTS):
+        if event.sort in ("Previous_gtids", "Gtid_list"):
+            return "".join(event.info.split()).strip("[]")
+    return ""
+
+
+_FIRST_EVENTS = 4
+"""The format, MariaDB's encryption, and the list of GTIDs are among these."""
 _OPENING = frozenset(("Gtid", "Gtid_tagged", "Anonymous_Gtid"))
 _PASSED = frozenset(("Previous_gtids", "Format_desc", "Gtid_list", "Binlog_checkpoint", "Start_encryption"))
 """Events between transactions; more transactions of the same file may follow them. MariaDB writes a checkpoint whenever

@@ -15,6 +15,7 @@ import re
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -144,18 +145,55 @@ class Address:
         return self.socket or f"{self.host}:{self.port}"
 
 
+class OneServer:
+    """The server that the first of several connections was opened to. Thread-safe.
+
+    An address may lead elsewhere after a failover, or to one of several servers each time. A chunk that is read from
+    one server has positions that mean nothing in the binary log of another.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._identity: str | None = None
+        self.is_replaced = False
+        """A later connection led to another server."""
+
+    def check(self, address: Address, identity: str) -> None:
+        """Raises SourceUnavailable for a connection to another server: the next start finds out what that one has."""
+        with self._lock:
+            self._identity = self._identity or identity
+        if self._identity != identity:
+            self.is_replaced = True
+            raise SourceUnavailable(
+                f"connecting to {address}: another server answers ({identity}) than before ({self._identity}); "
+                "connecting again",
+                remedy="nothing if the server was replaced; let the address lead to one server, not to several in turn",
+            )
+
+
 class Connector(connections.Connector[Connection]):
-    """Opens connections to one server. Thread-safe."""
+    """Opens connections to one address. Thread-safe. `one_server`: all of them, and those of other connectors, lead to
+    this server; None: after a failover the next ones lead to another."""
 
     error = pymysql.Error
     address: Address
 
-    def __init__(self, settings: MySQL, secret: Secret) -> None:
+    def __init__(self, settings: MySQL, secret: Secret, one_server: OneServer | None = None) -> None:
         self.settings = settings
         self.flavor = settings.kind
         self.secret = secret
         self.account = ""
+        self._one_server = one_server
         super().__init__(Address.parse(settings.url))
+
+    @property
+    def leads_elsewhere(self) -> bool:
+        """Whether the address has led to another server since the first connection."""
+        return self._one_server is not None and self._one_server.is_replaced
+
+    def again(self) -> Connector:
+        """Another connector to the same address, and server."""
+        return Connector(self.settings, self.secret, self._one_server)
 
     def connect(self, purpose: str, *, read_timeout_s: float = READ_TIMEOUT_S) -> Connection:
         """A connection in autocommit mode with its session set up; the server lists it with this `purpose`.
@@ -171,6 +209,8 @@ class Connector(connections.Connector[Connection]):
             with mapping_errors(f"preparing a session at {self.address}"):
                 query(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE")
                 query(connection, _set_session(session_settings(self.flavor, connection.get_server_info())))
+                if self._one_server is not None:
+                    self._one_server.check(self.address, _identity(connection))
                 self.account = self.account or account_of(connection)
         except BaseException:
             connection.close()
@@ -277,6 +317,12 @@ class Connector(connections.Connector[Connection]):
                 "pymysql would send files of this machine to the server; cdcflow never does",
                 runbook="server-asks-for-files",
             )
+
+
+def _identity(connection: Connection) -> str:
+    """Distinguishes servers at one address: replicas have different ids."""
+    host, port, server_id = query_row(connection, "SELECT @@GLOBAL.hostname, @@GLOBAL.port, @@GLOBAL.server_id")
+    return f"{host}:{port}, server_id {server_id}"
 
 
 def session_settings(flavor: str, version: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +20,7 @@ import pymysql
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.model.change import Int64s
+from cdcflow.sources.engine.buffers import PAD
 from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.connection import Connection, mapping_errors, query
 from cdcflow.sources.mysql.errors import history_lost, map_error
@@ -33,6 +35,7 @@ from cdcflow.sources.mysql.wire import Events, Little, SplitFunction, protocol_e
 _COM_BINLOG_DUMP, _COM_BINLOG_DUMP_GTID = 0x12, 0x1E
 _THROUGH_GTID = 0x04
 _READING_FAILED = 1236
+_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,3 +262,35 @@ def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts, account:
     return history_lost(
         f"reading the binary log after {dump.position.text[:200]}: the server reports: {said}", runbook="binlog-purged"
     )
+
+
+# ── reading a part of the log ──────────────────────────────────────────────────────────────────────────────────
+
+
+def scan(
+    connection: Connection, dump: Dump, decoder: EventDecoder, is_done: Callable[[], bool], account: str = ""
+) -> None:
+    """Pass the events of a dump to `decoder` until `is_done`. The connection cannot be used afterwards.
+
+    Raises the errors of a stream if the server refuses, or ends the dump, before that.
+    """
+    begin(connection, dump)
+    packets = Packets(decoder, flavor=dump.flavor, pos=dump.start[1])
+    left = b""
+    while not is_done() and packets.refusal is None:
+        with mapping_errors("reading the binary log"):
+            left += _read(connection)
+        _, taken = packets.take(left + bytes(PAD), len(left))
+        left = left[taken:]
+    if packets.refusal is not None and not is_done():
+        raise refusal_of(packets.refusal, dump, ServerIdConflicts(), account)
+
+
+def _read(connection: Connection) -> bytes:
+    try:
+        found: bytes = connection._rfile.read1(_READ_BYTES)  # pymysql has no public method for it
+    except OSError as error:
+        raise pymysql.err.OperationalError(2013, f"Lost connection while the binary log was read ({error})") from None
+    if not found:
+        raise pymysql.err.OperationalError(2013, "Lost connection while the binary log was read")
+    return found

@@ -40,6 +40,12 @@ def log_purged(message: str) -> LogPurged:
     return LogPurged(message, remedy=lost.remedy)
 
 
+class ServerReadOnly(RightMissing):
+    """The server takes no writes. At a start a setting is wrong; later it is about to be replaced by another."""
+
+    section = "read-only-source"
+
+
 def history_table_error(table: TableId) -> ConfigurationError:
     """A captured table keeps the history of its rows."""
     return ConfigurationError(
@@ -108,10 +114,8 @@ def map_error(error: pymysql.Error, attempted: str, account: str = "") -> Cdcflo
             message, remedy="see `cdcflow doctor` for the grants that are missing", runbook="right-missing"
         )
     if number in _READ_ONLY:
-        return ConfigurationError(
-            message,
-            remedy="point source.url at a server that takes writes, or set source.fence: read-only",
-            runbook="read-only-source",
+        return ServerReadOnly(
+            message, remedy="point source.url at a server that takes writes, or set source.fence: read-only"
         )
     if number == 0 or number in _RETRIED:
         return SourceUnavailable(message)

@@ -138,7 +138,7 @@ class DeliveredGtids:
         forgotten because every fence in use sees it, or it was delivered before this run, which waited for it."""
         with self._lock:
             parts = list(self._parts)
-        lacking = [coordinates[_lacking(executed, gtids)] for coordinates, gtids in parts]
+        lacking = [coordinates[are_outside(executed, gtids)] for coordinates, gtids in parts]
         if not lacking:
             return xids[:0]
         return xids[np.isin(xids, np.concatenate(lacking))]
@@ -152,13 +152,13 @@ class DeliveredGtids:
             return
         kept = []
         for coordinates, gtids in self._parts:
-            lacking = np.logical_or.reduce([_lacking(fence.executed_gtids, gtids) for fence in fences])
+            lacking = np.logical_or.reduce([are_outside(fence.executed_gtids, gtids) for fence in fences])
             if lacking.any():
                 kept.append((coordinates[lacking], Gtids(gtids.sources, gtids.which[lacking], gtids.number[lacking])))
         self._parts = kept
 
 
-def _lacking(executed: MysqlGtids, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def are_outside(executed: MysqlGtids, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which of these are not in the set; a transaction without GTID is never lacking."""
     out = np.zeros(len(gtids), np.bool_)
     known = dict(executed.intervals())

@@ -23,17 +23,15 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pymysql
 
 from cdcflow.capture.ports.source import TransactionsBack
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import HistoryLost
 from cdcflow.model.change import Int64s
 from cdcflow.model.position import Position
-from cdcflow.sources.engine.buffers import PAD
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, Connector, mapping_errors
-from cdcflow.sources.mysql.dump import Dump, Packets, ServerIdConflicts, begin, refusal_of
+from cdcflow.sources.mysql.dump import Dump, scan
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.events import IS_OPENER
 from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogFile, BinlogPosition, binlog_position_of
@@ -43,7 +41,6 @@ from cdcflow.sources.mysql.wire import Events
 COMPARED_MAX = 16
 BYTES_MAX = 64 << 20
 """The comparison reads at most this much of the server's log."""
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +97,9 @@ def check_file(connector: Connector, dump: Dump) -> None:
     try:
         with mapping_errors(f"comparing the change log's position with the binary log at {connector.address}"):
             asked = replace(dump, position=position, by_gtid=False)
-            begin(connection, asked)
-            packets = Packets(found, flavor=dump.flavor, pos=asked.start[1])
-            left = b""
-            while not found.seconds and packets.refusal is None:
-                left += _read(connection)
-                _, taken = packets.take(left + bytes(PAD), len(left))
-                left = left[taken:]
+            scan(connection, asked, found, lambda: bool(found.seconds), connector.account)
     finally:
         connector.discard(connection)
-    if not found.seconds and packets.refusal is not None:
-        raise refusal_of(packets.refusal, dump, ServerIdConflicts(), connector.account)
     if found.seconds != position.began:
         raise history_lost(
             f"the binary log at {connector.address} has another file {position.file} than the one that the change log "
@@ -201,29 +190,10 @@ class _Commits:
 def _commit_times(connection: Connection, dump: Dump, ends: Int64s, account: str) -> dict[int, int]:
     """The commit times of the server's transactions that end at these bytes of the file (ascending), for those bytes
     where one ends. If the server refuses, raises the same errors as a stream."""
-    begin(connection, dump)
     commits, upto = _Commits(dump.start[0], ends), int(ends[-1])
-    packets = Packets(commits, flavor=dump.flavor, pos=dump.start[1])
-    left = b""
-    while commits.reached < upto and not commits.is_past and packets.refusal is None:
-        with mapping_errors("comparing the change log with the binary log"):
-            left += _read(connection)
-        _, taken = packets.take(left + bytes(PAD), len(left))
-        left = left[taken:]
-    if packets.refusal is not None and commits.reached < upto:
-        # Missing events do not prove a difference: the right to read the log may have been revoked.
-        raise refusal_of(packets.refusal, dump, ServerIdConflicts(), account)
+    # Missing events do not prove a difference: the right to read the log may have been revoked.
+    scan(connection, dump, commits, lambda: commits.reached >= upto or commits.is_past, account)
     return commits.found
-
-
-def _read(connection: Connection) -> bytes:
-    try:
-        found: bytes = connection._rfile.read1(_READ_BYTES)  # pymysql has no public method for it
-    except OSError as error:
-        raise pymysql.err.OperationalError(2013, f"Lost connection while the binary log was read ({error})") from None
-    if not found:
-        raise pymysql.err.OperationalError(2013, "Lost connection while the binary log was read")
-    return found
 
 
 def _history_differs(connector: Connector, at: BinlogPosition) -> HistoryLost:

@@ -30,12 +30,12 @@ from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.policies import ByShape, ColumnPolicy, Policies
 from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.engine.source import Begun, ComparableSource, Sizes, Start, position_to_begin
-from cdcflow.sources.mysql import binlog_status, doctor, overlap, samples, second_opinion
+from cdcflow.sources.mysql import binlog_status, doctor, errant, overlap, samples, second_opinion
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.comparison import MySQLComparison
-from cdcflow.sources.mysql.connection import Connection, Connector, query
+from cdcflow.sources.mysql.connection import Connection, Connector, OneServer, query
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
 from cdcflow.sources.mysql.errors import LogPurged
@@ -75,7 +75,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
     def __init__(
         self, settings: MySQL, secret: Secret, *, wait_s: float = WAIT_S, readers: Readers | None = None
     ) -> None:
-        connector, marks_table = Connector(settings, secret), table_id(settings.marks_table)
+        connector, marks_table = Connector(settings, secret, OneServer()), table_id(settings.marks_table)
         wanted = CaptureSelection(Selection.parse(settings.tables), marks_table, settings.tables_without_key == "whole")
         policy = Policy(settings.zero_dates, settings.bad_text, dict(settings.columns))
         self._catalog = Catalog(connector, wanted, policy)
@@ -294,6 +294,8 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
                 overlap.check_same(self._connector, dump, before.compared_from, start.transactions_back)
             state = replace(new, has_all_gtids=before.has_all_gtids)
             if begun.by_gtid:
+                dump = self._dump(begun.position, by_gtid=True)
+                errant.check(self._connector, dump, before.captured, start.transactions_back)
                 return begun, replace(state, foreign=position_of(begun.position))
             # The transactions already in the change log are from this server's log, too.
             return begun, state if before.compared_from is None else replace(state, compared_from=before.compared_from)
@@ -355,7 +357,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
     def _chunks(self, delivered: DeliveredGtids | NoStream) -> Chunks[Connection, Any, Any]:
         marking = self._marking(self._state.slot if self._state else "")
         snapshots = SnapshotTaker(self._flavor, has_gtids=self._has_gtids, delivered=delivered, marking=marking)
-        pool = Pool(Connector(self._settings, self._connector.secret), "chunks")
+        pool = Pool(self._connector.again(), "chunks")
         dialect = MySQLChunks(
             pool,
             snapshots=snapshots,

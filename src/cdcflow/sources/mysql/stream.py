@@ -184,6 +184,10 @@ class BinlogStream(BulkStream):
                 f"reading the binary log of {self._connector.address}: silent for {self._silent_s:.0f} s, "
                 f"although cdcflow asked for a heartbeat every {self._dump.heartbeat_s:g} s; connecting again"
             )
+        if self._connector.leads_elsewhere:
+            self._failure = SourceUnavailable(
+                f"reading the binary log: {self._connector.address} now leads to another server; connecting again"
+            )
         if time.monotonic() - self._began_at > SETTLED_S:
             self._conflicts.reset()
 
