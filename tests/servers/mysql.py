@@ -39,16 +39,17 @@ def installation(flavor: Flavor) -> Installation:
     """
     named = os.environ.get(VARIABLES[flavor], "")
     if named.startswith("debian:"):
-        return _fetched(flavor, named.removeprefix("debian:"))
+        return fetched(flavor, named.removeprefix("debian:"))
     try:
         return find_installation(flavor)
     except ConfigurationError:
         if named:
             raise
-        return _fetched(flavor)
+        return fetched(flavor)
 
 
-def _fetched(flavor: Flavor, suite: str | None = None) -> Installation:
+def fetched(flavor: Flavor, suite: str | None = None) -> Installation:
+    """The server program of a suite of Debian; fetched once. ConfigurationError: it is unavailable."""
     package, usual = PACKAGES[flavor]
     suite = suite or usual
     try:
@@ -71,14 +72,19 @@ class MySQLServer(mysql.MySQLServer):
     """A private MySQL or MariaDB server. A context manager: inside it the server runs, afterwards it is removed.
 
     `settings` add to or replace the starter's; an empty value leaves one out. `in_lower_case`: it keeps names of tables
-    in lower case, which MySQL has to know before it creates its own. The superuser `root` connects from this machine
-    without a password.
+    in lower case, which MySQL has to know before it creates its own. `installed`: its program. The superuser `root`
+    connects from this machine without a password.
     """
 
     def __init__(
-        self, flavor: Flavor, settings: Mapping[str, str] | None = None, *, in_lower_case: bool = False
+        self,
+        flavor: Flavor,
+        settings: Mapping[str, str] | None = None,
+        *,
+        in_lower_case: bool = False,
+        installed: Installation | None = None,
     ) -> None:
-        found = installation(flavor)
+        found = installed or installation(flavor)
         if in_lower_case:
             found = _InLowerCase(found.flavor, found.command, found.base, found.version)
         super().__init__(flavor, settings, found)
@@ -224,7 +230,7 @@ def main(arguments: Sequence[str]) -> int:
     return missing
 
 
-__all__ = ["FLAVORS", "Flavor", "MySQLDatabase", "MySQLServer", "installation"]
+__all__ = ["FLAVORS", "Flavor", "MySQLDatabase", "MySQLServer", "fetched", "installation"]
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -31,7 +31,7 @@ from cdcflow.model.table import TableId, word
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import Checks, created_at_first_start, of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import advice, table_id
-from cdcflow.sources.mysql import binlog_status, second_opinion
+from cdcflow.sources.mysql import binlog_status, second_opinion, topology
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, table_names
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, query, query_row, version_of
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
@@ -65,7 +65,7 @@ ASKED = (
     *("enforce_gtid_consistency", "log_slave_updates", "log_replica_updates", "read_only", "super_read_only"),
     *("binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size", "version", "server_id"),
     *("binlog_row_value_options", "binlog_legacy_event_pos", "sql_log_bin", "require_secure_transport"),
-    *("binlog_storage_engine", "binlog_row_event_fragment_threshold"),
+    *("binlog_storage_engine", "binlog_row_event_fragment_threshold", "wsrep_on"),
 )
 
 ROW_EVENT_BYTES_MAX = 1 << 30
@@ -109,6 +109,13 @@ def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcomin
             "binlog_row_metadata",
             f"is {found.get('binlog_row_metadata')}: the log does not name the columns of its rows",
             f"run {_persist(settings)} binlog_row_metadata = 'FULL'{_also(settings)}",
+        )
+    if not topology.logs_foreign_changes(found) and topology.has_foreign_changes(connection, settings.kind, found):
+        name = "log_replica_updates" if "log_replica_updates" in found else "log_slave_updates"
+        yield Shortcoming(
+            name,
+            "is OFF, and the server applies changes of another: they do not reach its binary log",
+            f"set {name} = ON in the server's configuration, and restart it; or point source.url at the other server",
         )
     if filters := binlog_status.end(connection).filters:
         yield Shortcoming(
@@ -341,6 +348,7 @@ def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
             f"is {found['gtid_mode']}: after a failover the capture cannot continue at another server",
             "run SET PERSIST gtid_mode = OFF_PERMISSIVE, then ON_PERMISSIVE, then ON",
         )
+    yield from topology.findings(connection, settings.kind)
     yield from _names(connection)
     yield from retention(connection, found)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import pymysql
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
-from cdcflow.sources.mysql import binlog_status
+from cdcflow.sources.mysql import binlog_status, topology
 from cdcflow.sources.mysql.connection import Connection, query, query_row
 from cdcflow.sources.mysql.errors import history_lost, log_purged
 from cdcflow.sources.mysql.gtids import Flavor, MariadbGtids, MysqlGtids
@@ -220,6 +220,7 @@ class Preparation:
             )
             return BeginPosition(position)
         if lacking or not ours.domains():
+            self._check_logs_foreign_changes()
             if before.server != self.server and not known.keys() & {(d, s) for d, (s, _) in ours.domains().items()}:
                 raise self._another(f"server_id {before.server}", f"{self.server}, with none of its transactions")
             raise history_lost(
@@ -229,8 +230,24 @@ class Preparation:
                 "was reset, restored from an older state, or promoted too early",
                 runbook="restored-source",
             )
+        if before.server != self.server and topology.has_own_gtids(topology.variables(self._connection)):
+            raise history_lost(
+                f"the server at {self._address} is another member of a Galera cluster without wsrep_gtid_mode, whose "
+                "GTIDs mean other transactions than those of the member that the change log was read from",
+                runbook="restored-source",
+            )
         self._until("what the change log has becomes visible", lambda: self._seen_gtids().covers(ours))
         return BeginPosition(position, by_gtid=True)
+
+    def _check_logs_foreign_changes(self) -> None:
+        """MariaDB: what the change log has may be missing only in the binary log."""
+        found = topology.variables(self._connection)
+        if not topology.logs_foreign_changes(found) and found.get("gtid_slave_pos"):
+            raise history_lost(
+                f"the server at {self._address} was a replica, and its log_slave_updates is OFF: its binary log lacks "
+                "what it replicated. Set it to ON on every server that may be promoted",
+                runbook="restored-source",
+            )
 
     def _quiet_end(self) -> tuple[binlog_status.BinlogEnd, str]:
         """MariaDB: the end of the log at a time when nothing was added to it, once everything before it is visible."""
