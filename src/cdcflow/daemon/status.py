@@ -142,6 +142,8 @@ class Watch:
             with self._lock:
                 kept = {k: v for k, v in self._source.items() if k != "source_error"}
                 self._source = {**kept, **found, "source_up": "source_error" not in found}
+                if found.get("lag_bytes") == 0:  # a source that nothing can be written to does not move while idle
+                    self._moved_at = time.monotonic()
                 self._asking, self._asked_at = None, time.monotonic()
 
     def _surroundings(self, durable_offset: object) -> dict[str, object]:

@@ -287,7 +287,9 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         number_at("lag_seconds"),
     ),
     (
-        Metric("heartbeat_age_seconds", "gauge", "Seconds since the durable position last moved."),
+        Metric(
+            "heartbeat_age_seconds", "gauge", "Seconds since the durable position last moved, or was the source's end."
+        ),
         number_at("heartbeat_age_seconds"),
     ),
     (

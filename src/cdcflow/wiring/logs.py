@@ -49,10 +49,10 @@ def open_log(
 ) -> OwnedLog:
     """The configured log, opened for writing. `accept_rows_lost`: also if rows of the log itself are missing (None: as
     `accept_history_loss`). `reopened`: this process had the log open before."""
-    # A slot that follows failovers moves to a new timeline. Whether it did, and whether the old timeline ended after
-    # cdcflow's position, is checked in the source's `prepare`, which can query the server.
-    accept_timeline = accept_history_loss or (isinstance(config.source, Postgres) and config.source.failover)
-    accept_renamed = isinstance(config.source, Postgres)  # `prepare` also checks whether a renamed database fits
+    # A slot that follows failovers, or is on a standby, moves to a new timeline. The source's `prepare`, which can
+    # query the server, checks if the old timeline ended after cdcflow's position, and if a renamed database fits.
+    accept_renamed = isinstance(config.source, Postgres)
+    accept_timeline = accept_history_loss or accept_renamed
     match config.log:
         case FileLog() as log:
             return files.FileLog.open(

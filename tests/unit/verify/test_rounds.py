@@ -10,10 +10,10 @@ from cdcflow.tables.verify.job import Rounds
 def rounds_until_exhausted(moves: Iterable[bool]) -> int:
     rounds = Rounds()
     for moved in moves:
-        if rounds.exhausted:
+        if rounds.are_over:
             break
         rounds.count(moved=moved)
-    assert rounds.exhausted
+    assert rounds.are_over
     return rounds.done
 
 
@@ -26,7 +26,7 @@ def test_copy_that_moves_on_seldom_is_waited_for() -> None:
     """A log in Kafka advances with its merges: rounds in between add nothing about a row that was written since."""
     rounds = Rounds()
     for number in range(40):
-        assert not rounds.exhausted, number
+        assert not rounds.are_over, number
         rounds.count(moved=number % 8 == 7)
 
 

@@ -244,9 +244,10 @@ class ChunkRead:
     `reached` is the cursor that the next chunk reads after; `exhausted`: the plan's bound was reached; `units_done`
     counts the plan's units up to `reached`. `seconds` is how long the reading took, `opening_seconds` what preceded it:
     the transaction, the table's shape and the snapshot, which take as long for one row as for many. Several
-    visibilities: several connections read parts of the chunk, or a snapshot is bounded from both sides (MySQL). What
-    one of them does not see may be missing, and a position in the window must be right for all of them. A chunk of kind
-    "whole" has one, and it may cover only the chunk's own table (MySQL locks that one to take it). `rewritten`: the
+    visibilities: several connections read parts of the chunk, or a snapshot is bounded from both sides (MySQL, a
+    standby of PostgreSQL). What one of them does not see may be missing, and a position in the window must be right for
+    all of them. A chunk of kind "whole" has at least one, and they may cover only the chunk's own table (MySQL locks
+    that one to take its snapshot). `rewritten`: the
     table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned
     and read from the start. `keys_left`: of a chunk of kind "keys", those that were not looked up, because the rows of
     the others are already large enough. `deleted`: how many deletes the run begins with (see `Chunk.repairs`).

@@ -276,7 +276,7 @@ class WindowSequence:
             self._give_up(table, "the table was rewritten")
             self._backlog.rewritten(table)
             return
-        if read.run is None or (chunk.kind == "whole" and len(read.visibilities) != 1):
+        if read.run is None or (chunk.kind == "whole" and not read.visibilities):
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
         self._choice.adapt_size(read, holding=bool(window.held), live=window.live)
         window.reads[table] = read

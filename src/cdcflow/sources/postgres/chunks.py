@@ -10,8 +10,8 @@ is cancelled, after a savepoint, so that its snapshot stays. A TID range scan re
 ids, and so the number of rows received determines the one at which it ended.
 
 A part's snapshot: begin a REPEATABLE READ transaction; take the lock that keeps DDL away, which takes no snapshot;
-then read file, columns and `pg_current_snapshot()` together with the first snapshot; then COPY with that snapshot.
-The table when the rows are read is the same as when the lock was granted.
+then read file, columns and what the snapshot sees (`fences`) together with the first snapshot; then COPY with that
+snapshot. The table when the rows are read is the same as when the lock was granted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import psycopg
 import pyarrow as pa
 from psycopg import pq
 
-from cdcflow.capture.interleave.messages import Chunk, Planned
+from cdcflow.capture.interleave.messages import Chunk, Planned, Visibility
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, RightMissing, SourceUnavailable
 from cdcflow.model.change import KeySet
 from cdcflow.model.digest import Buckets, Hash
@@ -49,11 +50,12 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import advice
 from cdcflow.sources.postgres import keys as key_texts
 from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
-from cdcflow.sources.postgres.connection import Connection, has_no_encoding, literal, map_error, query_row, quote_name
+from cdcflow.sources.postgres.connection import Connection, has_no_encoding, map_error, query_row, quote_name
 from cdcflow.sources.postgres.copy import count_rows, decode_copy
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.digests import SUMS, PostgresDigests
-from cdcflow.sources.postgres.lsn import Lsn, position_of
+from cdcflow.sources.postgres.fences import SeenAt, ServerFences
+from cdcflow.sources.postgres.lsn import position_of
 from cdcflow.sources.postgres.pages import (
     Leaf,
     PageCursor,
@@ -66,9 +68,7 @@ from cdcflow.sources.postgres.pages import (
 )
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 from cdcflow.sources.postgres.wire import Joined
-from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 
-HEARTBEAT = "heartbeat"
 FIRST_PAGES = 256
 PAGE_ROWS_MAX = 291
 """MaxHeapTuplesPerPage of a page of 8 kB (access/htup_details.h)."""
@@ -91,7 +91,7 @@ WHERE c.oid = ANY (%s::oid[]) ORDER BY c.oid
 # every change of the table's shape, so unchanged ones save asking for the shape itself. A column's constant for older
 # rows is kept with the partitions, and a rewrite of one forgets it.
 _LOOK = """
-SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text,
+SELECT {snapshot_columns},
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
        (SELECT pg_catalog.array_agg(ARRAY[c.oid::bigint, pg_catalog.pg_relation_filenode(c.oid)::bigint])
         FROM pg_catalog.pg_class c
@@ -122,8 +122,8 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
     """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
     `look_up` returns the captured table that has a name; `beat` is called with every heartbeat and may raise (the
-    source watches its publication there). `take_version` returns a table's row version (see `rewrites`). `pool` serves
-    queries that must not run in a chunk's own snapshot.
+    source watches its publication there). `take_version` returns a table's row version (see `rewrites`). `fences` are
+    those of a primary or of a standby. `pool` serves queries that must not run in a chunk's own snapshot.
     """
 
     def __init__(
@@ -135,11 +135,12 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         look_up: Callable[[TableId], Relid],
         beat: Callable[[Connection], None],
         take_version: Callable[[Connection, Relid, int], str | None],
-        prefix: str,
+        fences: ServerFences,
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
     ) -> None:
         self._pool = pool
-        self._prefix = prefix
+        self._fences = fences
+        self._look_query = _LOOK.replace("{snapshot_columns}", fences.snapshot_columns)
         self._policy = policy
         self._parts_at_once = parts_at_once
         self._look_up = look_up
@@ -169,6 +170,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         shape = describe_all(connection, [entry], self._policy)[0].table
         # Before the files are pinned: what a statement does in between is then found later, never missed.
         version = self._take_version(connection, rel, generation)
+        visibilities = self._fences.of_plan(connection)
         plan = _pin_plan(connection, rel.oid, entry.leaves if rel.kind == "p" else (rel,))
         return Planned(
             table=table,
@@ -178,20 +180,24 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
             units=plan.units,
             shape=shape,
             whole=not shape.key,
+            visibilities=visibilities,
             rows_per_unit_max=PAGE_ROWS_MAX,
             row_version=version,
         )
 
     def write_mark(self, connection: Connection, token: Token) -> None:
-        self._emit(connection, token.text, "local")
+        self._fences.write_mark(connection, token)
 
     def heartbeat(self, connection: Connection) -> None:
-        """Write a mark that no reader waits for, and check whether the publication is unchanged."""
+        """Let an idle stream move, and check whether the publication is unchanged."""
         self._beat(connection)
-        self._emit(connection, HEARTBEAT, "off")
+        self._fences.beat(connection)
 
-    def visibility(self, connection: Connection) -> XidSnapshot:
-        return XidSnapshot.parse(query_row(connection, "SELECT pg_catalog.pg_current_snapshot()::text")[0])
+    def visibility(self, connection: Connection) -> Visibility:
+        return self._fences.visibility(connection)
+
+    def elsewhere(self) -> AbstractContextManager[Callable[[PagesRead], PagesRead]]:
+        return self._fences.elsewhere()
 
     def hash(self, connection: Connection) -> Hash:
         return "md5"
@@ -267,13 +273,6 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
 
         return self._pool.run(f"looking for new partitions of {table}", ask)
 
-    def _emit(self, connection: Connection, content: str, synchronous_commit: str) -> None:
-        # A mark must not wait for a standby: it would then wait for what it is to bracket (E1).
-        connection.execute(
-            f"SET synchronous_commit = {synchronous_commit}; "
-            f"SELECT pg_catalog.pg_logical_emit_message(true, {literal(self._prefix)}, {literal(content)})".encode()
-        )
-
     # ── one transaction ─────────────────────────────────────────────────────────────────────────────────────
 
     @contextlib.contextmanager
@@ -286,15 +285,10 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         shares: Sequence[Share] = (),
     ) -> Iterator[OpenTable]:
         """A snapshot in which root and leaves are locked against DDL and are the files that were planned."""
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
-            connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'".encode())
-            named = [quote_name(table.schema, table.name), *(x.rel.sql for x in leaves if x.rel.oid != root)]
-            try:
-                connection.execute(f"LOCK TABLE {', '.join(f'ONLY {n}' for n in named)} IN ACCESS SHARE MODE".encode())
-            except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
-                raise Rewritten from None  # renamed, detached and dropped, or recreated: it must be planned again
-            snapshot, described = self._look(connection, table, root, leaves)
+            with self._fences.look(connection) as seen_at:
+                self._lock_tables(connection, table, root, leaves)
+                snapshot, described = self._look(connection, table, root, leaves, seen_at)
             yield OpenTable(connection, table, root, snapshot, described, self._decoders, shares)
         except psycopg.errors.InsufficientPrivilege as error:
             # By the lock, or by a COPY after it: no lock keeps rights and policies unchanged.
@@ -303,16 +297,26 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
             with contextlib.suppress(psycopg.Error):
                 connection.execute("ROLLBACK")
 
+    def _lock_tables(self, connection: Connection, table: TableId, root: int, leaves: Sequence[Leaf]) -> None:
+        """Begin a transaction, and lock the tables in it without taking its snapshot."""
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT}'".encode())
+        named = [quote_name(table.schema, table.name), *(x.rel.sql for x in leaves if x.rel.oid != root)]
+        try:
+            connection.execute(f"LOCK TABLE {', '.join(f'ONLY {n}' for n in named)} IN ACCESS SHARE MODE".encode())
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
+            raise Rewritten from None  # renamed, detached and dropped, or recreated: it must be planned again
+
     def _look(
-        self, connection: Connection, table: TableId, root: int, leaves: Sequence[Leaf]
+        self, connection: Connection, table: TableId, root: int, leaves: Sequence[Leaf], seen_at: SeenAt
     ) -> tuple[Snapshot, DescribedTable]:
         oids = [leaf.rel.oid for leaf in leaves]
-        found = query_row(connection, _LOOK, {"leaves": oids, "root": root})
-        snapshot, position, clock, files, *shape = found
+        seen, clock, files, *shape = query_row(connection, self._look_query, {"leaves": oids, "root": root})
+        visibilities, position = seen_at(seen)
         if {tuple(f) for f in files or ()} != {(leaf.rel.oid, leaf.filenode) for leaf in leaves}:
             raise Rewritten
         described = self._shape(connection, table, root, json.dumps(shape))
-        return Snapshot((XidSnapshot.parse(snapshot),), position_of(Lsn.parse(position)), int(clock)), described
+        return Snapshot(visibilities, position_of(position), int(clock)), described
 
     def _shape(self, connection: Connection, table: TableId, root: int, digest: str) -> DescribedTable:
         with self._lock:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pyarrow as pa
+
+from cdcflow.capture.interleave.messages import Visibility
 from cdcflow.model.position import Position
 from cdcflow.model.table import Table
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.comparison import ByChunks
 from cdcflow.sources.postgres.catalog import Catalog
-from cdcflow.sources.postgres.connection import Connection, query_row
-from cdcflow.sources.postgres.lsn import Lsn, lsn_of, position_of
+from cdcflow.sources.postgres.connection import Connection
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.recovery import log_end
+from cdcflow.sources.postgres.replay_fences import ReplayVisibility
 
 
 class PostgresComparison(ByChunks[Connection]):
@@ -29,7 +35,10 @@ class PostgresComparison(ByChunks[Connection]):
     def covers(self, position: Position, end: Position) -> bool:
         return lsn_of(position) >= lsn_of(end)
 
-
-def log_end(connection: Connection) -> Lsn:
-    """A position in the server's log after everything that is committed now."""
-    return Lsn.parse(query_row(connection, "SELECT pg_catalog.pg_current_wal_insert_lsn()::text")[0])
+    def first_unseen(self, visibility: Visibility, transactions: pa.Table) -> int:
+        if not isinstance(visibility, ReplayVisibility):
+            return super().first_unseen(visibility, transactions)
+        # A transaction that ends after a bound may be seen; the other bound of its snapshot is lower then.
+        ends = transactions.column("position")
+        bound = position_of(visibility.bound).text
+        return bisect_left(range(len(ends)), True, key=lambda number: ends[number].as_py() > bound)

@@ -21,12 +21,13 @@ from cdcflow.sources.engine.findings import (
     warning,
 )
 from cdcflow.sources.engine.selection import Selection, advice
-from cdcflow.sources.postgres import budget_findings, publication, slot
+from cdcflow.sources.postgres import budget_findings, publication, slot, standby_findings
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
 from cdcflow.sources.postgres.connection import Connection, Connector, query_row, quote_name
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.identity import decodes, identify
 from cdcflow.sources.postgres.platforms import Platform, platform_of
+from cdcflow.sources.postgres.recovery import is_standby
 from cdcflow.sources.postgres.types import Policy
 
 # The first minor of each major in which rows of a running transaction are not lost when its table is added to a
@@ -34,7 +35,7 @@ from cdcflow.sources.postgres.types import Policy
 PATCHED = {14: 18, 15: 13, 16: 9, 17: 5}
 
 _SERVER = """
-SELECT current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), current_setting('max_replication_slots')::int,
+SELECT current_setting('wal_level'), current_setting('max_replication_slots')::int,
        (SELECT count(*) FROM pg_catalog.pg_replication_slots)::int, current_setting('max_wal_senders')::int,
        (SELECT count(*) FROM pg_catalog.pg_stat_replication)::int, current_setting('max_slot_wal_keep_size'),
        current_setting('idle_replication_slot_timeout', true), current_setting('wal_sender_timeout'),
@@ -86,11 +87,19 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
     checks = Checks(connector, lambda: connector.connect("doctor", statement_timeout="60s"), connector.map_error)
 
     def everything(connection: Connection) -> Iterator[Finding]:
+        if not is_standby(connection):
+            yield from every_check(connection, at_standby=False)
+        else:
+            yield from map(standby_findings.for_primary, every_check(connection, at_standby=True))
+
+    def every_check(connection: Connection, *, at_standby: bool) -> Iterator[Finding]:
         platform = platform_of(connection)
         role = _Role(*query_row(connection, _ROLE, (platform.grant,)))
         yield decoders()
         yield from _link(connection, connector)
         yield from _server(connection, settings, platform)
+        if at_standby:
+            yield from standby_findings.findings(connection, settings, platform)
         yield from _role(role, platform)
         yield from _replication(connector, role)
         try:
@@ -99,12 +108,16 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
             yield of_error("source.tables", error)
             return
         yield from _tables(connection, selected, role)
-        yield from _publication(connection, settings, selected, role)
-        yield from _locked_findings(connection, settings, selected)
-        yield from _old_transaction(connection)
+        if at_standby:
+            yield from standby_findings.publication_findings(connection, settings, selected.good)
+        else:
+            yield from _publication(connection, settings, selected, role)
+            yield from _locked_findings(connection, settings, selected)
+            yield from _old_transaction(connection)
         yield from _slot(connection, settings, role)
         may_create = role.creates_in_database or role.is_superuser
-        yield from budget_findings.findings(connection, settings, platform, may_create=may_create)
+        if not (at_standby and settings.releases):
+            yield from budget_findings.findings(connection, settings, platform, may_create=may_create)
 
     return checks.run(lambda c: checks.run_one("connection", f"querying {connector.address}", everything(c)))
 
@@ -153,7 +166,7 @@ def _link(connection: Connection, connector: Connector) -> Iterator[Finding]:
 
 
 def _server(connection: Connection, settings: Postgres, platform: Platform) -> Iterator[Finding]:
-    level, is_standby, slots_max, slots, senders_max, senders, keep, idle, timeout, version, effective = query_row(
+    level, slots_max, slots, senders_max, senders, keep, idle, timeout, version, effective = query_row(
         connection, _SERVER
     )
     major, minor = divmod(connection.info.server_version, 10000)
@@ -165,12 +178,6 @@ def _server(connection: Connection, settings: Postgres, platform: Platform) -> I
         )
     else:
         yield ok("server", f"PostgreSQL {version}{f', {platform.name}' if platform.is_managed else ''}")
-    if is_standby:
-        yield problem(
-            "server",
-            "this is a standby; a backfill writes marks, which only a primary accepts",
-            "set source.url to the primary",
-        )
     if not decodes(level, effective):
         yield problem("wal_level", f"is {level}; changes cannot be decoded", platform.logical_remedy())
     elif level == "logical":

@@ -62,17 +62,9 @@ def decodes(level: str, effective: str | None) -> bool:
 
 def check_server(connection: Connection) -> None:
     """That a capture can run at this server at all. Raises ConfigurationError when it cannot."""
-    level, is_standby, effective = query_row(
-        connection,
-        "SELECT current_setting('wal_level'), pg_catalog.pg_is_in_recovery(),"
-        " current_setting('effective_wal_level', true)",
+    level, effective = query_row(
+        connection, "SELECT current_setting('wal_level'), current_setting('effective_wal_level', true)"
     )
-    if is_standby:
-        raise ConfigurationError(
-            "the server is a standby: a backfill writes marks, which only a primary accepts",
-            remedy="point source.url at the primary",
-            runbook="read-only-source",
-        )
     if not decodes(level, effective):
         raise ConfigurationError(
             f"the server has wal_level = {level}, which does not log what a stream of changes needs",

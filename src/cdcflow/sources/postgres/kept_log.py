@@ -16,12 +16,13 @@ from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.postgres import slot, slot_release
 from cdcflow.sources.postgres.connection import Connection, Connector
 from cdcflow.sources.postgres.lsn import Lsn
+from cdcflow.sources.postgres.recovery import end_of_log
 
-_KEPT = """
-SELECT pg_catalog.pg_current_wal_lsn()::text, s.restart_lsn::text, s.safe_wal_size,
+_KEPT = f"""
+SELECT {end_of_log("pg_current_wal_lsn")}::text, s.restart_lsn::text, s.safe_wal_size,
        pg_catalog.pg_size_bytes(current_setting('wal_segment_size'))
 FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %s
-"""
+"""  # noqa: S608  constants
 # When the file was last written: all log in it is older.
 _FILE_AGE = """
 SELECT extract(epoch FROM clock_timestamp() - modification)::float8 FROM pg_catalog.pg_ls_waldir()
@@ -72,6 +73,8 @@ class PostgresKeptLog:
         try:
             row = connection.execute(_FILE_AGE, (str(restart),)).fetchone()
         except psycopg.errors.InsufficientPrivilege:  # pg_monitor may
+            return None
+        except psycopg.errors.ObjectNotInPrerequisiteState:  # a standby cannot name the file
             return None
         return None if row is None else float(row[0])
 

@@ -91,6 +91,8 @@ Describe = Callable[[Relation], DescribedTable | None]
 """None: the table is not captured under the name that this message gives it."""
 Hidden = Callable[[int, Collection[int]], Collection[int]]
 """What `HiddenChanges.tables` is."""
+OnCommits = Callable[[Uint64s, Int64s], None]
+"""Called with the ids of transactions and with where their commit records begin."""
 
 
 @dataclass(slots=True)
@@ -123,7 +125,8 @@ class PgoutputDecoder:
     `describe` may still exclude those that have a certain name. `hidden` returns the tables, among those given, that a
     committed transaction may have changed without the catalog showing it yet: they are read again. A streamed
     transaction is in no catalog, so its relations are described again when it is committed, and tables whose
-    description differs are read again.
+    description differs are read again. `on_commits` is called with the transactions of each `Committed` before it is
+    returned, in the same order.
     """
 
     def __init__(
@@ -139,8 +142,10 @@ class PgoutputDecoder:
         changed: Changed | None = None,
         captures: Callable[[int], bool] = lambda oid: True,
         hidden: Hidden = lambda xid, oids: (),
+        on_commits: OnCommits | None = None,
     ) -> None:
         self.messages_ignored = 0
+        self._on_commits = on_commits
         self._describe = describe
         self._open_spool = open_spool
         self._spool_bytes_max = spool_bytes_max
@@ -292,10 +297,11 @@ class PgoutputDecoder:
         number = np.searchsorted(begins, messages, side="right") - 1
         if len(number) and ((number < 0).any() or (messages > commits[number]).any()):
             raise InvariantViolated("pgoutput rows outside of a transaction", runbook="stream-not-understood")
-        return self._events(rows, batches, rows_before, begins, commits, xids, ends, clocks + EPOCH_US, first)
+        return self._events(frames, rows, batches, rows_before, begins, commits, xids, ends, clocks + EPOCH_US, first)
 
     def _events(
         self,
+        frames: Frames,
         rows: _Contents,
         batches: list[ChangeBatch],
         rows_before: Int64s,
@@ -315,6 +321,8 @@ class PgoutputDecoder:
             full = np.flatnonzero(np.diff(row_ends, prepend=0) > 0)
             xid, position, clock, row_ends = xids[full], positions(ends[full]), clocks[full], row_ends[full]
         run = Run(xid, position, clock, row_ends, tuple(batches), origin=self._origins(rows, begins, full))
+        if self._on_commits is not None:
+            self._on_commits(xid, frames.buffer.int64(frames.start[commits[full]] + 2))
         marks = []
         for mark in rows.marks:
             number = int(np.searchsorted(begins, mark.at, side="right")) - 1
@@ -554,7 +562,7 @@ class PgoutputDecoder:
             return []
         if kind == _ABORT:
             return self._stream_aborted(body)
-        xid, _, _, end, clock = struct.unpack(">IBQQq", exactly(body[1:], 29))
+        xid, _, begin, end, clock = struct.unpack(">IBQQq", exactly(body[1:], 29))
         if xid not in self._streamed:
             raise InvariantViolated(
                 "pgoutput Stream Commit of a transaction that was not streamed", runbook="stream-not-understood"
@@ -565,7 +573,7 @@ class PgoutputDecoder:
         self._describe_again(transaction)
         for oid in (*transaction.shapes, *partitions):
             self._compare(oid)  # the catalog shows what this transaction did to a table only now
-        return self._commit_spooled(transaction, end, clock + EPOCH_US)
+        return self._commit_spooled(transaction, begin, end, clock + EPOCH_US)
 
     def _stream_aborted(self, body: bytes) -> list[StreamEvent]:
         """A transaction or one of its sub-transactions was rolled back (with its position and time if parallel
@@ -612,11 +620,12 @@ class PgoutputDecoder:
     def _spooled_committed(self, frames: Frames, at: int) -> list[StreamEvent]:
         transaction, self._spooling = self._spooling, None
         assert transaction is not None  # noqa: S101  # the caller has seen to it
-        _, _, end, clock = struct.unpack(">BQQq", exactly(frames.message_at(at)[1:], 25))
-        return self._commit_spooled(transaction, end, clock + EPOCH_US)
+        _, begin, end, clock = struct.unpack(">BQQq", exactly(frames.message_at(at)[1:], 25))
+        return self._commit_spooled(transaction, begin, end, clock + EPOCH_US)
 
-    def _commit_spooled(self, transaction: PendingTransaction, end: int, clock: int) -> list[StreamEvent]:
-        """A large transaction is complete: return its header, and its rows without those rolled back."""
+    def _commit_spooled(self, transaction: PendingTransaction, begin: int, end: int, clock: int) -> list[StreamEvent]:
+        """A large transaction is complete: return its header, and its rows without those rolled back. Its commit record
+        is between `begin` and `end`."""
         if end <= self._skip_until:
             transaction.discard()
             return []
@@ -627,6 +636,8 @@ class PgoutputDecoder:
         found = transaction.commit(transaction.xid, position, clock, origin)
         if found is None:
             return [*seen] or [Advanced(position, clock)]
+        if self._on_commits is not None:
+            self._on_commits(np.array([transaction.xid], np.uint64), np.array([begin], np.int64))
         return [Committed(found), *seen]
 
 

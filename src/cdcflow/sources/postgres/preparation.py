@@ -24,6 +24,7 @@ from cdcflow.sources.postgres.connection import Connection, Connector, query_row
 from cdcflow.sources.postgres.identity import IdentifiedSystem, check_history
 from cdcflow.sources.postgres.known_tables import captured_now, captured_since, state_of_selected
 from cdcflow.sources.postgres.lsn import Lsn
+from cdcflow.sources.postgres.recovery import end_of_log
 from cdcflow.sources.postgres.slot_names import Names
 from cdcflow.sources.postgres.slot_release import ReleaseNote
 from cdcflow.sources.postgres.stored_state import PostgresState
@@ -53,7 +54,7 @@ class Preparation:
     take `creation_wait_s` to end before a slot is created, and `older_wait_s` before one is adopted. A new table is
     left for later while they run: the others must not wait for a transaction that takes hours. `is_renamed`: a captured
     table no longer exists, or has another name. `releases`: the slot may have been released to keep a budget, and the
-    capture continues at a new position then.
+    capture continues at a new position then. `is_standby`: the server's primary has the publication.
     """
 
     connector: Connector
@@ -68,6 +69,7 @@ class Preparation:
     older_wait_s: float
     is_renamed: bool = False
     releases: bool = False
+    is_standby: bool = False
 
     def prepare(
         self, transactions_back: TransactionsBack | None, *, loss_accepted: bool, replaced: bool = False
@@ -192,7 +194,9 @@ class Preparation:
 
     def _ensure_publication(self) -> publication.Publication:
         ours = self.names.publication_is_ours
-        return publication.ensure(self.connection, self.names.publication, self.selected.tables, ours=ours)
+        return publication.ensure(
+            self.connection, self.names.publication, self.selected.tables, ours=ours, at_standby=self.is_standby
+        )
 
     def _create_slot(self) -> Lsn:
         return slot.create(self.connector, self.names.slot, failover=self.failover, timeout_s=self.creation_wait_s)
@@ -209,7 +213,8 @@ class Preparation:
         publication.wait_for_older(self.connection, self.older_wait_s, f"adopting slot {found.name}")
         (reached,) = query_row(
             self.connection,
-            "SELECT (pg_catalog.pg_replication_slot_advance(%s, pg_catalog.pg_current_wal_flush_lsn())).end_lsn::text",
+            "SELECT (pg_catalog.pg_replication_slot_advance(%s, "
+            f"{end_of_log('pg_current_wal_flush_lsn')})).end_lsn::text",
             (found.name,),
         )
         _log.warning(
@@ -230,6 +235,7 @@ class Preparation:
             publication=self.names.publication,
             publication_state=found.fingerprint(self.selected.tables),
             began_at=position if began is None else began,
+            is_standby=self.is_standby,
             others={} if self.before is None else self.before.others,
         )
         selected = {t.rel.oid for t in self.selected.tables}

@@ -27,7 +27,7 @@ import psycopg
 from cdcflow.capture.ports.findings import Dropped
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
-from cdcflow.sources.postgres.catalog import CatalogTable
+from cdcflow.sources.postgres.catalog import CatalogTable, Relid
 from cdcflow.sources.postgres.connection import Connection, history_lost, map_error, query_row, quote_name
 
 _PUBLICATION = """
@@ -282,11 +282,22 @@ def uncovered_tables(connection: Connection, name: str, captured: Mapping[TableI
 
 def locked_tables(connection: Connection, name: str, tables: Sequence[CatalogTable]) -> dict[TableId, str]:
     """Of these tables those that cannot be added to the publication now, with who holds their locks."""
-    found = read(connection, name)
+    wanted = _tables_to_add(read(connection, name), tables)
+    return {wanted[oid].id: who for oid, who in _holders(connection, wanted).items()}
+
+
+def unpublished_tables(connection: Connection, name: str, tables: Sequence[CatalogTable]) -> dict[TableId, str]:
+    """Of these tables those that the publication of a standby's primary does not have, with the statement for it."""
+    statement = f"ALTER PUBLICATION {quote_name(name)} ADD"
+    wanted = _tables_to_add(read(connection, name), tables)
+    return {t.rel.id: f"{statement} {_table_list([t])}" for t in tables if t.rel.oid in wanted}
+
+
+def _tables_to_add(found: Publication | None, tables: Sequence[CatalogTable]) -> dict[int, Relid]:
+    """The tables that would have to be added to a publication, by oid."""
     if found is not None and found.broad:
         return {}
-    wanted = {t.rel.oid: t.rel.id for t in tables if found is None or t.rel.oid not in found.entries}
-    return {wanted[oid]: who for oid, who in _holders(connection, wanted).items()}
+    return {t.rel.oid: t.rel for t in tables if found is None or t.rel.oid not in found.entries}
 
 
 def _holders(connection: Connection, oids: Iterable[int]) -> dict[int, str]:
@@ -309,12 +320,14 @@ def has_newcomers(before: str, now: str) -> bool:
     )
 
 
-def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *, ours: bool) -> Publication:
-    """Make the publication carry exactly these tables, whole, through their roots.
+def ensure(
+    connection: Connection, name: str, tables: Sequence[CatalogTable], *, ours: bool, at_standby: bool = False
+) -> Publication:
+    """Make the publication carry exactly these tables, whole, through their roots. At a standby it may carry more.
 
     Raises:
         ConfigurationError: cdcflow's rights do not suffice to create or repair it, or it has another owner and
-            publishes differently; the message has the SQL.
+            publishes differently, or it has to be changed at the primary; the message has the SQL.
     """
     found = read(connection, name)
     if found is None:
@@ -334,7 +347,7 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
             runbook="publication-unusable",
         )
     added = [t for oid, t in wanted.items() if oid not in found.entries]
-    dropped = [e for oid, e in found.entries.items() if oid not in wanted]
+    dropped = [] if at_standby else [e for oid, e in found.entries.items() if oid not in wanted]
     if dropped:  # one that is locked stays until a later start: its changes are passed over
         held = _holders(connection, [e.table_oid for e in dropped])
         dropped = [e for e in dropped if e.table_oid not in held]
@@ -408,8 +421,9 @@ def blocker(connection: Connection) -> str:
     if row is not None:
         return f"the oldest is {row[0]}"
     row = connection.execute(
-        "SELECT 'prepared transaction in database ' || database || ', since ' || prepared "
-        "FROM pg_catalog.pg_prepared_xacts ORDER BY age(transaction) DESC LIMIT 1"
+        "(SELECT 'prepared transaction in database ' || database || ', since ' || prepared "
+        "FROM pg_catalog.pg_prepared_xacts ORDER BY age(transaction) DESC LIMIT 1) UNION ALL "
+        "SELECT 'transaction of the primary (pg_stat_activity shows it there)' WHERE pg_catalog.pg_is_in_recovery()"
     ).fetchone()
     return f"the oldest is a {row[0]}" if row else "this user may not see the oldest (GRANT pg_read_all_stats)"
 
@@ -493,6 +507,12 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
         # It existed when the tables were listed; the next attempt lists them again.
         raise SourceUnavailable(
             f"changing publication {name}: a table was renamed or dropped at the same time"
+        ) from None
+    except psycopg.errors.ReadOnlySqlTransaction:
+        raise ConfigurationError(
+            f"the server is a standby, and publication {name} does not have what is to be captured",
+            remedy=f"run on the primary: {statement}",
+            runbook="publication-unusable",
         ) from None
     except psycopg.errors.InsufficientPrivilege as error:
         grant = ""

@@ -18,8 +18,17 @@ from cdcflow.sources.postgres.connection import Connection, Connector, history_l
 from cdcflow.sources.postgres.lsn import Lsn
 from cdcflow.sources.postgres.platforms import platform_of
 from cdcflow.sources.postgres.publication import blocker
+from cdcflow.sources.postgres.recovery import end_of_log, is_standby
 
 PLUGIN = "pgoutput"
+
+_CONFLICTS = {
+    "rows_removed": ": the primary removed rows of its catalog that the standby's slot needed; set "
+    "hot_standby_feedback = on and primary_slot_name at the standby",
+    "wal_level_insufficient": ": wal_level was lowered at the primary",
+    "conflict": ": the primary removed rows of its catalog that the standby's slot needed, or lowered its wal_level",
+}
+"""What the reasons for which a standby invalidates a slot mean."""
 
 _SLOT = """
 SELECT slot_name, plugin, slot_type, database, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,
@@ -82,7 +91,8 @@ class Slot:
         """
         if self.is_lost:
             reason = self.invalidation or ("conflict" if self.conflicting else "wal_status = lost")
-            raise history_lost(f"slot {self.name} was invalidated ({reason}); the log since {position} is gone")
+            why = _CONFLICTS.get(reason, "")
+            raise history_lost(f"slot {self.name} was invalidated ({reason}{why}); the log since {position} is gone")
         if self.confirmed is not None and self.confirmed > position:
             raise history_lost(
                 f"slot {self.name} is at {self.confirmed}, the change log ends at "
@@ -101,15 +111,13 @@ def read(connection: Connection, name: str) -> Slot | None:
     return Slot(*fields)
 
 
-_LEFT = """
-SELECT slot_name, pg_catalog.pg_wal_lsn_diff(
-    CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-         ELSE pg_catalog.pg_current_wal_lsn() END, restart_lsn)::bigint
+_LEFT = f"""
+SELECT slot_name, pg_catalog.pg_wal_lsn_diff({end_of_log("pg_current_wal_lsn")}, restart_lsn)::bigint
 FROM pg_catalog.pg_replication_slots
 WHERE slot_name ~ '^cdcflow_[0-9a-f]{8}$' AND slot_name <> %s AND slot_type = 'logical' AND plugin = %s
   AND database = current_database() AND NOT active AND NOT temporary AND restart_lsn IS NOT NULL
 ORDER BY slot_name
-"""
+"""  # noqa: S608  constants
 
 
 def left_behind(connection: Connection, ours: str) -> list[Finding]:
@@ -176,6 +184,8 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
         connection.execute(creation(connection.info.server_version, name, failover=failover).encode())
     except psycopg.errors.QueryCanceled:
         connection.execute("SET statement_timeout = '30s'")
+        if is_standby(connection):
+            raise _no_snapshot(name, timeout_s) from None
         raise SourceUnavailable(
             f"creating slot {name}: an older transaction did not end in {timeout_s:g} s; {blocker(connection)}",
             remedy="let it end, or end it with SELECT pg_terminate_backend(pid); cdcflow tries again",
@@ -209,6 +219,16 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
         return made.confirmed
     finally:
         connector.discard(connection)
+
+
+def _no_snapshot(name: str, waited_s: float) -> SourceUnavailable:
+    """The error for a slot on a standby whose creation waits for the primary."""
+    return SourceUnavailable(
+        f"creating slot {name}: no usable list of running transactions arrived at the standby in {waited_s:g} s. The "
+        "primary logs one every 15 s or so while something is written; the transactions in it must end, too",
+        remedy="run SELECT pg_log_standby_snapshot() on the primary while cdcflow tries again",
+        runbook="slot-on-a-standby",
+    )
 
 
 def remove(connection: Connection, name: str, *, is_ours: bool) -> Dropped:

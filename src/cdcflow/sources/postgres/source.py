@@ -32,15 +32,18 @@ from cdcflow.sources.postgres import publication, samples, slot, slot_release
 from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
-from cdcflow.sources.postgres.comparison import PostgresComparison, log_end
+from cdcflow.sources.postgres.comparison import PostgresComparison
 from cdcflow.sources.postgres.connection import Connection, Connector, mapping_errors, query_row
+from cdcflow.sources.postgres.fences import PrimaryFences, ServerFences, StandbyFences, StandbyRun
 from cdcflow.sources.postgres.identity import check_database, check_server, identify, is_replaced
 from cdcflow.sources.postgres.known_tables import state_of_selected
 from cdcflow.sources.postgres.lives import Life, Lives, ended_lives
 from cdcflow.sources.postgres.lsn import START, Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.preparation import Preparation
+from cdcflow.sources.postgres.recovery import RECEIVED_END, is_standby, log_end
 from cdcflow.sources.postgres.rewrites import RowVersions
 from cdcflow.sources.postgres.slot_names import Names, made_name
+from cdcflow.sources.postgres.standby import check_replayed, check_standby
 from cdcflow.sources.postgres.stored_state import PostgresState, captured_names
 from cdcflow.sources.postgres.stream_start import StreamStart
 from cdcflow.sources.postgres.table_names import TableNames
@@ -97,6 +100,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         self._creation_wait_s = creation_wait_s
         self._older_wait_s = older_wait_s
         self._joining: Mapping[TableId, int] = {}
+        self._standby: StandbyRun | None = None
         self._has_binary: bool | None = None
 
     # ── engine.source ───────────────────────────────────────────────────────────────────────────────────────
@@ -125,6 +129,10 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         position = None if start.checkpoint.position is None else lsn_of(start.checkpoint.position)
         system = identify(self._connector)
         check_server(connection)
+        at_standby = is_standby(connection)
+        if at_standby:
+            check_standby(connection, self._settings, names.slot, before, is_loss_accepted=start.is_loss_accepted)
+            check_replayed(connection, position)
         replaced = before is not None and start.is_loss_accepted and is_replaced(connection, before, system)
         by_oid = {} if replaced else captured_names(before)  # oids of another database mean nothing
         if not replaced:
@@ -136,7 +144,12 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         self._check(selected)
         # A new table that another session has locked is captured later: all others would wait with it.
         new = [t for t in selected.good if t.rel.oid not in by_oid]
-        locked = publication.locked_tables(connection, names.publication, new)
+        if at_standby:
+            named = self._selection.names
+            later = [] if position is None else [t for t in new if not named(t.rel.id)]
+            locked = publication.unpublished_tables(connection, names.publication, later)
+        else:
+            locked = publication.locked_tables(connection, names.publication, new)
         selected, self._left_out = selected.without(locked), (*self._left_out, *sorted(locked))
         done = Preparation(
             self._connector,
@@ -151,8 +164,10 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             older_wait_s=self._older_wait_s,
             is_renamed=bool(self._found_ended(position, before, selected, end)),
             releases=self._settings.releases,
+            is_standby=at_standby,
         ).prepare(start.transactions_back, loss_accepted=start.is_loss_accepted, replaced=replaced)
         self._joining = done.joining
+        self._standby = StandbyRun.beginning_at(done.position) if at_standby else None
         selected, self._left_out = selected.without(self._joining), (*self._left_out, *sorted(self._joining))
         self._table_names.capture(selected)
         is_unbroken = done.history is SourceHistory.CONTINUES
@@ -195,7 +210,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         def ask(connection: Connection) -> Collection[TableId]:
             oldest = publication.oldest_transaction(connection)
             joining = {t.id for t in new if self._joining.get(t.id, 0) > oldest}
-            return joining | publication.locked_tables(connection, name, new).keys()
+            waiting = publication.locked_tables if self._standby is None else publication.unpublished_tables
+            return joining | waiting(connection, name, new).keys()
 
         return self._catalog.ask("listing new tables", ask)
 
@@ -213,6 +229,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             slot=state.slot,
             publication=state.publication,
             open_spool=open_spool,
+            standby=self._standby,
         )
         return start.open(lsn_of(position), binary=self._settings.binary and has_binary)
 
@@ -344,7 +361,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             look_up=self._table_names.look_up,
             beat=self._check_publication,
             take_version=self._row_versions.take,
-            prefix=mark_prefix(self._state.slot if self._state else ""),
+            fences=self._fences(),
             chunk_bytes_max=self._chunk_bytes_max,
         )
         return Chunks(
@@ -355,6 +372,13 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             keys_bytes_max=self._chunk_bytes_max,
             readers=self._readers,
         )
+
+    def _fences(self) -> ServerFences:
+        """Those of the run; in a process without one, what the server is now."""
+        is_prepared = self._captured is not None
+        if self._standby or (not is_prepared and self._catalog.ask("looking for a standby", is_standby)):
+            return StandbyFences(self._standby)
+        return PrimaryFences(mark_prefix(self._state.slot if self._state else ""))
 
     def part_reader(self) -> PartReader:
         """Reads parts of chunks for another process that has this source open."""
@@ -388,10 +412,10 @@ def status_of(connection: Connection, name: str | None, acknowledged: Position |
     found = None if name is None else slot.read(connection, name)
     row = query_row(
         connection,
-        """
-        SELECT pg_catalog.pg_current_wal_flush_lsn()::text, s.safe_wal_size, age(s.catalog_xmin)
+        f"""
+        SELECT {RECEIVED_END}::text, s.safe_wal_size, age(s.catalog_xmin)
         FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %s
-        """,
+        """,  # noqa: S608  constants
         (name,),
     )
     end = Lsn.parse(row[0])

@@ -25,8 +25,9 @@ class PostgresState:
     the publication gives other tables too, each captured table with its oid, and since when it is captured. `policies`:
     see `engine.policies`. `release`: the id of the latest release of the slot after which this log took a new
     position ("": none, see `slot_release`). `lives`: captured names that their tables no longer have. `joining`: the
-    entries of new tables whose older transactions had not ended, each with the id below which they are. `others`:
-    entries that this version does not know.
+    entries of new tables whose older transactions had not ended, each with the id below which they are. `is_standby`:
+    the slot is on a standby, whose timeline changes with its primary's. `others`: entries that this version does not
+    know.
     """
 
     system_id: str
@@ -41,6 +42,7 @@ class PostgresState:
     lives: tuple[Life, ...] = ()
     joining: Mapping[int, int] = field(default_factory=dict)
     release: str = ""
+    is_standby: bool = False
     others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -67,6 +69,7 @@ class PostgresState:
             lives=lives_from_json(entries.get("lives") or "[]"),
             joining={int(number): bound for number, bound in json.loads(entries.get("joining") or "{}").items()},
             release=entries.get("release") or "",
+            is_standby=bool(entries.get("standby")),
             others=entries.rest,
         )
 
@@ -90,6 +93,8 @@ class PostgresState:
             stored["joining"] = json.dumps(self.joining, separators=(",", ":"))
         if self.release:
             stored["release"] = self.release
+        if self.is_standby:
+            stored["standby"] = "yes"
         return {**stored, **self.others}
 
     @property

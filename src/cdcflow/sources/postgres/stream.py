@@ -51,6 +51,7 @@ from cdcflow.sources.postgres.connection import (
 )
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import EPOCH_US, START, Lsn, lsn_of, position_of
+from cdcflow.sources.postgres.replay_marks import PlacedMarks
 from cdcflow.sources.postgres.slot import slot_in_use
 from cdcflow.sources.postgres.wire import Joined, join_messages
 
@@ -109,6 +110,7 @@ class PostgresStream(BulkStream):
 
     `acknowledged` is the position that is durable already (None: `position`). `check_slot` is called once this
     connection holds the slot. When a column appears that has no binary decoder, the stream restarts itself in text.
+    `marks`: of a standby, those that are not in its log.
 
     The server disconnects a silent consumer after its `wal_sender_timeout`. The caller may be silent for longer while
     it waits for its disk, so a separate thread keeps sending what is acknowledged (P47).
@@ -126,8 +128,10 @@ class PostgresStream(BulkStream):
         make_decoder: MakeDecoder,
         check_slot: CheckSlot,
         acknowledged: Lsn | None = None,
+        marks: PlacedMarks | None = None,
     ) -> None:
         self._connector = connector
+        self._marks = marks
         self._slot = slot
         self._publication = publication
         self._streaming = streaming
@@ -179,6 +183,9 @@ class PostgresStream(BulkStream):
         if end > self._delivered and self._between and self._decoder.idle:
             self._delivered = end
             events.append(Advanced(position_of(end)))
+        if self._marks is not None:
+            # Whatever the decoder still has of open transactions: what ended before a keepalive was sent before it.
+            events = self._marks.place(events, end)
         self._converse()
         return events
 
@@ -316,6 +323,8 @@ class PostgresStream(BulkStream):
             self._decoder.close()
             self._binary = False
             self._start()
+        if self._marks is not None:
+            self._marks.restart()
 
     # ── when it ends ────────────────────────────────────────────────────────────────────────────────────────
 

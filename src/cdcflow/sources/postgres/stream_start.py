@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.stream import Stream
@@ -12,9 +13,11 @@ from cdcflow.sources.postgres.catalog import Catalog
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows, backlog_of
 from cdcflow.sources.postgres.chunks import mark_prefix
 from cdcflow.sources.postgres.connection import Connector
+from cdcflow.sources.postgres.fences import StandbyRun
 from cdcflow.sources.postgres.hidden_changes import HiddenChanges
 from cdcflow.sources.postgres.lsn import Lsn
-from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation
+from cdcflow.sources.postgres.pgoutput import OnCommits, PgoutputDecoder, Relation
+from cdcflow.sources.postgres.replay_marks import PlacedMarks
 from cdcflow.sources.postgres.rewrites import RowVersions
 from cdcflow.sources.postgres.slot import Slot
 from cdcflow.sources.postgres.stream import NeedsText, PostgresStream
@@ -24,7 +27,7 @@ from cdcflow.sources.postgres.unbroken import no_slot
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """What a stream needs to be opened: how it decodes, and which connections it uses."""
+    """What a stream needs to be opened: how it decodes, and which connections it uses. `standby`: None at a primary."""
 
     connector: Connector
     catalog: Catalog
@@ -34,10 +37,11 @@ class StreamStart:
     slot: str
     publication: str
     open_spool: OpenSpool
+    standby: StandbyRun | None = None
 
     def open(self, position: Lsn, *, binary: bool) -> Stream:
         """Everything after `position`. `binary`: all captured tables have a binary form."""
-        if self.settings.catch_up == "never":
+        if self.settings.catch_up == "never" or self.standby is not None:
             return self._stream(position, position, binary)
         # A failover slot gives nothing that a standby does not have yet; a temporary copy of it would.
         if self._whole_slot(position).failover:
@@ -58,6 +62,8 @@ class StreamStart:
         )
 
     def _stream(self, position: Lsn, acknowledged: Lsn, binary: bool) -> Stream:
+        run = self.standby
+        marks = None if run is None else PlacedMarks(run.marks, run.commits, position)
         return PostgresStream(
             self.connector,
             slot=self.slot,
@@ -66,11 +72,12 @@ class StreamStart:
             acknowledged=acknowledged,
             binary=binary,
             streaming=self.settings.streaming,
-            make_decoder=self._decoder,
+            make_decoder=partial(self._decoder, on_commits=None if marks is None else marks.add),
             check_slot=self._whole_slot,
+            marks=marks,
         )
 
-    def _decoder(self, after: Lsn, binary: bool) -> PgoutputDecoder:
+    def _decoder(self, after: Lsn, binary: bool, on_commits: OnCommits | None = None) -> PgoutputDecoder:
         return PgoutputDecoder(
             describe=self._describe_binary if binary else self.catalog.describe,
             open_spool=self.open_spool,
@@ -81,6 +88,7 @@ class StreamStart:
             changed=self.row_versions.changed_version,
             captures=self.catalog.lives.captures,
             hidden=HiddenChanges(self.catalog).tables,
+            on_commits=on_commits,
         )
 
     def _describe_binary(self, relation: Relation) -> DescribedTable | None:

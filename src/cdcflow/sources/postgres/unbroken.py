@@ -45,7 +45,8 @@ def check_unbroken(
     ours.check_whole(position)
     # `synced` is not checked: it has no meaning on a primary, and whether this slot sends what the change log has is
     # compared by the code that prepares a start.
-    if system.timeline != before.timeline and not ours.failover:
+    # A slot on a standby stays on it, whatever timeline its primary, or itself after a promotion, continues with.
+    if system.timeline != before.timeline and not (ours.failover or before.is_standby):
         raise history_lost(
             f"the server went from timeline {before.timeline} to {system.timeline}, and slot {names.slot} "
             "was not carried over from the old one",

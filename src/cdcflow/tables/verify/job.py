@@ -200,7 +200,7 @@ class _Verification:
         look = first
         rounds = Rounds()
         while look.open.num_rows or (look.doubts.num_rows and rounds.done == 1 and columns.has_key):
-            if rounds.exhausted:
+            if rounds.are_over:
                 break
             if rounds.done > 1 or not columns.has_key:
                 self._sides.sleep(self._pace.seal_wait_s)
@@ -446,5 +446,5 @@ class Rounds:
         self._still = 0 if moved else self._still + 1
 
     @property
-    def exhausted(self) -> bool:
+    def are_over(self) -> bool:
         return self.done >= ROUNDS_MAX or self._moves >= MOVES_MAX or self._still >= STILL_MAX

@@ -1,0 +1,208 @@
+"""How chunks and the stream agree on an order: at a primary by written marks, at a standby by places in its log.
+
+    primary   marks are messages in the log; a snapshot lists the transactions that it does not see
+    standby   marks are ends of the replayed log; a snapshot is between two of them (`replay_fences`)
+
+A run has one kind, found when it begins. A standby that is promoted ends the run; the next one finds a primary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar, cast
+
+from cdcflow.capture.interleave.messages import Visibility
+from cdcflow.errors import SourceUnavailable
+from cdcflow.model.position import Token
+from cdcflow.sources.engine.chunks import PartRead
+from cdcflow.sources.postgres.connection import Connection, literal, query_row
+from cdcflow.sources.postgres.lsn import Lsn
+from cdcflow.sources.postgres.replay_fences import DeliveredCommits, ReplayVisibility, unseen_from
+from cdcflow.sources.postgres.replay_marks import ExpectedMarks
+from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
+
+HEARTBEAT = "heartbeat"
+R = TypeVar("R", bound=PartRead)
+
+Seen = Sequence[str | None]
+"""What `ServerFences.snapshot_columns` returned."""
+SeenAt = Callable[[Seen], tuple[tuple[Visibility, ...], Lsn]]
+"""What a snapshot sees, and the position in the log that it belongs to."""
+
+
+class ServerFences(Protocol):
+    """How marks and what snapshots see are requested of a server. Thread-safe."""
+
+    @property
+    def snapshot_columns(self) -> str:
+        """SQL: an array of texts, for the statement that takes the snapshot."""
+        ...
+
+    def look(self, connection: Connection) -> AbstractContextManager[SeenAt]:
+        """Surrounds the beginning of a transaction and the statement that takes its snapshot."""
+        ...
+
+    def elsewhere(self) -> AbstractContextManager[Callable[[R], R]]:
+        """See `engine.chunks.ChunkDialect.elsewhere`."""
+        ...
+
+    def visibility(self, connection: Connection) -> Visibility:
+        """What is certainly visible now."""
+        ...
+
+    def of_plan(self, connection: Connection) -> tuple[Visibility, ...]:
+        """What the length of a table's file contains that is read after this call: see `Planned.visibilities`."""
+        ...
+
+    def write_mark(self, connection: Connection, token: Token) -> None: ...
+
+    def beat(self, connection: Connection) -> None:
+        """Let an idle stream show that it moves."""
+        ...
+
+
+class PrimaryFences:
+    """Implements `ServerFences` with messages in the log, with this prefix, and with the ids of transactions."""
+
+    snapshot_columns = "ARRAY[pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_lsn()::text]"
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def look(self, connection: Connection) -> AbstractContextManager[SeenAt]:
+        return contextlib.nullcontext(_seen_at_primary)
+
+    def elsewhere(self) -> AbstractContextManager[Callable[[R], R]]:
+        return contextlib.nullcontext(lambda part: part)
+
+    def visibility(self, connection: Connection) -> XidSnapshot:
+        return XidSnapshot.parse(query_row(connection, "SELECT pg_catalog.pg_current_snapshot()::text")[0])
+
+    def of_plan(self, connection: Connection) -> tuple[Visibility, ...]:
+        return ()  # a file has the rows of every transaction that is in the log, visible or not
+
+    def write_mark(self, connection: Connection, token: Token) -> None:
+        self._emit(connection, token.text, "local")
+
+    def beat(self, connection: Connection) -> None:
+        """Write a mark that no reader waits for."""
+        self._emit(connection, HEARTBEAT, "off")
+
+    def _emit(self, connection: Connection, content: str, synchronous_commit: str) -> None:
+        # A mark must not wait for a standby: it would then wait for what it is to bracket (E1).
+        connection.execute(
+            f"SET synchronous_commit = {synchronous_commit}; "
+            f"SELECT pg_catalog.pg_logical_emit_message(true, {literal(self._prefix)}, {literal(content)})".encode()
+        )
+
+
+def _seen_at_primary(seen: Seen) -> tuple[tuple[Visibility, ...], Lsn]:
+    snapshot, end = seen
+    return (XidSnapshot.parse(snapshot or ""),), Lsn.parse(end or "")
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyRun:
+    """What the stream and the chunks of one run from a standby share."""
+
+    commits: DeliveredCommits
+    marks: ExpectedMarks
+
+    @classmethod
+    def beginning_at(cls, position: Lsn) -> StandbyRun:
+        """For a stream that begins at this position."""
+        return cls(DeliveredCommits(position), ExpectedMarks())
+
+
+# Whether it is a standby is queried last: if it still is, it was one when the others were queried, and not even one
+# that is promoted has a replayed end that is too old.
+_REPLAYED = "SELECT pg_catalog.pg_last_wal_replay_lsn()::text, pg_catalog.pg_is_in_recovery()"
+_BEAT = """
+SELECT (extract(epoch FROM pg_catalog.pg_last_xact_replay_timestamp()) * 1000000)::bigint,
+       pg_catalog.pg_last_wal_replay_lsn()::text, pg_catalog.pg_is_in_recovery()
+"""
+
+
+class StandbyFences:
+    """Implements `ServerFences` with places in the replayed log. `run`: None in a process that has no stream."""
+
+    snapshot_columns = (
+        "ARRAY[pg_catalog.pg_last_wal_replay_lsn()::text, pg_catalog.pg_last_wal_receive_lsn()::text, "
+        "(SELECT count(*) FROM pg_catalog.pg_stat_wal_receiver)::text, pg_catalog.pg_is_in_recovery()::text]"
+    )
+
+    def __init__(self, run: StandbyRun | None) -> None:
+        self._run = run
+
+    @contextlib.contextmanager
+    def look(self, connection: Connection) -> Iterator[SeenAt]:
+        with self._looking():
+            yield partial(self._seen_at, self._replayed_end(connection))
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[Callable[[R], R]]:
+        with self._looking():
+            yield self._adopt
+
+    def visibility(self, connection: Connection) -> ReplayVisibility:
+        with self._looking():
+            return self._fence(self._replayed_end(connection))
+
+    def of_plan(self, connection: Connection) -> tuple[Visibility, ...]:
+        return (self.visibility(connection),)  # another standby's file may be shorter
+
+    def write_mark(self, connection: Connection, token: Token) -> None:
+        """Have the stream report this mark at the current end of the replayed log."""
+        replayed = self._replayed_end(connection)
+        if self._run is not None:
+            self._run.marks.expect(token, replayed)
+
+    def beat(self, connection: Connection) -> None:
+        """Have the stream report the commit time of the last transaction that was replayed."""
+        # In this order: a time read after the end would be that of a transaction after it.
+        commit_ts, replayed, is_standby = query_row(connection, _BEAT)
+        self._check(is_standby=is_standby)
+        if self._run is not None and commit_ts is not None:
+            self._run.marks.expect_time(commit_ts, Lsn.parse(replayed))
+
+    def _looking(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._run is None else self._run.commits.look()
+
+    def _replayed_end(self, connection: Connection) -> Lsn:
+        replayed, is_standby = query_row(connection, _REPLAYED)
+        self._check(is_standby=is_standby)
+        return Lsn.parse(replayed)
+
+    def _seen_at(self, before: Lsn, seen: Seen) -> tuple[tuple[Visibility, ...], Lsn]:
+        replayed, received, receivers, is_standby = seen
+        self._check(is_standby=is_standby == "true")
+        end = Lsn.parse(replayed or "")
+        unseen = unseen_from(end, Lsn.parse(received) if received else None, is_receiving=receivers == "1")
+        return self._fences_at({before, unseen}), end
+
+    def _adopt(self, part: R) -> R:
+        """What another process reported of a part, as this process can use it."""
+        bounds = {cast(ReplayVisibility, v).bound for v in part.snapshot.visibilities}
+        return replace(part, snapshot=replace(part.snapshot, visibilities=self._fences_at(bounds)))
+
+    def _fences_at(self, bounds: set[Lsn]) -> tuple[Visibility, ...]:
+        """A fence at each of the two bounds of a snapshot, or the one at both."""
+        if self._run is not None:
+            self._run.marks.look_beyond(max(bounds))
+        return tuple(self._fence(bound) for bound in sorted(bounds))
+
+    def _fence(self, bound: Lsn) -> ReplayVisibility:
+        return ReplayVisibility(bound) if self._run is None else self._run.commits.fence(bound)
+
+    def _check(self, *, is_standby: bool) -> None:
+        """Raises SourceUnavailable if the server is a standby no longer, and lets the stream end with that."""
+        if is_standby:
+            return
+        error = SourceUnavailable("the standby was promoted: it takes writes now; cdcflow connects again")
+        if self._run is not None:
+            self._run.marks.fail(error)
+        raise error

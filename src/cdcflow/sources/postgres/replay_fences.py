@@ -1,0 +1,148 @@
+"""What a snapshot on a standby sees, as bounds in the log that the standby replays. Pure.
+
+A standby's `pg_current_snapshot()` does not list the transactions that still run at the primary (hard case W06), so ids
+prove nothing. But one process replays the log record by record, so commits become visible in the order of the log, and
+a snapshot is a place in it:
+
+    log   ──[commit]──[commit]──[commit]──[record in replay]──▶
+                               │                            │
+                             seen                         unseen
+
+    seen     the end of the replayed log, read before the snapshot: commits that begin before it are visible
+    unseen   the same, read after the snapshot, and one record more: commits that begin there or later are not
+
+One record more, because a commit is visible shortly before the server counts its record as replayed
+(`xact_redo_commit`, then `ApplyWalRecord`). Only if the standby had received nothing after the replayed end, and
+receives its log from a server, was no record in replay. A commit is delivered only after it was replayed, so what the
+stream has delivered is visible; but a pool may have connections to several standbys, so this is checked as well.
+
+The stream's ids have no place in the log. `DeliveredCommits` remembers it for as long as a fence may need it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+
+from cdcflow.errors import SourceUnavailable
+from cdcflow.model.change import Int64s, Uint64s
+from cdcflow.sources.postgres.lsn import Lsn
+
+NONE_HIDDEN = np.empty(0, np.uint64)
+"""What an earlier run delivered is visible: a start waits until the standby has replayed it."""
+PAGE_BYTES_MIN = 1024
+PAGE_HEADER_BYTES_MAX = 40
+"""The smallest page of the log, and its longest header (`SizeOfXLogLongPHD`), in front of the next record."""
+
+
+class ReplayVisibility:
+    """Sees each commit whose record begins before `bound`, and none that begins there or later. `commits`: None in a
+    process that has no stream."""
+
+    __slots__ = ("__weakref__", "bound", "commits")
+
+    def __init__(self, bound: Lsn, commits: DeliveredCommits | None = None) -> None:
+        self.bound = bound
+        self.commits = commits
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        if self.commits is None:
+            raise TypeError("asked in a process that has no stream")
+        return self.commits.since(self.bound, xids)
+
+    def maybe_hidden(self) -> Uint64s:
+        return NONE_HIDDEN
+
+
+class DeliveredCommits:
+    """Where the commit record of each delivered transaction begins, while a fence may need it. Thread-safe.
+
+    The stream adds, chunks ask. `position`: where the stream began; what ends before it is not remembered. Commits that
+    all fences in use see are forgotten after a `look`, except while another `look` is in progress, whose
+    bound is known and whose fence does not exist yet.
+    """
+
+    def __init__(self, position: Lsn) -> None:
+        self._lock = threading.Lock()
+        self._forgotten = position.value
+        self._parts: list[tuple[Uint64s, Int64s]] = []
+        self._fences: list[weakref.ref[ReplayVisibility]] = []
+        self._looks = 0
+
+    def __len__(self) -> int:
+        return sum(len(xids) for xids, _ in self._parts)
+
+    def add(self, xids: Uint64s, begins: Int64s) -> None:
+        """Transactions were delivered, in the order of the log."""
+        if len(xids):
+            with self._lock:
+                self._parts.append((xids, begins))
+
+    @contextlib.contextmanager
+    def look(self) -> Iterator[None]:
+        """Surrounds reading a bound and making its fence."""
+        with self._lock:
+            self._looks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._looks -= 1
+                if not self._looks:
+                    self._forget()
+
+    def fence(self, bound: Lsn) -> ReplayVisibility:
+        """A fence at a bound that was read within a `look`.
+
+        Raises:
+            SourceUnavailable: the server has replayed less than what was delivered and is not remembered.
+        """
+        with self._lock:
+            if bound.value < self._forgotten:
+                raise not_replayed(bound, Lsn(self._forgotten))
+            made = ReplayVisibility(bound, self)
+            self._fences.append(weakref.ref(made))
+        return made
+
+    def since(self, bound: Lsn, xids: Uint64s) -> Uint64s:
+        """Those of these transactions whose commit begins at this bound or later."""
+        late: list[Uint64s] = []
+        with self._lock:
+            for known, begins in reversed(self._parts):
+                first = int(np.searchsorted(begins, bound.value))
+                late.append(known[first:])
+                if first:
+                    break
+        return xids[np.isin(xids, np.concatenate(late))] if late else xids[:0]
+
+    def _forget(self) -> None:
+        fences = [fence for reference in self._fences if (fence := reference()) is not None]
+        self._fences = [weakref.ref(fence) for fence in fences]
+        if not fences:
+            return
+        bound = min(fence.bound for fence in fences).value
+        while self._parts and self._parts[0][1][-1] < bound:
+            self._forgotten = max(self._forgotten, int(self._parts.pop(0)[1][-1]) + 1)
+
+
+def not_replayed(replayed: Lsn, needed: Lsn) -> SourceUnavailable:
+    """The error for a standby that shows an earlier state than the one that the change log has."""
+    return SourceUnavailable(
+        f"the standby has replayed its log up to {replayed}, and the change log has it up to {needed}",
+        remedy="nothing: cdcflow waits until the standby has replayed it. If it does not get there, look for "
+        "pg_is_wal_replay_paused(), and for a source.url that leads to several standbys",
+        runbook="standby-not-replayed",
+    )
+
+
+def unseen_from(replayed: Lsn, received: Lsn | None, *, is_receiving: bool) -> Lsn:
+    """Where commits begin that a snapshot certainly does not see. `replayed` was read after the snapshot, `received`
+    after that (None: unknown), and `is_receiving` at last: whether the standby receives its log from a server."""
+    if is_receiving and received is not None and received <= replayed:
+        return replayed
+    header = 0 if replayed.value % PAGE_BYTES_MIN else PAGE_HEADER_BYTES_MAX
+    return replayed + header + 1
