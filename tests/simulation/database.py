@@ -6,7 +6,7 @@
 
 PostgreSQL has all three. MySQL and MariaDB commit in their storage engine after the binary log has the transaction, so
 they have the first and, with semi-synchronous replication, the third; and by default they make commits visible in the
-order of the log (`ordered`).
+order of the log (`ordered`). A standby has the first, in the order of the log; what is durable is what it has received.
 
 Rows are stored on pages, and a new version may go to any page, so that rows move ahead of and after a reader of pages.
 Locks are kept until a commit is visible, as PostgreSQL does, so changes of one row become visible in log order.
@@ -120,6 +120,7 @@ class Database:
         self.flushed = 0
         self.confirmed = 0
         self.standby = 0
+        self.in_replay: int | None = None
         self._next_xid = rng.choice([100, 2**32 - 7, 5 * 2**32 - 3])
         self._completed = self._next_xid - 1
         self.seen = {0}
@@ -313,7 +314,7 @@ class Database:
     def commit(self, txn: Open) -> None:
         """The commit record is in the log; no other session sees it yet, unless commits do not wait for the disk."""
         txn.lsn = len(self.wal) + 1
-        self.wal.append(Transaction(txn.lsn if self.server.has_binlog else txn.xid, txn.lsn, tuple(txn.rows)))
+        self.wal.append(Transaction(txn.lsn if self.server.numbers_places else txn.xid, txn.lsn, tuple(txn.rows)))
         if txn.mode == "async":
             self.show(txn)
 
@@ -376,6 +377,7 @@ class Database:
 
     def show(self, txn: Open) -> None:
         self.seen.add(txn.xid)
+        self.in_replay = txn.lsn
         if txn.lsn is not None and txn.lsn > self.flushed:
             self._kept.append(txn)
         self._complete(txn)
@@ -392,6 +394,7 @@ class Database:
         for txn in list(self.open.values()):
             if txn.lsn is not None and txn.lsn <= self.flushed:
                 self.show(txn)
+        self.count_replayed()
         lost = sorted([*self._kept, *self.open.values()], key=lambda t: (t.lsn or len(self.wal) + 1, t.xid))
         self.counts["async commits erased"] += sum(t.lsn is not None and bool(t.rows) for t in self._kept)
         for txn in reversed(lost):
@@ -407,7 +410,7 @@ class Database:
     def rewrite(self) -> ModelTable | None:
         """VACUUM FULL: every row on another page, nothing of it in the log."""
         free = [t for t in self.tables.values() if not self._touched(t) and t.locked_by is None]
-        if not free:
+        if not free or not self._shows_statements():
             return None
         self.flush()
         table = self._rng.choice(free)
@@ -419,6 +422,15 @@ class Database:
         table.rel = self._value_next()
         self.counts["rewrites"] += 1
         return table
+
+    def _shows_statements(self) -> bool:
+        """Whether a statement that is executed now is visible at once: a standby replays everything before it first."""
+        if self.server.fence != "replay":
+            return True
+        if any(txn.lsn is not None for txn in self.open.values()):
+            return False
+        self.count_replayed()
+        return True
 
     def change_rows(self) -> None:
         """ALTER TYPE … USING: other rows on other pages, nothing of it in the log."""
@@ -437,7 +449,7 @@ class Database:
     def add_column(self, *, fills: bool) -> None:
         """`fills`: the existing rows get a value, and the log records only that this happened."""
         free = [t for t in self.tables.values() if t.keyed and not self._touched(t) and t.locked_by is None]
-        if not free:
+        if not free or not self._shows_statements():
             return
         self.flush()
         table = self._rng.choice(free)
@@ -499,16 +511,37 @@ class Database:
         self._completed = max(self._completed, self._take_xid())
 
     def write_mark(self, token: Token) -> int:
-        """Where in the log the mark is. Where nothing is written, that is the log's end."""
+        """Where in the log the mark is. Where nothing is written, that is the log's end, or what of it is replayed."""
         if self.server.writes_marks:
             self.heartbeat()
             self.wal.append(Mark(token))
             self.flush()
-        return len(self.wal)
+        return self.replayed if self.server.fence == "replay" else len(self.wal)
 
     def shows(self, lsn: int) -> bool:
         """Everything up to this place in the log is visible."""
         return all(t.lsn is None or t.lsn > lsn for t in self.open.values())
+
+    def count_replayed(self) -> None:
+        """The record whose commit a standby shows counts as replayed."""
+        self.in_replay = None
+
+    @property
+    def replayed(self) -> int:
+        """The end of what a standby has replayed: a commit is visible shortly before it counts."""
+        hidden = (t.lsn for t in self.open.values() if t.lsn is not None)
+        shown = min([self.flushed, *(lsn - 1 for lsn in hidden)])
+        return shown if self.in_replay is None else min(shown, self.in_replay - 1)
+
+    @property
+    def sendable(self) -> int:
+        """The end of what the server sends."""
+        return self.replayed if self.server.fence == "replay" else self.flushed
+
+    def unseen(self) -> int:
+        """A standby's snapshot that was taken just before sees nothing after this place: one record may be in replay,
+        if the standby has received one."""
+        return self.replayed + (self.flushed > self.replayed)
 
     def sees(self) -> Visibility:
         """What is visible now, as far as this kind of server reports it."""
@@ -516,6 +549,8 @@ class Database:
         match self.server.fence:
             case "xids":
                 return self.snapshot()
+            case "replay":
+                return Places(self.replayed)
             case "gtids":
                 return Places(0, frozenset(range(1, len(self.wal) + 1)) - hidden)
             case _:

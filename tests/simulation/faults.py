@@ -32,6 +32,8 @@ class Faults:
     deletes_nothing: bool = False
     proves_unseen: bool = False
     asks_time_late: bool = False
+    forgets_record_in_replay: bool = False
+    marks_before_what_was_seen: bool = False
 
     @contextmanager
     def planted(self) -> Iterator[None]:

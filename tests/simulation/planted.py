@@ -332,6 +332,16 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
 }
 """The possible bugs of a source with a binary log (W03, W04)."""
 
+ON_STANDBYS: dict[str, Faults] = {
+    "log's end taken for what is visible": Faults(takes_log_end_for_visible=True),
+    "record in replay forgotten": Faults(forgets_record_in_replay=True),
+    "high before what the chunk may have seen": Faults(marks_before_what_was_seen=True),
+    "high not waited for": PLANTED["high not waited for"],
+    "resume that skips one transaction": PLANTED["resume that skips one transaction"],
+    "whole chunk placed at low": MORE["whole chunk placed at low"],
+}
+"""The possible bugs of a source that is a standby (W06)."""
+
 SUBTLE: dict[str, Faults] = {
     "key changes after the last range forgotten": Faults(patch=(Backlog, "remember_partial", remembers_ranges_only)),
     "delivered ids forgotten by a newer check": Faults(windows=ForgetsAtOnce),

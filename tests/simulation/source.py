@@ -82,6 +82,7 @@ class ModelSource:
         self._counts = begun
         self._begins_at = 0
         self._written: dict[Token, int] = {}
+        self._beyond = 0
         self._readings: dict[object, Reading] = {}
         self.is_lost = False
         self.reader: ModelStream | None = None
@@ -189,6 +190,8 @@ class ModelSource:
                 raise Later
             if self._database.server.has_binlog:
                 self._look(reading)
+            elif self._database.server.fence == "replay":
+                reading.snapshots.append(self._sees())
         bound = self._database.bound(table)
         plan = json.dumps({"rel": known.rel, "bound": bound})
         fence = () if self._faults.plans_without_fence else tuple(reading.snapshots)
@@ -248,7 +251,7 @@ class ModelSource:
         self.check()
         if not self._weather.settled:
             self._counts["heartbeats"] += 1
-            time = self._database.flushed
+            time = self._database.sendable
             end = self._database.write_mark(Token("heartbeat"))
             if self.reader is not None and not self._database.server.writes_marks:
                 self.reader.expected_times.append((end, time))
@@ -278,7 +281,7 @@ class ModelSource:
     def _write(self, token: Token) -> None:
         if token in self._written:
             return
-        self._written[token] = self._database.write_mark(token)
+        self._written[token] = max(self._database.write_mark(token), self._beyond)
         if not self._database.server.writes_marks and self.reader is not None:
             self.reader.expected.append((self._written[token], token))
 
@@ -316,7 +319,7 @@ class ModelSource:
         database = self._database
         if not database.server.looks_twice:
             reading.snapshots.append(self._sees())
-        elif reading.chunk is not None and reading.chunk.kind == "whole":
+        elif reading.chunk is not None and reading.chunk.kind == "whole" and database.server.has_binlog:
             if not database.is_at_rest(reading.table):
                 raise Later
             reading.snapshots.append(database.end())
@@ -324,12 +327,22 @@ class ModelSource:
             reading.before = self._before(reading)
             raise Later
         else:
-            reading.snapshots += [reading.before, database.end()]
+            reading.snapshots += [reading.before, self._after()]
             reading.before = reading.beat = None
+
+    def _after(self) -> Places:
+        """What the snapshot, which is taken now, sees at most."""
+        database = self._database
+        if database.server.fence != "replay":
+            return database.end()
+        unseen = database.replayed if self._faults.forgets_record_in_replay else database.unseen()
+        if not self._faults.marks_before_what_was_seen:
+            self._beyond = max(self._beyond, unseen)
+        return Places(unseen)
 
     def _before(self, reading: Reading) -> Visibility | None:
         database = self._database
-        if database.server.fence == "gtids":
+        if database.server.fence in ("replay", "gtids"):
             return self._sees()
         if reading.beat is None:
             reading.beat = len(database.wal)
@@ -417,7 +430,7 @@ class ModelStream:
 
     @property
     def ready(self) -> bool:
-        return self._sent < self._database.flushed
+        return self._sent < self._database.sendable
 
     def acknowledge(self, position: Position) -> None:
         if lsn_of(position) < self._acknowledged:
@@ -456,7 +469,7 @@ class ModelStream:
                 time = self._time(self.expected_times.pop(0)[1])
                 events.append(Advanced(position_of(self._sent), time))
                 continue
-            if self._sent >= self._database.flushed:
+            if self._sent >= self._database.sendable:
                 break
             record = self._database.wal[self._sent]
             self._sent += 1
@@ -474,7 +487,7 @@ class ModelStream:
         deliver()
         # Requests to read again go first, so that no position after a statement is durable without its request.
         events.sort(key=lambda event: not isinstance(event, RowsFilled))
-        if self._sent == self._database.flushed and self._sent > self._skip_to and self._rng.random() < 0.3:
+        if self._sent == self._database.sendable and self._sent > self._skip_to and self._rng.random() < 0.3:
             events.append(Advanced(position_of(self._sent)))
         return events
 

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 
 import pytest
-from tests.simulation.planted import EARLY, IN_BINLOGS, IN_GAPS, IN_REFUSALS, IN_REPAIRS, MORE, PLANTED
+from tests.simulation.planted import EARLY, IN_BINLOGS, IN_GAPS, IN_REFUSALS, IN_REPAIRS, MORE, ON_STANDBYS, PLANTED
 from tests.simulation.run import replay
 from tests.simulation.servers import SERVERS
 from tests.simulation.world import ON_DISK_EVERY, Outcome, run
@@ -83,6 +83,20 @@ EXERCISED_IN_BINLOGS = [
     "table to be read again",
 ]
 
+EXERCISED_ON_STANDBYS = [
+    "columns filled",
+    "commit clocks moved by heartbeats",
+    "keys chunks asked",
+    "keys moved at a bad time",
+    "range chunks asked",
+    "server crashes",
+    "statements that changed rows",
+    "table done",
+    "table to be read again",
+    "whole chunks asked",
+    "windows closed with transactions held",
+]
+
 EXERCISED_IN_REPAIRS = [
     "crashes",
     "deletes lost",
@@ -106,6 +120,8 @@ EXERCISED_IN_GAPS = [
 
 BINLOG_SEEDS = SEEDS // 5
 """Of each kind of server with a binary log."""
+
+STANDBY_SEEDS = SEEDS // 5
 
 REPAIR_SEEDS = SEEDS // 5
 """Of each of two servers, with deletes that the log never gets."""
@@ -136,7 +152,7 @@ def test_the_schedules_exercise_what_they_claim(outcomes: list[Outcome]) -> None
 
 
 @pytest.mark.spread(2)
-@pytest.mark.parametrize("server", [name for name in SERVERS if name != "postgres"])
+@pytest.mark.parametrize("server", [name for name, server in SERVERS.items() if server.has_binlog])
 def test_schedules_of_a_binary_log_keep_the_invariants(server: str) -> None:
     """W03, W04: MySQL and MariaDB deliver a transaction before they show it, also while they wait for a replica, and
     where nothing is written into the source, a chunk's place is given by GTIDs or by a place in the log."""
@@ -149,6 +165,26 @@ def test_schedules_of_a_binary_log_keep_the_invariants(server: str) -> None:
     assert [what for what in EXERCISED_IN_BINLOGS if not counts[what]] == []
     hidden = counts["chunk given up: delivered transactions are not visible yet"]
     assert hidden or SERVERS[server].writes_marks  # when a mark is answered, all that was logged before it is visible
+
+
+def test_schedules_on_a_standby_keep_the_invariants() -> None:
+    """W06: nothing is written, a snapshot is known by two places in the replayed log, and a commit is visible shortly
+    before its record counts as replayed."""
+    outcomes = [run(seed, server=SERVERS["postgres-standby"]) for seed in range(STANDBY_SEEDS)]
+    broken = [f"{o.violation}; again with: {replay(o.seed, 'postgres-standby')}" for o in outcomes if o.violation]
+    assert not broken, "\n".join(broken[:5])
+    counts: Counter[str] = Counter()
+    for outcome in outcomes:
+        counts += outcome.counts
+    assert [what for what in EXERCISED_ON_STANDBYS if not counts[what]] == []
+
+
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("bug", ON_STANDBYS)
+def test_bug_planted_in_a_standbys_source_is_found(bug: str) -> None:
+    """Each of the two places, and each mark, is needed."""
+    server = SERVERS["postgres-standby"]
+    assert any(run(seed, ON_STANDBYS[bug], server).violation is not None for seed in range(SEEDS_TO_FIND))
 
 
 @pytest.mark.spread(1)

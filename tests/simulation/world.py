@@ -97,6 +97,8 @@ class World:
         modes: list[list[Mode]] = [["sync"], ["async"], ["standby"], ["sync", "async", "standby"]]
         if server.has_binlog:
             modes = [["sync"], ["standby"], ["sync", "standby"]]
+        elif server.fence == "replay":
+            modes = [["sync"]]
         self.database = Database(rng, rng.choice(modes), server)
         self._clock = Clock(sync_s=rng.choice([0.0, 0.01]))
         self.log = ModelLog(self.database, self._clock)
@@ -153,6 +155,7 @@ class World:
             (self._stop, 0.3 * rng.choice([0, 0, 1])),
             (self._crash_capture, 0.3 * rng.choice([0, 1, 3]) + (root is not None)),
             (self._crash_server, 0.2 * rng.choice([0, 1, 3])),
+            (self.database.count_replayed, 10.0 if server.fence == "replay" else 0.0),
         ]
         self._actions, self._shares = zip(*weights, strict=True)
         many = rng.choice([200, 400, 800])
@@ -277,6 +280,7 @@ class World:
         self._standby()
         self.database.flush()
         self.database.show_all()
+        self.database.count_replayed()
 
     def _order_what_is_left(self, process: Process) -> None:
         """Resume and request again, as an operator would. A table may only fail for the one reason that is allowed."""
