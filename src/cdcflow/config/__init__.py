@@ -9,7 +9,7 @@ effect.
 
 from __future__ import annotations
 
-from cdcflow.config.access import AccessToken, ServerTls, is_loopback
+from cdcflow.config.access import ROLES, AccessToken, Role, ServerTls, is_loopback
 from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Idempotency, Push, Serve
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal, StoreAccess

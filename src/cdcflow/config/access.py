@@ -5,23 +5,28 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import field_validator
 
 from cdcflow.config.base import Settings
 from cdcflow.config.references import SecretReference
 
+Role = Literal["read", "consume", "operate"]
+ROLES: tuple[Role, ...] = get_args(Role)
+"""Each role may do what the ones before it may."""
+
 
 class AccessToken(Settings):
     """One token of the HTTP API."""
 
     name: str
-    """A token's name, which refusals use; with `serve` an `Idempotency-Key` belongs to it. `tokens` is a list: `[{name:
-    ops, role: operate, token: "${env:CDCFLOW_HTTP_TOKEN}"}]`. Without tokens only reading works, and only on
-    loopback."""
-    role: Literal["read", "operate"] = "read"
-    """`read` sees everything, row values too; `operate` also changes things."""
+    """A token's name, which refusals and the daemon's log use; with `serve` an `Idempotency-Key` belongs to it.
+    `tokens` is a list: `[{name: ops, role: operate, token: "${env:CDCFLOW_HTTP_TOKEN}"}]`. Without tokens only reading
+    works, and only on loopback."""
+    role: Role = "read"
+    """`read` sees everything, row values too; `consume` also commits cursors of consumers; `operate` also changes
+    things."""
     token: SecretReference
     """A reference, read again at each request; at least 16 characters."""
 

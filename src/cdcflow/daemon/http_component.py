@@ -59,7 +59,7 @@ class Http:
         self._opened: tuple[Config, ChangeLog] | None = None
         self._explorer = Explorer(lambda: wiring.log_reader(in_use()), asked=lambda: self._log_for(in_use()))
         self._consumed: tuple[Config, Consumers] | None = None
-        self._consumers = ConsumerDoor(lambda: self._consumers_of(in_use()))
+        self._consumers = ConsumerDoor(lambda: self._consumers_of(in_use()), tell)
         self._history = SampleHistory(lambda: around.sample(watch.status(at_most_old_s=EVERY_S)))
         self._takes_samples = False
         self._newest: HttpServer | None = None

@@ -21,9 +21,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from cdcflow.config import AccessToken, secret
+from cdcflow.config import ROLES, AccessToken, Role, secret
 from cdcflow.errors import ConfigurationError
-from cdcflow.http.operations import Role
 from cdcflow.http.rate_limit import RateLimit
 
 TOKEN_CHARACTERS_MIN = 16
@@ -39,7 +38,7 @@ class Caller:
     role: Role
 
     def may(self, role: Role) -> bool:
-        return role == "read" or self.role == "operate"
+        return ROLES.index(role) <= ROLES.index(self.role)
 
 
 ANYBODY_HERE = Caller("anybody on this machine", "read")

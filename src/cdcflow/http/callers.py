@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cdcflow.config import Role
 from cdcflow.http.access import Access, Caller, is_from_our_page, is_json, port_of
 from cdcflow.http.responses import Endpoint
 
@@ -75,22 +76,22 @@ async def writer_of(access: Access, request: Request) -> Caller:
     return await caller_of(access, request)
 
 
-async def operator_of(access: Access, request: Request, what: str) -> Caller:
-    """The caller of something that needs the role operate.
+async def caller_with(role: Role, access: Access, request: Request, what: str) -> Caller:
+    """The caller of something that changes state, and needs a role.
 
     Raises:
         HTTPException: 401 or 403.
     """
     caller = await writer_of(access, request)
-    if not caller.may("operate"):
-        raise HTTPException(403, may_not(access, caller, what))
+    if not caller.may(role):
+        raise HTTPException(403, may_not(access, caller, what, role))
     return caller
 
 
-def may_not(access: Access, caller: Caller, what: str) -> str:
+def may_not(access: Access, caller: Caller, what: str, role: Role) -> str:
     if not access.needs_token:
         return f"{what} needs a token, but no token is configured: set {access.setting}, or use the command line"
-    return f"{what} needs a token with the role operate; {caller.name} has the role {caller.role}"
+    return f"{what} needs a token with the role {role}; {caller.name} has the role {caller.role}"
 
 
 async def body_of(request: Request) -> dict[str, Any]:

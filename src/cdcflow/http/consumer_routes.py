@@ -17,7 +17,7 @@ from starlette.routing import Route
 from cdcflow.errors import CdcflowError
 from cdcflow.http import responses
 from cdcflow.http.access import Access
-from cdcflow.http.callers import body_of, operator_of, reading, writer_of
+from cdcflow.http.callers import body_of, caller_with, reading
 from cdcflow.http.consumers import LIMIT, LIMIT_MAX, WAIT_MAX_S, ConsumerDoor, ConsumerSession
 from cdcflow.http.query_routes import count_of
 from cdcflow.http.responses import as_json
@@ -34,17 +34,12 @@ def consumer_routes(access: Access, consumers: Callable[[], ConsumerDoor]) -> li
 
     async def create(request: Request) -> Response:
         asked = await body_of(request)
-        await operator_of(access, request, "creating a consumer")
-        return as_json(await run_in_threadpool(consumers().create, asked))
+        caller = await caller_with("operate", access, request, "creating a consumer")
+        return as_json(await run_in_threadpool(consumers().create, asked, f"HTTP, token {caller.name}"))
 
     async def commit(request: Request) -> Response:
         asked = await body_of(request)
-        await writer_of(access, request)
-        if not access.needs_token:
-            raise HTTPException(
-                403,
-                f"a commit needs a token, but no token is configured: set {access.setting}, or use the command line",
-            )
+        await caller_with("consume", access, request, "a commit")
         name = request.path_params["name"]
         return as_json(await run_in_threadpool(consumers().commit, name, asked.get("cursor")))
 

@@ -27,13 +27,19 @@ REST_AFTER_S = 60.0
 
 
 class ConsumerDoor:
-    """The consumer requests of HTTP. `opened` returns the log's consumers, for this class alone. Thread-safe.
+    """The consumer requests of HTTP. `opened` returns the log's consumers, for this class alone; `tell` gets an event
+    for each consumer that a caller creates. Thread-safe.
 
     A table's rows are computed once for all the polls of a backfill; they are released after a while without a poll.
     """
 
-    def __init__(self, opened: Callable[[], Consumers]) -> None:
+    def __init__(
+        self,
+        opened: Callable[[], Consumers],
+        tell: Callable[[str, Mapping[str, object]], None] = lambda event, fields: None,
+    ) -> None:
         self._opened = opened
+        self._tell = tell
         self._turn = threading.Lock()
         self._sessions: dict[str, ConsumerSession] = {}
         self._resting: threading.Timer | None = None
@@ -45,8 +51,8 @@ class ConsumerDoor:
         with self._alone():
             return [consumer_as_json(one) for one in self._opened().list_consumers()]
 
-    def create(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Create one: `name`, and optionally `tables`, `ops`, `from`.
+    def create(self, asked: Mapping[str, Any], asked_by: str) -> dict[str, Any]:
+        """Create one: `name`, and optionally `tables`, `ops`, `from`. `asked_by`: the caller, for operators.
 
         Raises:
             ConfigurationError: see `Consumers.create`; or a field is unknown, or has another type.
@@ -62,6 +68,7 @@ class ConsumerDoor:
         with self._alone():
             definition = Definition(str(texts[0]), None if tables is None else tuple(tables), asked.get("ops"))
             made = self._opened().create(definition, start)
+            self._tell("operation requested", {"op": "create consumer", "consumer": made.name, "by": asked_by})
             return {"name": made.name, "cursor": str(made.committed), "offset": made.committed.offset}
 
     def commit(self, name: str, cursor: object) -> dict[str, Any]:

@@ -229,7 +229,13 @@ def consumers() -> dict[str, Any]:
         },
         "/api/v1/consumers/{name}/changes": changes,
         "/api/v1/consumers/{name}/commit": {
-            "post": _post("commit", "Keep that everything up to a cursor was processed.", "a token", cursor, ["cursor"])
+            "post": _post(
+                "commit",
+                "Keep that everything up to a cursor was processed.",
+                "a token with the role consume",
+                cursor,
+                ["cursor"],
+            )
             | {"parameters": [name]}
         },
     }

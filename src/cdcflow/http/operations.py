@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from cdcflow.config import Role
 from cdcflow.errors import ConfigurationError
 
-Role = Literal["read", "operate"]
 Kind = Literal["tables", "keys", "text", "count", "flag"]
 
 

@@ -50,6 +50,7 @@ class Pushing:
     serve: Serve
     shapes: Mapping[str, CollectionShape]
     writer: CollectionWriter
+    tell: OnEvent
 
     @cached_property
     def explorer(self) -> Explorer:
@@ -61,7 +62,7 @@ class Pushing:
     def consumers(self) -> ConsumerDoor:
         from cdcflow.http.consumers import ConsumerDoor
 
-        return ConsumerDoor(lambda: self._consumers)
+        return ConsumerDoor(lambda: self._consumers, self.tell)
 
     @cached_property
     def _consumers(self) -> Consumers:
@@ -116,7 +117,7 @@ def open_push_log(config: Config, tell: OnEvent) -> Pushing:
     except BaseException:
         log.close()
         raise
-    return Pushing(config, serve, shapes, writer)
+    return Pushing(config, serve, shapes, writer, tell)
 
 
 def _check_whole(log: ChangeLog, table: str) -> None:

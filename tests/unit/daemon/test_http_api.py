@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from cdcflow.config import AccessToken
+from cdcflow.config import AccessToken, Role
 from cdcflow.daemon.interfaces.http_server import HttpServer
 from cdcflow.daemon.interfaces.web import DaemonInterfaces, application
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.http.access import Access, is_from_our_page
 from cdcflow.http.openapi import KINDS, description
-from cdcflow.http.operations import OPERATIONS, Role, operation_of
+from cdcflow.http.operations import OPERATIONS, operation_of
 
-READ, OPERATE = "r" * 24, "o" * 24
+READ, CONSUME, OPERATE = "r" * 24, "c" * 24, "o" * 24
 JSON = {"Content-Type": "application/json"}
 STATUS: dict[str, Any] = {"state": "capturing", "tables": {"public.orders": {"state": "done"}}, "left_out": []}
 

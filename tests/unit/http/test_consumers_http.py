@@ -13,7 +13,7 @@ import pytest
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 from tests.support.polling import wait_until
-from tests.unit.daemon.test_http_api import JSON, OPERATE, READ, ask, token
+from tests.unit.daemon.test_http_api import CONSUME, JSON, OPERATE, READ, ask, token
 
 import cdcflow
 from cdcflow.daemon.interfaces.http_server import HttpServer
@@ -39,12 +39,22 @@ def written(log: HandLog, *ids: int, number: int) -> None:
 
 
 @pytest.fixture
-def server(log: HandLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpServer]:
+def events() -> list[tuple[str, dict[str, object]]]:
+    """What the server told its daemon."""
+    return []
+
+
+@pytest.fixture
+def server(
+    log: HandLog, events: list[tuple[str, dict[str, object]]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HttpServer]:
     monkeypatch.setenv("READ_TOKEN", READ)
+    monkeypatch.setenv("CONSUME_TOKEN", CONSUME)
     monkeypatch.setenv("OPERATE_TOKEN", OPERATE)
-    tokens = [token("dashboard", "read", "READ_TOKEN"), token("ops", "operate", "OPERATE_TOKEN")]
+    tokens = [token("dashboard", "read", "READ_TOKEN"), token("search", "consume", "CONSUME_TOKEN")]
+    tokens.append(token("ops", "operate", "OPERATE_TOKEN"))
     opened = cdcflow.open(log.root).consumers()
-    door = ConsumerDoor(lambda: opened)
+    door = ConsumerDoor(lambda: opened, lambda event, fields: events.append((event, dict(fields))))
     made = HttpServer("127.0.0.1:0", dict, access=Access(tokens), consumers=door)
     made.start()
     yield made
@@ -64,7 +74,7 @@ def polled(server: HttpServer, query: str = "") -> Any:
 
 
 def commit(server: HttpServer, cursor: str) -> Any:
-    return ask(server, "POST", "/api/v1/consumers/shop/commit", {"cursor": cursor}, token=READ, headers=JSON)
+    return ask(server, "POST", "/api/v1/consumers/shop/commit", {"cursor": cursor}, token=CONSUME, headers=JSON)
 
 
 def test_poll_returns_rows_then_changes_and_a_commit_advances(server: HttpServer, log: HandLog) -> None:
@@ -149,8 +159,28 @@ def test_stream_has_cursors_as_event_ids_and_resumes_after_one(server: HttpServe
     resumed.close()
 
 
+def test_each_role_may_do_what_the_ones_before_it_may(server: HttpServer) -> None:
+    """A dashboard that reads values must not move the cursor of a program: that program would lose rows."""
+    create(server)
+    cursor = {"cursor": polled(server)["cursor"]}
+    path = "/api/v1/consumers/shop/commit"
+    codes = [ask(server, "POST", path, cursor, token=t, headers=JSON).code for t in (READ, CONSUME, OPERATE)]
+    assert codes == [403, 200, 200]
+    denied = ask(server, "POST", path, cursor, token=READ, headers=JSON).json["detail"]
+    assert denied == "a commit needs a token with the role consume; dashboard has the role read"
+    assert ask(server, "GET", CHANGES, token=CONSUME).code == 200
+    made = ask(server, "POST", "/api/v1/consumers", {"name": "other"}, token=CONSUME, headers=JSON)
+    assert (made.code, "role operate; search has the role consume" in made.json["detail"]) == (403, True)
+
+
+def test_daemon_is_told_who_created_a_consumer(server: HttpServer, events: list[tuple[str, dict[str, object]]]) -> None:
+    """The log is kept for it; somebody will ask why."""
+    create(server)
+    assert events == [("operation requested", {"op": "create consumer", "consumer": "shop", "by": "HTTP, token ops"})]
+
+
 def test_rights(server: HttpServer) -> None:
-    """Values need a token, as everywhere; a commit accepts any, since a reader must be able to commit."""
+    """Values need a token, as everywhere."""
     assert ask(server, "GET", CHANGES).code == 401
     assert ask(server, "GET", "/api/v1/consumers").code == 401
     denied = ask(server, "POST", "/api/v1/consumers", {"name": "shop"}, token=READ, headers=JSON)

@@ -15,13 +15,12 @@ from jsonschema import Draft202012Validator
 from tests.support.push.collections import Pushed, asked, table
 
 import cdcflow
-from cdcflow.config import AccessToken
+from cdcflow.config import AccessToken, Role
 from cdcflow.daemon.interfaces.http_server import HttpServer
 from cdcflow.http.access import Access
 from cdcflow.http.connection import PromptConnection
 from cdcflow.http.consumers import ConsumerDoor
 from cdcflow.http.explorer import Explorer
-from cdcflow.http.operations import Role
 from cdcflow.log.read.folder import FolderReader
 from cdcflow.push.columns import CONTENT_TYPE
 from cdcflow.push.metrics import LISTED

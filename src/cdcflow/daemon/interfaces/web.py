@@ -30,7 +30,7 @@ from cdcflow.daemon.interfaces.history import SampleHistory
 from cdcflow.errors import CdcflowError
 from cdcflow.http import metrics
 from cdcflow.http.access import SESSION_S, Access, Caller, is_from_our_page
-from cdcflow.http.callers import body_of, check_rate, cookie_of, headers_of, may_not, reading, session_of, writer_of
+from cdcflow.http.callers import body_of, caller_with, check_rate, cookie_of, headers_of, reading, session_of
 from cdcflow.http.consumer_routes import consumer_routes
 from cdcflow.http.consumers import ConsumerDoor
 from cdcflow.http.explorer import Explorer
@@ -195,9 +195,7 @@ def _operating(doors: DaemonInterfaces) -> Endpoint:
         if operation is None or doors.answer is None:
             raise HTTPException(404, f"there is no operation {name!r}; there are: {', '.join(sorted(OPERATIONS))}")
         arguments = await body_of(request)
-        caller = await writer_of(doors.access, request)
-        if not caller.may(operation.role):
-            raise HTTPException(403, may_not(doors.access, caller, name))
+        caller = await caller_with(operation.role, doors.access, request, name)
         return as_json(await run_in_threadpool(doors.answer, {**arguments, "op": name}, f"HTTP, token {caller.name}"))
 
     return operate
