@@ -19,6 +19,7 @@ import structlog
 from tests.servers.mysql import FLAVORS, Flavor, MySQLDatabase, MySQLServer
 from tests.servers.objects import ObjectServer
 from tests.servers.postgres import Database, PostgresServer, binaries
+from tests.servers.sshd import SshServer
 from tests.support.log.every_log import read_logs
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -250,6 +251,13 @@ def mysql_database(mysql_server: MySQLServer) -> Iterator[MySQLDatabase]:
     if not mysql_server.is_running:
         mysql_server.start()
     made.drop()
+
+
+@pytest.fixture
+def ssh_server() -> Iterator[SshServer]:
+    """A running SSH server for one test alone, which may stop it, or change who may log in."""
+    with SshServer() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

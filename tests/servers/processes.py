@@ -12,6 +12,7 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.support.polling import wait_until
 
@@ -35,6 +36,10 @@ class Server(Started):
     def environment(self) -> Mapping[str, str]:
         return os.environ
 
+    def process_options(self) -> Mapping[str, Any]:
+        """More arguments of `subprocess.Popen`."""
+        return {}
+
     def start(self) -> None:
         """Start it, with its previous content. Returns when it answers."""
         with self._log.open("wb") as log:
@@ -46,6 +51,7 @@ class Server(Started):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,
+                **self.process_options(),
             )
         self._watcher = Watcher(self._process.pid, "KILL", [self.folder])
         what = f"{type(self).__name__} to answer"

@@ -23,6 +23,7 @@ LATER = {
     "service.notify.kind",
     *(f"{part}.{name}" for part in ("service", "serve") for name in ("tls.cert", "tls.key", "requests_per_second_max")),
     *(f"source.tls.{name}" for name in ("cert", "key")),
+    *(f"source.ssh.{name}" for name in ("host", "port", "user", "key_file", "known_hosts")),
     *(f"source.password.{name}" for name in ("command", "expires", "timeout")),
     "person_keys",
     "tables.columns.encrypt.key_by",

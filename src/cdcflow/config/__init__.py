@@ -29,11 +29,13 @@ from cdcflow.config.publish import (
 from cdcflow.config.references import is_reference, secret
 from cdcflow.config.settings_file import load
 from cdcflow.config.sources import Backfill, MySQL, Postgres, Special, Tls
+from cdcflow.config.ssh import Ssh
 from cdcflow.config.targets import TargetSettings
 from cdcflow.config.units import byte_count, seconds
 from cdcflow.config.whole import Config, Merge, Service
 
 __all__ = [
+    "ROLES",
     "AccessToken",
     "Backfill",
     "BinaryMode",
@@ -57,12 +59,14 @@ __all__ = [
     "PublishKafka",
     "Push",
     "Registry",
+    "Role",
     "Seal",
     "Serve",
     "ServerTls",
     "Service",
     "Settings",
     "Special",
+    "Ssh",
     "StoreAccess",
     "TargetSettings",
     "TimeMode",

@@ -70,6 +70,15 @@ def mysql_url(url: str) -> str:
     return url
 
 
+def is_one_host(url: str) -> bool:
+    """Whether a url that was checked names exactly one host, reached over TCP."""
+    authority, _, query = url.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    named = authority.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    host = options.get("host") or options.get("hostaddr") or named
+    return bool(host) and "," not in host and "/" not in host and "%2F" not in host.upper() and "socket" not in options
+
+
 def _check_escapes(url: str) -> None:
     if _BAD_ESCAPE.search(url):
         raise ValueError("has a % that is not followed by two hexadecimal digits; write %25 for the character itself")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from cdcflow.config.addresses import mysql_url, postgres_url
+from cdcflow.config.addresses import is_one_host, mysql_url, postgres_url
 from cdcflow.config.base import Settings
 from cdcflow.config.passwords import PasswordSetting
+from cdcflow.config.ssh import Ssh
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.model.log_budget import LogBudget
 
@@ -89,8 +90,12 @@ class SourceSettings(Settings):
 class _Database(SourceSettings):
     """The settings that all databases have."""
 
+    url: str
+    """`postgresql://user@host:port/database`, with the library's parameters after `?` (`sslmode=verify-full`, …), or
+    `mysql://user@host:port/` (`?socket=path` for a socket); never with a password."""
     password: PasswordSetting = None
     """A reference to the password ([secrets](settings.md#secrets)), or a command that prints it."""
+    ssh: Ssh | None = None
     columns: dict[str, str] = Field(default_factory=dict)
     """The policy for values of one column, such as `{public.orders.due: clamp}`: PostgreSQL's `special_values` and
     `unconstrained_numeric`, MySQL's and MariaDB's `zero_dates` and `bad_text`."""
@@ -108,6 +113,14 @@ class _Database(SourceSettings):
     """What happens when the budget is used up, or when the server has removed log that cdcflow needs. `stop`: the
     source keeps more, as far as its own limits allow, and an operator decides. `release`: cdcflow drops the slot,
     captures from the present, compares the tables with the source, and repairs what differs."""
+
+    @model_validator(mode="after")
+    def _one_host_through_ssh(self) -> Self:
+        if self.ssh is not None and not is_one_host(self.url):
+            raise ValueError(
+                "ssh needs a source.url with one host, as the SSH server reaches it; no socket, and no list of hosts"
+            )
+        return self
 
     @property
     def releases(self) -> bool:
@@ -141,9 +154,6 @@ class Postgres(_Database):
 
     kind: Literal["postgres"]
     """The kind of the database."""
-    url: str
-    """`postgresql://user@host:port/database`, with the library's parameters after `?` (`sslmode=verify-full`, …), or
-    `mysql://user@host:port/` (`?socket=path` for a socket); never with a password."""
     tables: tuple[str, ...] = ("public.*",)
     """Patterns of `schema.table`; `*` matches any characters, `?` one, a leading `!` excludes tables, `"…"` around a
     part takes it literally. Default: `[public.*]`; none for MySQL and MariaDB."""
@@ -213,8 +223,6 @@ class MySQL(_Database):
     """A MySQL or MariaDB source."""
 
     kind: Literal["mysql", "mariadb"]
-    """As for `Postgres`."""
-    url: str
     """As for `Postgres`."""
     tables: tuple[str, ...]
     """As for `Postgres`."""

@@ -190,13 +190,14 @@ def addresses(config: Config) -> dict[str, str]:
 
 def _address_of(config: Config) -> str:
     settings = config.database
-    if isinstance(settings, Postgres):
-        return Address.parse(settings.url).parts
-    if not isinstance(settings, MySQL):
+    if not isinstance(settings, Postgres | MySQL):
         return plugin_of(settings).address(settings)
+    through = "" if settings.ssh is None else f", through the SSH server {settings.ssh}"
+    if isinstance(settings, Postgres):
+        return f"{Address.parse(settings.url).parts}{through}"
     from cdcflow.sources.mysql.connection import Address as MySQLAddress
 
-    return MySQLAddress.parse(settings.url).parts
+    return f"{MySQLAddress.parse(settings.url).parts}{through}"
 
 
 def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:

@@ -40,7 +40,7 @@ def written(log: HandLog, *ids: int, number: int) -> None:
 
 @pytest.fixture
 def events() -> list[tuple[str, dict[str, object]]]:
-    """What the server told its daemon."""
+    """The events that the daemon logs."""
     return []
 
 
@@ -173,8 +173,10 @@ def test_each_role_may_do_what_the_ones_before_it_may(server: HttpServer) -> Non
     assert (made.code, "role operate; search has the role consume" in made.json["detail"]) == (403, True)
 
 
-def test_daemon_is_told_who_created_a_consumer(server: HttpServer, events: list[tuple[str, dict[str, object]]]) -> None:
-    """The log is kept for it; somebody will ask why."""
+def test_daemon_logs_which_token_created_a_consumer(
+    server: HttpServer, events: list[tuple[str, dict[str, object]]]
+) -> None:
+    """The log is kept for it, and an operator may ask why."""
     create(server)
     assert events == [("operation requested", {"op": "create consumer", "consumer": "shop", "by": "HTTP, token ops"})]
 

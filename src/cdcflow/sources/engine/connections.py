@@ -16,6 +16,7 @@ from typing import ClassVar, Generic, TypeVar
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.sources.engine.errors import PasswordRefused
 from cdcflow.sources.engine.passwords import RenewableSecret, Secret
+from cdcflow.sources.engine.ssh_tunnel import Tunnel
 
 C = TypeVar("C")
 E = TypeVar("E", bound=Exception)
@@ -25,17 +26,24 @@ T = TypeVar("T")
 class Connector(ABC, Generic[C]):
     """Opens connections to one server. Thread-safe.
 
-    `address` names the server in messages; it holds no secret.
+    `address` names the server in messages; it holds no secret. `tunnel`: the way there, if it leads through an SSH
+    server.
     """
 
     error: ClassVar[type[Exception]]
     """The base class of the errors that the client library raises."""
 
-    def __init__(self, address: object) -> None:
+    def __init__(self, address: object, tunnel: Tunnel | None = None) -> None:
         self.address = address
+        self._tunnel = tunnel
         self._open: set[C] = set()
         self._lock = threading.Lock()
         self.closed = False
+
+    @property
+    def machine(self) -> str:
+        """The machine whose loopback and sockets an address names, for messages."""
+        return "on this machine" if self._tunnel is None else f"on the SSH server {self._tunnel.ssh}"
 
     @abstractmethod
     def connect(self, purpose: str) -> C:

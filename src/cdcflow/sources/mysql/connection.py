@@ -16,7 +16,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from cdcflow.config.certificates import load_certificate
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.sources.engine import connections, errors
 from cdcflow.sources.engine.passwords import Secret
+from cdcflow.sources.engine.ssh_tunnel import Tunnel
 from cdcflow.sources.mysql.errors import connect_error, map_error
 from cdcflow.sources.mysql.sql import quote_name
 
@@ -184,7 +185,8 @@ class Connector(connections.Connector[Connection]):
         self.secret = secret
         self.account = ""
         self._one_server = one_server
-        super().__init__(Address.parse(settings.url))
+        address = Address.parse(settings.url)
+        super().__init__(address, None if settings.ssh is None else Tunnel(settings.ssh, address.host, address.port))
 
     @property
     def leads_elsewhere(self) -> bool:
@@ -244,7 +246,7 @@ class Connector(connections.Connector[Connection]):
 
     def _open_with(self, password: str | None, purpose: str, read_timeout_s: float) -> Connection:
         try:
-            connection: Connection = pymysql.connect(
+            connection = self._login(
                 host=self.address.host,
                 port=self.address.port,
                 unix_socket=self.address.socket,
@@ -260,7 +262,7 @@ class Connector(connections.Connector[Connection]):
                 **self._security(),
             )
         except (pymysql.Error, ValueError, RuntimeError) as error:
-            if is_postgres(self.address):
+            if self._is_postgres():
                 raise ConfigurationError(
                     f"connecting to {self.address}: a PostgreSQL server answers there",
                     remedy="correct host and port in source.url; for PostgreSQL set source.kind: postgres, and write "
@@ -277,6 +279,33 @@ class Connector(connections.Connector[Connection]):
         connection._read_timeout = read_timeout_s
         _keep_alive(connection)
         return connection
+
+    def _login(self, **options: Any) -> Connection:  # Any: pymysql's keyword arguments differ in type
+        if self._tunnel is None:
+            return pymysql.connect(**options)
+        connection: Connection = pymysql.connect(**options, defer_connect=True)
+        with self._tunnel.connected_socket() as link:
+            connection.connect(link)
+        return connection
+
+    def _is_postgres(self) -> bool:
+        """Whether a PostgreSQL server answers there: it answers a request for encryption with one letter."""
+        if self.address.socket is not None:
+            return False
+        with contextlib.suppress(OSError, CdcflowError), self._bare_socket() as link:
+            link.settimeout(2)
+            link.sendall(struct.pack("!II", 8, 80877103))
+            return link.recv(16) in (b"S", b"N")
+        return False
+
+    @contextlib.contextmanager
+    def _bare_socket(self) -> Iterator[socket.socket]:
+        if self._tunnel is None:
+            with socket.create_connection((self.address.host, self.address.port), CONNECT_TIMEOUT_S) as link:
+                yield link
+        else:
+            with self._tunnel.connected_socket() as link, link:
+                yield link
 
     def _security(self) -> dict[str, Any]:  # Any: keyword arguments of pymysql differ in type
         tls = self.settings.tls
@@ -336,20 +365,6 @@ def session_settings(flavor: str, version: str) -> dict[str, str]:
 
 def _set_session(settings: Mapping[str, str]) -> str:
     return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in settings.items())
-
-
-def is_postgres(address: Address) -> bool:
-    """Whether a PostgreSQL server answers there: it answers a request for encryption with one letter."""
-    if address.socket is not None:
-        return False
-    with (
-        contextlib.suppress(OSError),
-        socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S) as link,
-    ):
-        link.settimeout(2)
-        link.sendall(struct.pack("!II", 8, 80877103))
-        return link.recv(16) in (b"S", b"N")
-    return False
 
 
 class _NeverInTheClear:

@@ -314,7 +314,7 @@ def _link(connection: Connection, connector: Connector, settings: MySQL) -> Iter
             "set source.tls.mode: verify",
         )
     else:
-        yield ok("connection", f"{where}, {'on this machine' if connector.address.is_local else 'with TLS'}")
+        yield ok("connection", f"{where}, {connector.machine if connector.address.is_local else 'with TLS'}")
 
 
 _IN_GROUP = (

@@ -22,9 +22,11 @@ from urllib.parse import parse_qsl
 import psycopg
 from psycopg import conninfo, pq
 
+from cdcflow.config import Postgres, Ssh
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, RightMissing, SourceUnavailable
 from cdcflow.sources.engine import connections, errors
 from cdcflow.sources.engine.passwords import Secret
+from cdcflow.sources.engine.ssh_tunnel import Tunnel
 from cdcflow.sources.postgres.poolers import pooler_of
 from cdcflow.sources.postgres.sqlstates import is_tried_again
 
@@ -103,6 +105,15 @@ class Address:
         return self.options.get("host", "") or self.options.get("hostaddr", "")
 
     @property
+    def target_host(self) -> str:
+        """The one host to connect to, where the settings name one."""
+        return self.options.get("hostaddr", "") or self.host
+
+    @property
+    def port(self) -> int:
+        return int(self.options.get("port") or 5432)
+
+    @property
     def is_local(self) -> bool:
         """The way there leaves this machine nowhere: loopback or a socket file."""
         hosts = [h for h in self.host.split(",") if h]
@@ -133,9 +144,15 @@ class Connector(connections.Connector[Connection]):
     error = psycopg.Error
     address: Address
 
-    def __init__(self, url: str, secret: Secret) -> None:
-        super().__init__(Address.parse(url))
+    def __init__(self, url: str, secret: Secret, ssh: Ssh | None = None) -> None:
+        address = Address.parse(url)
+        super().__init__(address, None if ssh is None else Tunnel(ssh, address.target_host, address.port))
         self.secret = secret
+
+    @classmethod
+    def of(cls, settings: Postgres, secret: Secret) -> Connector:
+        """The connector to the database of these settings."""
+        return cls(settings.url, secret, settings.ssh)
 
     def connect(self, purpose: str, **settings: str) -> Connection:
         """A connection for SQL in autocommit mode; `purpose` shows in the server's `application_name`.
@@ -191,15 +208,16 @@ class Connector(connections.Connector[Connection]):
         options["application_name"] = f"cdcflow {purpose}"
 
         def open_with(password: str | None) -> Connection:
-            try:
-                return psycopg.connect(
-                    **options,  # type: ignore[arg-type]  # libpq's own options, as text
-                    password=password,
-                    autocommit=True,
-                    prepare_threshold=None,
-                )
-            except psycopg.Error as error:
-                raise _connect_error(error, self.address, has_password=password is not None) from None
+            with self._route() as route:
+                try:
+                    return psycopg.connect(
+                        **options | route,  # type: ignore[arg-type]  # libpq's own options, as text
+                        password=password,
+                        autocommit=True,
+                        prepare_threshold=None,
+                    )
+                except psycopg.Error as error:
+                    raise _connect_error(error, self.address, has_password=password is not None) from None
 
         connection = self.log_in(self.secret, open_with)
         if connection.info.server_version < VERSION_MIN:
@@ -207,6 +225,16 @@ class Connector(connections.Connector[Connection]):
             connection.close()
             raise errors.server_too_old(self.address, f"PostgreSQL {version}", "14")
         return self._register(connection)
+
+    @contextlib.contextmanager
+    def _route(self) -> Iterator[dict[str, str]]:
+        """The options that lead to the server through `source.ssh`. `host` stays: certificates are compared with
+        it."""
+        if self._tunnel is None:
+            yield {}
+            return
+        with self._tunnel.loopback_port() as port:
+            yield {"hostaddr": "127.0.0.1", "port": str(port)}
 
 
 def _startup_options(settings: Mapping[str, str], given: str) -> str:

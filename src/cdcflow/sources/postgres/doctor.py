@@ -148,7 +148,7 @@ def decoders(compiled: Compiled | None = COMPILED) -> Finding:
 
 def _link(connection: Connection, connector: Connector) -> Iterator[Finding]:
     if connector.address.is_local:
-        yield ok("connection", f"{connector.address}, on this machine")
+        yield ok("connection", f"{connector.address}, {connector.machine}")
     elif not connection.pgconn.ssl_in_use:
         yield warning(
             "connection",

@@ -10,7 +10,7 @@ import psycopg
 
 from cdcflow.capture.ports.budgeted_log import Release
 from cdcflow.config import Postgres
-from cdcflow.model.log_budget import KeptLog, LogBudget
+from cdcflow.model.log_budget import KeptLog, LogBudget, LogLimit
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.postgres import slot, slot_release
@@ -28,6 +28,7 @@ _FILE_AGE = """
 SELECT extract(epoch FROM clock_timestamp() - modification)::float8 FROM pg_catalog.pg_ls_waldir()
 WHERE name = pg_catalog.pg_walfile_name(%s)
 """
+_LIMIT = "SELECT pg_catalog.pg_size_bytes(current_setting('max_slot_wal_keep_size'))"
 _SAMPLES_MAX = 2_000
 
 
@@ -36,7 +37,7 @@ class PostgresKeptLog:
     the slot's name, or None if it is not known yet."""
 
     def __init__(self, settings: Postgres, secret: Secret, name: Callable[[], str | None]) -> None:
-        self._connector = connector = Connector(settings.url, secret)
+        self._connector = connector = Connector.of(settings, secret)
         self._session: Session[Connection] = Session(
             connector, lambda: connector.connect("log budget", statement_timeout="60s", lock_timeout="60s")
         )
@@ -77,6 +78,11 @@ class PostgresKeptLog:
         except psycopg.errors.ObjectNotInPrerequisiteState:  # a standby cannot name the file
             return None
         return None if row is None else float(row[0])
+
+    def limits(self) -> tuple[LogLimit, ...]:
+        row = self._session.ask("reading max_slot_wal_keep_size", lambda c: c.execute(_LIMIT).fetchone())
+        assert row is not None  # noqa: S101 - one row
+        return () if row[0] < 0 else (LogLimit("max_slot_wal_keep_size", bytes=row[0]),)
 
     def is_release_begun(self) -> bool:
         name = self._name()

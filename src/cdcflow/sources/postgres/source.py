@@ -86,7 +86,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
         readers: Readers | None = None,
     ) -> None:
-        connector = Connector(settings.url, secret)
+        connector = Connector.of(settings, secret)
         self._settings = settings
         self._windows = windows
         self._chunk_bytes_max = chunk_bytes_max
@@ -352,7 +352,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         return self._catalog.ask(f"reading rows of {table}", lambda c: samples.sample(c, table, key))
 
     def chunks(self) -> Chunks[Connection, Any, Any]:  # Any: the dialect's own parts
-        pool = Pool(Connector(self._settings.url, self._connector.secret), "chunks")
+        pool = Pool(Connector.of(self._settings, self._connector.secret), "chunks")
         at_once = self._settings.backfill.ranges_at_once if self._readers is None else self._readers.count
         dialect = PostgresChunks(
             pool,
