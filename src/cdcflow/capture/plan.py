@@ -16,10 +16,13 @@ from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.ports.source import Preview, TablePreview
 from cdcflow.capture.reread import is_read_again
 from cdcflow.config.changes import SettingChange
+from cdcflow.model.log_budget import LogLimit
 from cdcflow.model.table import TableId, word
 
 Action = Literal["added", "captured again", "read again", "left out", "unchanged"]
 POLICIES = "other policies for its columns"
+SLOW_ROWS_PER_S = 10_000
+"""A first backfill, whose speed is unknown, reads this many rows per second on a small machine."""
 READS: tuple[Action, ...] = ("added", "captured again", "read again")
 
 
@@ -77,7 +80,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a settings file will do. `is_running`: a daemon applies it; otherwise the next `cdcflow run` does."""
+    """What a settings file will do. `is_running`: a daemon applies it; otherwise the next `cdcflow run` does. `limits`:
+    on the log that the source keeps, if tables are read (None: unknown)."""
 
     is_running: bool
     tables: tuple[TablePlan, ...]
@@ -85,6 +89,7 @@ class Plan:
     refused: tuple[Refusal, ...]
     warnings: tuple[str, ...]
     cost: Cost
+    limits: tuple[LogLimit, ...] | None = None
 
     @property
     def has_changes(self) -> bool:
@@ -114,6 +119,7 @@ def plan(
     is_running: bool,
     rates: Rates | None = None,
     merged: Collection[TableId] | None = None,
+    limits: tuple[LogLimit, ...] | None = None,
 ) -> Plan:
     """Compute what will happen.
 
@@ -121,6 +127,7 @@ def plan(
     """
     rates = rates or Rates()
     tables = () if preview is None else tuple(_tables(preview, progress, merged))
+    costs = cost([t for t in tables if t.is_read], rates)
     return Plan(
         is_running,
         tables,
@@ -130,8 +137,10 @@ def plan(
             *_warnings(tables, settings, is_running=is_running),
             *_lacking(preview, progress, tables),
             *_left_out(preview),
+            *_outlasting(costs, limits or ()),
         ),
-        cost([t for t in tables if t.is_read], rates),
+        costs,
+        limits,
     )
 
 
@@ -242,6 +251,34 @@ def _lacking(preview: Preview | None, progress: Progress, tables: Sequence[Table
     for found in () if preview is None else preview.tables:
         if found.misfit and str(found.id) not in read:
             yield f"{found.id}: the settings do not fit it, and it fails with its next changes: {found.misfit}"
+
+
+def _outlasting(costs: Cost, limits: Sequence[LogLimit]) -> Iterator[str]:
+    """Limits on the source's log that reading the tables takes longer than, or may."""
+    for limit in limits:
+        if limit.age_s and costs.seconds is not None and costs.seconds > limit.age_s:
+            yield _too_short(limit, f"reading the tables takes about {_hours(costs.seconds)}", _hours(limit.age_s))
+        elif limit.bytes and costs.log_bytes is not None and costs.log_bytes > limit.bytes:
+            what = f"the source writes about {_gigabytes(costs.log_bytes)} of log while the tables are read"
+            yield _too_short(limit, what, _gigabytes(limit.bytes))
+        elif limit.age_s and costs.seconds is None and costs.rows_at_least > SLOW_ROWS_PER_S * limit.age_s:
+            rate = f"{costs.rows_at_least / limit.age_s:,.0f} rows a second"
+            yield _too_short(limit, f"reading the tables takes longer than that below {rate}", _hours(limit.age_s))
+
+
+def _too_short(limit: LogLimit, what: str, kept: str) -> str:
+    return (
+        f"{what}, and the source keeps its log for {kept} at most ({limit.name}): if the capture is stopped or falls "
+        f"behind by that much in the meantime, changes are lost and the tables are read again; raise {limit.name} first"
+    )
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h"
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
 
 
 def _left_out(preview: Preview | None) -> list[str]:

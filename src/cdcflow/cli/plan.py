@@ -193,7 +193,7 @@ def _with_cost(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan
     status = ask(settings.log.folder, {"op": "status"}) or {}
     read = status.get("rows_read_per_second")
     rates = Rates(float(read) if read else None, log_bytes_per_second=wiring.log_growth(settings))
-    return wiring.plan_capture(settings, in_use or None, rates)
+    return wiring.plan_capture(settings, in_use or None, rates, wiring.log_limits(settings))
 
 
 def _follow(settings: Config, number: int) -> bool:
@@ -320,4 +320,12 @@ def _cost(found: Plan) -> list[_Line]:
         _Line("to read", f"{rows} rows, {size}, by the server's statistics"),
         _Line("time", took),
         _Line("log that the source writes in that time", kept),
+        *_limits(found),
     ]
+
+
+def _limits(found: Plan) -> list[_Line]:
+    if found.limits is None:
+        return []
+    each = [f"{output.age(one.age_s) if one.age_s else output.size(one.bytes)} ({one.name})" for one in found.limits]
+    return [_Line("log that the source keeps, at most", ", ".join(each) or "no limit (docs/budget.md)")]

@@ -48,6 +48,15 @@ class LogBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class LogLimit:
+    """A setting of cdcflow or of the server that limits the log that a source keeps, to bytes or to an age."""
+
+    name: str
+    bytes: int | None = None
+    age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KeptLog:
     """Log that a source keeps for cdcflow, and the server's own limit on it.
 

@@ -20,7 +20,7 @@ from cdcflow.wiring.commands import commands_in_log, gaps_in_log, repairs_in_log
 from cdcflow.wiring.derived import report_derived
 from cdcflow.wiring.executors import readers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
-from cdcflow.wiring.log_budget import budget, budgeted_log, known_slot
+from cdcflow.wiring.log_budget import budget, budgeted_log, known_slot, log_limits
 from cdcflow.wiring.logs import (
     compacting,
     copy_log,
@@ -105,6 +105,7 @@ __all__ = [
     "expiring",
     "topics",
     "log_growth",
+    "log_limits",
     "plan_capture",
     "open_push_log",
     "readers",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 from cdcflow.capture.ports.budgeted_log import BudgetedLog
 from cdcflow.config import Config, MySQL, Postgres
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.model.log_budget import LogBudget
+from cdcflow.model.log_budget import LogBudget, LogLimit
 from cdcflow.sources.engine.passwords import secret_of
 from cdcflow.sources.postgres.kept_log import PostgresKeptLog
 from cdcflow.sources.postgres.slot_names import Names
@@ -34,6 +35,22 @@ def budgeted_log(config: Config, slot: str | None = None) -> BudgetedLog | None:
     from cdcflow.sources.mysql.kept_log import MySQLKeptLog
 
     return MySQLKeptLog(settings, secret_of(settings.password), partial(newest_checkpoint, config))
+
+
+def log_limits(config: Config) -> tuple[LogLimit, ...] | None:
+    """The limits on the log that the configured source keeps: the settings' and the server's. None if this kind of
+    source keeps none.
+
+    Raises:
+        SourceUnavailable: the server cannot be queried.
+    """
+    log = budgeted_log(config)
+    if log is None:
+        return None
+    own = budget(config)
+    of_settings = (LogLimit("source.log_budget", own.bytes), LogLimit("source.log_budget_age", age_s=own.age_s))
+    with contextlib.closing(log):
+        return (*(one for one in of_settings if one.bytes or one.age_s), *log.limits())
 
 
 def known_slot(config: Config, slot: str | None) -> str:

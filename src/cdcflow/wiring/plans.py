@@ -14,6 +14,7 @@ from cdcflow.config.changes import changes, settings_as_text
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.log.files.layout import UPLOADS, Layout
 from cdcflow.log.maintenance.retention import is_here
+from cdcflow.model.log_budget import LogLimit
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.wiring.captures import open_source
@@ -21,9 +22,14 @@ from cdcflow.wiring.logs import log_id, newest_checkpoint
 from cdcflow.wiring.warehouses import is_merged_here, policies, warehouse
 
 
-def plan_capture(config: Config, in_use: Mapping[str, str] | None = None, rates: Rates | None = None) -> Plan:
+def plan_capture(
+    config: Config,
+    in_use: Mapping[str, str] | None = None,
+    rates: Rates | None = None,
+    limits: tuple[LogLimit, ...] | None = None,
+) -> Plan:
     """What this file will do. `in_use`: the settings that a daemon runs with, as `config.changes.shown` returns them;
-    None if no daemon runs.
+    None if no daemon runs. `limits`: on the log that the source keeps; None if they are unknown.
 
     Raises:
         SourceUnavailable: the source cannot be queried.
@@ -45,6 +51,7 @@ def plan_capture(config: Config, in_use: Mapping[str, str] | None = None, rates:
         is_running=in_use is not None,
         rates=replace(rates or Rates(), rows_per_second_max=limit),
         merged=merged_tables(config, tables),
+        limits=limits,
     )
 
 

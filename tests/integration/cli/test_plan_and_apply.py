@@ -46,6 +46,8 @@ def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database)
     """The plan predicts what happens, with the server's numbers, and apply does exactly that in the same process."""
     first = planned()
     assert (first["is_running"], first["actions"], first["cost"]["rows"]) == (False, {"public.orders": "added"}, 3000)
+    assert first["limits"] == []
+    assert "log that the source keeps, at most: no limit" in said("plan")
     assert "the next `cdcflow run` does this" in said("apply", "--yes")
     here.start()
     assert not planned()["changes"]
@@ -59,8 +61,13 @@ def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database)
     }
     assert found["actions"] == {"public.items": "added", "public.orders": "unchanged"}
     assert (found["cost"]["rows"], found["cost"]["bytes"] > 0) == (500, True)
-    text = said("plan", "--detailed-exitcode", code=2)
+    shop.server.reload(max_slot_wal_keep_size="2GB")
+    try:
+        text = said("plan", "--detailed-exitcode", code=2)
+    finally:
+        shop.server.reload(max_slot_wal_keep_size="")
     assert "500 rows" in text
+    assert "log that the source keeps, at most: 2.1 GB (max_slot_wal_keep_size)" in text
     assert here.ask("status")["settings"]["number"] == 1, "a plan changes nothing"
 
     said("apply", answer="n\n", code=1)

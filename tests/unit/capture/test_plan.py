@@ -8,6 +8,7 @@ from cdcflow.capture.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.capture.plan import Plan, Rates, Refusal, TablePlan, cost, plan
 from cdcflow.capture.ports.source import Preview, TablePreview
 from cdcflow.config.changes import SettingChange
+from cdcflow.model.log_budget import LogLimit
 from cdcflow.model.position import Epoch, Offset
 from cdcflow.model.table import TableId
 
@@ -146,3 +147,28 @@ def test_table_whose_changes_are_missing_is_named_until_it_is_read_again() -> No
     assert "missing" not in "".join(planned(TablePreview(A, 1, policies="x: drop → mask"), failed).warnings)
     (warning,) = planned(TablePreview(A, 1, misfit="it has no column x"), DONE).warnings
     assert "fails with its next changes: it has no column x" in warning
+
+
+DAY = LogLimit("binlog_expire_logs_seconds", age_s=86_400.0)
+SIZE = LogLimit("max_slot_wal_keep_size", bytes=10 << 30)
+
+
+@pytest.mark.parametrize(
+    ("limit", "rates", "said"),
+    [
+        (DAY, Rates(100_000), "takes about 27.8 h, and the source keeps its log for 24.0 h at most"),
+        (DAY, Rates(200_000), ""),
+        (DAY, Rates(), "takes longer than that below 115,741 rows a second, and the source keeps its log for 24.0 h"),
+        (LogLimit("binlog_expire_logs_seconds", age_s=30 * 86_400.0), Rates(), ""),
+        (SIZE, Rates(100_000, log_bytes_per_second=1e6), "writes about 100.0 GB of log while the tables are read"),
+        (SIZE, Rates(100_000, log_bytes_per_second=1e3), ""),
+        (SIZE, Rates(100_000), ""),
+    ],
+)
+def test_backfill_that_outlasts_what_the_source_keeps_is_warned_of(limit: LogLimit, rates: Rates, said: str) -> None:
+    """M14: a daemon that is stopped on the second day of a first backfill finds its log purged, and begins again."""
+    found = planned(TablePreview(A, 1, rows=10_000_000_000, bytes=1), None, rates=rates, limits=(limit,))
+    assert found.limits == (limit,)
+    warned = [w for w in found.warnings if limit.name in w]
+    assert bool(warned) == bool(said)
+    assert all(said in w and f"raise {limit.name} first" in w for w in warned)

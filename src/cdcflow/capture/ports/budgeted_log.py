@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from cdcflow.model.log_budget import KeptLog
+from cdcflow.model.log_budget import KeptLog, LogLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,10 @@ class BudgetedLog(Protocol):
 
     def measure(self) -> KeptLog:
         """How much log the server currently keeps for the capture."""
+        ...
+
+    def limits(self) -> tuple[LogLimit, ...]:
+        """The server's own limits on the log that it keeps; also before it keeps any for the capture."""
         ...
 
     def is_release_begun(self) -> bool:

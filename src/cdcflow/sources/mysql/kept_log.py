@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cdcflow.capture.ports.budgeted_log import Release
 from cdcflow.config import MySQL
-from cdcflow.model.log_budget import KeptLog, LogBudget
+from cdcflow.model.log_budget import KeptLog, LogBudget, LogLimit
 from cdcflow.model.position import Checkpoint
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.passwords import Secret
@@ -55,6 +55,9 @@ class MySQLKeptLog:
             self._limit, self._limit_due_at = _limit(connection), time.monotonic() + LIMIT_EVERY_S
         return self._limit
 
+    def limits(self) -> tuple[LogLimit, ...]:
+        return self._session.ask("reading how long the binary log is kept", _limits)
+
     def is_release_begun(self) -> bool:
         return False
 
@@ -79,12 +82,19 @@ def kept_log(
 
 
 def _limit(connection: Connection) -> LogBudget:
-    """When the server purges a file: at this age, or when all files together have this many bytes."""
+    limits = _limits(connection)
+    sizes, ages = [one.bytes for one in limits if one.bytes], [one.age_s for one in limits if one.age_s]
+    return LogBudget(min(sizes, default=None), min(ages, default=None))
+
+
+def _limits(connection: Connection) -> tuple[LogLimit, ...]:
+    """When the server purges a file: at an age, or when all files together have some size."""
     names = ("binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size", "basedir")
     found = doctor.variables(connection, *names)
     seconds = retention.kept_seconds(connection, found)
     size = int(str(found.get("max_binlog_total_size") or 0))
-    return LogBudget(size or None, seconds or None)
+    age = LogLimit(retention.name_of_setting(connection, found), age_s=seconds)
+    return tuple(one for one in (age, LogLimit("max_binlog_total_size", bytes=size)) if one.bytes or one.age_s)
 
 
 def _age_s(clock_us: int | None) -> float | None:

@@ -55,6 +55,13 @@ def kept_seconds(connection: Connection, found: Mapping[str, object]) -> float:
     return 3600 * float(str(rows[0][0] or 0))
 
 
+def name_of_setting(connection: Connection, found: Mapping[str, object]) -> str:
+    """The setting that `kept_seconds` returns."""
+    if is_rds(connection, found):
+        return "binlog retention hours"
+    return "binlog_expire_logs_seconds" if found.get("binlog_expire_logs_seconds") else "expire_logs_days"
+
+
 def _expiry_seconds(found: Mapping[str, object]) -> float:
     seconds = float(str(found.get("binlog_expire_logs_seconds") or 0))
     return seconds or 86_400 * float(str(found.get("expire_logs_days") or 0))
