@@ -39,7 +39,8 @@ class FileTail(HeldTail[Following]):
 
     def next_offset(self) -> int:
         checkpoint = reader.newest_checkpoint(self._layout)
-        newest, self.progress = int(checkpoint.next_offset), checkpoint.progress
+        newest = self.progress_at = int(checkpoint.next_offset)
+        self.progress = checkpoint.progress
         self._sync(newest)
         return newest
 

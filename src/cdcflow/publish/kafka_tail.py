@@ -62,7 +62,7 @@ class KafkaTail(HeldTail[TopicCursor]):
             state = read_state(self._topics)
             self._wait_for_rows(state)
             self._said = (end, int(state.checkpoint.next_offset))
-            self.progress = state.checkpoint.progress
+            self.progress, self.progress_at = state.checkpoint.progress, self._said[1]
         return self._said[1]
 
     def _wait_for_rows(self, state: TopicState) -> None:

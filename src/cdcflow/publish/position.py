@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 from cdcflow.errors import ConfigurationError
 
@@ -13,11 +14,17 @@ KEY = b"position"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Everything before `next_offset` of this log is in the topics; `position` is that of its last transaction."""
+    """Everything before `next_offset` of this log is in the topics; `position` is that of its last transaction.
+
+    `gap`: the number of the last gap that readers were notified of. `unverified`: the tables whose gap has not ended in
+    the topics, each with the gap's number and its offset.
+    """
 
     log_id: str
     next_offset: int = 1
     position: str | None = None
+    gap: int = 0
+    unverified: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         return json.dumps({"format": FORMAT, **asdict(self)}).encode()
@@ -32,7 +39,8 @@ class Published:
         try:
             value = json.loads(text)
             if value["format"] == FORMAT:
-                return cls(value["log_id"], value["next_offset"], value["position"])
+                unverified = {name: (number, offset) for name, (number, offset) in value.get("unverified", {}).items()}
+                return cls(value["log_id"], value["next_offset"], value["position"], value.get("gap", 0), unverified)
         except (ValueError, KeyError, TypeError):
             pass
         raise ConfigurationError(

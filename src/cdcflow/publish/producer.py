@@ -49,6 +49,10 @@ class Cluster:
     def position_topic(self) -> str:
         return f"{self.prefix}.cdcflow-position"
 
+    @property
+    def gap_topic(self) -> str:
+        return f"{self.prefix}.cdcflow-gaps"
+
     def client(self, **settings: Setting) -> dict[str, Setting]:
         return {"bootstrap.servers": self.brokers, "log_level": 0, **self.options, **settings}
 
@@ -112,7 +116,7 @@ class TableProducer:
 
     def _new(self, name: str) -> NewTopic:
         cluster = self._cluster
-        if name == cluster.position_topic:
+        if name in (cluster.position_topic, cluster.gap_topic):
             return NewTopic(name, 1, cluster.replicas, config={"cleanup.policy": "compact"})
         return NewTopic(name, cluster.partitions, cluster.replicas, config=dict(cluster.topic_options))
 

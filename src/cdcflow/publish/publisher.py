@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 import pyarrow as pa
@@ -23,13 +23,15 @@ from cdcflow.errors import ConfigurationError, InvariantViolated, OutcomeUnknown
 from cdcflow.log.fold.completeness import TableBackfill
 from cdcflow.log.read.reader import LogRows
 from cdcflow.model.table import Table, TableId, word
-from cdcflow.publish.events import Rules, TableEvents, TransactionEvents, TransactionGroup
+from cdcflow.publish import gaps
+from cdcflow.publish.events import Messages, Rules, TableEvents, TransactionEvents, TransactionGroup
 from cdcflow.publish.formats import MessageFormat
 from cdcflow.publish.position import Published
 from cdcflow.publish.producer import Cluster, TableProducer, looked_at
 from cdcflow.publish.sources import HeaderBatch, SourceBlocks
 from cdcflow.publish.tail import GrowingLog
 
+NO_FRAME = (b"", b"")
 SLICE_ROWS = 4096
 SLICE_BYTES = 8 << 20
 Part = TypeVar("Part")
@@ -147,16 +149,19 @@ class Publisher:
         self.has_begun, self.is_connecting = True, False
         try:
             published = _check_position(producer.published, tail, cluster)
-            session = _PublishSession(tail, producer, self._make_form(), self._rules, cluster.prefix, self._stop.is_set)
+            session = _PublishSession(tail, producer, self._make_form(), self._rules, cluster, self._stop.is_set)
             self._tell("publishing begun", {"prefix": cluster.prefix, "offset": published.next_offset})
             until = tail.next_offset() if once else None
             self._tell_lacking(tail.progress)
             pause_s = self._pace.idle_s
-            while not self._stop.is_set() and (until is None or published.next_offset < until):
+            while not self._stop.is_set():
                 newest = tail.ready(published.next_offset)
                 self._tell_lacking(tail.progress)
-                if until is not None:
-                    newest = min(newest, until)
+                published = session.notify(published)
+                if until is not None and published.next_offset >= until:
+                    break
+                # A group ends at a gap, so that its notification precedes what follows it.
+                newest = min(newest, until or newest, gaps.next_gap(tail.progress, published) or newest)
                 if published.next_offset < newest:
                     begun = time.monotonic()
                     rows = newest - published.next_offset
@@ -261,9 +266,11 @@ class _PublishSession:
         producer: TableProducer,
         form: MessageFormat,
         rules: Rules,
-        prefix: str,
+        cluster: Cluster,
         stopping: Callable[[], bool],
     ) -> None:
+        prefix = cluster.prefix
+        self._cluster = cluster
         self._stopping = stopping
         self.group = _Bounds(0, 0)
         self._tail = tail
@@ -291,9 +298,24 @@ class _PublishSession:
         if self._transactions is not None:
             self._producer.send(self._transactions.messages(group))
         last = str(headers.column("position")[-1].as_py())
-        done = Published(after.log_id, transactions.last_offset + 1, last)
+        done = replace(after, next_offset=transactions.last_offset + 1, position=last)
         self._producer.commit(done)
         return done
+
+    def notify(self, published: Published) -> Published:
+        """Publish the notifications of gaps that are due, in a Kafka transaction with what they change."""
+        now_ms = time.time_ns() // 1_000_000
+        found, after = gaps.notices(self._tail.progress, self._tail.progress_at, published, now_ms)
+        if not found:
+            return published
+        topic, prefix = self._cluster.gap_topic, self._cluster.prefix
+        self._producer.make_topics([topic])
+        keys = [one.table.encode() for one in found]
+        values = [one.to_json(published.log_id, prefix) for one in found]
+        self._producer.begin()
+        self._producer.send(Messages(topic, keys, values, NO_FRAME, NO_FRAME))
+        self._producer.commit(after)
+        return after
 
     def _until_stopped(self, parts: Iterable[Part]) -> Iterator[Part]:
         """The same parts; raises `_Stopped` when a stop is requested."""

@@ -18,6 +18,8 @@ class GrowingLog(Protocol):
     identity: SourceIdentity
     progress: Mapping[str, object]
     """The backfill progress at the latest cut that was read."""
+    progress_at: int
+    """The offset after that cut."""
 
     def next_offset(self) -> int:
         """The offset after the latest durable row: nothing before it ever changes."""

@@ -61,6 +61,7 @@ class HeldTail(ABC, Generic[CursorT]):
         self._bytes = 0
         self._from = 1
         self.progress: Mapping[str, object] = {}
+        self.progress_at = 1
         self._unheld = 0
         """The first offset of a group that is too large to be held."""
 
@@ -182,7 +183,7 @@ class HeldTail(ABC, Generic[CursorT]):
                     self._held += [run for run in coming if run.transactions.next_offset > self._from]
                     coming = []
                     self._next_offset = int(record.checkpoint.next_offset)
-                    self.progress = record.checkpoint.progress
+                    self.progress, self.progress_at = record.checkpoint.progress, self._next_offset
                     if self._bytes >= self._held_bytes_max or time.monotonic() >= until:
                         return
                 case _:

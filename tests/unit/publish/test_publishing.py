@@ -31,6 +31,7 @@ class MemoryTail:
 
     def __init__(self, transactions: int, rows: int) -> None:
         self.progress: Mapping[str, object] = {}
+        self.progress_at = 1
         self._memory = Memory()
         self._runs: list[TransactionHeaders] = []
         writer = Writer.of(MemoryLog(self._memory))
