@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cdcflow.capture.ports.budgeted_log import Release
 from cdcflow.daemon.log_budget import GRACE_S, BudgetWatch
 from cdcflow.errors import SourceUnavailable
-from cdcflow.model.log_budget import KeptLog, LogBudget
+from cdcflow.model.log_budget import KeptLog, LogBudget, LogLimit
 
 
 class ScriptedLog:
@@ -22,6 +22,9 @@ class ScriptedLog:
         if self.kept is None:
             raise SourceUnavailable("asking for the kept log: no answer\n  more")
         return self.kept
+
+    def limits(self) -> tuple[LogLimit, ...]:
+        return ()
 
     def is_release_begun(self) -> bool:
         return self.is_begun

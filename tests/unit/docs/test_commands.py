@@ -29,6 +29,8 @@ ELSEWHERE = {
     "open": "opens a browser",
     "useradd": "makes an account; docs/systemd.md, whose unit tests/unit/cli/test_systemd.py has verified",
     "install": "makes the service's folder, as above",
+    "ssh-keygen": "makes a key, as tests/servers/sshd.py does",
+    "ssh-keyscan": "queries an SSH server; tests/integration/postgres/test_ssh_servers.py runs it as a remedy",
     "systemctl": "needs a machine that systemd runs",
     "journalctl": "needs a machine that systemd runs",
     "spark-submit": "tests/cluster and tests/integration/spark run the same way",
