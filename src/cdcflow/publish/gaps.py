@@ -72,7 +72,7 @@ def notices(
         return found, published
     left = dict(published.unverified)
     for name, (number, offset) in published.unverified.items():
-        if (how := _ended(_entries(progress).get(name), offset)) is not None:
+        if (how := _how_it_ended(_entries(progress).get(name), offset)) is not None:
             found.append(GapNotice(name, number, now_ms, how=how))
             del left[name]
     return found, replace(published, unverified=left)
@@ -96,7 +96,7 @@ def _tables_in(progress: Mapping[str, object], gap: GapRecord) -> Iterator[str]:
             yield name
 
 
-def _ended(entry: Mapping[str, Any] | None, offset: int) -> How | None:
+def _how_it_ended(entry: Mapping[str, Any] | None, offset: int) -> How | None:
     """How a table came to be right again after the gap at this offset; None if it is not."""
     if entry is None or entry["state"] != "done":
         return None
