@@ -49,6 +49,7 @@ COMMANDS = {
     "bundle": ("cdcflow.cli.bundle:bundle", "Collect what a maintainer needs into one file."),
     "demo": ("cdcflow.demo.command:demo", "See the whole thing on real data, with a proof at the end."),
     "guard": ("cdcflow.cli.guard:guard", "Hold the budget of the source's log without a daemon."),
+    "move": ("cdcflow.cli.move:move", "Continue a log at another server or address."),
     "drop": ("cdcflow.cli.drop:drop", "End this pipeline: drop what it created at the source."),
     "log": ("cdcflow.cli.log_commands:app", "Inspect the change log, and maintain it."),
     "table": ("cdcflow.cli.table_commands:app", "Control how a running daemon reads tables."),

@@ -156,14 +156,15 @@ class FileLog:
         accept_timeline: bool = False,
         accept_renamed: bool = False,
         accept_replaced: bool = False,
+        accept_moved: bool = False,
         uploads: Uploading | None = None,
     ) -> FileLog:
         """Open the log at `path` for writing; create it if it does not exist, recover it if it was not closed.
 
         `accept_timeline`: an operator confirms that the source's new timeline continues the old one without loss.
         `accept_renamed`: the source checks whether a database of another name is the log's. `accept_replaced`: another
-        server may have the log's database, because an operator accepts that its history is lost. `uploads` copies what
-        is sealed to the layout's store.
+        server may have the log's database, because an operator accepts that its history is lost. `accept_moved`: the
+        log was moved to this source, whatever it belonged to. `uploads` copies what is sealed to the layout's store.
 
         Raises:
             ConfigurationError: another process writes it, it belongs to another source, or a newer cdcflow wrote it.
@@ -185,6 +186,7 @@ class FileLog:
                     accept_timeline=accept_timeline,
                     accept_renamed=accept_renamed,
                     accept_replaced=accept_replaced,
+                    accept_moved=accept_moved,
                 )
                 opened = recover(layout, file, lease, layer)
             return cls(layout, opened, lease, layer, seal_settings or Seal(), uploads)

@@ -12,6 +12,7 @@ from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.comparison import Comparable, Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.moves import Movable, MovePlan
 from cdcflow.capture.ports.source import (
     Choosy,
     Covering,
@@ -76,6 +77,10 @@ class PrivateSource:
         prepared = self._source.prepare(
             _without(checkpoint), log_id, transactions_back, accept_history_loss=accept_history_loss
         )
+        return self._under_rules(prepared, checkpoint)
+
+    def _under_rules(self, prepared: Prepared, checkpoint: Checkpoint) -> Prepared:
+        """What a source begins with, after a check against the rules. `checkpoint`: that of the last start."""
         if not self._rules and not self._stored:
             return prepared
         tables = self._source.tables()
@@ -239,7 +244,33 @@ class _WithComparison(PrivateSource):
         return PrivateComparison(comparison, self._rules) if self._rules else comparison
 
 
-class _SomeSource(Source, Covering, ShapeAsking, Sampled, SecondOpinion, Described, Comparable, Protocol):
+class _WithMoves(PrivateSource):
+    _source: _SomeSource
+
+    def plan_move(self, checkpoint: Checkpoint, log_id: str, *, compares: bool = False) -> MovePlan:
+        self._learn(checkpoint)
+        plan = self._source.plan_move(_without(checkpoint), log_id, compares=compares)
+        shapes = [t.shape for t in plan.tables if t.shape is not None]
+        self._check(shapes, checkpoint)
+        return replace(plan, tables=tuple(self._leaving(t) for t in plan.tables))
+
+    def move(
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        compares: bool = False,
+    ) -> Prepared:
+        self._learn(checkpoint)
+        prepared = self._source.move(_without(checkpoint), log_id, transactions_back, compares=compares)
+        return self._under_rules(prepared, checkpoint)
+
+    def _leaving(self, table: TablePreview) -> TablePreview:
+        return table if table.shape is None else replace(table, shape=self._rules.known_leaving(table.shape))
+
+
+class _SomeSource(Source, Covering, ShapeAsking, Sampled, SecondOpinion, Described, Comparable, Movable, Protocol):
     """A source with the ports that a class above needs."""
 
 
@@ -250,6 +281,7 @@ _OPTIONAL: dict[type, type[PrivateSource]] = {
     SecondOpinion: _WithSecondOpinion,
     Described: _WithFacts,
     Comparable: _WithComparison,
+    Movable: _WithMoves,
 }
 
 
