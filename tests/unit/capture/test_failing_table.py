@@ -437,7 +437,7 @@ def exchange(shop: TwoTables, one: str, other: str) -> None:
 def test_names_that_may_have_been_exchanged_in_lost_history_fail_their_table(
     tmp_path: Path, keep_rows: bool, mended: str
 ) -> None:
-    """Where columns have no numbers, nothing else shows that the statement was there. At later starts, too."""
+    """Where columns have no numbers, nothing else shows that there was a statement. At later starts, too."""
     shop = TwoTables(tmp_path)
     shop.database.add_column(USERS, "more", TEXT)
     shop.write("1", "2")

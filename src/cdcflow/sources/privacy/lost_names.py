@@ -2,7 +2,7 @@
 
 A statement in that part may have given a name that the settings use to another column, and nothing in the table's shape
 shows it for certain. If its columns have another order, or one is gone, the table fails, alone, until an operator has
-looked at the names: its rows would leave with the rules of other columns. A checkpoint has such tables with the rules
+checked the names: its rows would leave with the rules of other columns. A checkpoint has such tables with the rules
 that they had: other rules, or the names under `optional`, are an operator's word.
 """
 

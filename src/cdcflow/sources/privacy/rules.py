@@ -657,11 +657,20 @@ class StoredRowRules:
         olds = {c.name: names.get(c.number, c.name) for c in logged.columns}
         return replace(
             logged,
-            columns=tuple(replace(c, name=olds[c.name]) for c in logged.columns if c.number < FIRST_NUMBER),
+            columns=tuple(replace(c, name=olds[c.name]) for c in logged.columns if not self._is_computed(c, source)),
             key=tuple(olds.get(name, name) for name in logged.key),
         )
 
+    def _is_computed(self, column: Column, source: Table) -> bool:
+        """Numbers alone show it only where the source counts its columns: elsewhere numbers are hashes of names."""
+        numbers = [c.number for c in source.columns]
+        is_counted = max(numbers) < _COUNTED_BELOW
+        is_listed = column.name in self.computed and column.number not in numbers
+        return is_listed or (is_counted and column.number >= FIRST_NUMBER)
 
+
+_COUNTED_BELOW = 1 << 16
+"""A source that counts its columns has no larger number."""
 NO_ROW_RULES = StoredRowRules()
 
 

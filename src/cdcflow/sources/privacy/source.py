@@ -66,7 +66,7 @@ class PrivateSource:
         self._captured: frozenset[TableId] = frozenset()
         """Those that are or were."""
         self._shape_of: Callable[[TableId], Table | None] = lambda table: None
-        """The shape of a table's latest rows in the log, if the source asks for it."""
+        """The shape of a table's latest rows in the log, if the source needs it."""
 
     # ── what rows, keys and shapes pass ─────────────────────────────────────────────────────────────────────
 
