@@ -25,6 +25,7 @@ COMMANDS = {
     "backfill": ("cdcflow.cli.backfill:backfill", "Read tables again while the capture continues."),
     "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
     "verify": ("cdcflow.cli.verify:verify", "Compare the source with the log and the tables."),
+    "sql": ("cdcflow.cli.sql:sql", "Query the tables with SQL, as of one point in time."),
     "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
     "repair": ("cdcflow.cli.repair:repair", "Repair the rows that differ, through the log."),
     "attach": ("cdcflow.cli.attach:attach", "Adopt a table that was loaded another way."),
