@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cdcflow.config import Config
     from cdcflow.log.query.several_logs import Logs
     from cdcflow.log.query.subscribed import SubscribedLog
-    from cdcflow.tables.answer import Answer
+    from cdcflow.tables.query_answer import QueryAnswer
 
 __all__ = ["__version__", "open", "open_logs", "sql"]
 
@@ -53,7 +53,7 @@ def sql(
     at_least: str | None = None,
     wait_s: float = 60.0,
     incomplete: bool = False,
-) -> Answer:
+) -> QueryAnswer:
     """The answer to one SELECT in DuckDB's SQL over the tables of a pipeline, which all show the same point in time:
     the latest published cut. Any library that takes Arrow streams takes it; its `rows` are a `pyarrow.Table`.
 
@@ -70,5 +70,5 @@ def sql(
     queries = importlib.import_module("cdcflow.wiring.table_queries")
     whole = settings if isinstance(settings, config.Config) else config.load(settings)
     asked = queries.AskedPoint(live, as_of, at_least, wait_s, incomplete)
-    answer: Answer = queries.ask(whole, query, asked)
+    answer: QueryAnswer = queries.ask(whole, query, asked)
     return answer

@@ -16,7 +16,7 @@ from cdcflow.config import Config, load, seconds
 from cdcflow.errors import CdcflowError, ConfigurationError
 
 if TYPE_CHECKING:
-    from cdcflow.tables.answer import Answer
+    from cdcflow.tables.query_answer import QueryAnswer
     from cdcflow.wiring.table_queries import AskedPoint
 
 SHOWN_ROWS_MAX = 200
@@ -51,7 +51,7 @@ def sql(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Answer a query over the current tables, without Spark.
+    """QueryAnswer a query over the current tables, without Spark.
 
     All tables show the same point in time: the latest published cut, unless an option names another. Nothing is
     written. An answer that would lack something is refused, with the reason.
@@ -96,7 +96,7 @@ def _print_answer(settings: Config, query: str, asked: AskedPoint, *, csv: bool,
         _show(answer)
 
 
-def _show(answer: Answer) -> None:
+def _show(answer: QueryAnswer) -> None:
     shown = [row for row, _ in zip(_rows(answer), range(SHOWN_ROWS_MAX), strict=False)]
     output.stdout().print(output.table(None, answer.rows.column_names, shown))
     count = output.number(len(answer))
@@ -105,14 +105,14 @@ def _show(answer: Answer) -> None:
     typer.echo(f"{count} rows, {when}, committed by {utc_time(answer.commit_clock)}{rest}", err=True)
 
 
-def _rows(answer: Answer) -> Iterator[tuple[object, ...]]:
+def _rows(answer: QueryAnswer) -> Iterator[tuple[object, ...]]:
     """Yield the rows as values; columns may have the same name."""
     for batch in answer.rows.to_batches():
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _shell(settings: Config, asked: AskedPoint, *, csv: bool, json: bool) -> None:
-    """Answer queries from the terminal, or from a pipe, until it ends. Each query shows the latest state."""
+    """QueryAnswer queries from the terminal, or from a pipe, until it ends. Each query shows the latest state."""
     is_terminal = sys.stdin.isatty()
     if is_terminal:
         typer.echo(_HELP, err=True)

@@ -19,10 +19,10 @@ from cdcflow.wiring.warehouses import is_merged_here, policies, warehouse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cdcflow.tables.answer import Answer
     from cdcflow.tables.cut import Cut
     from cdcflow.tables.job.live import Live
     from cdcflow.tables.local.engine import LocalEngine
+    from cdcflow.tables.query_answer import QueryAnswer
 
 MEMORY_BYTES = 1 << 30
 """How much memory a query may use if `merge.memory_max` is not set; the rest is in temporary files."""
@@ -54,8 +54,8 @@ class AskedPoint:
             )
 
 
-def ask(config: Config, sql: str, asked: AskedPoint) -> Answer:
-    """Answer one SELECT in DuckDB's SQL over the tables of the configured pipeline.
+def ask(config: Config, sql: str, asked: AskedPoint) -> QueryAnswer:
+    """QueryAnswer one SELECT in DuckDB's SQL over the tables of the configured pipeline.
 
     Raises:
         ConfigurationError: the query is refused, a table is excluded or lacks rows, or only Spark
@@ -63,8 +63,8 @@ def ask(config: Config, sql: str, asked: AskedPoint) -> Answer:
         HistoryLost: it has expired.
         SinkUnavailable: the tables did not reach `at_least` in time.
     """
-    from cdcflow.tables.answer import Answer
     from cdcflow.tables.local.table_queries import CutPoint, LivePoint, answer
+    from cdcflow.tables.query_answer import QueryAnswer
 
     memory = config.merge.memory_max or MEMORY_BYTES
     with _engine(config) as engine:
@@ -76,11 +76,11 @@ def ask(config: Config, sql: str, asked: AskedPoint) -> Answer:
                 incomplete=asked.incomplete,
             )
             rows, found = answer(sql, live, memory), live.found
-            return Answer(rows, found.cut, found.position, found.commit_clock)
+            return QueryAnswer(rows, found.cut, found.position, found.commit_clock)
         _wait_for(config, asked, lambda: _offset_of(config, engine.cuts().newest()))
         cut = _cut(config, engine, asked)
         rows = answer(sql, CutPoint(engine, warehouse(config), cut, incomplete=asked.incomplete), memory)
-        return Answer(rows, cut.cut, cut.position, cut.commit_clock)
+        return QueryAnswer(rows, cut.cut, cut.position, cut.commit_clock)
 
 
 def states_of_tables(config: Config, asked: AskedPoint) -> dict[str, str]:

@@ -23,7 +23,7 @@ from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.local.settings_sql import reason_of
 from cdcflow.tables.paths import Warehouse
-from cdcflow.tables.sql.reads import columns_read
+from cdcflow.tables.sql.needed_columns import needed_columns
 from cdcflow.tables.sql.trees import Node, SqlRefused, nodes_of, select_of
 
 
@@ -70,7 +70,7 @@ def _answer(database: QueryDatabase, sql: str, at: PointInTime) -> pa.Table:
     with at.tables(set(meant.values())) as tables:
         for (schema, name), whole in meant.items():
             table = tables[whole]
-            columns = columns_read(query, name, table.schema.names)
+            columns = needed_columns(query, name, table.schema.names)
             chosen = pa.schema([table.schema.field(column) for column in columns])
             batches = (batch for part in table.parts(columns) for batch in part.select(columns).to_batches())
             database.load(schema, name, pa.RecordBatchReader.from_batches(chosen, batches))
@@ -130,9 +130,9 @@ class CutPoint:
     def _open(self, name: str, opened: ExitStack) -> AskedTable:
         when = f"cut {self._cut.cut} of {self._warehouse}"
         if name in self._cut.left_out:
-            raise not_shown(name, when, self._cut.left_out[name])
+            raise exclusion(name, when, self._cut.left_out[name])
         if not self._cut.tables[name].complete and not self._incomplete:
-            raise not_complete(name, when, self._cut.tables[name].state)
+            raise lack_of_rows(name, when, self._cut.tables[name].state)
         there = opened.enter_context(open_table(self._engine, self._warehouse, self._cut, name))
 
         def parts(columns: list[str]) -> Iterator[pa.Table]:
@@ -162,9 +162,9 @@ class LivePoint:
         when = f"the log at cut {found.cut}"
         for name in sorted(names):
             if name in found.left_out:
-                raise not_shown(name, when, found.left_out[name])
+                raise exclusion(name, when, found.left_out[name])
             if name in found.incomplete and not self._incomplete:
-                raise not_complete(name, when, found.incomplete[name])
+                raise lack_of_rows(name, when, found.incomplete[name])
         yield {name: AskedTable(found[name].schema, partial(_whole, found[name])) for name in names}
 
 
@@ -172,7 +172,7 @@ def _whole(rows: pa.Table, _columns: list[str]) -> Iterator[pa.Table]:
     yield rows
 
 
-def not_shown(name: str, when: str, why: str) -> ConfigurationError:
+def exclusion(name: str, when: str, why: str) -> ConfigurationError:
     """Return the error for a query over a table that is excluded from a cut."""
     return ConfigurationError(
         f"the query cannot be answered: {when} excludes table {name}: {why}",
@@ -181,7 +181,7 @@ def not_shown(name: str, when: str, why: str) -> ConfigurationError:
     )
 
 
-def not_complete(name: str, when: str, state: str) -> ConfigurationError:
+def lack_of_rows(name: str, when: str, state: str) -> ConfigurationError:
     """Return the error for a query over a table that lacks rows."""
     return ConfigurationError(
         f"the query cannot be answered: in {when} table {name} lacks rows: {state or 'its backfill is not done'}",

@@ -1,4 +1,4 @@
-"""A query over only the columns that `columns_read` returns has the answer of the same query over all columns."""
+"""A query over only the columns that `needed_columns` returns has the answer of the same query over all columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.tables.local.settings_sql import tree_of
-from cdcflow.tables.sql.reads import columns_read
+from cdcflow.tables.sql.needed_columns import needed_columns
 from cdcflow.tables.sql.trees import Node, select_of
 
 ROWS = pa.table(
@@ -59,11 +59,11 @@ def answer(sql: str, rows: pa.Table) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("sql", QUERIES)
 def test_the_answer_needs_no_other_column(sql: str) -> None:
-    read = columns_read(tree(sql), "t", ROWS.column_names)
+    read = needed_columns(tree(sql), "t", ROWS.column_names)
     assert set(read) == QUERIES[sql]
     assert answer(sql, ROWS.select(read)) == answer(sql, ROWS)
 
 
 def test_a_name_of_a_row_is_recognized_among_columns() -> None:
     """An alias that is also a column's name may mean the row."""
-    assert columns_read(tree("SELECT o FROM t AS o"), "t", ROWS.column_names) == ROWS.column_names
+    assert needed_columns(tree("SELECT o FROM t AS o"), "t", ROWS.column_names) == ROWS.column_names

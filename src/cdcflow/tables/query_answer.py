@@ -13,7 +13,7 @@ SHOWN_ROWS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryAnswer:
     """The rows of a query, and the point in time that they show: the log's cut `cut`, at the source's `position`; the
     source committed it at `commit_clock` (microseconds since 1970 UTC). Any library that takes Arrow streams also takes
     the answer itself: `polars.DataFrame(answer)`.

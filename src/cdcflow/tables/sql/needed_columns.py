@@ -17,7 +17,7 @@ _PARTS = frozenset(
 )
 
 
-def columns_read(query: Node, table: str, columns: Sequence[str]) -> list[str]:
+def needed_columns(query: Node, table: str, columns: Sequence[str]) -> list[str]:
     """Return those of a table's columns that a query may read: perhaps more than it does, and never fewer. `table`: the
     name that the query has for it."""
     nodes = list(nodes_of(query))
