@@ -59,9 +59,9 @@ def answer(sql: str, at: PointInTime, memory_bytes: int) -> pa.Table:
         try:
             return _answer(database, sql, at)
         except SqlRefused as refused:
-            raise _refused(str(refused)) from refused
+            raise _refusal(str(refused)) from refused
         except duckdb.Error as error:
-            raise _refused(reason_of(error)) from error
+            raise _refusal(reason_of(error)) from error
 
 
 def _answer(database: QueryDatabase, sql: str, at: PointInTime) -> pa.Table:
@@ -102,7 +102,7 @@ def _tables_meant(query: Node, names: Collection[str]) -> dict[tuple[str, str], 
     return meant
 
 
-def _refused(reason: str) -> ConfigurationError:
+def _refusal(reason: str) -> ConfigurationError:
     return ConfigurationError(
         f"the query cannot be answered: {reason}",
         remedy="ask with one SELECT in DuckDB's SQL, over tables that `cdcflow sql --tables` lists",
