@@ -107,15 +107,16 @@ def _seen_at_primary(seen: Seen) -> tuple[tuple[Visibility, ...], Lsn]:
 
 @dataclass(frozen=True, slots=True)
 class StandbyRun:
-    """What the stream and the chunks of one run from a standby share."""
+    """What the stream and the chunks of one run from a standby share, and the timeline that the standby is on."""
 
+    timeline: int
     commits: DeliveredCommits
     marks: ExpectedMarks
 
     @classmethod
-    def beginning_at(cls, position: Lsn) -> StandbyRun:
+    def beginning_at(cls, position: Lsn, timeline: int) -> StandbyRun:
         """For a stream that begins at this position."""
-        return cls(DeliveredCommits(position), ExpectedMarks())
+        return cls(timeline, DeliveredCommits(position), ExpectedMarks())
 
 
 # Whether it is a standby is queried last: if it still is, it was one when the others were queried, and not even one

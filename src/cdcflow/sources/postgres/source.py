@@ -175,7 +175,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             self._check_moved(route, before, selected)
             done = preparation.move(route, start.transactions_back)
         self._joining = done.joining
-        self._standby = StandbyRun.beginning_at(done.position) if at_standby else None
+        self._standby = StandbyRun.beginning_at(done.position, system.timeline) if at_standby else None
         selected, self._left_out = selected.without(self._joining), (*self._left_out, *sorted(self._joining))
         self._table_names.capture(selected)
         is_unbroken = done.history is SourceHistory.CONTINUES

@@ -53,6 +53,7 @@ from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import EPOCH_US, START, Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.replay_marks import PlacedMarks
 from cdcflow.sources.postgres.slot import slot_in_use
+from cdcflow.sources.postgres.timeline_watch import TimelineWatch
 from cdcflow.sources.postgres.wire import Joined, join_messages
 
 MESSAGES_MAX = 20_000
@@ -110,7 +111,7 @@ class PostgresStream(BulkStream):
 
     `acknowledged` is the position that is durable already (None: `position`). `check_slot` is called once this
     connection holds the slot. When a column appears that has no binary decoder, the stream restarts itself in text.
-    `marks`: of a standby, those that are not in its log.
+    `marks`: of a standby, those that are not in its log, and `watch`: what ends the stream with its timeline.
 
     The server disconnects a silent consumer after its `wal_sender_timeout`. The caller may be silent for longer while
     it waits for its disk, so a separate thread keeps sending what is acknowledged (P47).
@@ -129,9 +130,11 @@ class PostgresStream(BulkStream):
         check_slot: CheckSlot,
         acknowledged: Lsn | None = None,
         marks: PlacedMarks | None = None,
+        watch: TimelineWatch | None = None,
     ) -> None:
         self._connector = connector
         self._marks = marks
+        self._watch = watch
         self._slot = slot
         self._publication = publication
         self._streaming = streaming
@@ -161,6 +164,8 @@ class PostgresStream(BulkStream):
             self._say()
         self._keepalive.join()
         self._decoder.close()
+        if self._watch is not None:
+            self._watch.close()
         self._connector.discard(self._connection)
 
     # ── a turn ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -183,6 +188,8 @@ class PostgresStream(BulkStream):
         if end > self._delivered and self._between and self._decoder.idle:
             self._delivered = end
             events.append(Advanced(position_of(end)))
+        if self._watch is not None and (events or end > START):
+            self._watch.check()
         if self._marks is not None:
             # Whatever the decoder still has of open transactions: what ended before a keepalive was sent before it.
             events = self._marks.place(events, end)

@@ -21,6 +21,7 @@ from cdcflow.sources.postgres.replay_marks import PlacedMarks
 from cdcflow.sources.postgres.rewrites import RowVersions
 from cdcflow.sources.postgres.slot import Slot
 from cdcflow.sources.postgres.stream import NeedsText, PostgresStream
+from cdcflow.sources.postgres.timeline_watch import TimelineWatch
 from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.unbroken import no_slot
 
@@ -75,6 +76,7 @@ class StreamStart:
             make_decoder=partial(self._decoder, on_commits=None if marks is None else marks.add),
             check_slot=self._whole_slot,
             marks=marks,
+            watch=None if run is None else TimelineWatch(self.connector, run.timeline),
         )
 
     def _decoder(self, after: Lsn, binary: bool, on_commits: OnCommits | None = None) -> PgoutputDecoder:
