@@ -14,6 +14,7 @@ from cdcflow.config import Config, load
 
 LATER = {
     "log.compact",
+    *(f"log.replicate.{name}" for name in ("quorum", "timeout", "tls.cert", "tls.key", "tls.ca")),
     *(f"merge.derive.{name}" for name in ("key", "sql", "from", "transform", "version")),
     *(f"source.log_budget{name}" for name in ("", "_age", "_then")),
     "merge.fast_delta",

@@ -135,6 +135,7 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("consumers", _consumers(found.get("consumers") or {})),
         ("targets", "\n".join(_target(name, one) for name, one in sorted((found.get("targets") or {}).items()))),
         ("uploads", _uploads(found)),
+        ("peers", _peers(found)),
         ("log", str(found.get("log_problem") or "")),
         ("gone", _problems(found)),
         ("left out", _left_out(found)),
@@ -235,6 +236,14 @@ def _uploads(found: Mapping[str, Any]) -> str:
         return f"all sealed segments are in the store, up to offset {output.number(found['upload_offset'])}"
     why = f": {found['upload_problem']}" if found["upload_problem"] else ""
     return f"{waiting} segments ({output.size(found['upload_waiting_bytes'])}) wait on the local disk{why}"
+
+
+def _peers(found: Mapping[str, Any]) -> str:
+    following = found.get("peers_following")
+    if not following:
+        return ""
+    why = f": {found['peers_problem']}" if found["peers_problem"] else ""
+    return f"{sum(following.values())} of {len(following)} store the log, {found['peers_needed']} are needed{why}"
 
 
 def _lag(found: Mapping[str, Any]) -> str:

@@ -84,6 +84,12 @@ RULES: tuple[SettingRule, ...] = (
     SettingRule("log.index", "running"),
     SettingRule("log.compact", "running"),
     SettingRule("log.seal", "next cut"),
+    SettingRule(
+        "log.replicate",
+        "restart",
+        "the peers are fixed while the log is written: others prove nothing about what these have",
+        "stop the daemon, follow docs/replicated-log.md, and start it again",
+    ),
     SettingRule("log.objects", "next cut"),
     SettingRule("log.kafka", "next cut"),
     *(SettingRule(f"merge.{name}", "running") for name in ("every", "memory_max", "progress_timeout")),

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from cdcflow.config.access import is_loopback
 from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.references import SecretReference, is_reference, secret
 from cdcflow.config.units import BYTES, Bytes, Seconds, SecondsOrNone, with_unit
@@ -124,6 +125,46 @@ def _digest(endpoint: str | None, url: str) -> str:
     return hashlib.sha256(f"{endpoint} {url}".encode()).hexdigest()[:16]
 
 
+class ReplicaTls(Settings):
+    """TLS between the daemon and the peers of its log. Both sides need a certificate of the same authority."""
+
+    cert: Path
+    """This side's certificate and the chain below it, in PEM."""
+    key: Path | None = None
+    """Its private key, without a passphrase; only the daemon's user may read it. Default: in `cert`."""
+    ca: Path
+    """The certificates of the authority that signed the other side's, in PEM."""
+
+
+class Replicate(Settings):
+    """Where else the latest part of the log is stored, so that it survives the machine."""
+
+    quorum: tuple[str, ...]
+    """`host:port` of each [peer](replicated-log.md): 3, 5 or 7. A change is acknowledged to the source once a majority
+    has it on disk."""
+    tls: ReplicaTls | None = None
+    timeout: Seconds = 10.0
+    """How long a write waits for a majority before the capture ends and tries again."""
+
+    @field_validator("quorum")
+    @classmethod
+    def _peers(cls, quorum: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(is_host_and_port(peer) for peer in quorum):
+            raise ValueError("must be host:port of each peer, such as [a:9470, b:9470, c:9470]")
+        if len(set(quorum)) != len(quorum):
+            raise ValueError("names a peer twice")
+        if len(quorum) not in (3, 5, 7):
+            raise ValueError("must name 3, 5 or 7 peers: a majority of them has each change")
+        return quorum
+
+    @model_validator(mode="after")
+    def _tls_to_other_machines(self) -> Replicate:
+        away = [peer for peer in self.quorum if not is_loopback(peer)]
+        if away and self.tls is None:
+            raise ValueError(f"names {away[0]}, which is another machine, without tls: rows would cross it unencrypted")
+        return self
+
+
 class FileLog(Settings):
     """A log in a directory; with `objects` its sealed segments are uploaded to an object store.
 
@@ -141,6 +182,7 @@ class FileLog(Settings):
     """The daemon joins small sealed segments, here and in the object store
     ([object-store.md](object-store.md#by-the-daemon))."""
     objects: Objects | None = None
+    replicate: Replicate | None = None
     retention: Retention | None = None
 
     @property
@@ -153,6 +195,15 @@ class FileLog(Settings):
         if isinstance(given, dict) and "path" not in given and given.get("objects") is not None:
             return {**given, "path": _NOWHERE}
         return given
+
+    @model_validator(mode="after")
+    def _segments_survive_too(self) -> FileLog:
+        if self.replicate is not None and self.objects is None:
+            raise ValueError(
+                "has replicate without objects: peers store what is not sealed yet, and sealed segments must be in an "
+                "object store to survive this machine"
+            )
+        return self
 
     @model_validator(mode="after")
     def _place_for_what_is_read(self) -> FileLog:

@@ -380,6 +380,18 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric("upload_waiting_bytes", "gauge", "Bytes of the sealed segments that are not in the object store yet."),
         number_at("upload_waiting_bytes"),
     ),
+    (
+        Metric("journal_peer_follows", "gauge", "Whether this peer stores what is acknowledged.", ("peer",)),
+        by_label("peers_following"),
+    ),
+    (
+        Metric("journal_peers_needed", "gauge", "How many peers must store a change before it is acknowledged."),
+        number_at("peers_needed"),
+    ),
+    (
+        Metric("journal_peer_lag_bytes", "gauge", "What was not sent to this peer of the log yet.", ("peer",)),
+        by_label("peers_lag_bytes"),
+    ),
     # What was done.
     (
         Metric("rows_captured_total", "counter", "Changed rows appended to the log."),

@@ -30,6 +30,12 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
             remedy="run the same command without --on",
             runbook="settings",
         )
+    if config.log.replicate is not None:
+        raise ConfigurationError(
+            "reading with executors: they write files into the log's folder, which its peers would not have",
+            remedy="run the same command without --on",
+            runbook="settings",
+        )
     by_person = [name for name, rules in config.tables.items() if any(r.key_by for r in rules.columns.values())]
     if by_person:
         raise ConfigurationError(

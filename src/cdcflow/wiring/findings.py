@@ -18,6 +18,8 @@ from cdcflow.wiring.logs import (
     log_id,
     log_reader,
     opened_store,
+    peer_findings,
+    peer_status,
     topics,
 )
 from cdcflow.wiring.plugged import part_findings
@@ -34,7 +36,7 @@ def doctor(config: Config) -> list[Finding]:
         if not (isinstance(config.log, KafkaLog) and [f.level for f in of_log] == ["error"]):
             with contextlib.suppress(CdcflowError):  # an unreachable server already has its own finding
                 found += source.left_behind(log_id(config))
-                found += control_findings(config)
+                found += _control_findings(config)
     finally:
         source.close()
     return [*found, *of_log, *part_findings(config)]
@@ -67,7 +69,7 @@ def _without_first_start(found: list[Finding], of_position: list[Finding]) -> li
     return [f for f in found if not f.at_first_start] + of_position
 
 
-def control_findings(config: Config) -> list[Finding]:
+def _control_findings(config: Config) -> list[Finding]:
     """Whether the control table can be used."""
     table = control_table(config)
     if table is None:
@@ -95,7 +97,8 @@ def _log_findings(config: Config) -> list[Finding]:
         from cdcflow.sinks.objects.doctor import doctor as store_doctor
         from cdcflow.stores.bucket import Bucket
     copy = opened_store(config.log, config.log.objects).copy
-    return list(store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy))
+    found = list(store_doctor(Bucket(config.log.objects), Layout(config.log.path), copy))
+    return [*found, *peer_findings(config.log)]
 
 
 def _history_findings(log: KafkaLog) -> list[Finding]:
@@ -120,7 +123,7 @@ def store_faults(config: Config) -> list[Fault]:
 
 
 def upload_status(config: Config) -> dict[str, object]:
-    """What has yet to be uploaded to the store; {} if there is no store."""
+    """What has yet to be uploaded to the store, and how far the peers are; {} if there is no store."""
     if isinstance(config.log, KafkaLog) or config.log.objects is None:
         return {}
     layout = Layout(config.log.path)
@@ -128,7 +131,7 @@ def upload_status(config: Config) -> dict[str, object]:
         return {}
     from cdcflow.sinks.objects.uploaded import status
 
-    return dict(status(layout, config.log.objects.url))
+    return {**status(layout, config.log.objects.url), **peer_status(config.log)}
 
 
 def log_problem(config: Config) -> str | None:

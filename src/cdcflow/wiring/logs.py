@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.settings import OwnedLog
 from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, load, secret
 from cdcflow.config.logs import TOPIC_EXPIRES
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # a process that only captures does not load Kafka's library
     from cdcflow.sinks.kafka.topics import Topics
     from cdcflow.sinks.objects.remote import RemoteBucket
     from cdcflow.sinks.objects.store import BucketStore
+    from cdcflow.sinks.quorum.takeover import ReplicatedJournals
     from cdcflow.stores.bucket import Bucket
 
 
@@ -45,12 +47,10 @@ def open_log(
     *,
     accept_history_loss: bool = False,
     accept_rows_lost: bool | None = None,
-    accept_moved: bool = False,
     reopened: bool = False,
 ) -> OwnedLog:
     """The configured log, opened for writing. `accept_rows_lost`: also if rows of the log itself are missing (None: as
-    `accept_history_loss`). `accept_moved`: the log was moved to the source of this identity, and records that now.
-    `reopened`: this process had the log open before."""
+    `accept_history_loss`). `reopened`: this process had the log open before."""
     # A slot that follows failovers, or is on a standby, moves to a new timeline. The source's `prepare`, which can
     # query the server, checks if the old timeline ended after cdcflow's position, and if a renamed database fits.
     accept_renamed = isinstance(config.source, Postgres)
@@ -64,8 +64,8 @@ def open_log(
                 accept_timeline=accept_timeline,
                 accept_renamed=accept_renamed,
                 accept_replaced=accept_history_loss,
-                accept_moved=accept_moved,
                 uploads=_uploads(log),
+                replication=_replication(log),
             )
         case KafkaLog():
             # Imported here, so that a process that writes files does not load the client library.
@@ -78,7 +78,6 @@ def open_log(
                 accept_timeline=accept_timeline,
                 accept_renamed=accept_renamed,
                 accept_replaced=accept_history_loss,
-                accept_moved=accept_moved,
                 accept_loss=accept_history_loss if accept_rows_lost is None else accept_rows_lost,
                 reopened=reopened,
                 scratch=scratch,
@@ -169,7 +168,10 @@ def _remote(log: FileLog) -> RemoteBucket | None:
     with client_library():
         from cdcflow.sinks.objects.remote import RemoteBucket
         from cdcflow.stores.bucket import Bucket
-    return RemoteBucket(Bucket(log.objects))
+    journals = _replication(log)
+    if journals is None:
+        return RemoteBucket(Bucket(log.objects))
+    return RemoteBucket(Bucket(log.objects), partial(journals.check_last_writer, Layout(log.path)))
 
 
 def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
@@ -218,6 +220,33 @@ def log_at(layout: Layout) -> ChangeLog:
     from cdcflow.log.query.log import ChangeLog
 
     return ChangeLog(FolderReader(layout), layout, local.current_rows)
+
+
+def peer_findings(log: FileLog) -> list[Finding]:
+    """What doctor reports about the log's peers; [] if it has none."""
+    journals = _replication(log)
+    if journals is None or log.replicate is None:
+        return []
+    found = journals.doctor()
+    level: Literal["error", "warning"] = (
+        "error" if sum(not why for why in found.values()) <= len(found) // 2 else "warning"
+    )
+    remedy = (
+        f"start `cdcflow journal-peer` there, and see that this machine reaches it; {len(found) // 2 + 1} are needed"
+    )
+    return [
+        Finding(level, f"peer {peer}", why, remedy) if why else Finding("ok", f"peer {peer}", "it answers")
+        for peer, why in found.items()
+    ]
+
+
+def peer_status(log: FileLog) -> dict[str, object]:
+    """How far each peer of the log is, as its daemon last recorded it; {} if it has none."""
+    if log.replicate is None:
+        return {}
+    from cdcflow.sinks.quorum.takeover import status
+
+    return status(Layout(log.path), log.replicate.quorum)
 
 
 def keeping(config: Config, workers: Workers = HERE) -> Keeping:
@@ -318,6 +347,22 @@ def _uploads(log: FileLog) -> Uploading | None:
     )
 
 
+def _replication(log: FileLog) -> ReplicatedJournals | None:
+    if log.replicate is None or log.objects is None:
+        return None
+    from cdcflow.sinks.objects.uploaded import UploadedPart
+    from cdcflow.sinks.quorum.links import PeerTls
+    from cdcflow.sinks.quorum.takeover import ReplicatedJournals
+
+    settings, tls = log.replicate, log.replicate.tls
+    return ReplicatedJournals(
+        settings.quorum,
+        None if tls is None else PeerTls(tls.cert, tls.key, tls.ca),
+        timeout_s=settings.timeout,
+        stored=UploadedPart(Layout(log.path), opened_store(log, log.objects).name),
+    )
+
+
 @contextlib.contextmanager
 def client_library(setting: str = "log.objects") -> Iterator[None]:
     """Turns a missing client library of object stores into a ConfigurationError."""
@@ -341,25 +386,3 @@ def log_id(config: Config) -> str:
         return read_state(topics(config.log.kafka)).log_id
     layout = Layout(config.log.path)
     return layout.log_file().log_id if layout.log_json.exists() else ""
-
-
-def log_identity(config: Config) -> SourceIdentity:
-    """The source that the configured log belongs to.
-
-    Raises:
-        ConfigurationError: there is no log.
-    """
-    if isinstance(config.log, KafkaLog):
-        from cdcflow.sinks.kafka.frames import read_state
-
-        found = read_state(topics(config.log.kafka)).identity
-    else:
-        layout = log_layout(config.log)
-        found = layout.log_file().source if layout.log_json.exists() else None
-    if found is None:
-        raise ConfigurationError(
-            f"there is no change log at {log_reader(config).name}",
-            remedy="correct `log` in the settings",
-            runbook="no-log",
-        )
-    return found

@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from cdcflow.capture.ports.log import Numbered
 from cdcflow.config import Seal
-from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
+from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SinkUnavailable, SyncFailed
 from cdcflow.log.disk.layer import OS_LAYER, FileLayer, storing, syncing, unavailable, write_file
 from cdcflow.log.disk.lease import Lease
 from cdcflow.log.files import rowfile
@@ -54,6 +54,7 @@ from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceId
 from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.files.journals import JournalFile
 from cdcflow.sinks.files.recovery import Closed, Opened, Recovered, create, recover
+from cdcflow.sinks.files.replication import Replication
 from cdcflow.sinks.files.row_file import HeldFile, RowFile
 from cdcflow.sinks.files.sealer import Sealing
 from cdcflow.sinks.files.spool_file import SpoolFile
@@ -100,7 +101,9 @@ class FileLog:
         layer: FileLayer,
         seal_settings: Seal,
         uploads: Uploading | None = None,
+        replication: Replication | None = None,
     ) -> None:
+        self._replication = replication
         self._layout = layout
         self._lease = lease
         self._layer = layer
@@ -140,7 +143,7 @@ class FileLog:
                     # Shows that there was a journal: a reader that finds none then knows that it is lost.
                     self._segments.put_schemas()
             if uploads is not None:
-                uploads.start(lease.check)
+                uploads.start(self._check_writer)
         except BaseException:
             self._journal.close()
             raise
@@ -156,15 +159,16 @@ class FileLog:
         accept_timeline: bool = False,
         accept_renamed: bool = False,
         accept_replaced: bool = False,
-        accept_moved: bool = False,
         uploads: Uploading | None = None,
+        replication: Replication | None = None,
     ) -> FileLog:
         """Open the log at `path` for writing; create it if it does not exist, recover it if it was not closed.
 
         `accept_timeline`: an operator confirms that the source's new timeline continues the old one without loss.
         `accept_renamed`: the source checks whether a database of another name is the log's. `accept_replaced`: another
-        server may have the log's database, because an operator accepts that its history is lost. `accept_moved`: the
-        log was moved to this source, whatever it belonged to. `uploads` copies what is sealed to the layout's store.
+        server may have the log's database, because an operator accepts that its history is lost. `uploads` copies what
+        is sealed to the layout's store.
+        `replication`: the journals are on peers, too, which decide what the log has.
 
         Raises:
             ConfigurationError: another process writes it, it belongs to another source, or a newer cdcflow wrote it.
@@ -178,6 +182,8 @@ class FileLog:
             _make_directory(layer, path)
         lease = Lease(layout)
         try:
+            if replication is not None:
+                layer = replication.begin(layout, lease)
             with storing(f"opening the log {path}"):
                 file = create(
                     Layout(path),
@@ -186,11 +192,12 @@ class FileLog:
                     accept_timeline=accept_timeline,
                     accept_renamed=accept_renamed,
                     accept_replaced=accept_replaced,
-                    accept_moved=accept_moved,
                 )
                 opened = recover(layout, file, lease, layer)
-            return cls(layout, opened, lease, layer, seal_settings or Seal(), uploads)
+            return cls(layout, opened, lease, layer, seal_settings or Seal(), uploads, replication)
         except BaseException:
+            if replication is not None:
+                replication.close()
             lease.release()
             raise
 
@@ -390,9 +397,17 @@ class FileLog:
                 journal.close()
             if self._uploads is not None:
                 self._uploads.close()
+            if self._replication is not None:
+                self._replication.close()
             self._lease.release()
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _check_writer(self) -> None:
+        """Raises if another process has taken the log over, here or on another machine."""
+        self._lease.check()
+        if self._replication is not None:
+            self._replication.check()
 
     def _living(self) -> None:
         if self._uploads is not None and self._dead is None and self._uploads.error is not None:
@@ -424,6 +439,8 @@ class FileLog:
         self._write()
         with self._syncing, self._deadly():
             self._sync_last_cut()
+            if self._journal.bytes > self._cut.end:
+                self._sync_journal(self._journal)  # a log with peers can read only what they have
         closed = [Extent(c.header, c.bytes, c.checkpoint) for c in self._closed]
         return [*closed, Extent(self._journal.header, self._journal.bytes, self._cut.checkpoint)]
 
@@ -537,6 +554,9 @@ class FileLog:
         except OSError as error:
             self._dead = unavailable(f"beginning a journal in {self.path}", error)
             raise self._dead from error
+        except SinkUnavailable as error:
+            self._dead = error  # its peers may have part of it
+            raise
 
     def _note_newest(self, journal: JournalFile) -> None:
         """Before anything in it is reported as durable: nothing else detects that journals at the end are missing."""

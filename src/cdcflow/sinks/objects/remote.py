@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cdcflow.log.files import states
@@ -16,23 +16,29 @@ from cdcflow.stores.bucket import Bucket
 class RemoteBucket:
     """Implements `cdcflow.log.maintenance.retention.RemoteStore`."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: Bucket, check_writer: Callable[[], None] = lambda: None) -> None:
+        """`check_writer` raises if another machine writes the log: two must not maintain one bucket."""
         self._bucket = bucket
+        self._check_writer = check_writer
 
     def uploaded_offset(self, layout: Layout) -> int:
         known = Uploaded.read(layout)
         return 0 if known is None else known.last_offset
 
     def put_log(self, layout: Layout) -> None:
+        self._check_writer()
         put_log(self._bucket, layout)
 
     def put(self, segment: Segment, text: bytes, directory: Path) -> None:
+        self._check_writer()
         put_segment(self._bucket, segment, text, directory)
 
     def put_manifest(self, segment: Segment, text: bytes) -> None:
+        self._check_writer()
         put_manifest(self._bucket, segment, text)
 
     def put_state(self, layout: Layout, offset: int) -> None:
+        self._check_writer()
         put_state(self._bucket, states.folder_of(layout, offset), states.open_state(layout, offset))
 
     def states(self) -> Sequence[int]:
@@ -59,5 +65,6 @@ class RemoteBucket:
 
     def _remove(self, folder: str, manifest: str) -> None:
         """Delete the manifest first: without it, the rest no longer counts."""
+        self._check_writer()
         self._bucket.delete([f"{folder}/{manifest}"])
         self._bucket.delete([f"{folder}/{name}" for name in self._bucket.list_objects(folder)])

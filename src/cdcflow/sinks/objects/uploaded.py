@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from cdcflow.errors import InvariantViolated
+from cdcflow.log.disk.layer import OS_LAYER, write_file
 from cdcflow.log.files.layout import UPLOADS, Bounds, Layout
 
 RANGES_NAMED = 10
@@ -40,6 +41,25 @@ class Uploaded:
                 remedy="remove it: cdcflow queries the bucket again, segment by segment",
                 runbook="log-damaged",
             ) from None
+
+
+class UploadedPart:
+    """How much of the log the bucket has, for what depends on that alone. `url`: the bucket's."""
+
+    def __init__(self, layout: Layout, url: str) -> None:
+        self._layout = layout
+        self._url = url
+
+    def offset(self) -> int:
+        """The bucket has everything up to this offset."""
+        known = Uploaded.read(self._layout)
+        return 0 if known is None else known.last_offset
+
+    def record(self, offset: int) -> None:
+        """Record that another machine has uploaded everything up to this offset."""
+        known = Uploaded.read(self._layout) or Uploaded(self._url)
+        content = json.dumps(asdict(replace(known, last_offset=offset))).encode()
+        write_file(OS_LAYER, self._layout.root / UPLOADS, content)
 
 
 def lost_segments(layout: Layout, known: Uploaded | None) -> list[Bounds]:
