@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.kill.abandoned_logs import gone
+from tests.support.log.replicated import ReplicatedLog, peers_in_threads
 from tests.support.polling import wait_until
 
 from cdcflow.config import Objects
@@ -144,6 +145,46 @@ class TestObjectLog(SinkContract):
         assert check(found.layout, deep=True).faults == ()
         bucket_alone = Layout(tmp_path / "nothing", BucketStore(Bucket(objects), tmp_path / "other", 1 << 20))
         assert check(bucket_alone, deep=True).faults == ()
+
+
+class ReplicatedPlace:
+    """Peers, and two machines that write the log in turn: each opening is on the other one."""
+
+    def __init__(self, log: ReplicatedLog) -> None:
+        self._log = log
+        self._machine = "b"
+
+    def open(self) -> FileLog:
+        self._log.kill_all()
+        self._machine = "a" if self._machine == "b" else "b"
+        return self._log.open(self._machine)
+
+    def crash(self, log: OpenedLog) -> None:
+        self._log.kill_all()
+
+    def rows(self) -> list[tuple[TableId, Row]]:
+        layout = self._log.layout(self._machine)
+        found = [(table.id, row) for table, _, rows in read_rows(layout) for row in rows.to_pylist()]
+        return sorted(found, key=lambda f: int(str(f[1][OFFSET])))
+
+    def seal(self, log: OpenedLog) -> None:
+        assert log.roll()
+        log.seal_pending()
+
+    def expire(self, log: OpenedLog) -> None:
+        assert isinstance(log, FileLog)
+        assert log.expire(before_cut=log.checkpoint.cut)
+
+
+class TestReplicatedLog(SinkContract):
+    @pytest.fixture
+    def place(self, objects: Objects, tmp_path: Path) -> Iterator[Place]:
+        with peers_in_threads(tmp_path) as peers:
+            log = ReplicatedLog(tmp_path, objects, peers)
+            found = ReplicatedPlace(log)
+            yield found
+            log.kill_all()
+            assert check(log.layout(found._machine), deep=True).faults == ()
 
 
 class TestFileLog(SinkContract):

@@ -10,7 +10,6 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +41,10 @@ def fill_disk_with(flag: Path) -> None:
     OsLayer.write = wrapped  # type: ignore[method-assign]
 
 
-def arm(point: str, steps: Mapping[str, tuple[Any, str]]) -> None:
+def arm(point: str) -> None:
     """Make the process die at its first call of a step."""
     when, name = point.split(":")
-    owner, method = steps[name]
+    owner, method = STEPS[name]
     original = getattr(owner, method)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -61,6 +60,6 @@ def arm(point: str, steps: Mapping[str, tuple[Any, str]]) -> None:
 if __name__ == "__main__":
     fill_disk_with(Path(sys.argv[1]).with_name("full"))
     if len(sys.argv) > 2:
-        arm(sys.argv[2], STEPS)
+        arm(sys.argv[2])
     sys.argv = ["cdcflow", "run", "--json", "--wait", "--config", sys.argv[1]]
     command()
