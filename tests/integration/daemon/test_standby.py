@@ -225,6 +225,8 @@ def test_promotion_under_the_daemon_is_survived(own_standby: Standby, tmp_path: 
         capture_once(bank)
         daemon = bank.daemon()
         bank.write(seed=8, transactions=50)
+        fence = bank.fence()
+        bank.wait_until(lambda: bank.has_passed(fence), "the daemon to capture", daemon)
         bank.promote()
         bank.write(seed=9, transactions=50)
         bank.assert_verified(daemon)
