@@ -3,8 +3,11 @@
     client library ── a socket of this process ──▶ ssh -W database:port ══ encrypted ══▶ SSH server ──▶ database
 
 ssh gets the other end of the socket as its input and output, so no row passes through Python, and nothing needs to be
-supervised: a connection whose ssh ends is a connection that broke, and the next one starts its own ssh. If this
-process dies, its sockets close, and ssh ends with them.
+supervised: a connection whose ssh ends is a connection that broke, and the next one starts its own ssh.
+
+The other way round ssh would stay: if its input closes, it only says so to the database, and a server that sends a
+binary log does not listen. So ssh is killed when the client library closes its socket, and all of them by a shell
+(`_Watcher`) if this process dies.
 
 What decides whom to trust is on the command line, where no file can change it: the host key must be in
 `source.ssh.known_hosts`, only the key in `key_file` is offered, and nothing is prompted for. No argument of ssh is a
@@ -20,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import socket
 import stat
 import subprocess
@@ -40,6 +44,8 @@ LOGINS_AT_ONCE = 4
 ENDS_WITHIN_S = 1.0
 WORDS_MAX = 4096
 LOOK_EVERY_S = 0.05
+
+_CLOSED = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 _logins = threading.BoundedSemaphore(LOGINS_AT_ONCE)
 
@@ -142,12 +148,44 @@ def _without_tokens(text: str) -> str:
     return text.replace("%", "%%")
 
 
+class _Watcher:
+    """Kills the processes of ssh if this process dies, however that happens. They are in its process group."""
+
+    def __init__(self) -> None:
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", "read -r word; kill -9 0"], stdin=subprocess.PIPE, process_group=0
+        )
+
+    @property
+    def group(self) -> int:
+        return self._shell.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._shell.poll() is None
+
+
+_watcher_lock = threading.Lock()
+_watchers: list[_Watcher] = []
+
+
+def _watched_group() -> int:
+    """The process group for ssh: not the terminal's, where Ctrl-C would end the connections before the capture."""
+    with _watcher_lock:
+        if not _watchers or not _watchers[-1].is_alive:
+            _watchers.append(_Watcher())
+        return _watchers[-1].group
+
+
 class _Link:
     """One process of ssh, whose input and output are `end`. A thread waits for it, so that no process is left over."""
 
     def __init__(self, tunnel: Tunnel, end: socket.socket) -> None:
         self._tunnel = tunnel
         self._words = b""
+        self._end = (
+            end.dup()
+        )  # shows when the client closes its socket; closed when ssh has ended, so the client sees it
         tunnel.check_key()
         try:
             self._process = subprocess.Popen(  # noqa: S603  the system's ssh, without a shell
@@ -155,9 +193,10 @@ class _Link:
                 stdin=end.fileno(),
                 stdout=end.fileno(),
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C ends the capture in good order, which needs its connections
+                process_group=_watched_group(),
             )
         except FileNotFoundError:
+            self._end.close()
             raise ConfigurationError(
                 "source.ssh needs the program ssh, which is not installed",
                 remedy="install OpenSSH's client (Debian: apt install openssh-client)",
@@ -168,10 +207,25 @@ class _Link:
 
     def _wait(self) -> None:
         assert self._process.stderr is not None  # noqa: S101  it is a pipe
-        with self._process.stderr as pipe:
-            while words := os.read(pipe.fileno(), WORDS_MAX):
-                self._words = (self._words + words)[-WORDS_MAX:]
-        self._process.wait()
+        with self._process.stderr as pipe, self._end:
+            events = select.poll()
+            events.register(pipe, select.POLLIN)
+            events.register(self._end, _CLOSED)
+            while self._has_more(events, pipe.fileno()):
+                pass
+            self._process.wait()
+
+    def _has_more(self, events: select.poll, pipe: int) -> bool:
+        """Wait for what happens next. False: ssh has ended."""
+        ready = {descriptor for descriptor, _ in events.poll()}
+        if self._end.fileno() in ready:
+            events.unregister(self._end)
+            threading.Timer(ENDS_WITHIN_S, self._process.kill).start()
+        if pipe not in ready:
+            return True
+        words = os.read(pipe, WORDS_MAX)
+        self._words = (self._words + words)[-WORDS_MAX:]
+        return bool(words)
 
     def failure(self) -> CdcflowError | None:
         """Why ssh has ended; None if it did not fail. Afterwards it has ended."""
