@@ -28,7 +28,8 @@ def test_released_log_is_a_gap_in_the_topics_until_the_tables_are_repaired(
         shop.settings["publish"] = {"kafka": {"brokers": broker.address, "topic_prefix": "gaps"}}
         shop.write()
         shop.execute("CREATE TABLE items (id int PRIMARY KEY)", "INSERT INTO items VALUES (1), (2), (3)")
-        shop.execute("CREATE TABLE notes (note text)", "INSERT INTO notes VALUES ('a')")
+        shop.execute("CREATE TABLE notes (note text)", "ALTER TABLE notes REPLICA IDENTITY FULL")
+        shop.execute("INSERT INTO notes VALUES ('a')")
         shop.start("items", "notes")
         shop.stop()
         # The server itself gives the slot up.
