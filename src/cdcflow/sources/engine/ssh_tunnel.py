@@ -5,9 +5,9 @@
 ssh gets the other end of the socket as its input and output, so no row passes through Python, and nothing needs to be
 supervised: a connection whose ssh ends is a connection that broke, and the next one starts its own ssh.
 
-The other way round ssh would stay: if its input closes, it only says so to the database, and a server that sends a
-binary log does not listen. So ssh is killed when the client library closes its socket, and all of them by a shell
-(`_Watcher`) if this process dies.
+The other way round ssh would stay: if its input closes, it only passes that on to the database, and a server that
+sends a binary log does not listen. So ssh is killed when the client library closes its socket, and all of them by a
+shell (`_Watcher`) if this process dies.
 
 What decides whom to trust is on the command line, where no file can change it: the host key must be in
 `source.ssh.known_hosts`, only the key in `key_file` is offered, and nothing is prompted for. No argument of ssh is a
@@ -183,10 +183,9 @@ class _Link:
     def __init__(self, tunnel: Tunnel, end: socket.socket) -> None:
         self._tunnel = tunnel
         self._words = b""
-        self._end = (
-            end.dup()
-        )  # shows when the client closes its socket; closed when ssh has ended, so the client sees it
         tunnel.check_key()
+        # Shows when the client closes its socket. It is closed when ssh has ended, so that the client sees that.
+        self._end = end.dup()
         try:
             self._process = subprocess.Popen(  # noqa: S603  the system's ssh, without a shell
                 tunnel.command(),
