@@ -211,7 +211,7 @@ test-suites: setup servers ## the servers' own test suites next to a daemon, eve
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched
-BENCHES := drain catchup backfill executors load latency transaction growth restart writer kafka publish tokafka kafkalatency merge mergelatency fresh freshrate tables verify log mysql.drain mysql.backfill mysql.memory
+BENCHES := drain catchup backfill executors load governed latency transaction growth restart writer kafka publish tokafka kafkalatency merge mergelatency fresh freshrate tables verify log mysql.drain mysql.backfill mysql.memory
 
 $(BENCHED): $(INSTALLED)
 	@echo "installing what the benchmarks' Python peers and plots need (once) …"

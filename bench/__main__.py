@@ -16,12 +16,14 @@ from bench.harness import Budget, Failed, tell
 NAMES = (
     "drain", "catchup", "backfill", "executors", "load", "latency", "transaction", "growth", "restart", "writer",
     "kafka", "publish", "tokafka", "kafkalatency", "merge", "mergelatency", "fresh", "freshrate",
-    "tables", "verify", "log", "mysql.drain", "mysql.backfill", "mysql.memory",
+    "tables", "verify", "log", "mysql.drain", "mysql.backfill", "mysql.memory", "governed",
 )  # fmt: skip
 SOURCES = Path(__file__).parent.parent / "src"
 QUICK = ("drain", "catchup", "backfill", "latency")
 LONG = ("fresh", "freshrate")
 """They take hours, and run only if they are named."""
+PART = ("governed",)
+"""`load` has them, too."""
 
 
 def main() -> int:
@@ -32,7 +34,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, help="scales each bench's workload (its own size)")
     parser.add_argument("--transport", choices=["tcp", "unix"], default="tcp", help="the same for everybody (tcp)")
     options = parser.parse_args()
-    names = options.names or (QUICK if options.quick else [name for name in NAMES if name not in LONG])
+    names = options.names or (QUICK if options.quick else [name for name in NAMES if name not in LONG + PART])
     if unknown := [name for name in names if name not in NAMES]:
         parser.error(f"unknown bench {', '.join(unknown)}")
     compileall.compile_dir(SOURCES, quiet=1)  # installed packages are compiled, too

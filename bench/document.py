@@ -21,6 +21,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- figures{name}: written by make bench-docs -->", "<!-- end of figures -->"
 TOGETHER = {
     "fresh": ("fresh", "fresh-rate"),
+    "load": ("load", "governed"),
     "kafka": ("kafka", "publish", "to-kafka", "kafka-latency"),
     "mysql": ("mysql.drain", "mysql.backfill", "mysql.memory"),
 }

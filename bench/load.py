@@ -7,7 +7,6 @@ compared with a raw reader of the same table (two COPY of its halves, over and o
 
 from __future__ import annotations
 
-import re
 import tempfile
 import threading
 import time
@@ -16,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench import contents
+from bench import contents, governed
 from bench.backfill import filled, forget, halves
+from bench.governed import tps
 from bench.harness import Budget, Child, Failed, tell
 from bench.latency import Times, durable_times, insert, pairs
 from bench.results import Line, alone, at_most, compared
@@ -42,24 +42,16 @@ def run(budget: Budget, transport: str) -> list[Line]:
         filled(server, NARROW, budget.rows)
         server.execute(LIVE.create)
         Child([*_pgbench(server), "-i", "-q", "-s", "10"]).outcome()
-        most = _tps(Child([*_pgbench(server), "-c", str(CLIENTS), "-T", "5"]))
+        most = tps(Child([*_pgbench(server), "-c", str(CLIENTS), "-T", "5"]))
         tell(f"    pgbench alone: {most:,.0f} transactions a second; half of that is the load")
         case = f"{budget.rows:,} rows, pgbench at {most / 2:,.0f}/s"
         lines = _live(server, Path(folder), case, most / 2, budget.rounds)
         lines += _loss(server, Path(folder), f"{budget.rows:,} rows, pgbench at full speed", most, budget.rounds)
-    return lines
+    return lines + governed.run(budget, transport)
 
 
 def _pgbench(server: Server) -> list[str | Path]:
     return [server.bin_directory / "pgbench", "-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres", "postgres"]
-
-
-def _tps(pgbench: Child) -> float:
-    """Transactions a second, as pgbench prints at its end."""
-    found = re.search(r"tps = ([0-9.]+)", pgbench.said())
-    if found is None:
-        raise Failed("pgbench said no rate")
-    return float(found[1])
 
 
 # ── live rows, and the log that is kept ─────────────────────────────────────────────────────────────────────
@@ -183,7 +175,7 @@ def _loss(server: Server, folder: Path, case: str, most: float, rounds: int) -> 
     theirs: list[float] = []
     alone_tps: list[float] = []
     for number in range(rounds):
-        alone_tps.append(_tps(Child([*_pgbench(server), "-c", str(CLIENTS), "-T", str(int(SECONDS))])))
+        alone_tps.append(tps(Child([*_pgbench(server), "-c", str(CLIENTS), "-T", str(int(SECONDS))])))
         for which in (0, 1) if number % 2 else (1, 0):
             (_with_backfill if which else _with_reader)(server, folder, ours if which else theirs)
         tell(f"    pgbench alone {alone_tps[-1]:,.0f}/s, with backfill {ours[-1]:,.0f}, with COPY {theirs[-1]:,.0f}")
@@ -201,7 +193,7 @@ def _with_backfill(server: Server, folder: Path, found: list[float]) -> None:
     with fresh_log(None, log):
         child = Child.of("capture", {"config": settings(server, log, tables=[f"public.{NARROW.name}"]), "once": True})
         server.until_read(child)
-        found.append(_tps(Child([*_pgbench(server), "-c", str(CLIENTS), "-T", str(int(SECONDS))])))
+        found.append(tps(Child([*_pgbench(server), "-c", str(CLIENTS), "-T", str(int(SECONDS))])))
         if not child.is_alive:
             tell("      the backfill ended before pgbench did: a larger table would show more")
         child.kill()
@@ -219,7 +211,7 @@ def _with_reader(server: Server, folder: Path, found: list[float]) -> None:
     threads = [threading.Thread(target=read, args=(s,)) for s in halves(server, NARROW.name)]
     for thread in threads:
         thread.start()
-    found.append(_tps(Child([*_pgbench(server), "-c", str(CLIENTS), "-T", str(int(SECONDS))])))
+    found.append(tps(Child([*_pgbench(server), "-c", str(CLIENTS), "-T", str(int(SECONDS))])))
     ended.set()
     for thread in threads:
         thread.join()

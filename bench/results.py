@@ -26,6 +26,7 @@ BENCHES = (
         "catch-up",
         "backfill",
         "load",
+        "governed",
         "latency",
         "transaction",
         "growth",
