@@ -40,7 +40,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tests.simulation.transactions import Keys, Plain, Row, Shape, Transaction, plain_keys, position_of
 
-from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.limits import Limits, ReadingPace
 from cdcflow.capture.interleave.machine import Interleave
 from cdcflow.capture.interleave.messages import (
     Adjust,
@@ -141,6 +141,10 @@ class Narration:
         verb, _, rest = line.partition(" ")
         if verb in ("capture", "restart"):
             (self._capture if verb == "capture" else self._restart)(rest.split())
+            return []
+        if verb == "pace":
+            assert self._machine is not None
+            self._machine.keep_pace(ReadingPace(**{k: json.loads(v) for k, v in (w.split("=") for w in rest.split())}))
             return []
         done: list[str] = []
         try:

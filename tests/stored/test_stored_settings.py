@@ -17,6 +17,15 @@ LATER = {
     *(f"log.replicate.{name}" for name in ("quorum", "timeout", "tls.cert", "tls.key", "tls.ca")),
     *(f"merge.derive.{name}" for name in ("key", "sql", "from", "transform", "version")),
     *(f"source.log_budget{name}" for name in ("", "_age", "_then")),
+    "source.backfill.hours",
+    *(f"source.backfill.per_day.{name}" for name in ("rows", "bytes", "time")),
+    *(
+        f"source.backfill.limits.{name}"
+        for name in (
+            *("commit_latency_ratio", "replica_lag", "replicas", "log_budget_used"),
+            *("lock_waits", "history_list_length", "cpu_used"),
+        )
+    ),
     "merge.fast_delta",
     "merge.memory_max",
     *(f"merge.objects.{name}" for name in ("account", "account_key", "service_account")),

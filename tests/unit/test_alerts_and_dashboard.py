@@ -88,6 +88,7 @@ def test_every_alert_explains_what_is_wrong_and_where_to_read_more() -> None:
         "CdcflowShadowDifference",
         "CdcflowMergeBehind",
         "CdcflowConsumerStandsStill",
+        "CdcflowReadingUnmeasured",
         "CdcflowDiskNearlyFull",
     }
     for rule in rules():

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from cdcflow.capture import reread
 from cdcflow.capture.durability import Durability
 from cdcflow.capture.freshness import Freshness
+from cdcflow.capture.governor import Governor
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.machine import Interleave
 from cdcflow.capture.interleave.messages import (
@@ -119,7 +120,9 @@ class Attempt:
         on_span: OnSpan | None = None,
         on_sealed: Callable[[], None] = lambda: None,
         seal_wanted: threading.Event | None = None,
+        governor: Governor | None = None,
     ) -> None:
+        self._governor = governor
         self._rate_of_settings = limits.rows_per_second_max
         self._source = source
         self._log = log
@@ -275,6 +278,7 @@ class Attempt:
                 self._waker.wait(self._stream.fileno(), IDLE_WAIT_S)
             events = self._spaced.after(self._stream.poll())
         self._durability.check()
+        self._keep_pace()
         self._handle(Tick(int(self._clock() * 1e6)))
         for event in events:
             self._handle(event)
@@ -287,6 +291,11 @@ class Attempt:
         self._recording.make_durable()
         self._recording.acknowledge()
         self._look_after()
+
+    def _keep_pace(self) -> None:
+        if (governor := self._governor) is not None:
+            governor.observe(is_reading=self._machine.is_reading, in_window=bool(self._machine.window_tables))
+            self._machine.keep_pace(governor.pace)
 
     @property
     def durable_position(self) -> Position | None:
@@ -334,6 +343,8 @@ class Attempt:
         if not isinstance(answer, ChunkRead):
             return
         chunk, rows = answer.chunk, answer.run.rows if answer.run else 0
+        if self._governor is not None and answer.run is not None:
+            self._governor.count(rows, answer.run.bytes, answer.seconds)
         kind = "repair" if chunk.repairs else chunk.kind
         event = "table rewritten" if answer.rewritten else f"{kind} chunk read"
         self._events[event] += 1
@@ -405,6 +416,8 @@ class Attempt:
 
     def close(self) -> None:
         """Stop the threads and leave the source's connections. The log stays open: its owner closes it."""
+        if self._governor is not None:
+            self._governor.observe(is_reading=False, in_window=False)
         with contextlib.suppress(SourceUnavailable):
             self._stream.close()
         self._tasks.close()

@@ -20,6 +20,7 @@ import tenacity
 from cdcflow.capture.attempt import Attempt, LoopIntervals, Orders
 from cdcflow.capture.commands import Commands
 from cdcflow.capture.freshness import Freshness
+from cdcflow.capture.governor import Governor
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.messages import (
     Answered,
@@ -84,7 +85,9 @@ class Capture:
         newest_checkpoint: Callable[[], Checkpoint] = Checkpoint,
         late: LateTraces | None = None,
         releases: bool = False,
+        governor: Governor | None = None,
     ) -> None:
+        self._governor = governor
         self._late = late or LateTraces()
         self._newest_checkpoint = newest_checkpoint
         self._limits = limits
@@ -152,6 +155,8 @@ class Capture:
             raise
         finally:
             self._waker.close()
+            if self._governor is not None:
+                self._governor.close()
 
     def _hold(self) -> None:
         """Wait until the paused capture is resumed or stopped.
@@ -291,6 +296,7 @@ class Capture:
 
     def _run_on(self, source: Source, log: OwnedLog, settings: CaptureSettings) -> None:
         assert self._waker is not None  # noqa: S101 - created by `run`
+        self._govern(settings)
         attempt = Attempt(
             source,
             log,
@@ -308,6 +314,7 @@ class Capture:
             on_answer=self._on_answer,
             on_sealed=lambda: self.on_sealed(),
             seal_wanted=self._seal_wanted,
+            governor=self._governor,
         )
         self._late.give(self._requests)
         if self._resuming is not None:
@@ -467,9 +474,14 @@ class Capture:
         number = self._settings.change(settings, is_live=attempt is not None, in_place=in_place)
         if in_place and attempt is not None:
             attempt.use(settings.limits)
+            self._govern(settings)
         self._nudged.set()
         self._wake()
         return number
+
+    def _govern(self, settings: CaptureSettings) -> None:
+        if self._governor is not None:
+            self._governor.use(settings.reading, settings.open_probe)
 
     def observe(self, on_span: OnSpan | None, freshness_every_s: float, shadow_every_s: float | None = None) -> None:
         """Set the intervals of freshness proofs and of shadow checks (None:
@@ -490,13 +502,15 @@ class Capture:
     def status(self) -> dict[str, object]:
         """The current state, as JSON-able values. `halted` is permanent; `waiting` is retried automatically."""
         attempt, settings = self._attempt, {"settings": self._settings.status()}
+        reading = None if self._governor is None else self._governor.status()
         if (halted := self._halted) is not None:
             return {"state": "halted", "kind": type(halted).__name__, "reason": error_text(halted), **settings}
         if attempt is None and self._paused and self._resuming is None:
             return {**self._tally.last_known, "state": "paused", "reason": "until `cdcflow ctl resume`", **settings}
         if attempt is None:
             return {"state": "waiting", "reason": self._waiting_for or "starting", **settings}
-        return {"state": "capturing", **attempt.status(), **settings}
+        pace = {} if reading is None else {"reading": reading}
+        return {"state": "capturing", **attempt.status(), **settings, **pace}
 
     def last_known(self) -> dict[str, object]:
         """What the latest attempt knew when it ended: the log's status while nothing is captured. {} if none ran."""

@@ -14,6 +14,7 @@ from typing import Literal
 
 from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.ports.source import Preview, TablePreview
+from cdcflow.capture.reading_calendar import ReadingCalendar
 from cdcflow.capture.reread import is_read_again
 from cdcflow.config.changes import SettingChange
 from cdcflow.model.log_budget import LogLimit
@@ -58,12 +59,13 @@ class Rates:
     """Known rates:
 
     rows a second that backfills read recently, the limit on it per table (0: no limit), and bytes a second by which the
-    source's log grows. None: unknown.
+    source's log grows. None: unknown. `calendar`: when rows may be read (None: at any time).
     """
 
     rows_per_second: float | None = None
     rows_per_second_max: int = 0
     log_bytes_per_second: float | None = None
+    calendar: ReadingCalendar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ def plan(
         (*refused, *(Refusal(_refusal_text(c), c.remedy) for c in settings if c.taken == "refused")),
         (
             *_warnings(tables, settings, is_running=is_running),
+            *_hours_warnings(tables, rates.calendar),
             *_lacking(preview, progress, tables),
             *_left_out(preview),
             *_outlasting(costs, limits or ()),
@@ -149,6 +152,8 @@ def cost(tables: Sequence[TablePlan], rates: Rates) -> Cost:
     rows, size = _total([t.rows for t in tables]), _total([t.bytes for t in tables])
     at_least = sum(t.rows or 0 for t in tables), sum(t.bytes or 0 for t in tables)
     seconds = None if rows is None else _seconds(rows, [t.rows or 0 for t in tables], rates)
+    if seconds and rates.calendar is not None:
+        seconds = rates.calendar.elapsed_s(seconds, rows or 0, size)
     growth = rates.log_bytes_per_second
     kept = None if seconds is None or growth is None else int(seconds * growth)
     return Cost(rows, size, seconds, kept, *at_least)
@@ -239,6 +244,11 @@ def _warnings(tables: Sequence[TablePlan], settings: Sequence[SettingChange], *,
         remedy = f"; {waiting.remedy}" if waiting.remedy else ""
         found.append(f"{waiting.name}: in effect only when the daemon is started again{why}{remedy}")
     return found
+
+
+def _hours_warnings(tables: Sequence[TablePlan], calendar: ReadingCalendar | None) -> Iterator[str]:
+    if calendar is not None and calendar.begins_at is not None and any(t.is_read for t in tables):
+        yield f"rows are not read before {calendar.begins_at.isoformat(timespec='minutes')}: source.backfill.hours"
 
 
 def _lacking(preview: Preview | None, progress: Progress, tables: Sequence[TablePlan]) -> Iterator[str]:

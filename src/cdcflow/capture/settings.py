@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from cdcflow.capture.attempt import LoopIntervals
+from cdcflow.capture.governor import OpenProbe
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.ports.log import Log
 from cdcflow.capture.ports.source import Source
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.model.position import Epoch, SourceIdentity
+from cdcflow.model.source_load import ReadingLimits
 
 
 class OwnedLog(Log, Protocol):
@@ -34,7 +36,7 @@ class CaptureSettings:
 
     `open_log` gets the source's identity, and whether an operator accepts that history is lost. `kept` is called when
     an attempt captures with them for the first time; it must not wait. `releases`: the source continues at a new
-    position after a gap in its log.
+    position after a gap in its log. `reading`: when and how existing rows may be read; `open_probe`: as for `Governor`.
     """
 
     open_source: Callable[[], Source]
@@ -43,6 +45,8 @@ class CaptureSettings:
     pace: LoopIntervals
     kept: Callable[[], None] = lambda: None
     releases: bool = False
+    reading: ReadingLimits = field(default_factory=ReadingLimits)
+    open_probe: OpenProbe | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,4 +19,7 @@ OnMaster = Annotated[
     str | None, typer.Option("--on", help="Have a Spark cluster's executors do it: spark://host:port, or local[2].")
 ]
 Json = Annotated[bool, typer.Option("--json", help="For machines: JSON on stdout.")]
+Now = Annotated[
+    bool, typer.Option("--now", help="Read at once, whatever hours, budget and limits source.backfill sets.")
+]
 DEFAULT_CONFIG = Path("cdcflow.yaml")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdcflow.cli import failure, output
-from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Now
 from cdcflow.cli.verify import Against, kinds_of, leave_word, tell
-from cdcflow.config import Config, load
+from cdcflow.config import Config, load, without_reading_limits
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.log.maintenance import state_files
@@ -49,6 +49,7 @@ def repair(
             " unverified ones in the log."
         ),
     ] = None,
+    now: Now = False,
     config: ConfigPath = DEFAULT_CONFIG,
 ) -> None:
     """Find the rows that differ, read them again through the log, and compare again.
@@ -59,7 +60,7 @@ def repair(
     """
     from cdcflow.daemon.events import send_structlog_to
 
-    settings = load(config)
+    settings = without_reading_limits(load(config)) if now else load(config)
     status = ask(settings.log.folder, {"op": "status"})
     if status is None:
         raise _no_daemon()

@@ -142,9 +142,20 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("contracts", "\n".join((found.get("broken_contracts") or {}).values())),
         ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
+        ("reading", _reading(found.get("reading") or {})),
         ("log budget", _log_budget(found.get("log_budget") or {})),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
     ]
+
+
+def _reading(reading: Mapping[str, Any]) -> str:
+    """The pace at which existing rows are read, why it is not the full one, and until when."""
+    if not reading:
+        return ""
+    until = f" until {reading['until']}" if reading.get("until") else ""
+    share = f" to {100 * reading['share']:.0f} % of the time" if reading["state"] == "slowed" else ""
+    why = "; ".join(one["text"] for one in reading["reasons"])
+    return f"{reading['state']}{share}{until}" + (f": {why}" if why else "")
 
 
 def _log_budget(budget: Mapping[str, Any]) -> str:

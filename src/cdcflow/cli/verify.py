@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdcflow.cli import failure, output
-from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import Config, load, seconds
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json, Now
+from cdcflow.config import Config, load, seconds, without_reading_limits
 from cdcflow.daemon import signals
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SinkUnavailable, SourceUnavailable
@@ -50,6 +50,7 @@ def verify(
     targets: Annotated[
         bool, typer.Option("--targets", help="Compare targets with the log, each at the place that it has.")
     ] = False,
+    now: Now = False,
     every: Annotated[str | None, typer.Option(help="Compare again and again, this often (6h), until stopped.")] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
@@ -60,7 +61,7 @@ def verify(
     """
     from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
 
-    settings = load(config)
+    settings = without_reading_limits(load(config)) if now else load(config)
     if every is not None and json:
         raise ConfigurationError("--every and --json: a report comes after each round", remedy="use one of the two")
     send_structlog_to(sys.stderr)  # stdout is for the report

@@ -27,7 +27,7 @@ from cdcflow.config.publish import (
     UnsignedMode,
 )
 from cdcflow.config.references import is_reference, secret
-from cdcflow.config.settings_file import load
+from cdcflow.config.settings_file import load, without_reading_limits
 from cdcflow.config.sources import Backfill, MySQL, Postgres, Special, Tls
 from cdcflow.config.ssh import Ssh
 from cdcflow.config.targets import TargetSettings
@@ -78,4 +78,5 @@ __all__ = [
     "load",
     "seconds",
     "secret",
+    "without_reading_limits",
 ]

@@ -68,7 +68,7 @@ RULES: tuple[SettingRule, ...] = (
         SettingRule(f"source.backfill.{name}", "running")
         for name in (
             *("chunk_time_target_ms", "chunk_time_live_ms", "chunk_time_busy_ms", "chunk_rows_max"),
-            *("rows_per_second_max", "held_bytes_max"),
+            *("rows_per_second_max", "held_bytes_max", "hours", "per_day", "limits"),
         )
     ),
     SettingRule("source", "next cut"),

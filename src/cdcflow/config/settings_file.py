@@ -11,8 +11,17 @@ from cdcflow.config.folders import rebase
 from cdcflow.config.mistakes import mistake
 from cdcflow.config.plugins import plugged_models
 from cdcflow.config.setting_paths import SettingMarks, compose_file, location, note_marks
+from cdcflow.config.sources import DayBudgetSettings, LoadLimitSettings
 from cdcflow.config.whole import Config
 from cdcflow.errors import ConfigurationError
+
+
+def without_reading_limits(config: Config) -> Config:
+    """The settings, except for those that hold or slow the reading of rows."""
+    backfill = config.database.backfill.model_copy(
+        update={"hours": None, "per_day": DayBudgetSettings(), "limits": LoadLimitSettings(log_budget_used=None)}
+    )
+    return config.model_copy(update={"source": config.database.model_copy(update={"backfill": backfill})})
 
 
 def load(path: Path | str) -> Config:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -14,6 +16,8 @@ from cdcflow.config.passwords import PasswordSetting
 from cdcflow.config.ssh import Ssh
 from cdcflow.config.units import Bytes, Seconds
 from cdcflow.model.log_budget import LogBudget
+from cdcflow.model.reading_hours import parse_hours
+from cdcflow.model.source_load import DayBudget, LoadLimits, ReadingLimits
 
 Special = Literal["stop", "null", "text", "clamp"]
 
@@ -21,6 +25,63 @@ _NAME_PART = r'(?:"(?:[^"]|"")+"|[^".\s]+)'
 PATTERN = re.compile(rf"!?{_NAME_PART}\.{_NAME_PART}")
 """The pattern of an element of `source.tables`."""
 _COLUMN = re.compile(rf"{_NAME_PART}\.{_NAME_PART}\.{_NAME_PART}")
+
+
+class LoadLimitSettings(Settings):
+    """How busy the source may be while existing rows are read."""
+
+    commit_latency_ratio: float | None = Field(None, gt=1)
+    """How many times as long as otherwise the slowest of a hundred commits may take, such as `1.1`. cdcflow measures it
+    with small commits. Default: no limit."""
+    replica_lag: Seconds | None = None
+    """How far a replica may lag. PostgreSQL: each connected standby; MySQL, MariaDB: each of `replicas`. Default:
+    no limit."""
+    replicas: tuple[str, ...] = ()
+    """MySQL, MariaDB: the replicas whose lag counts, as `mysql://user@host:port/`; the password is that of the
+    source."""
+    log_budget_used: float | None = Field(0.8, gt=0, le=1)
+    """The used part of `source.log_budget` or `log_budget_age`, where one is set; `null`: no limit."""
+    lock_waits: int | None = Field(None, ge=0)
+    """How many sessions may wait for a lock. Default: no limit."""
+    history_list_length: int | None = Field(None, gt=0)
+    """MySQL, MariaDB: how many transactions' old row versions InnoDB may keep. Default: no limit."""
+    cpu_used: float | None = Field(None, gt=0, le=1)
+    """PostgreSQL on Linux: the used part of the server's processors, such as `0.8`
+    ([rights](source-load.md#rights)). Default: no limit."""
+
+    @property
+    def limits(self) -> LoadLimits:
+        return LoadLimits(
+            self.commit_latency_ratio,
+            self.replica_lag,
+            self.log_budget_used,
+            self.lock_waits,
+            self.history_list_length,
+            self.cpu_used,
+        )
+
+
+class DayBudgetSettings(Settings):
+    """How much may be read of the source in a day, which begins at midnight in the time zone of `hours`, or else in
+    UTC."""
+
+    rows: int | None = Field(None, gt=0)
+    """How many rows are read of the source in a day, at most. Default: no limit."""
+    bytes: Bytes | None = None
+    """How many bytes, by the size of rows in memory. Default: no limit."""
+    time: Seconds | None = None
+    """For how long, all chunks together. Default: no limit."""
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone of a name. ValueError if this machine does not know it."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(
+            f'the time zone "{name}" is unknown here; write one such as Europe/Berlin or UTC, or install the package '
+            "tzdata"
+        ) from None
 
 
 class Backfill(Settings):
@@ -45,6 +106,32 @@ class Backfill(Settings):
     read."""
     whole_bytes_max: Bytes = 1 << 30
     """A table without a key is read in one piece, in memory; a larger one fails with an error."""
+    hours: str | None = None
+    """When backfills and comparisons read the source, such as `22:00-06:00 Europe/Berlin`; several spans with commas
+    between ([source-load.md](source-load.md#hours)). Default: at any time."""
+    per_day: DayBudgetSettings = DayBudgetSettings()
+    limits: LoadLimitSettings = LoadLimitSettings()
+
+    @field_validator("hours")
+    @classmethod
+    def _are_hours(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_hours(text, zone_of)
+        return text
+
+    @property
+    def reading(self) -> ReadingLimits:
+        """When and how rows may be read."""
+        hours = None if self.hours is None else parse_hours(self.hours, zone_of)
+        zone = UTC if hours is None else hours.zone
+        day = DayBudget(self.per_day.rows, self.per_day.bytes, self.per_day.time, zone)
+        return ReadingLimits(self.limits.limits, hours, day)
+
+    def refuse(self, *names: str, because: str) -> None:
+        """ValueError if one of these limits is set."""
+        for name in names:
+            if getattr(self.limits, name):
+                raise ValueError(f"backfill.limits.{name} is not possible: {because}; remove it")
 
 
 def one_table(name: str) -> str:
@@ -85,6 +172,13 @@ class SourceSettings(Settings):
     @classmethod
     def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         return check_patterns(patterns)
+
+    @model_validator(mode="after")
+    def _is_measured(self) -> Self:
+        if not isinstance(self, _Database):
+            names = ("commit_latency_ratio", "replica_lag", "replicas", "lock_waits", "history_list_length", "cpu_used")
+            self.backfill.refuse(*names, because=f"a source of kind {self.kind} is not measured")
+        return self
 
 
 class _Database(SourceSettings):
@@ -182,6 +276,12 @@ class Postgres(_Database):
     def _address(cls, url: str) -> str:
         return postgres_url(url)
 
+    @model_validator(mode="after")
+    def _limits(self) -> Postgres:
+        self.backfill.refuse("replicas", because="the server knows its standbys")
+        self.backfill.refuse("history_list_length", because="only InnoDB has a history list")
+        return self
+
     @field_validator("unconstrained_numeric")
     @classmethod
     def _numeric(cls, policy: str) -> str:
@@ -254,6 +354,21 @@ class MySQL(_Database):
     @classmethod
     def _table_name(cls, name: str) -> str:
         return one_table(name)
+
+    @model_validator(mode="after")
+    def _limits(self) -> MySQL:
+        self.backfill.refuse("cpu_used", because=f"{self.kind} does not tell how busy its processors are")
+        for url in self.backfill.limits.replicas:
+            mysql_url(url)
+        if self.backfill.limits.replica_lag is not None and not self.backfill.limits.replicas:
+            raise ValueError(
+                "backfill.limits.replica_lag needs backfill.limits.replicas: the server does not know how far its "
+                "replicas lag"
+            )
+        if self.fence == "read-only":
+            because = "it is measured with small commits, and with fence: read-only cdcflow writes nothing"
+            self.backfill.refuse("commit_latency_ratio", because=because)
+        return self
 
     @model_validator(mode="after")
     def _writes_or_not(self) -> MySQL:

@@ -332,6 +332,23 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         number_at("log_budget", "released_at"),
     ),
     (
+        Metric(
+            "reading_share_ratio",
+            "gauge",
+            "The share of the time in which existing rows are read: 1 at full speed, 0 while limits of source.backfill "
+            "hold it. Absent: nothing is to be read, or there is no limit.",
+        ),
+        number_at("reading", "share"),
+    ),
+    (
+        Metric(
+            "reading_unmeasured",
+            "gauge",
+            "1: nothing is read, because something that source.backfill.limits limits cannot be measured.",
+        ),
+        number_at("reading", "unmeasured"),
+    ),
+    (
         Metric("tables_in_doubt", "gauge", "Tables that a gap in the source's log left unverified."),
         _tables_in_doubt,
     ),

@@ -34,6 +34,7 @@ from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.sources.privacy.source import private_source
 from cdcflow.wiring.logs import log_layout, log_reader, newest_checkpoint, open_log, topics
 from cdcflow.wiring.plugged import lacking, plugin_of
+from cdcflow.wiring.source_load import governor, open_probe, reading_limits
 
 if TYPE_CHECKING:
     from cdcflow.publish.publisher import Publisher
@@ -132,6 +133,7 @@ def capture(
         on_span=on_span,
         newest_checkpoint=lambda: newest_checkpoint(config),
         late=LateTraces(partial(state_files.of_late, folder), partial(state_files.write_late, folder)),
+        governor=governor(config, on_event or log_event),
     )
 
 
@@ -165,6 +167,8 @@ def capture_settings(
         limits=limits(config, backfill_new=backfill_new, readers=readers),
         pace=LoopIntervals(heartbeat_s=config.database.heartbeat),
         releases=releases(config),
+        reading=reading_limits(config),
+        open_probe=open_probe(config),
     )
 
 

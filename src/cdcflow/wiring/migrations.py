@@ -36,6 +36,7 @@ from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.wiring.captures import open_source, policy_rules
 from cdcflow.wiring.foreseen_readers import ForeseenRows, reader_findings
 from cdcflow.wiring.logs import log_id, log_reader, newest_checkpoint
+from cdcflow.wiring.source_load import reading_calendar
 from cdcflow.wiring.type_names import column_type
 from cdcflow.wiring.warehouses import policies, warehouse
 
@@ -256,7 +257,8 @@ def _table_report(
 
 
 def _costs(config: Config, tables: Sequence[RehearsedTable], rows_per_second: float | None) -> tuple[Cost, Cost]:
-    rates = Rates(rows_per_second, config.database.backfill.rows_per_second_max or 0)
+    limit = config.database.backfill.rows_per_second_max or 0
+    rates = Rates(rows_per_second, limit, calendar=reading_calendar(config))
     listed = [(t.effect, TablePlan(t.name, "read again", rows=t.rows, bytes=t.bytes)) for t in tables]
     is_read = [plan for effect, plan in listed if effect in ("read again", "added")]
     may_be = [plan for effect, plan in listed if effect in ("read again", "added", "depends", "unknown")]

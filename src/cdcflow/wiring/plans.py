@@ -19,6 +19,7 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_id, newest_checkpoint
+from cdcflow.wiring.source_load import reading_calendar
 from cdcflow.wiring.warehouses import is_merged_here, policies, warehouse
 
 
@@ -49,7 +50,7 @@ def plan_capture(
         settings,
         refused,
         is_running=in_use is not None,
-        rates=replace(rates or Rates(), rows_per_second_max=limit),
+        rates=replace(rates or Rates(), rows_per_second_max=limit, calendar=reading_calendar(config)),
         merged=merged_tables(config, tables),
         limits=limits,
     )

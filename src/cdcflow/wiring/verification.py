@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cdcflow.capture.ports.comparison import Comparable
 from cdcflow.config import Config
 from cdcflow.errors import ConfigurationError
-from cdcflow.wiring.captures import open_source
+from cdcflow.wiring.captures import log_event, open_source
 from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.plugged import lacking
+from cdcflow.wiring.source_load import governor, reading_limits
 from cdcflow.wiring.warehouses import is_merged_here, policies, warehouse
 
 if TYPE_CHECKING:
@@ -74,6 +76,11 @@ def run_verification(
         stack.callback(comparison.close)
         copy = _copies(config, layout, chosen, comparer, stack)
         copies: dict[Against, Copy] = {kind: copy(kind) for kind in against}
+        pace = pace or PACE
+        if reading_limits(config):
+            gate = governor(config, log_event)
+            stack.callback(gate.close)
+            pace = replace(pace, gate=gate)
         return verify(
             comparison,
             reader,
@@ -82,7 +89,7 @@ def run_verification(
             tables,
             differences_max=differences_max,
             keys_max=keys_max,
-            pace=pace or PACE,
+            pace=pace,
             watch=watch,
         )
 

@@ -48,6 +48,13 @@ class DaemonFolder:
             self.daemon = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
         self.wait_until(lambda s: s.get("tables", {}).get(self.table, {}).get("state") == "done", self.table)
 
+    def start_again(self) -> None:
+        """Start a daemon, and wait until it captures."""
+        with self.output.open("ab") as file:
+            command = [sys.executable, "-m", "cdcflow.cli", "run", "--json"]
+            self.daemon = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
+        self.wait_until(lambda s: s.get("state") == "capturing", "the daemon to capture again")
+
     def wait_until(self, wished: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         def status() -> dict[str, Any] | None:
             assert self.daemon is not None

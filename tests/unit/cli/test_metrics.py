@@ -58,6 +58,7 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
             "slot": "cdcflow_1",
             "stopped_tables": "1",
         },
+        "reading": {"state": "slowed", "share": 0.25, "unmeasured": 0, "until": None, "reasons": []},
         "log_budget": {
             "budget_bytes": 1 << 34,
             "budget_age_seconds": 86_400,

@@ -16,13 +16,17 @@ from cdcflow.capture.interleave.machine import Interleave
 from cdcflow.config import Config
 from cdcflow.config.changes import RULES, rule_for
 from cdcflow.model.position import Checkpoint, Epoch
-from cdcflow.wiring.captures import limits
+from cdcflow.wiring.captures import capture_settings, limits
 
 APPLIED = {
     "source.backfill": (
         "integration/daemon/test_running_backfill.py::test_each_setting_of_a_backfill_applies_while_the_daemon_runs",
         "integration/mysql_daemon/test_running_backfill.py::"
         "test_each_setting_of_a_backfill_applies_while_the_daemon_runs",
+    ),
+    "reading": (
+        "integration/daemon/test_governed_backfill.py::test_limits_hold_a_backfill_until_it_resumes_by_itself",
+        "integration/mysql_daemon/test_governed_backfill.py::test_limits_hold_a_backfill_until_it_resumes_by_itself",
     ),
     "source": (
         "integration/daemon/test_changed_settings.py::test_table_is_excluded_and_included_again_while_running",
@@ -74,7 +78,10 @@ APPLIED = {
 }
 """The tests that change settings of a running daemon and observe the effect, by rule."""
 PREFIX = "source.backfill."
-RUNNING = [rule.name.removeprefix(PREFIX) for rule in RULES if rule.taken == "running" and rule.name.startswith(PREFIX)]
+READING = tuple(f"source.backfill.{name}" for name in ("hours", "per_day", "limits"))
+"""The governor's, not the machine's."""
+OF_MACHINE = [r.name for r in RULES if r.taken == "running" and r.name.startswith(PREFIX) and r.name not in READING]
+RUNNING = [name.removeprefix(PREFIX) for name in OF_MACHINE]
 TESTS = Path(__file__).parents[2]
 SOURCES = Path(cdcflow.__file__).parent / "sources"
 DIALECTS = {
@@ -102,10 +109,17 @@ def test_no_dialect_reads_a_setting_that_changes_while_it_runs() -> None:
     assert found == []
 
 
+def _shared(rule: str) -> str:
+    """The entry of `APPLIED` for a rule."""
+    if rule in READING:
+        return "reading"
+    return "source.backfill" if rule.startswith(PREFIX) else rule
+
+
 def test_each_rule_is_tested_on_a_running_daemon() -> None:
     """A rule promises that no restart is needed; one of them was wrong, and only a running daemon could show it."""
     rules = {rule.name for rule in RULES if rule.taken in ("running", "next cut")}
-    assert {"source.backfill" if name.startswith(PREFIX) else name for name in rules} == APPLIED.keys()
+    assert {_shared(name) for name in rules} == APPLIED.keys()
     for tests in APPLIED.values():
         for path, _, test in (name.partition("::") for name in tests):
             assert f"def {test}(" in (TESTS / path).read_text(), f"{path} has no {test}"
@@ -128,6 +142,19 @@ def test_each_setting_of_a_running_backfill_reaches_the_machine(kind: str, name:
     machine.use(now)
     assert now != before
     assert in_use(machine) == [now]
+
+
+@pytest.mark.parametrize("kind", DIALECTS)
+def test_each_limit_of_reading_reaches_the_governor(kind: str) -> None:
+    """The governor of a running capture works with the limits that the file has now."""
+    limits: dict[str, Any] = {"lock_waits": 7}
+    given = {"hours": "22:00-06:00 UTC", "per_day": {"rows": 7, "bytes": 8, "time": 9}, "limits": limits}
+    settings = capture_settings(config(kind, **given))
+    assert settings.reading.load.lock_waits == 7
+    assert settings.reading.hours is not None
+    day = settings.reading.day
+    assert (day.rows, day.bytes, day.seconds) == (7, 8, 9)
+    assert settings.open_probe is not None
 
 
 def changed(name: str) -> int:

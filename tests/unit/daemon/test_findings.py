@@ -130,6 +130,27 @@ def test_room_of_the_disk_is_reported(tmp_path: Path) -> None:
     assert facts.disk(tmp_path / "none") == {}
 
 
+def test_reading_that_is_held_or_slowed_is_reported_with_the_reason() -> None:
+    """An operator who waits for a backfill must not have to guess what it waits for, and until when."""
+    held = {
+        "state": "held",
+        "share": 0.0,
+        "until": "2026-06-01T20:00+00:00",
+        "unmeasured": 0,
+        "reasons": [{"limit": "hours", "text": "outside of source.backfill.hours"}],
+    }
+    (found,) = said(reading=held)
+    assert found.level == "note"
+    assert found.text == (
+        "Reading existing rows is held until 2026-06-01T20:00+00:00: outside of source.backfill.hours."
+    )
+    (found,) = said(reading={**held, "until": None, "unmeasured": 1})
+    assert found.level == "warning"
+    (found,) = said(reading={**held, "state": "slowed", "share": 0.25, "until": None})
+    assert found.text.startswith("Reading existing rows takes 25 % of the time: ")
+    assert said(reading={**held, "state": "free", "reasons": []}) == []
+
+
 def test_used_budget_of_the_log_is_reported_with_what_follows() -> None:
     """The page shows what will happen by itself, and what will not."""
     used = {"percent": 80, "used": 0.83, "then": "release"}

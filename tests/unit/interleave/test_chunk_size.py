@@ -43,8 +43,16 @@ class Reading:
         assert chunk is not None
         return chunk
 
-    def window(self, *, holding: bool = False, held: bool = False, live: bool = False, live_later: bool = False) -> int:
-        """One window; return the size of the chunk after it."""
+    def window(
+        self,
+        *,
+        holding: bool = False,
+        held: bool = False,
+        live: bool = False,
+        live_later: bool = False,
+        lag_s: float = 0.0,
+    ) -> int:
+        """One window; return the size of the chunk after it. `lag_s`: how late its marks arrive."""
         chunk = self.next_chunk()
         self.units += chunk.size
         rows = pa.record_batch([pa.array(np.arange(chunk.size))], schema=ORDERS.row_schema)
@@ -53,7 +61,9 @@ class Reading:
         snapshot = XidSnapshot(1, 1, frozenset())
         read = ChunkRead(chunk, run, ORDERS, (snapshot,), str(self.units), self.units, seconds=seconds)
         self.choice.adapt_size(read, holding=holding, live=live or holding)
-        self.choice.count_in(read, 0, held=held or holding, live=live or live_later or holding or held)
+        closed_us = int((seconds + lag_s) * 1e6)
+        seen = {"held": held or holding, "live": live or live_later or holding or held}
+        self.choice.count_in(read, closed_us, opened_us=0, **seen)
         known = self.backlog.get(ORDERS.id)
         assert known is not None
         return known.size
@@ -63,6 +73,28 @@ def test_chunks_grow_to_their_time_while_no_transaction_waits() -> None:
     """By twice at most, so that one fast chunk does not ask for a huge one."""
     reading = Reading()
     assert [reading.window() for _ in range(6)] == [32, 64, 128, 200, 200, 200]
+
+
+def test_capture_that_lags_reads_larger_chunks() -> None:
+    """A table of 200,000 rows was read as long as ten minutes of load lasted: chunks of 10 ms, one in many seconds,
+    since each window waited for all that had been written before its marks."""
+    reading = Reading()
+    while reading.window(holding=True, lag_s=0.1) > 10:
+        pass
+    sizes = [reading.window(holding=True, lag_s=8) for _ in range(6)]
+    assert max(sizes) >= 1_500, "a quarter of the eight seconds that its transactions wait in any case"
+    assert max(sizes) <= 2_000
+    for _ in range(3):
+        last = reading.window(holding=True, lag_s=0.1)
+    assert last == 10, "the capture has caught up, and transactions wait for the chunk again"
+
+
+def test_one_slow_window_makes_no_chunk_larger() -> None:
+    """A busy machine may let any window wait: only if the latest three were slow does the capture lag."""
+    reading = Reading()
+    while reading.window(holding=True, lag_s=0.1) > 10:
+        pass
+    assert [reading.window(holding=True, lag_s=lag) for lag in (0.1, 20, 20, 0.1)] == [10] * 4
 
 
 def test_chunk_that_live_transactions_wait_for_makes_the_next_one_short_at_once() -> None:
@@ -142,7 +174,7 @@ def test_keys_that_a_chunk_did_not_read_are_read_by_the_next_ones() -> None:
     known = reading.backlog.get(ORDERS.id)
     assert known is not None
     read_all = ChunkRead(reading.next_chunk(), reads(ORDERS, [], Position("0"), 0), ORDERS, (), "e", 1, exhausted=True)
-    reading.choice.count_in(read_all, 0, held=False, live=False)
+    reading.choice.count_in(read_all, 0, opened_us=0, held=False, live=False)
     asked: list[int] = []
     found: list[int] = []
     while not reading.choice.is_read(ORDERS.id):
@@ -153,7 +185,7 @@ def test_keys_that_a_chunk_did_not_read_are_read_by_the_next_ones() -> None:
         found += taken.keys.column("id").to_pylist()
         run = reads(ORDERS, [], Position("0"), 0)
         read = ChunkRead(chunk, run, ORDERS, (), chunk.after, keys_left=left if len(left) else None)
-        reading.choice.count_in(read, 0, held=False, live=False)
+        reading.choice.count_in(read, 0, opened_us=0, held=False, live=False)
     assert asked == [100, 30, 38, 10], "as many as fitted, then slowly more"
     assert sorted(found) == list(range(100))
 
@@ -221,7 +253,7 @@ def read_while_busy(
         read = ChunkRead(chunk, run, ORDERS, (snapshot,), str(reading.units), reading.units, seconds=seconds_of(chunk))
         read = replace(read, opening_seconds=opening_s)
         reading.choice.adapt_size(read, holding=True, live=True)
-        reading.choice.count_in(read, 0, held=True, live=True)
+        reading.choice.count_in(read, 0, opened_us=0, held=True, live=True)
     return sizes
 
 

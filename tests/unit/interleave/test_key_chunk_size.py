@@ -59,7 +59,7 @@ class Reading:
 
     def _count(self, read: ChunkRead, left: KeySet | None = None, *, exhausted: bool = False) -> None:
         counted = replace(read, keys_left=left, exhausted=exhausted)
-        self.choice.count_in(counted, 0, held=False, live=False)
+        self.choice.count_in(counted, 0, opened_us=0, held=False, live=False)
 
 
 def test_chunk_that_got_fewer_rows_requests_that_number_the_next_time() -> None:

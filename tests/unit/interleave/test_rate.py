@@ -41,7 +41,7 @@ class Reading:
         chunk = self.chunk()
         run = reads(ORDERS, [pa.record_batch([pa.array(np.arange(rows))], schema=ORDERS.row_schema)], Position("0"), 0)
         read = ChunkRead(chunk, run, ORDERS, (XidSnapshot(1, 1),), str(chunk.number), chunk.number)
-        self.choice.count_in(read, now_us, held=False, live=False)
+        self.choice.count_in(read, now_us, opened_us=now_us, held=False, live=False)
 
     def is_due(self, now_us: int) -> bool:
         return list(self.choice.turns(now_us)) == [ORDERS.id]

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import cast
 
-from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.limits import FULL_PACE, Limits
 from cdcflow.capture.interleave.messages import (
     Adjust,
     ChunkRead,
@@ -66,6 +66,7 @@ class Backlog:
         partial: Mapping[TableId, KeySet | None],
     ) -> None:
         self.limits = limits
+        self.pace = FULL_PACE
         self.progress = replace(stored, tables=taken_up(stored, tables, next_offset, backfill_new=limits.backfill_new))
         self.changed = self.progress != stored
         self._json: dict[str, object] | None = None

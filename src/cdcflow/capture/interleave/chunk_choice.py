@@ -23,6 +23,12 @@ from cdcflow.model.position import Offset, Token
 from cdcflow.model.table import TableId
 
 WHOLE_TRIES_MAX = 3
+LAG_MIN_S = 1.0
+LAG_PART = 0.25
+"""If a window is open for longer than `LAG_MIN_S` apart from reading, a chunk may take this part of it."""
+LAG_GROWTH = 8.0
+SHARE_SMALL = 0.5
+"""Below this share of the time chunks are as short as while their own table is written to."""
 FAILURES_COUNTED = 7
 """The pause after a failure grows from 0.2 to 12.8 s."""
 
@@ -41,6 +47,11 @@ class ChunkChoice:
                 and self._backlog.work[table].not_before_us <= now_us
             ):
                 yield table
+
+    def is_held(self, table: TableId) -> bool:
+        """The pace has it wait. Rows of a table that was read completely are few, and it is not whole without them."""
+        pace = self._backlog.pace
+        return pace.all_held or (pace.ranges_held and not self._backlog.progress.tables[table].exhausted)
 
     def is_read(self, table: TableId) -> bool:
         """Nothing is left to read of it."""
@@ -135,7 +146,7 @@ class ChunkChoice:
         if known.exhausted or work.keys_count > self._backlog.limits.keys_waiting_max:
             return Chunk(*about, size=0, low=low, kind="keys", keys=work.take_keys())
         kind: Literal["whole", "range"] = "whole" if known.whole else "range"
-        single = work.still < QUIET_WINDOWS_MIN
+        single = work.still < QUIET_WINDOWS_MIN or self._backlog.pace.share < 1
         rows_max = self._rows_max(known)
         return Chunk(*about, size=known.size, low=low, kind=kind, single_connection=single, rows_max=rows_max)
 
@@ -179,6 +190,10 @@ class ChunkChoice:
         any read wait. If the size followed every measurement, it would end at one unit and stay there. So the rows of a
         chunk may take as long as opening the table does, which transactions wait for in any case; and the fastest of
         the latest chunks counts, but none grows after a slow one.
+
+        A capture that cannot keep up with its source gets a window's marks only after all that was written before
+        them: chunks that are read in milliseconds would then come once in many seconds, and the table would not be done
+        before the load ends. So a chunk may take a part of what its transactions wait for in any case.
         """
         known, work = self._backlog.progress.tables[read.chunk.table], self._backlog.work[read.chunk.table]
         work.quiet = 0 if holding else work.quiet + 1
@@ -186,14 +201,18 @@ class ChunkChoice:
         if read.chunk.kind != "range" or read.run is None:
             return
         target, least = self._backlog.limits.chunk_time_target_s, 0.25
-        if work.still < QUIET_WINDOWS_MIN:
+        share = self._backlog.pace.share
+        if work.still < QUIET_WINDOWS_MIN or share < 1:
             target, least = min(target, self._backlog.limits.chunk_time_live_s), 0.0
-        if work.quiet < QUIET_WINDOWS_MIN:
+        if work.quiet < QUIET_WINDOWS_MIN or share < SHARE_SMALL:
             target, least = min(target, self._backlog.limits.chunk_time_busy_s), 0.0
         work.paces.append(ChunkPace(read.seconds / read.chunk.size, read.opening_seconds))
         target = max(target, min(pace.opening_s for pace in work.paces))
+        most = 2.0
+        if (lag_s := min(work.waits_s, default=0.0)) >= LAG_MIN_S and share == 1:
+            target, most = max(target, LAG_PART * lag_s), LAG_GROWTH
         expected_s = read.chunk.size * min(pace.unit_s for pace in work.paces)
-        most = 2.0 if read.seconds <= target else 1.0
+        most = most if read.seconds <= target else 1.0
         size = read.chunk.size * min(most, max(least, target / max(expected_s, 1e-6)))
         units = read.units_done - known.units_done
         if units > 0 and read.run.rows:
@@ -215,10 +234,10 @@ class ChunkChoice:
         self.read_less(table)
         return not known.whole or work.overflows < WHOLE_TRIES_MAX
 
-    def count_in(self, read: ChunkRead, now_us: int, *, held: bool, live: bool) -> None:
+    def count_in(self, read: ChunkRead, now_us: int, *, opened_us: int, held: bool, live: bool) -> None:
         """A chunk is in the log: the table continues after it.
 
-        `held`: live transactions waited for it. `live`: some arrived while its window was open.
+        `held`: live transactions waited for it. `live`: some arrived while its window was open, since `opened_us`.
         """
         chunk = read.chunk
         known, work = self._backlog.progress.tables[chunk.table], self._backlog.work[chunk.table]
@@ -227,6 +246,7 @@ class ChunkChoice:
         if rate := known.rate(self._backlog.limits.rows_per_second_max):
             work.not_before_us = max(work.not_before_us, now_us) + rows * 1_000_000 // rate
         work.overflows = work.failures = 0
+        work.waits_s.append((now_us - opened_us) / 1e6 - read.seconds)
         if held:
             work.quiet = 0
         if live:
@@ -247,6 +267,8 @@ class ChunkChoice:
         self._backlog.set(chunk.table, now)
 
     def _rows_max(self, known: TableProgress) -> int:
-        """How many rows a chunk may have: no more than a second's, where a rate is set."""
-        limits = self._backlog.limits
-        return min(limits.chunk_rows_max, known.rate(limits.rows_per_second_max) or limits.chunk_rows_max)
+        """How many rows a chunk may have: no more than a second's, where a rate is set, and than its part of what may
+        still be read."""
+        limits, left = self._backlog.limits, self._backlog.pace.rows_max
+        most = min(limits.chunk_rows_max, known.rate(limits.rows_per_second_max) or limits.chunk_rows_max)
+        return most if left is None else max(1, min(most, left // limits.chunks_per_window))

@@ -34,3 +34,22 @@ class Limits:
     delivered_max: int = 1 << 16
     retry_pause_us: int = 200_000
     backfill_new: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingPace:
+    """How fast the machine may read from a source that is busy; `capture.pacing` decides it.
+
+    `share`: of the time, how much of it a window may be open, from above 0 to 1; below 1 chunks are also smaller.
+    `ranges_held`: no chunk of existing rows is begun; single rows are still read by key. `all_held`: nothing is.
+    `rows_max`: how many rows may still be read, if that is limited.
+    """
+
+    share: float = 1.0
+    ranges_held: bool = False
+    all_held: bool = False
+    rows_max: int | None = None
+
+
+FULL_PACE = ReadingPace()
+"""The pace without limits."""

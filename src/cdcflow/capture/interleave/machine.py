@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from cdcflow.capture.interleave.allowed_commands import TableOrder, outcome_of, outcome_of_capture
 from cdcflow.capture.interleave.backlog import TOO_MANY, UNKNOWN, Backlog
 from cdcflow.capture.interleave.delivered import Delivered
-from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.limits import Limits, ReadingPace
 from cdcflow.capture.interleave.messages import (
     Adjust,
     Advanced,
@@ -124,6 +124,10 @@ class Interleave:
     def use(self, limits: Limits) -> None:
         """Apply other limits, beginning with the next chunk."""
         self._backlog.use(limits)
+
+    def keep_pace(self, pace: ReadingPace) -> None:
+        """Read at another pace, beginning with the next window."""
+        self._backlog.pace = pace
 
     @property
     def progress(self) -> Progress:

@@ -40,7 +40,7 @@ class Window:
     `chunks`: those that were not abandoned. `reads`: the chunks that were read so far. `before`: the ids delivered
     before low, in stream order; None until low has arrived. `held`: the transactions starting with the first one that
     touches a table of the window, in order. `live`: transactions have arrived since the window was opened, whichever
-    tables they touch.
+    tables they touch. `opened_us`: when that was.
     """
 
     number: int
@@ -52,6 +52,7 @@ class Window:
     held: list[Transactions] = field(default_factory=list)
     held_bytes: int = 0
     live: bool = False
+    opened_us: int = 0
     low_written: bool = False
     high_asked: bool = False
 

@@ -59,6 +59,9 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.model.position import Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId, word
 
+PAUSE_MAX_US = 10_000_000
+"""Between two windows that take a share of the time: a window that took long for another reason stops nothing."""
+
 
 class WindowSequence:
     """One window at a time, over the tables of a backlog. Pure.
@@ -79,6 +82,7 @@ class WindowSequence:
         # No table is planned before the low mark of this window, or of a later one, has arrived (0: it has).
         self._caught_up_by = 0 if epoch == 1 else 1
         self._mark_not_before_us = 0
+        self._open_not_before_us = 0
         self._is_taking_snapshot = False
         self._now_us = 0
 
@@ -94,7 +98,8 @@ class WindowSequence:
 
     def go_on(self) -> None:
         """Open the next window if no window is open, and request a snapshot if one is needed."""
-        if self.window is None and not self._backlog.progress.capture_paused:
+        is_paused = self._backlog.progress.capture_paused or self._now_us < self._open_not_before_us
+        if self.window is None and not is_paused:
             self._open()
         if self._delivered.wants_snapshot():
             self._ask_snapshot()
@@ -190,7 +195,8 @@ class WindowSequence:
         self.tell("window closed", window=window.number, chunks=len(window.reads), held=len(window.held))
         self._close_window()
         for table, read in window.reads.items():
-            self._choice.count_in(read, self._now_us, held=bool(window.held), live=window.live)
+            opened_us, held = window.opened_us, bool(window.held)
+            self._choice.count_in(read, self._now_us, opened_us=opened_us, held=held, live=window.live)
             if read.chunk.repairs:
                 self._backlog.record_repair(read, begins[table])
                 self.tell(
@@ -220,6 +226,8 @@ class WindowSequence:
                 continue
             if turns == self._backlog.limits.chunks_per_window:
                 break
+            if self._choice.is_held(table):
+                continue
             if self._choice.is_held_up(table, self._delivered):
                 # Reading it now would be useless: a snapshot answers the question as well as a chunk and costs the
                 # source little.
@@ -235,7 +243,7 @@ class WindowSequence:
                 self.asks.append(plan)
         if chunks or (behind and self._mark_not_before_us <= self._now_us):
             self._windows += 1
-            self.window = Window(self._windows, low, high, chunks)
+            self.window = Window(self._windows, low, high, chunks, opened_us=self._now_us)
             self.asks.append(WriteMark(low, tuple(ReadChunk(chunk) for chunk in chunks.values())))
         if wants_snapshot:
             self._ask_snapshot()
@@ -338,6 +346,10 @@ class WindowSequence:
             self._close_window()
 
     def _close_window(self) -> None:
+        share = self._backlog.pace.share
+        if share < 1 and self.window is not None and self.window.chunks:
+            pause_us = int((self._now_us - self.window.opened_us) * (1 / share - 1))
+            self._open_not_before_us = self._now_us + min(pause_us, PAUSE_MAX_US)
         self.window = None
         self._delivered.forget()
 

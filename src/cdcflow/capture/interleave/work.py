@@ -37,7 +37,8 @@ class Work:
     have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
     read before a snapshot sees them. `overflows` counts the windows abandoned in a row because too many changes were
     held back, `quiet` those in a row that held nothing back, `still` those in which no live transaction arrived,
-    `failures` the times in a row that the source could not be queried. `paces`: of the latest chunks. `version`: the
+    `failures` the times in a row that the source could not be queried. `paces`: of the latest chunks.
+    `waits_s`: how long the latest windows were open, apart from reading. `version`: the
     table's row version at some point before `since`.
     """
 
@@ -56,6 +57,7 @@ class Work:
     quiet: int = QUIET_WINDOWS_MIN
     still: int = QUIET_WINDOWS_MIN
     paces: deque[ChunkPace] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
+    waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
 
     def remember(self, keys: KeySet | None) -> None:
         """Add keys; remove duplicates now and then."""

@@ -38,6 +38,7 @@ def remarks(
     """All remarks about a status, its headroom and its disk."""
     found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status)]
     found += _log_budget(status)
+    found += _reading(status)
     found += _exclusions(status, merges)
     found += _merge_process(status)
     found += _targets(status)
@@ -130,6 +131,17 @@ def _log_budget(status: Mapping[str, Any]) -> Iterator[Remark]:
         yield Remark(level, f"{percent} % of the budget for the source's log is used.", then)
     if budget.get("error"):
         yield Remark("warning", f"The log that the source keeps cannot be measured: {budget['error']}.")
+
+
+def _reading(status: Mapping[str, Any]) -> Iterator[Remark]:
+    reading: Mapping[str, Any] = status.get("reading") or {}
+    if reading.get("state", "free") == "free":
+        return
+    until = f" until {reading['until']}" if reading.get("until") else ""
+    done = "is held" if reading["state"] == "held" else f"takes {100 * reading['share']:.0f} % of the time"
+    why = "; ".join(one["text"] for one in reading.get("reasons") or ())
+    level: Level = "warning" if reading.get("unmeasured") else "note"
+    yield Remark(level, f"Reading existing rows {done}{until}: {why}.")
 
 
 def _disk(disk: Mapping[str, Any]) -> Iterator[Remark]:

@@ -33,6 +33,7 @@ OUR_DATABASE = "cdcflow"
 _UNKNOWN_DATABASE = 1049
 _NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _MAY_NOT_WRITE = DENIED | {1227}
+_OF_PROBE = "/probe"
 
 
 class Expecting(Protocol):
@@ -97,6 +98,11 @@ class WrittenMarks:
                 raise
             raise self.map_error(connection, error) from None
 
+    def of_probe(self) -> WrittenMarks:
+        """The rows of this log that show only how long a commit takes. The stream takes them for another log's, and no
+        mark waits for a lock of theirs."""
+        return WrittenMarks(self.table, f"{self._slot[:50]}{_OF_PROBE}")
+
     def beat(self, connection: Connection) -> None:
         """Write a mark that no caller waits for. Its text always differs from the last, or nothing would be logged."""
         self.write(connection, Token(f"{HEARTBEAT} {os.getpid()}.{next(self._numbers)}"))
@@ -151,7 +157,8 @@ class WrittenMarks:
 
     @property
     def _deletion(self) -> str:
-        return f"DELETE FROM {self._sql} WHERE `slot` = {literal(self._slot)}"
+        slots = f"{literal(self._slot)}, {literal(self.of_probe()._slot)}"
+        return f"DELETE FROM {self._sql} WHERE `slot` IN ({slots})"
 
     def _drop_database(self, connection: Connection) -> list[Dropped]:
         schema = self.table.schema

@@ -30,7 +30,7 @@ from cdcflow.tables.job.failures import kinds, of_system
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.verify.buckets import MOST, MOST_DIFFER, Pass, differing_buckets, no_buckets, plan
 from cdcflow.tables.verify.history import Key, histories
-from cdcflow.tables.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable, NothingSealed
+from cdcflow.tables.verify.port import COUNTED, At, Columns, Comparer, Copy, Gate, NotComparable, NothingSealed
 from cdcflow.tables.verify.report import (
     NOT_THERE_YET,
     Against,
@@ -67,9 +67,10 @@ _log = structlog.get_logger()
 class Pace:
     """`rows_per_second`: the maximum rate of reading the source; `None`: no limit. `log_wait_s`: how long the log may
     take to reach the position at which the source was read. `seal_wait_s`: the pause between two rounds, so that the
-    log's tail is sealed."""
+    log's tail is sealed. `gate`: lets it read, if reading is limited."""
 
     rows_per_second: int | None = None
+    gate: Gate | None = None
     log_wait_s: float = 60.0
     seal_wait_s: float = 2.0
 
@@ -161,8 +162,8 @@ class _Verification:
         self._shape = shape
         self._against: Against = against
         self._pace = sides.pace
-        rate, sleep = sides.pace.rows_per_second, sides.sleep
-        self._source = SourceRows(sides.comparison, shape.id, rows_per_second=rate, sleep=sleep)
+        rate, gate = sides.pace.rows_per_second, sides.pace.gate
+        self._source = SourceRows(sides.comparison, shape.id, rows_per_second=rate, gate=gate, sleep=sides.sleep)
 
     def run(self) -> TableReport:
         began = time.monotonic()

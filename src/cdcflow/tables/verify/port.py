@@ -86,6 +86,22 @@ class Copy(Protocol):
         """
 
 
+class Gate(Protocol):
+    """Lets a comparison read the source when and as fast as it may. `capture.governor.Governor` is one."""
+
+    def admit(self) -> None:
+        """Wait until the next chunk may be read."""
+        ...
+
+    def count(self, rows: int, size: int, seconds: float) -> None:
+        """A chunk was read: rows, bytes (0: only their digests), and how long that took."""
+        ...
+
+    def yield_after(self, seconds: float) -> None:
+        """Pause after a chunk that took this long."""
+        ...
+
+
 class Comparer(Protocol):
     """Operations on rows in columns."""
 

@@ -20,7 +20,7 @@ from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import READ, KeySet, Run
 from cdcflow.model.position import Token
 from cdcflow.model.table import OP, Table, TableId
-from cdcflow.tables.verify.port import NotComparable
+from cdcflow.tables.verify.port import Gate, NotComparable
 from cdcflow.tables.verify.settled import Fences
 
 CHUNK_S = 0.2
@@ -59,7 +59,7 @@ class ChunkPiece:
 
 
 class SourceRows:
-    """Reads one table. `rows_per_second`: the maximum average rate; `None`: no limit."""
+    """Reads one table. `rows_per_second`: the maximum average rate, and `gate`: lets it read, where that is limited."""
 
     def __init__(
         self,
@@ -67,12 +67,14 @@ class SourceRows:
         table: TableId,
         *,
         rows_per_second: int | None = None,
+        gate: Gate | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._comparison = comparison
         self._chunks = comparison.chunks
         self._table = table
         self._rows_per_second = rows_per_second
+        self._gate = gate
         self._sleep = sleep
 
     def begin(self, fences: Fences) -> None:
@@ -95,7 +97,7 @@ class SourceRows:
         """Yield the rows of these chunks."""
         for read in chunks:
             if (piece := _rows(read)) is not None:
-                self.wait(piece.rows.num_rows, read.seconds)
+                self.wait(piece.rows.num_rows, read.seconds, piece.rows.nbytes)
                 yield piece
 
     def walk(self, fences: Fences, take: Callable[[Chunk], T]) -> Iterator[T]:
@@ -109,7 +111,7 @@ class SourceRows:
             fences.seen.extend(planned.visibilities)
             kind: Literal["range", "whole"] = "whole" if planned.whole else "range"
             chunk = Chunk(self._table, 0, 1, planned.plan, None, planned.size, TOKEN, kind)
-            while not (read := take(chunk)).rewritten:
+            while not (read := self._take_when_due(take, chunk)).rewritten:
                 fences.seen.extend(read.visibilities)
                 yield read
                 if read.exhausted or planned.whole:
@@ -120,8 +122,16 @@ class SourceRows:
                 raise NotComparable("the table was rewritten while it was read; verify it again")
         raise NotComparable("the table was rewritten again and again while it was read; verify it again")
 
-    def wait(self, rows: int, seconds: float) -> None:
-        """Sleep to keep the configured rate, after reading `rows` rows took `seconds`."""
+    def _take_when_due(self, take: Callable[[Chunk], T], chunk: Chunk) -> T:
+        if self._gate is not None:
+            self._gate.admit()
+        return take(chunk)
+
+    def wait(self, rows: int, seconds: float, size: int = 0) -> None:
+        """Sleep to keep the configured rate and pace, after reading `rows` rows of `size` bytes took `seconds`."""
+        if self._gate is not None:
+            self._gate.count(rows, size, seconds)
+            self._gate.yield_after(seconds)
         if self._rows_per_second:
             self._sleep(max(0.0, rows / self._rows_per_second - seconds))
 

@@ -1,0 +1,225 @@
+"""Decides how fast rows may be read from a source: from what was measured, the limits, and the clock. Pure.
+
+    hours, day's budget ─▶ closed: no range of a table is read until then; single rows still are
+    gauges, commits ─────▶ above the limit: nothing is read; near it: windows take a smaller share of the time
+    what is unknown ─────▶ nothing is read, with the remedy
+
+The strictest limit counts. Commits have no gauge: `CommitPace` follows them one by one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from cdcflow.capture.interleave.limits import ReadingPace
+from cdcflow.model.reading_hours import ReadingHours, next_midnight
+from cdcflow.model.source_load import DayBudget, DayUse, Gauge, LoadLimits, ReadingLimits, SourceLoad
+
+NEAR = 0.75
+"""From this part of a limit on, windows take a smaller share of the time."""
+SHARE_MIN = 1 / 64
+BASE_COMMITS_MIN, BASE_COMMITS_KEPT = 300, 2_000
+"""The number of commits without reading that are measured before the first window, and remembered."""
+SLOW_ALLOWED = 0.01
+"""The limit on commits is one on their 99th percentile."""
+STEP = math.log(2)
+SHARE_FIRST = 1 / 4
+
+Limit = Literal[
+    "hours", "rows_per_day", "bytes_per_day", "time_per_day", "commit_latency_ratio", "measurement",
+    "replica_lag", "log_budget_used", "lock_waits", "history_list_length", "cpu_used",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why reading is slower than it could be. `share`: of the time that windows may take; 0: nothing is read.
+
+    `until`: when that ends; None: as soon as the source is less busy. `spares_keys`: single rows are still read.
+    `is_unmeasured`: something that has a limit cannot be measured.
+    """
+
+    limit: Limit
+    text: str
+    share: float = 0.0
+    until: datetime | None = None
+    spares_keys: bool = False
+    is_unmeasured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The pace of reading, and why it is not the full one."""
+
+    pace: ReadingPace
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def state(self) -> Literal["free", "slowed", "held"]:
+        if self.pace.all_held or self.pace.ranges_held:
+            return "held"
+        return "slowed" if self.pace.share < 1 else "free"
+
+    @property
+    def until(self) -> datetime | None:
+        """When reading can continue at the earliest; None if it does, or if that depends on the source."""
+        held = [reason for reason in self.reasons if reason.share == 0]
+        times = [reason.until for reason in held if reason.until is not None]
+        return max(times) if held and len(times) == len(held) else None
+
+
+def decide(
+    limits: ReadingLimits, load: SourceLoad, commits: CommitPace | None, used: DayUse, now: datetime
+) -> Decision:
+    """The pace of reading. `commits`: None if there is no limit on them. `used`: what was read on the latest day."""
+    reasons = (*_of_time(limits, used, now), *_of_load(limits.load, load), *_of_commits(commits))
+    share = min((r.share for r in reasons if r.share > 0), default=1.0)
+    pace = ReadingPace(
+        share=share,
+        ranges_held=any(r.share == 0 for r in reasons),
+        all_held=any(r.share == 0 and not r.spares_keys for r in reasons),
+        rows_max=None if limits.day.rows is None else max(0, limits.day.rows - _today(limits.day, used, now).rows),
+    )
+    return Decision(pace, reasons)
+
+
+# ── hours and budgets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_time(limits: ReadingLimits, used: DayUse, now: datetime) -> Iterator[Reason]:
+    if limits.hours is not None and not limits.hours.is_open(now):
+        opens = limits.hours.changes_at(now)
+        yield Reason("hours", "outside of source.backfill.hours", until=opens, spares_keys=True)
+    yield from _of_day(limits.day, _today(limits.day, used, now), limits.hours, now)
+
+
+def day_of(budget: DayBudget, now: datetime) -> str:
+    """The date of the budget's day."""
+    return now.astimezone(budget.zone).date().isoformat()
+
+
+def _today(budget: DayBudget, used: DayUse, now: datetime) -> DayUse:
+    today = day_of(budget, now)
+    return used if used.day == today else DayUse(today)
+
+
+def _of_day(budget: DayBudget, used: DayUse, hours: ReadingHours | None, now: datetime) -> Iterator[Reason]:
+    until = next_midnight(now, budget.zone)
+    if hours is not None and not hours.is_open(until):
+        until = hours.changes_at(until) or until
+    for limit, spent, most, unit in (
+        ("rows_per_day", used.rows, budget.rows, "rows"),
+        ("bytes_per_day", used.bytes, budget.bytes, "bytes"),
+        ("time_per_day", used.seconds, budget.seconds, "seconds of reading"),
+    ):
+        if most is not None and spent >= most:
+            text = f"{spent:,.0f} {unit} were read today, of {most:,.0f} in source.backfill.per_day"
+            yield Reason(limit, text, until=until, spares_keys=True)  # type: ignore[arg-type]
+
+
+# ── load ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_NAMES: dict[Gauge, tuple[str, str]] = {
+    "replica_lag": ("the slowest replica lags by", " s"),
+    "log_budget_used": ("the used part of the log's budget is", ""),
+    "lock_waits": ("sessions that wait for a lock:", ""),
+    "history_list_length": ("the length of InnoDB's history list is", ""),
+    "cpu_used": ("the used part of the server's processors is", ""),
+}
+
+
+def _of_load(limits: LoadLimits, load: SourceLoad) -> Iterator[Reason]:
+    for gauge in limits.gauges:
+        value, limit = load.values.get(gauge), limits.of(gauge)
+        assert limit is not None  # noqa: S101  `gauges` are those with a limit
+        if value is None:
+            text = load.unknown.get(gauge, "the source was not measured yet")
+            yield Reason(gauge, text, is_unmeasured=gauge in load.unknown)
+        elif (share := share_near(value, limit)) < 1:
+            name, unit = _NAMES[gauge]
+            text = f"{name} {value:,.4g}{unit}, and source.backfill.limits.{gauge} is {limit:,.4g}{unit}"
+            yield Reason(gauge, text, share)
+
+
+def share_near(value: float, limit: float) -> float:
+    """The share of the time for windows: 1 up to `NEAR` of a limit, `SHARE_MIN` at it, 0 above it."""
+    if value > limit:
+        return 0.0
+    over = value - NEAR * limit
+    if over <= 0:
+        return 1.0
+    return max(SHARE_MIN, 1 - over / (limit - NEAR * limit))
+
+
+# ── commits ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class CommitPace:
+    """Follows the duration of small commits, and sets the share of windows so that one in a hundred is slow.
+
+    Slow is a commit that takes longer than `ratio` times the 99th percentile of commits while nothing is read. Each
+    slow one halves the share; each other one raises it by the 99th root of two. So the share stays the same where just
+    one of a hundred is slow: where the 99th percentile is at its limit. No window of samples and no average is needed,
+    and a single outlier costs two seconds.
+    """
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = ratio
+        self._base: deque[float] = deque(maxlen=BASE_COMMITS_KEPT)
+        self._log_share = math.log(SHARE_FIRST)
+        self._threshold: float | None = None
+
+    def add_base(self, seconds: float) -> None:
+        """A commit took this long, and nothing was read during it, nor just before."""
+        self._base.append(seconds)
+        if len(self._base) % 20 == 0 or self._threshold is None:
+            self._threshold = self.ratio * percentile(self._base) if self.is_known else None
+
+    def add(self, seconds: float) -> None:
+        """A commit took this long."""
+        if self._threshold is None:
+            return
+        slow = seconds > self._threshold
+        change = STEP * (SLOW_ALLOWED - slow) / (1 - SLOW_ALLOWED)
+        self._log_share = min(0.0, max(math.log(SHARE_MIN), self._log_share + change))
+
+    @property
+    def is_known(self) -> bool:
+        """Enough commits without reading were measured."""
+        return len(self._base) >= BASE_COMMITS_MIN
+
+    @property
+    def base_count(self) -> int:
+        return len(self._base)
+
+    @property
+    def threshold_s(self) -> float | None:
+        """A commit that takes longer is slow. None: unknown so far."""
+        return self._threshold
+
+    @property
+    def share(self) -> float:
+        return math.exp(self._log_share)
+
+
+def percentile(values: deque[float]) -> float:
+    """The 99th percentile."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, math.ceil(len(ordered) * (1 - SLOW_ALLOWED)) - 1)]
+
+
+def _of_commits(commits: CommitPace | None) -> Iterator[Reason]:
+    if commits is None:
+        return
+    if (slow_s := commits.threshold_s) is None:
+        text = f"commits are measured before anything is read: {commits.base_count} of {BASE_COMMITS_MIN}"
+        yield Reason("commit_latency_ratio", text)
+    elif commits.share < 1:
+        text = f"more than one of a hundred commits took longer than {slow_s * 1000:.1f} ms, which is "
+        text += f"{commits.ratio:g} times as long as while nothing is read"
+        yield Reason("commit_latency_ratio", text, commits.share)
