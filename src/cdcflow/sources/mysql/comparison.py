@@ -2,6 +2,9 @@
 
 A set of GTIDs determines whether a snapshot sees everything before a position: the log stores the set of GTIDs with
 each transaction.
+
+Transactions that were read from an earlier server do not concern a snapshot of this one: their places are those of
+another binary log, and some may have died with that server. What they changed is visible, or was never there.
 """
 
 from __future__ import annotations
@@ -35,8 +38,12 @@ class MySQLComparison(ByChunks[Connection]):
         tables: Sequence[Table],
         chunks: Chunks[Connection, Any, Any],
         close: Callable[[], None],
+        *,
+        first_transaction: int = 0,
     ) -> None:
+        """`first_transaction`: the number of the change log's first transaction that was read from this server."""
         super().__init__(tables, chunks, close)
+        self._first_transaction = first_transaction
         self._flavor: Flavor = flavor
         self._catalog = catalog
 
@@ -56,6 +63,11 @@ class MySQLComparison(ByChunks[Connection]):
         return binlog_position_of(position).coordinate >= binlog_position_of(end).coordinate
 
     def first_unseen(self, visibility: Visibility, transactions: pa.Table) -> int:
+        numbers = transactions.column("number").to_pylist()
+        earlier = bisect_left(numbers, self._first_transaction)
+        return earlier + self._first_unseen_here(visibility, transactions.slice(earlier))
+
+    def _first_unseen_here(self, visibility: Visibility, transactions: pa.Table) -> int:
         if isinstance(visibility, GtidVisibility):
             executed = visibility.executed_gtids
             positions = transactions.column("position")

@@ -192,7 +192,10 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         self._has_gtids = self._catalog.ask(
             f"querying the GTIDs of {self._connector.address}", lambda c: binlog_status.has_gtids(c, self._flavor)
         )
-        return MySQLComparison(self._flavor, self._catalog, tables, self.chunks(), self.close)
+        first = self._state.compared_from if self._state is not None else None
+        return MySQLComparison(
+            self._flavor, self._catalog, tables, self.chunks(), self.close, first_transaction=first or 0
+        )
 
     def _check_continues(
         self, before: MySQLState, position: Position, newest: Callable[[], Checkpoint], log_id: str
