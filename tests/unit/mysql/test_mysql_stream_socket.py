@@ -63,6 +63,7 @@ class Ends:
 class FakeConnector:
     address = "here"
     account = "`clerk`@`%`"
+    leads_elsewhere = False
 
     def __init__(self, end: socket.socket) -> None:
         self._sock = end
