@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from cdcflow.config import Config
     from cdcflow.log.query.several_logs import Logs
     from cdcflow.log.query.subscribed import SubscribedLog
+    from cdcflow.tables.query_answer import QueryAnswer
 
-__all__ = ["__version__", "open", "open_logs"]
+__all__ = ["__version__", "open", "open_logs", "sql"]
 
 
 def open(log: Config | Path | str) -> SubscribedLog:  # noqa: A001  as in `gzip.open`
@@ -41,3 +42,33 @@ def open_logs(logs: Mapping[str, Config | Path | str], *, silent_after_s: float 
     """
     opened: Logs = importlib.import_module("cdcflow.wiring.queries").open_several_logs(logs, silent_after_s)
     return opened
+
+
+def sql(
+    query: str,
+    settings: Config | Path | str = "cdcflow.yaml",
+    *,
+    live: bool = False,
+    as_of: str | None = None,
+    at_least: str | None = None,
+    wait_s: float = 60.0,
+    incomplete: bool = False,
+) -> QueryAnswer:
+    """The answer to one SELECT in DuckDB's SQL over the tables of a pipeline, which all show the same point in time:
+    the latest published cut. Any library that takes Arrow streams takes it; its `rows` are a `pyarrow.Table`.
+
+    `live`: the latest sealed cut of the log, without a merge. `as_of`: the latest published cut at or before a cut's
+    number, a position or a time. `at_least`: wait up to `wait_s` seconds until everything up to this position of the
+    source (an LSN, `binlog.000003:77` or GTIDs) is in the tables. `incomplete`: also tables that lack rows.
+
+    Raises:
+        ConfigurationError: the query is refused, or a table cannot be read as of then; the message says why.
+        HistoryLost: it has expired.
+        SinkUnavailable: the tables did not reach `at_least` in time.
+    """
+    config = importlib.import_module("cdcflow.config")
+    queries = importlib.import_module("cdcflow.wiring.table_queries")
+    whole = settings if isinstance(settings, config.Config) else config.load(settings)
+    asked = queries.AskedPoint(live, as_of, at_least, wait_s, incomplete)
+    answer: QueryAnswer = queries.ask(whole, query, asked)
+    return answer

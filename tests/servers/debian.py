@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.servers import downloads
@@ -39,17 +39,29 @@ def unpacked(package: str, suite: str) -> Path:
     return _unpacked(package, suite, lambda place: _fetch(package, suite, place))
 
 
-def postgres_19() -> Path:
-    """The directory of the programs of PostgreSQL 19, which only Debian's `experimental` has.
-
-    Its dependencies cannot be resolved there (those of perl), so the packages are named one by one. `initdb` starts
-    `postgres` itself: each program is a script that starts the real one with the loader and the libraries next to it.
+def postgres_17() -> Path:
+    """The directory of all programs of PostgreSQL 17, also of those that pg_upgrade needs; from Debian's `trixie`.
 
     Raises:
         NotToBeHad: this is no Debian, or the fetch failed.
     """
-    root = _unpacked("postgresql-19", "experimental", _fetch_postgres_19)
-    return root / "usr/lib/postgresql/19/bin"
+    return _postgres("17", "trixie")
+
+
+def postgres_19() -> Path:
+    """The same of PostgreSQL 19, which only Debian's `experimental` has."""
+    return _postgres("19", "experimental", "sid")
+
+
+def _postgres(version: str, suite: str, *others: str) -> Path:
+    """The programs of a version.
+
+    Their dependencies cannot be resolved in each suite (those of perl), so the packages are named one by one. `initdb`
+    starts `postgres` itself: each program is a script that starts the real one with the loader and the libraries next
+    to it.
+    """
+    root = _unpacked(f"postgresql-{version}", suite, lambda place: _fetch_postgres(version, (suite, *others), place))
+    return root / f"usr/lib/postgresql/{version}/bin"
 
 
 def _unpacked(package: str, suite: str, fetch: Callable[[Path], None]) -> Path:
@@ -86,32 +98,32 @@ def _fetch(package: str, suite: str, place: Path) -> None:
     (place / "whole").touch()
 
 
-_POSTGRES_19 = (
-    *("postgresql-19/experimental", "postgresql-client-19/experimental", "libpq5/experimental"),
+_LIBRARIES = (
     *("libc6", "libicu78", "libicu76", "libssl3t64", "libxml2-16", "libldap2", "liburing2", "libnuma1", "libzstd1"),
     *("liblz4-1", "zlib1g", "libpam0g", "libgssapi-krb5-2", "libkrb5-3", "libk5crypto3", "libkrb5support0"),
     *("libcom-err2", "libkeyutils1", "libsystemd0", "libselinux1", "libpcre2-8-0", "libsasl2-2", "libaudit1"),
     *("libcap-ng0", "liblzma5", "libgcc-s1", "libstdc++6", "libuuid1", "libcap2", "libgcrypt20", "libxslt1.1"),
     *("libcrypt1", "libreadline8t64", "libtinfo6", "libedit2", "libcurl4t64", "libgpg-error0", "libbsd0", "libmd0"),
 )
-"""PostgreSQL 19 with the libraries its programs are linked with; a name that the suite does not have is skipped."""
+"""The libraries that PostgreSQL's programs are linked with; a name that the suite does not have is skipped."""
 
 
-def _fetch_postgres_19(place: Path) -> None:
-    package = "postgresql-19"
+def _fetch_postgres(version: str, suites: Sequence[str], place: Path) -> None:
+    package = f"postgresql-{version}"
+    named = [f"{name}/{suites[0]}" for name in (package, f"postgresql-client-{version}", "libpq5")]
     with tempfile.TemporaryDirectory(prefix="cdcflow-apt-") as own:
-        lines = [f"deb [signed-by={KEYRING}] {_source()} {suite} main\n" for suite in ("experimental", "sid")]
+        lines = [f"deb [signed-by={KEYRING}] {_source()} {suite} main\n" for suite in suites]
         options = _own_state(Path(own), "".join(lines))
         _run(["apt-get", *options, "--quiet", "update"], package)
         known = set(_run(["apt-cache", *options, "pkgnames"], package).split())
-        wanted = [name for name in _POSTGRES_19 if name.partition("/")[0] in known]
+        wanted = [name for name in (*named, *_LIBRARIES) if name.partition("/")[0] in known]
         _run(["apt-get", *options, "download", *wanted], package, Path(own))
         (place / "root").mkdir(parents=True)
         for file in sorted(Path(own).glob("*.deb")):
             _run(["dpkg-deb", "--extract", str(file), str(place / "root")], package)
     for unread in ("usr/share/doc", "usr/share/man", "usr/share/locale"):
         shutil.rmtree(place / "root" / unread, ignore_errors=True)
-    for program in sorted((place / "root/usr/lib/postgresql/19/bin").iterdir()):
+    for program in sorted((place / f"root/usr/lib/postgresql/{version}/bin").iterdir()):
         _started_by_a_script(place / "root", program)
     (place / "whole").touch()
 
@@ -166,4 +178,4 @@ def _run(command: list[str], package: str, folder: Path | None = None) -> str:
         raise NotToBeHad(str(error)) from None
 
 
-__all__ = ["NotToBeHad", "postgres_19", "unpacked"]
+__all__ = ["NotToBeHad", "postgres_17", "postgres_19", "unpacked"]

@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psycopg
 from psycopg import sql
@@ -81,6 +82,25 @@ class PostgresServer(postgres.PostgresServer):
         self._settings = {k: v for k, v in {**self._settings, **settings}.items() if v != ""}
         self._write_settings()
         self._reload()
+
+    def run(self, program: str, *options: str | Path) -> str:
+        """Run one of the server's programs as the user that it belongs to, in its directory; returns its output."""
+        done = subprocess.run(
+            [self.bin_directory / program, *options],
+            capture_output=True,
+            text=True,
+            cwd=self.directory,
+            env=environment(),
+            check=False,
+            **self._user.process(),
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
+        return str(done.stdout)
+
+    def data_checksums(self) -> bool:
+        """Whether its pages have checksums. The server is stopped."""
+        return "Data page checksum version:           0" not in self.run("pg_controldata", "-D", self.data)
 
     @contextlib.contextmanager
     def holding_commits(self) -> Iterator[None]:
@@ -193,4 +213,32 @@ class Database:
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
 
 
-__all__ = ["Database", "PostgresServer", "binaries"]
+@contextlib.contextmanager
+def of_other_identity(
+    bin_directory: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[PostgresServer]:
+    """A server of a separate initdb, which runs inside: all those that start from one template have one identity."""
+    with (
+        mock.patch.object(postgres, "_TEMPLATES", postgres._Templates()),
+        PostgresServer(bin_directory, settings) as made,
+    ):
+        yield made
+
+
+def upgrade(old: PostgresServer, new: PostgresServer) -> None:
+    """Stop both servers, and have pg_upgrade turn `old` into `new`, which starts."""
+    old.stop()
+    new.stop()
+    sums = [server.data_checksums() for server in (old, new)]
+    if sums[0] != sums[1]:
+        new.run("pg_checksums", "--enable" if sums[0] else "--disable", "-D", new.data)
+    folders = ("-b", old.bin_directory, "-B", new.bin_directory, "-d", old.data, "-D", new.data)
+    try:
+        new.run("pg_upgrade", "-U", SUPERUSER, "--no-sync", *folders)
+    except RuntimeError as error:
+        logs = (new.data / "pg_upgrade_output.d").rglob("*.log")
+        raise RuntimeError(f"{error}\n" + "\n".join(log.read_text()[-1500:] for log in sorted(logs))) from None
+    new.start()
+
+
+__all__ = ["Database", "PostgresServer", "binaries", "of_other_identity", "upgrade"]

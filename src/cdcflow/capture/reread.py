@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cdcflow.capture.interleave.messages import Backfill, Input, Pause
@@ -76,16 +76,31 @@ def is_kept(known: TableProgress | None) -> bool:
     return known is not None and known.in_doubt and known.state == "done" and _has_all(known)
 
 
-def in_doubt(after: Checkpoint, before: str, tables: Iterable[Table]) -> dict[str, object]:
+def is_comparable(known: TableProgress, table: Table, logged: Table | None) -> bool:
+    """Whether a table at another server can be compared with the rows that the log has: it counts as the same table,
+    with the same columns. `logged`: the shape of its latest rows in the log (`None` without rows)."""
+    is_same_table = known.incarnation == table.incarnation
+    return is_same_table and (logged is None or (logged.columns, logged.key) == (table.columns, table.key))
+
+
+def in_doubt(
+    after: Checkpoint,
+    before: str,
+    tables: Iterable[Table],
+    *,
+    by: str = "",
+    keeps: Callable[[TableProgress, Table], bool] = lambda known, table: True,
+) -> dict[str, object]:
     """The progress after a gap in the history that began at position `before`.
 
-    Tables with a key that were completely read are unverified from now on; the others are as `unread` leaves them.
+    Tables with a key that were completely read, and that `keeps` allows, are unverified from now on; the others are as
+    `unread` leaves them. `by`: see `Gap`.
     """
-    keyed = {table.id for table in tables if table.key}
+    keyed = {table.id: table for table in tables if table.key}
     known = Progress.from_json(after.progress)
     found = {}
     for table, now in known.tables.items():
-        if table in keyed and now.state == "done" and not now.whole and _has_all(now):
+        if table in keyed and is_whole(now) and keeps(now, keyed[table]):
             began = now.gap.before if now.gap is not None and now.in_doubt else before
             gap = Gap(
                 after.next_offset,
@@ -94,11 +109,18 @@ def in_doubt(after: Checkpoint, before: str, tables: Iterable[Table]) -> dict[st
                 began,
                 position_text(after.position) or "",
                 base=_base(now),
+                by=by or (now.gap.by if now.gap is not None and now.in_doubt else ""),
             )
-            found[table] = replace(now, gap=gap)
+            # Rows are proven by comparison. Versions of rows mean nothing at another server.
+            found[table] = replace(now, gap=gap, row_version=None if by else now.row_version)
         else:
             found[table] = _unread(now)
     return replace(known, tables=found).to_json()
+
+
+def is_whole(known: TableProgress) -> bool:
+    """Whether the log has every row of a table, which was read in chunks."""
+    return known.state == "done" and not known.whole and _has_all(known)
 
 
 def _has_all(known: TableProgress) -> bool:

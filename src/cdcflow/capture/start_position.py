@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcflow.capture import reread
-from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.interleave.progress import Progress, TableProgress
 from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.ports.log import Log, ShapeKeeping
-from cdcflow.capture.ports.source import ShapeAsking, Source, SourceHistory, TablesToReread
+from cdcflow.capture.ports.moves import Movable
+from cdcflow.capture.ports.source import Prepared, ShapeAsking, Source, SourceHistory, TablesToReread
 from cdcflow.capture.reread import StoredOrders
 from cdcflow.model.position import Checkpoint, Epoch, position_text
+from cdcflow.model.table import Table
+
+MOVED = "move"
+"""What a `Gap` is by after a move."""
 
 
 def prepare_position(
@@ -33,7 +38,6 @@ def prepare_position(
         HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
     """
     before = log.checkpoint
-    orders = StoredOrders.read(before.source)
     if isinstance(source, ShapeAsking) and isinstance(log, ShapeKeeping):
         source.use_shapes(log.newest_shape)
     prepared = source.prepare(
@@ -46,18 +50,46 @@ def prepare_position(
         # A new log may replace one that was lost, whose slot still makes the server retain its log.
         for left in source.left_behind(log_id):
             on_event("left behind", {"what": left.subject, "found": left.text, "remedy": left.remedy})
+    keeps = keep_rows or prepared.history is SourceHistory.RELEASED
+    return _store(source, log, prepared, epoch, on_event, keeps=keeps)
+
+
+def move_position(
+    source: Source, log: Log, log_id: str, epoch: Epoch, on_event: OnEvent, *, compares: bool = False
+) -> Checkpoint:
+    """Have the source at another address continue the log, and store its answer. Durable on return; until then the
+    log can continue where it did before.
+
+    `compares`: see `Movable.move`.
+
+    Raises:
+        ConfigurationError, SourceUnavailable: see `Movable.move`.
+    """
+    assert isinstance(source, Movable)  # noqa: S101 - the caller's choice
+    before = log.checkpoint
+    if isinstance(source, ShapeAsking) and isinstance(log, ShapeKeeping):
+        source.use_shapes(log.newest_shape)
+    without = replace(before, source=reread.without_orders(before.source))
+    prepared = source.move(without, log_id, log.transactions_back, compares=compares)
+    return _store(source, log, prepared, epoch, on_event, keeps=True)
+
+
+def _store(source: Source, log: Log, prepared: Prepared, epoch: Epoch, on_event: OnEvent, *, keeps: bool) -> Checkpoint:
+    """Store where a capture begins, and what is left to do. `keeps`: after a gap, tables that can be compared keep
+    their rows."""
+    before = log.checkpoint
+    orders = StoredOrders.read(before.source)
     # The orders stay in the checkpoint until the cut that holds the commands: otherwise a crash between the two would
     # leave a log with a hole that nothing records.
     is_lost = prepared.history is not SourceHistory.CONTINUES
-    keeps = is_lost and (keep_rows or prepared.history is SourceHistory.RELEASED)
-    history = reread.KEPT if keeps else reread.LOST if is_lost else orders.history
+    history = (reread.KEPT if keeps else reread.LOST) if is_lost else orders.history
     orders = StoredOrders(history, _still_captured(orders.reread, source) | prepared.reread)
     stored = {**prepared.checkpoint.source, **orders.write()}
     checkpoint = replace(prepared.checkpoint, source=stored, epoch=epoch)
     if checkpoint.position != before.position or stored != dict(before.source) or is_lost:
         progress = checkpoint.progress
-        if keeps:
-            progress = reread.in_doubt(checkpoint, position_text(before.position) or "", source.tables())
+        if is_lost and keeps:
+            progress = _in_doubt(source, log, before, checkpoint, is_moved=prepared.history is SourceHistory.MOVED)
         elif history == reread.LOST:
             progress = reread.unread(progress)
         if is_lost:
@@ -69,6 +101,20 @@ def prepare_position(
         found = {"after": position_text(before.position), "before": position_text(checkpoint.position)}
         on_event("changes not captured", {**found, "offset": checkpoint.next_offset})
     return checkpoint
+
+
+def _in_doubt(
+    source: Source, log: Log, before: Checkpoint, after: Checkpoint, *, is_moved: bool
+) -> Mapping[str, object]:
+    """The progress after a gap, in which tables keep their rows."""
+    since, tables = position_text(before.position) or "", source.tables()
+    if not is_moved:
+        return reread.in_doubt(after, since, tables)
+
+    def keeps(known: TableProgress, table: Table) -> bool:
+        return reread.is_comparable(known, table, log.newest_shape(table.id) if isinstance(log, ShapeKeeping) else None)
+
+    return reread.in_doubt(after, since, tables, by=MOVED, keeps=keeps)
 
 
 def _with_gap(progress: Mapping[str, object], before: Checkpoint, after: Checkpoint) -> dict[str, object]:

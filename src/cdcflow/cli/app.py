@@ -25,6 +25,7 @@ COMMANDS = {
     "backfill": ("cdcflow.cli.backfill:backfill", "Read tables again while the capture continues."),
     "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
     "verify": ("cdcflow.cli.verify:verify", "Compare the source with the log and the tables."),
+    "sql": ("cdcflow.cli.sql:sql", "Query the tables with SQL, as of one point in time."),
     "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
     "repair": ("cdcflow.cli.repair:repair", "Repair the rows that differ, through the log."),
     "attach": ("cdcflow.cli.attach:attach", "Adopt a table that was loaded another way."),
@@ -49,6 +50,7 @@ COMMANDS = {
     "bundle": ("cdcflow.cli.bundle:bundle", "Collect what a maintainer needs into one file."),
     "demo": ("cdcflow.demo.command:demo", "See the whole thing on real data, with a proof at the end."),
     "guard": ("cdcflow.cli.guard:guard", "Hold the budget of the source's log without a daemon."),
+    "move": ("cdcflow.cli.move:move", "Continue a log at another server or address."),
     "journal-peer": (
         "cdcflow.cli.journal_peer:journal_peer",
         "Store the latest part of a log for a daemon elsewhere.",

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ ASKED_BY = "the daemon, after a gap"
 
 
 class GapRepairComponent:
-    """The repairs of a daemon whose settings have `source.log_budget_then: release`. `file`: the settings file."""
+    """The repairs of a daemon after a move, and after any gap if the settings have `source.log_budget_then: release`.
+    `file`: the settings file."""
 
     def __init__(self, capture: Capture, file: Path | None, tell: OnEvent) -> None:
         self._capture = capture
@@ -44,9 +46,10 @@ class GapRepairComponent:
         return wiring.releases(config)
 
     def prepare(self, config: Config) -> Running | None:
-        if self._file is None or not wiring.releases(config):
+        if self._file is None:
             return None
-        return GapRepairs(self._capture.status, self._read_again, self._file.absolute(), self._tell)
+        gaps = partial(gaps_to_prove, only_moves=not wiring.releases(config))
+        return GapRepairs(lambda: gaps(self._capture.status()), self._read_again, self._file.absolute(), self._tell)
 
     def _read_again(self, tables: Sequence[str]) -> None:
         self._capture.request("backfill", tables, asked_by=ASKED_BY)
@@ -57,12 +60,12 @@ class GapRepairs:
 
     def __init__(
         self,
-        status: Callable[[], Mapping[str, Any]],
+        gaps: Callable[[], Mapping[str, int]],
         read_again: Callable[[Sequence[str]], None],
         file: Path,
         tell: OnEvent,
     ) -> None:
-        self._status = status
+        self._gaps = gaps
         self._read_again = read_again
         self._file = file
         self._tell = tell
@@ -85,7 +88,7 @@ class GapRepairs:
         pause_s = LOOK_EVERY_S
         while not self._stop.wait(pause_s):
             pause_s = LOOK_EVERY_S
-            gaps = gaps_to_prove(self._status())
+            gaps = self._gaps()
             too_often = [name for name, offset in gaps.items() if self._repairs[name, offset] >= REPAIRS_MAX]
             rest = {name: offset for name, offset in gaps.items() if name not in too_often}
             if too_often:
@@ -116,7 +119,7 @@ class GapRepairs:
             self._process.terminate()
         code = self._process.wait()
         self._process = None
-        left = gaps_to_prove(self._status())
+        left = self._gaps()
         if code not in TEMPORARY:
             self._repairs.update((name, offset) for name, offset in gaps.items() if left.get(name) == offset)
         seconds = round(time.monotonic() - began, 1)
@@ -126,14 +129,25 @@ class GapRepairs:
         return not left
 
 
-def gaps_to_prove(status: Mapping[str, Any]) -> dict[str, int]:
+def gaps_to_prove(status: Mapping[str, Any], *, only_moves: bool = False) -> dict[str, int]:
     """The tables of a running capture that a gap left unverified, each with the offset of its gap. Those that are being
-    read again are not among them, nor are attached ones, which an operator repairs."""
+    read again are not among them, nor are attached ones, which an operator repairs. `only_moves`: only gaps that a move
+    of the log made; an operator repairs the others."""
     found: dict[str, int] = {}
     if status.get("state") != "capturing":
         return found
     for name, known in (status.get("tables") or {}).items():
         gap = known.get("gap")
-        if known.get("state") == "done" and gap is not None and gap["proven"] is None and not gap.get("base"):
+        if (
+            known.get("state") == "done"
+            and gap is not None
+            and gap["proven"] is None
+            and not gap.get("base")
+            and _is_ours(gap, only_moves)
+        ):
             found[name] = int(gap["offset"])
     return found
+
+
+def _is_ours(gap: Mapping[str, Any], only_moves: bool) -> bool:
+    return not only_moves or gap.get("by") == "move"

@@ -29,6 +29,7 @@ from cdcflow.wiring.logs import (
     indexing,
     keeping,
     log_id,
+    log_identity,
     log_layout,
     log_reader,
     open_log,
@@ -40,6 +41,7 @@ from cdcflow.wiring.logs import (
     workers,
 )
 from cdcflow.wiring.migrations import rehearse_ddl
+from cdcflow.wiring.moves import PlannedMove, move, plan_move, settings_at
 from cdcflow.wiring.plans import log_growth, plan_capture
 from cdcflow.wiring.push_log import open_push_log
 from cdcflow.wiring.queries import consumers_status, open_for_queries
@@ -95,6 +97,11 @@ __all__ = [
     "indexing",
     "keeping",
     "log_id",
+    "log_identity",
+    "PlannedMove",
+    "move",
+    "plan_move",
+    "settings_at",
     "log_layout",
     "log_reader",
     "open_log",

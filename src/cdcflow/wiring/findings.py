@@ -36,7 +36,7 @@ def doctor(config: Config) -> list[Finding]:
         if not (isinstance(config.log, KafkaLog) and [f.level for f in of_log] == ["error"]):
             with contextlib.suppress(CdcflowError):  # an unreachable server already has its own finding
                 found += source.left_behind(log_id(config))
-                found += _control_findings(config)
+                found += control_findings(config)
     finally:
         source.close()
     return [*found, *of_log, *part_findings(config)]
@@ -69,7 +69,7 @@ def _without_first_start(found: list[Finding], of_position: list[Finding]) -> li
     return [f for f in found if not f.at_first_start] + of_position
 
 
-def _control_findings(config: Config) -> list[Finding]:
+def control_findings(config: Config) -> list[Finding]:
     """Whether the control table can be used."""
     table = control_table(config)
     if table is None:

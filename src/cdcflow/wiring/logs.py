@@ -47,10 +47,12 @@ def open_log(
     *,
     accept_history_loss: bool = False,
     accept_rows_lost: bool | None = None,
+    accept_moved: bool = False,
     reopened: bool = False,
 ) -> OwnedLog:
     """The configured log, opened for writing. `accept_rows_lost`: also if rows of the log itself are missing (None: as
-    `accept_history_loss`). `reopened`: this process had the log open before."""
+    `accept_history_loss`). `accept_moved`: the log was moved to the source of this identity, and records that now.
+    `reopened`: this process had the log open before."""
     # A slot that follows failovers, or is on a standby, moves to a new timeline. The source's `prepare`, which can
     # query the server, checks if the old timeline ended after cdcflow's position, and if a renamed database fits.
     accept_renamed = isinstance(config.source, Postgres)
@@ -64,6 +66,7 @@ def open_log(
                 accept_timeline=accept_timeline,
                 accept_renamed=accept_renamed,
                 accept_replaced=accept_history_loss,
+                accept_moved=accept_moved,
                 uploads=_uploads(log),
                 replication=_replication(log),
             )
@@ -78,6 +81,7 @@ def open_log(
                 accept_timeline=accept_timeline,
                 accept_renamed=accept_renamed,
                 accept_replaced=accept_history_loss,
+                accept_moved=accept_moved,
                 accept_loss=accept_history_loss if accept_rows_lost is None else accept_rows_lost,
                 reopened=reopened,
                 scratch=scratch,
@@ -386,3 +390,25 @@ def log_id(config: Config) -> str:
         return read_state(topics(config.log.kafka)).log_id
     layout = Layout(config.log.path)
     return layout.log_file().log_id if layout.log_json.exists() else ""
+
+
+def log_identity(config: Config) -> SourceIdentity:
+    """The source that the configured log belongs to.
+
+    Raises:
+        ConfigurationError: there is no log.
+    """
+    if isinstance(config.log, KafkaLog):
+        from cdcflow.sinks.kafka.frames import read_state
+
+        found = read_state(topics(config.log.kafka)).identity
+    else:
+        layout = log_layout(config.log)
+        found = layout.log_file().source if layout.log_json.exists() else None
+    if found is None:
+        raise ConfigurationError(
+            f"there is no change log at {log_reader(config).name}",
+            remedy="correct `log` in the settings",
+            runbook="no-log",
+        )
+    return found

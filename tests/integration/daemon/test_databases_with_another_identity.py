@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
-from tests.servers.postgres import Database, PostgresServer, binaries
+from tests.servers.postgres import Database, PostgresServer, binaries, upgrade
 from tests.support.daemon.bank import Bank
 
 from cdcflow.demo.servers import postgres
-from cdcflow.demo.servers.postgres import environment
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.wiring.findings import continues
 
@@ -112,31 +110,13 @@ def test_database_restored_from_a_dump_is_adopted_by_the_printed_remedy(
                 elsewhere.capture_to_its_end(accept_history_loss=accepted)
 
 
-def run(server: PostgresServer, program: str, *options: str | Path) -> None:
-    """Run one of the server's programs as the user that it belongs to, in its directory."""
-    done = subprocess.run(
-        [server.bin_directory / program, *options],
-        capture_output=True,
-        text=True,
-        cwd=server.directory,
-        env=environment(),
-        **server._user.process(),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("version", sorted(set(binaries()) - {"wheel", "named"}))
 def test_upgraded_server_is_adopted_by_the_printed_remedy(version: str, tmp_path: Path) -> None:
     """pg_upgrade gives the server another identity and other positions, and tables keep their numbers."""
     with PostgresServer(binaries()[version]) as old, PostgresServer() as new:
         bank = Bank(old.create_database("shop"), tmp_path)
         followed(bank)
-        old.stop()
-        new.stop()
-        run(new, "pg_checksums", "--disable", "-D", new.data)
-        folders = ("-b", old.bin_directory, "-B", new.bin_directory, "-d", old.data, "-D", new.data)
-        run(new, "pg_upgrade", "-U", "postgres", "--no-sync", *folders)
-        new.start()
+        upgrade(old, new)
         at(bank, "shop", new)
         bank.write(seed=2, transactions=5)
         # The state after pg_upgrade since 17: a slot of this name, at a position of the new server's.

@@ -14,9 +14,10 @@ from tests.servers.postgres import PostgresServer
 from tests.support.daemon.running_shop import Shop, planned, said
 from tests.support.polling import wait_until
 
+import cdcflow
 from cdcflow import local
 from cdcflow.daemon.child_process import list_tree
-from cdcflow.errors import CdcflowError
+from cdcflow.errors import CdcflowError, SinkUnavailable
 from cdcflow.log.files.layout import Layout
 
 pytestmark = pytest.mark.postgres
@@ -129,6 +130,30 @@ def test_rows_are_sealed_for_a_merge_that_waits_and_only_for_it(shop: Shop) -> N
         assert len(segments) <= len(engine.cuts().list_cuts()) + 1
     os.kill(before["pid"], signal.SIGCONT)
     wait_for_tables(shop, insert(shop))
+    shop.end()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_answers_have_what_was_written_before_the_question(shop: Shop, live: bool) -> None:
+    """A program writes, and queries the tables with the position of its write. It waits for that, and no longer: also
+    where no captured table changed since."""
+    shop.start()
+    wait_for_tables(shop, insert(shop))
+
+    def position() -> str:
+        return str(shop.database.execute("SELECT pg_current_wal_lsn()")[0][0])
+
+    def count(at_least: str, wait_s: float = 60) -> int:
+        asked = cdcflow.sql("SELECT count(*) FROM orders", live=live, at_least=at_least, wait_s=wait_s)
+        return int(asked.rows.column(0)[0].as_py())
+
+    for _ in range(5):
+        rows = insert(shop)
+        assert count(position()) == rows
+    shop.database.execute("CREATE TABLE elsewhere AS SELECT generate_series(1, 1000) AS n")
+    assert count(position()) == rows
+    with pytest.raises(SinkUnavailable, match="did not reach position FFFF/0"):
+        count("FFFF/0", wait_s=0.3)
     shop.end()
 
 

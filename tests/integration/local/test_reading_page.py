@@ -41,13 +41,15 @@ def test_each_block_of_the_page_runs_and_shows_the_promised_result(shop: Path) -
     """A page for newcomers that fails at its first block costs more trust than no page."""
     names: dict[str, Any] = {}
     found = python_of(PAGE, spark=False)
-    assert len(found) == 9
+    assert len(found) == 10
     for block in found:
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102  our own page
     assert names["newest"] == [(1, "n1", "r"), (2, "new", "u"), (3, None, "d"), (4, "n4", "r")]
     assert names["by_kind"].rows() == [("d", 1), ("r", 4), ("u", 1)]
     assert list(names["history"]["note"]) == ["n2", "new"]
     assert names["rows"] == 6
+    assert names["in_arrow"].to_pylist() == [{"id": 1, "name": "p1"}, {"id": 2, "name": "p2"}]
+    assert (names["answer_in_polars"].height, names["cut"]) == (2, 3)
     assert names["joined"] == [(1, "p1"), (2, "p2")]
     assert names["joined_in_polars"].height == len(names["lake_products"]) == 2
     assert names["in_duckdb"] == NOW

@@ -10,6 +10,7 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,10 @@ def fill_disk_with(flag: Path) -> None:
     OsLayer.write = wrapped  # type: ignore[method-assign]
 
 
-def arm(point: str) -> None:
+def arm(point: str, steps: Mapping[str, tuple[Any, str]]) -> None:
     """Make the process die at its first call of a step."""
     when, name = point.split(":")
-    owner, method = STEPS[name]
+    owner, method = steps[name]
     original = getattr(owner, method)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -60,6 +61,6 @@ def arm(point: str) -> None:
 if __name__ == "__main__":
     fill_disk_with(Path(sys.argv[1]).with_name("full"))
     if len(sys.argv) > 2:
-        arm(sys.argv[2])
+        arm(sys.argv[2], STEPS)
     sys.argv = ["cdcflow", "run", "--json", "--wait", "--config", sys.argv[1]]
     command()

@@ -20,3 +20,12 @@ def test_only_unverified_tables_of_a_running_capture_are_repaired() -> None:
     }
     assert gaps_to_prove({"state": "capturing", "tables": tables}) == {"public.lost": 7}
     assert gaps_to_prove({"state": "waiting", "tables": tables}) == {}
+
+
+def test_gap_of_a_move_is_repaired_whatever_the_settings_are() -> None:
+    """An operator ordered the move, and nothing of the tables is proven before that."""
+    tables = {
+        "public.moved": {"state": "done", "gap": {**GAP, "by": "move"}},
+        "public.accepted": {"state": "done", "gap": GAP},
+    }
+    assert gaps_to_prove({"state": "capturing", "tables": tables}, only_moves=True) == {"public.moved": 7}

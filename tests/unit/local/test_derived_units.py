@@ -202,7 +202,7 @@ def differences(db: QueryDatabase, name: str, chance: random.Random, rounds: int
 def increments(db: QueryDatabase, name: str) -> Increments | None:
     """How the results of a shape are continued, if they are."""
     found = lineage(db, name)
-    empty = {one.number: Given({}, COLUMNS[one.table]).rows(found.columns_read(one.number)) for one in found.joined}
+    empty = {one.number: Given({}, COLUMNS[one.table]).rows(found.needed_columns(one.number)) for one in found.joined}
     try:
         return read_increments(db, found, empty)
     except NotCovered:

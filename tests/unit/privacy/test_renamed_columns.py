@@ -253,3 +253,15 @@ def test_process_without_earlier_names_reads_only_where_names_suffice(
     with pytest.raises(TableMisfit, match="which executors do not know") as refused:
         mine.check_names_suffice(now)
     assert "run the same command without --on" in str(refused.value.remedy)
+
+
+def test_shape_at_the_source_has_columns_whose_numbers_are_hashes() -> None:
+    """Those of MySQL are as large as a computed column's: rows of a dropped table would be decoded without them."""
+    given = {"columns": {"path": "drop", "note": {"rename": "remark"}}, "computed": {"day": "lower(note)"}}
+    mine = PolicyRules({EXACT: TableRules.model_validate(given)})
+    for numbers in ((7, 1 << 30, 2_000_000_000), (2_000_000_000, 5, (1 << 30) + 1), (1, 2, 3)):
+        table = visits(*(f"{name}:{number}" for name, number in zip(("id", "path", "note"), numbers, strict=True)))
+        stored = read_stored(with_stored({}, mine, [table], {}))[TABLE]
+        logged = mine.table_leaving(table)
+        assert [c.name for c in logged.columns] == ["id", "remark", "day"]
+        assert raw_of(logged, stored) == table

@@ -56,6 +56,9 @@ class Gap:
 
     `base`: names the table's base, if its rows were loaded another way and are not in the log at all ("": the log has
     them). `before` is "" then: it is unknown since when changes are missing in them.
+
+    `by`: "move" if an operator moved the log to another server, which is also when the daemon repairs the table by
+    itself whatever its settings are; otherwise "".
     """
 
     offset: Offset
@@ -66,6 +69,7 @@ class Gap:
     proven: str | None = None
     until: Offset | None = None
     base: str = ""
+    by: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -73,7 +77,7 @@ class Gap:
         return not self.after and not self.base
 
     def to_json(self) -> dict[str, object]:
-        return {name: value for name, value in asdict(self).items() if name != "base" or value}
+        return {name: value for name, value in asdict(self).items() if name not in ("base", "by") or value}
 
 
 @dataclass(frozen=True, slots=True)

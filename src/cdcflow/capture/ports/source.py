@@ -69,11 +69,13 @@ TransactionsBack = Callable[[Callable[[Position], bool]], pa.Table]
 class SourceHistory(Enum):
     """Whether the source's log still has everything since the change log's end. LOST: an operator accepted that it
     does not, and the position is a new one. RELEASED: the position is a new one because the source released its log
-    to keep a budget, or removed it by itself, and the settings have the capture continue then."""
+    to keep a budget, or removed it by itself, and the settings have the capture continue then. MOVED: the position is a
+    new one at another server, to which an operator moved the log."""
 
     CONTINUES = "continues"
     LOST = "lost"
     RELEASED = "released"
+    MOVED = "moved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Prepared:
     """Where a capture begins. `checkpoint` is the log's, with the source's `position` and what it stores in `source`.
 
     The caller stores what is left to do together with the checkpoint: after LOST, every table is read again; after
-    RELEASED those that cannot be compared with the source.
+    RELEASED and MOVED those that cannot be compared with the source.
     """
 
     checkpoint: Checkpoint

@@ -159,6 +159,7 @@ class FileLog:
         accept_timeline: bool = False,
         accept_renamed: bool = False,
         accept_replaced: bool = False,
+        accept_moved: bool = False,
         uploads: Uploading | None = None,
         replication: Replication | None = None,
     ) -> FileLog:
@@ -166,8 +167,8 @@ class FileLog:
 
         `accept_timeline`: an operator confirms that the source's new timeline continues the old one without loss.
         `accept_renamed`: the source checks whether a database of another name is the log's. `accept_replaced`: another
-        server may have the log's database, because an operator accepts that its history is lost. `uploads` copies what
-        is sealed to the layout's store.
+        server may have the log's database, because an operator accepts that its history is lost. `accept_moved`: the
+        log was moved to this source, whatever it belonged to. `uploads` copies what is sealed to the layout's store.
         `replication`: the journals are on peers, too, which decide what the log has.
 
         Raises:
@@ -192,6 +193,7 @@ class FileLog:
                     accept_timeline=accept_timeline,
                     accept_renamed=accept_renamed,
                     accept_replaced=accept_replaced,
+                    accept_moved=accept_moved,
                 )
                 opened = recover(layout, file, lease, layer)
             return cls(layout, opened, lease, layer, seal_settings or Seal(), uploads, replication)

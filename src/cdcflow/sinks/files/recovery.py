@@ -25,6 +25,7 @@ from cdcflow.log.format.schema_history import SchemaHistory
 from cdcflow.log.format.segment import Segment
 from cdcflow.log.maintenance.retention import sweep
 from cdcflow.model.position import Checkpoint, Epoch, Offset, SourceIdentity
+from cdcflow.sinks.other_sources import if_replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ def create(
     accept_timeline: bool,
     accept_renamed: bool = False,
     accept_replaced: bool = False,
+    accept_moved: bool = False,
 ) -> LogFile:
     """The log's `log.json`; the log is created if it does not exist. The directory itself exists, and is locked.
 
@@ -95,6 +97,8 @@ def create(
         layer.fsync_dir(layout.root)
     if layout.log_json.exists():
         file = layout.log_file()
+        if accept_moved:
+            return _of_source(layout, file, identity, layer)
         if not identity.is_source_of(file.source, renamed=accept_renamed, replaced=accept_replaced):
             raise _of_another_source(layout, file, identity)
         return _check_identity(layout, file, identity, layer, accept_timeline=accept_timeline)
@@ -110,12 +114,9 @@ def create(
 
 
 def _of_another_source(layout: Layout, file: LogFile, identity: SourceIdentity) -> ConfigurationError:
-    remedy = "name another directory for this source's log, or the source that this log belongs to"
-    if identity.is_source_of(file.source, replaced=True):
-        remedy += (
-            "; if the server was upgraded, or restored from a dump, and this is the same database, run "
-            "`cdcflow run --accept-history-loss`, which reads all tables again"
-        )
+    remedy = "name another directory for this source's log, or the source that this log belongs to" + if_replaced(
+        file.source, identity
+    )
     return ConfigurationError(
         f"opening the log {layout.root}: it belongs to {_describe_identity(file.source)}, and the source is "
         f"{_describe_identity(identity)}",
@@ -137,6 +138,11 @@ def _check_identity(
             remedy="run `cdcflow run --accept-history-loss`, which reads all tables again",
             runbook="restored-source",
         )
+    return _of_source(layout, file, identity, layer)
+
+
+def _of_source(layout: Layout, file: LogFile, identity: SourceIdentity, layer: FileLayer) -> LogFile:
+    """The log's file, which then records that the log belongs to this source."""
     if file.source != identity:
         file = replace(file, source=identity)
         write_file(layer, layout.log_json, file.to_json().encode())

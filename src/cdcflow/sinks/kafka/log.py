@@ -54,6 +54,7 @@ from cdcflow.sinks.kafka.producer import Sender
 from cdcflow.sinks.kafka.state import StateRecord, TopicRange, TopicState
 from cdcflow.sinks.kafka.topics import Admin, PartitionReader, Topics
 from cdcflow.sinks.log_end import LogEnd, own_rows
+from cdcflow.sinks.other_sources import if_replaced
 
 RANGE_BYTES_MAX = 64 << 20
 RANGE_AGE_S = 3600.0
@@ -143,6 +144,7 @@ class KafkaLog:
         accept_timeline: bool = False,
         accept_renamed: bool = False,
         accept_replaced: bool = False,
+        accept_moved: bool = False,
         accept_loss: bool = False,
         reopened: bool = False,
         scratch: Path | None = None,
@@ -155,7 +157,8 @@ class KafkaLog:
 
         `accept_timeline`: the source's new timeline continues the old one. `accept_renamed`: the source checks whether
         a database of another name is the log's. `accept_replaced`: another server may have the log's database, because
-        an operator accepts that its history is lost. `accept_loss`: an operator accepts that rows of the log are gone.
+        an operator accepts that its history is lost. `accept_moved`: the log was moved to this source, whatever it
+        belonged to. `accept_loss`: an operator accepts that rows of the log are gone.
         `reopened`: this process had it open before (see `loss.check`). `scratch`: a folder for large transactions while
         they arrive (None: a temporary one). `folder`: this machine's own, for a note of the log's id; `history`: where
         the log is sealed to, which may have what the brokers no longer have. `copy_of`: the id of a newly created log
@@ -173,9 +176,12 @@ class KafkaLog:
         _check_topics(topics, topics.make(), attempted)
         sender = Sender(topics)
         found = read_state(topics)
-        if found.identity is not None:
-            _check_source(found.identity, identity, attempted, renamed=accept_renamed, replaced=accept_replaced)
-        owned = _owned_state(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
+        if accept_moved and found.identity is not None:
+            owned = replace(found, identity=identity)
+        else:
+            if found.identity is not None:
+                _check_source(found.identity, identity, attempted, renamed=accept_renamed, replaced=accept_replaced)
+            owned = _owned_state(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
         owned = replace(owned, epoch=max(owned.epoch, after_epoch or owned.epoch))
         loss.check(topics, found, attempted, folder, history, accepted=accept_loss, reopened=reopened)
         with storing(f"{attempted}: creating a folder for large transactions"):
@@ -539,11 +545,7 @@ def _check_source(
     if identity.is_source_of(known, renamed=renamed, replaced=replaced):
         return
     remedy = "set log.kafka.topic to another topic, or source.url to the source of this log"
-    if identity.is_source_of(known, replaced=True):
-        remedy += (
-            "; if the server was upgraded, or restored from a dump, and this is the same database, run "
-            "`cdcflow run --accept-history-loss`, which reads all tables again"
-        )
+    remedy += if_replaced(known, identity)
     raise ConfigurationError(
         f"{attempted}: it belongs to {known.kind} system {known.system_id}, database {known.database}, and the "
         f"source is {identity.kind} system {identity.system_id}, database {identity.database}",

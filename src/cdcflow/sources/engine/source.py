@@ -52,14 +52,23 @@ Sizes = Mapping[TableId, tuple[int | None, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """That a start is a move of the log to this address. `compares`: see `cdcflow.capture.ports.moves.Movable.move`."""
+
+    compares: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Start(Generic[S]):
-    """The arguments of `cdcflow.ports.Source.prepare`. `before`: what the last start stored."""
+    """The arguments of `cdcflow.ports.Source.prepare`. `before`: what the last start stored. `move`: None unless it is
+    a move."""
 
     checkpoint: Checkpoint
     log_id: str
     before: S | None
     transactions_back: TransactionsBack | None
     is_loss_accepted: bool
+    move: Move | None = None
 
 
 @dataclass(frozen=True)  # without slots: see `selection.Selected`
@@ -168,7 +177,11 @@ class SqlSource(ABC, Generic[C, S, E]):
         accept_history_loss: bool = False,
     ) -> Prepared:
         before = self._read_state(checkpoint.source)
-        start = Start(checkpoint, log_id, before, transactions_back, accept_history_loss)
+        return self._begin_at(Start(checkpoint, log_id, before, transactions_back, accept_history_loss))
+
+    def _begin_at(self, start: Start[S]) -> Prepared:
+        """Begin, and keep in mind what is captured. The state to store has how the values of columns are kept."""
+        before, checkpoint = start.before, start.checkpoint
         connection = self._connect("prepare")
         try:
             with self._connector.mapping_errors(f"preparing {self._connector.address}"):

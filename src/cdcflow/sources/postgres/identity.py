@@ -88,9 +88,11 @@ def check_database(connection: Connection, before: PostgresState, system: Identi
     is_same_name = before.database == system.database
     is_same_server = before.system_id == system.system_id
     remedy = _SET_BACK
-    if is_same_name:
-        remedy += f"; if the server was upgraded, or restored from a dump, and this is the same database, {_READ_AGAIN}"
-    elif is_same_server:
+    if not is_same_server:
+        remedy += "; if the server was upgraded, restored from a dump, or replaced by a copy, run `cdcflow move`, "
+        remedy += "which continues there and compares the tables where it must"
+        remedy += f"; or {_READ_AGAIN}" if is_same_name else ""
+    else:
         remedy += f"; if {system.database} has taken the place of {before.database}, {_READ_AGAIN}"
     raise ConfigurationError(
         f"this log belongs to database {before.database} of server {before.system_id}, but "

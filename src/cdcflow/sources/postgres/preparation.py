@@ -15,7 +15,7 @@ from functools import partial
 import structlog
 
 from cdcflow.capture.ports.source import SourceHistory, TransactionsBack
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.source import position_to_begin
 from cdcflow.sources.postgres import overlap, publication, slot, slot_release
@@ -24,10 +24,11 @@ from cdcflow.sources.postgres.connection import Connection, Connector, query_row
 from cdcflow.sources.postgres.identity import IdentifiedSystem, check_history
 from cdcflow.sources.postgres.known_tables import captured_now, captured_since, state_of_selected
 from cdcflow.sources.postgres.lsn import Lsn
+from cdcflow.sources.postgres.moves import Route, lagging
 from cdcflow.sources.postgres.recovery import end_of_log
 from cdcflow.sources.postgres.slot_names import Names
 from cdcflow.sources.postgres.slot_release import ReleaseNote
-from cdcflow.sources.postgres.stored_state import PostgresState
+from cdcflow.sources.postgres.stored_state import PostgresState, captured_names
 from cdcflow.sources.postgres.unbroken import check_names, check_publication, check_unbroken
 
 _log = structlog.get_logger()
@@ -92,6 +93,41 @@ class Preparation:
             return self._after_release(note)
         again = partial(self._again, self.position, self.before, transactions_back)
         return position_to_begin(again, self._at_new_position, is_loss_accepted=loss_accepted)
+
+    def move(self, route: Route, transactions_back: TransactionsBack | None) -> PositionAtServer:
+        """Where the log continues on a route that was found for it.
+
+        Raises:
+            ConfigurationError: it cannot; the server was restored from a copy and has diverged.
+        """
+        assert self.position is not None and self.before is not None  # noqa: S101, PT018  a route needs both
+        if route.has_gap:
+            return replace(self._at_new_position(), history=SourceHistory.MOVED)
+        if route.carried is not None:
+            found = self._after_upgrade(self.before, route.carried)
+        else:
+            found = self._at_same_server(self.position, self.before, transactions_back)
+        # A used note of a release may still exist.
+        return replace(found, state=replace(found.state, release=self.before.release))
+
+    def _at_same_server(
+        self, position: Lsn, before: PostgresState, transactions_back: TransactionsBack | None
+    ) -> PositionAtServer:
+        try:
+            return self._again(position, before, transactions_back)
+        except HistoryLost as error:
+            raise lagging(error) from None
+
+    def _after_upgrade(self, before: PostgresState, carried: Lsn) -> PositionAtServer:
+        """The position of a slot that pg_upgrade carried over. Tables that were added since the last start are left to
+        the next one."""
+        found = publication.read(self.connection, self.names.publication)
+        if found is None:
+            raise SourceUnavailable(f"publication {self.names.publication} was dropped just after cdcflow read it")
+        known = captured_names(before)
+        added = [t.rel.id for t in self.selected.tables if t.rel.oid not in known]
+        made = replace(self, selected=self.selected.without(added))
+        return PositionAtServer(carried, made._state(carried, found), dict.fromkeys(added, 0))
 
     def _first_time(self) -> PositionAtServer:
         # The publication first: changes from before it cannot be decoded (P60).
@@ -236,6 +272,7 @@ class Preparation:
             publication_state=found.fingerprint(self.selected.tables),
             began_at=position if began is None else began,
             is_standby=self.is_standby,
+            version=self.connection.info.server_version // 10000,
             others={} if self.before is None else self.before.others,
         )
         selected = {t.rel.oid for t in self.selected.tables}

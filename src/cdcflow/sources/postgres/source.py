@@ -15,8 +15,9 @@ from cdcflow.capture.interleave.messages import KnownRows, RowsCompared
 from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.moves import MovePlan
 from cdcflow.capture.ports.part_readers import PartReader, Readers
-from cdcflow.capture.ports.source import Sample, SourceHistory, SourceStatus
+from cdcflow.capture.ports.source import Prepared, Sample, SourceHistory, SourceStatus, TablePreview, TransactionsBack
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError
@@ -27,7 +28,7 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.policies import ByShape, Policies
 from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.engine.source import Begun, ComparableSource, Sizes, Start
+from cdcflow.sources.engine.source import Begun, ComparableSource, Move, Sizes, Start
 from cdcflow.sources.postgres import publication, samples, slot, slot_release
 from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected
 from cdcflow.sources.postgres.catch_up import Windows
@@ -35,10 +36,11 @@ from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mar
 from cdcflow.sources.postgres.comparison import PostgresComparison
 from cdcflow.sources.postgres.connection import Connection, Connector, mapping_errors, query_row
 from cdcflow.sources.postgres.fences import PrimaryFences, ServerFences, StandbyFences, StandbyRun
-from cdcflow.sources.postgres.identity import check_database, check_server, identify, is_replaced
+from cdcflow.sources.postgres.identity import IdentifiedSystem, check_database, check_server, identify, is_replaced
 from cdcflow.sources.postgres.known_tables import state_of_selected
 from cdcflow.sources.postgres.lives import Life, Lives, ended_lives
 from cdcflow.sources.postgres.lsn import START, Lsn, lsn_of, position_of
+from cdcflow.sources.postgres.moves import Finder, Route, check_tables, is_no_target, log_is_empty, server_text, steps
 from cdcflow.sources.postgres.preparation import Preparation
 from cdcflow.sources.postgres.recovery import RECEIVED_END, is_standby, log_end
 from cdcflow.sources.postgres.rewrites import RowVersions
@@ -130,10 +132,11 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         system = identify(self._connector)
         check_server(connection)
         at_standby = is_standby(connection)
+        route = self._route(connection, start, names, system, at_standby=at_standby)
         if at_standby:
             check_standby(connection, self._settings, names.slot, before, is_loss_accepted=start.is_loss_accepted)
             check_replayed(connection, position)
-        replaced = before is not None and start.is_loss_accepted and is_replaced(connection, before, system)
+        replaced = self._is_replaced(connection, start, system) if route is None else route.kind == "other"
         by_oid = {} if replaced else captured_names(before)  # oids of another database mean nothing
         if not replaced:
             self._remember_captured(before)
@@ -151,7 +154,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         else:
             locked = publication.locked_tables(connection, names.publication, new)
         selected, self._left_out = selected.without(locked), (*self._left_out, *sorted(locked))
-        done = Preparation(
+        preparation = Preparation(
             self._connector,
             connection,
             names,
@@ -165,7 +168,12 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             is_renamed=bool(self._found_ended(position, before, selected, end)),
             releases=self._settings.releases,
             is_standby=at_standby,
-        ).prepare(start.transactions_back, loss_accepted=start.is_loss_accepted, replaced=replaced)
+        )
+        if route is None:
+            done = preparation.prepare(start.transactions_back, loss_accepted=start.is_loss_accepted, replaced=replaced)
+        else:
+            self._check_moved(route, before, selected)
+            done = preparation.move(route, start.transactions_back)
         self._joining = done.joining
         self._standby = StandbyRun.beginning_at(done.position, system.timeline) if at_standby else None
         selected, self._left_out = selected.without(self._joining), (*self._left_out, *sorted(self._joining))
@@ -176,6 +184,38 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         self._catalog.lives = lives
         state = replace(done.state, lives=lives.ended)
         return Begun(position_of(done.position), state, selected, done.history)
+
+    def _is_replaced(self, connection: Connection, start: Start[PostgresState], system: IdentifiedSystem) -> bool:
+        before = start.before
+        return before is not None and start.is_loss_accepted and is_replaced(connection, before, system)
+
+    def _route(
+        self,
+        connection: Connection,
+        start: Start[PostgresState],
+        names: Names,
+        system: IdentifiedSystem,
+        *,
+        at_standby: bool,
+    ) -> Route | None:
+        """The route of a log that moves here; None if it does not move, or has not begun yet.
+
+        Raises:
+            ConfigurationError: it cannot continue here.
+        """
+        position, before = start.checkpoint.position, start.before
+        if start.move is None or before is None or position is None:
+            return None
+        if at_standby:
+            raise is_no_target()
+        known = self._known_state(connection, before) if before.system_id == system.system_id else ""
+        finder = Finder(self._connector, connection, before, names, system, lsn_of(position), known)
+        return finder.find(compares=start.move.compares)
+
+    def _check_moved(self, route: Route, before: PostgresState | None, selected: Selected) -> None:
+        """Check that another server has the log's tables. At the same one they may have been dropped or renamed."""
+        captured = frozenset(captured_names(before).values() if route.kind == "other" else ())
+        check_tables(captured, [t.id for t in selected.tables], self._selection.selects)
 
     def _check_log(self, before: PostgresState | None, log_id: str) -> None:
         system = identify(self._connector)
@@ -305,6 +345,56 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             return state_of_selected(state, self._catalog.select(connection))
         except ConfigurationError:
             return state  # errors in the selection are another finding
+
+    # ── cdcflow.capture.ports.moves.Movable ─────────────────────────────────────────────────────────────────
+
+    def move(
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        compares: bool = False,
+    ) -> Prepared:
+        before = self._read_state(checkpoint.source)
+        if before is None:
+            raise log_is_empty()
+        return self._begin_at(Start(checkpoint, log_id, before, transactions_back, False, Move(compares)))
+
+    def plan_move(self, checkpoint: Checkpoint, log_id: str, *, compares: bool = False) -> MovePlan:
+        before = self._read_state(checkpoint.source)
+        if before is None:
+            raise log_is_empty()
+        start = Start(checkpoint, log_id, before, None, False, Move(compares))
+        connection = self._connect("plan")
+        try:
+            with mapping_errors(f"planning a move to {self._connector.address}"):
+                return self._plan(connection, start, before)
+        finally:
+            self._connector.discard(connection)
+
+    def _plan(self, connection: Connection, start: Start[PostgresState], before: PostgresState) -> MovePlan:
+        system, names = identify(self._connector), Names.of(self._settings, start.log_id)
+        check_server(connection)
+        route = self._route(connection, start, names, system, at_standby=is_standby(connection))
+        assert route is not None  # noqa: S101  the start is a move
+        selected = self._catalog.select(connection)
+        self._check_moved(route, before, selected)
+        known = frozenset[TableId]() if route.kind == "other" else self._captured_by(before)
+        selected, self._left_out = selected.for_restart(known, self._selection)
+        self._check(selected)
+        shapes = list(self._describe(selected))
+        sizes = self._sizes(connection, shapes)
+        version = connection.info.server_version // 10000
+        return MovePlan(
+            route.kind,
+            not route.has_gap,
+            server_text(before.system_id, before.database, before.version, before.timeline),
+            server_text(system.system_id, system.database, version, system.timeline),
+            route.text,
+            tuple(TablePreview(t.id, t.incarnation, *sizes.get(t.id, (None, None)), shape=t) for t in shapes),
+            tuple(steps(connection, names, route)),
+        )
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 

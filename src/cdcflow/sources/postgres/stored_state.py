@@ -24,10 +24,10 @@ class PostgresState:
     `began_at`: where the slot was created for this log (None: an earlier cdcflow did not store it). `captured`: where
     the publication gives other tables too, each captured table with its oid, and since when it is captured. `policies`:
     see `engine.policies`. `release`: the id of the latest release of the slot after which this log took a new
-    position ("": none, see `slot_release`). `lives`: captured names that their tables no longer have. `joining`: the
-    entries of new tables whose older transactions had not ended, each with the id below which they are. `is_standby`:
-    the slot is on a standby, whose timeline changes with its primary's. `others`: entries that this version does not
-    know.
+    position ("": none, see `slot_release`). `version`: the server's major version at the latest start (None: an earlier
+    cdcflow did not store it). `lives`: captured names that their tables no longer have. `joining`: the entries of new
+    tables whose older transactions had not ended, each with the id below which they are. `is_standby`: the slot is on a
+    standby, whose timeline changes with its primary's. `others`: entries that this version does not know.
     """
 
     system_id: str
@@ -43,6 +43,7 @@ class PostgresState:
     joining: Mapping[int, int] = field(default_factory=dict)
     release: str = ""
     is_standby: bool = False
+    version: int | None = None
     others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -70,6 +71,7 @@ class PostgresState:
             joining={int(number): bound for number, bound in json.loads(entries.get("joining") or "{}").items()},
             release=entries.get("release") or "",
             is_standby=bool(entries.get("standby")),
+            version=None if (version := entries.get("server_version")) is None else int(version),
             others=entries.rest,
         )
 
@@ -95,6 +97,8 @@ class PostgresState:
             stored["release"] = self.release
         if self.is_standby:
             stored["standby"] = "yes"
+        if self.version is not None:
+            stored["server_version"] = str(self.version)
         return {**stored, **self.others}
 
     @property

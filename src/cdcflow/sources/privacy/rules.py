@@ -21,7 +21,7 @@ source, and fails when its next changes arrive (`known_leaving`).
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from cdcflow.config.columns import TableRules
@@ -32,6 +32,14 @@ from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Column, Table, TableId, table_from_text
 from cdcflow.sources.engine.selection import Pattern
 from cdcflow.sources.privacy.leaving import LeavingTable
+from cdcflow.sources.privacy.lost_names import ENTRY as LOST_NAMES
+from cdcflow.sources.privacy.lost_names import (
+    DoubtfulNames,
+    LostNames,
+    lost_names_as_json,
+    lost_names_misfit,
+    names_in_doubt,
+)
 from cdcflow.sources.privacy.person_keys import PersonKeys, missing_person_keys
 from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.shapes import PrivateTable
@@ -112,6 +120,7 @@ class PolicyRules:
         """By `where` and computed columns: the numbers of the columns that the names in the expression mean."""
         self._stored_raw: dict[TableId, Table] = {}
         self.successors: Successors = {}
+        self.lost_names: LostNames = {}
 
     def __bool__(self) -> bool:
         return bool(self._entries or self.successors)
@@ -125,6 +134,7 @@ class PolicyRules:
         """For other processes: the entries with their keys, which those processes cannot read."""
         mine = {"_entries": self._entries, "person_keys": None, "_follows_numbers": self._follows_numbers}
         followed = {"_names": self._names, "_numbers": self._numbers, "successors": self.successors}
+        followed["lost_names"] = self.lost_names
         return {**mine, **followed, "_known": {}, "_latest": {}, "_seen": {}, "_stored_raw": {}}
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
@@ -137,7 +147,7 @@ class PolicyRules:
             TableMisfit: a policy or an expression makes no sense for its columns, or a column is missing; or the table
                 may be one with policies under another name.
         """
-        self._check_successor(table.id)
+        self._check_known(table.id)
         if table not in self._known:
             self._check_columns(table, self._seen.get(table.id, frozenset()))
             names = self._names_of(table)
@@ -151,9 +161,11 @@ class PolicyRules:
         found = self._latest[table.id] = self._known[table]
         return found
 
-    def _check_successor(self, table: TableId) -> None:
+    def _check_known(self, table: TableId) -> None:
         if table in self.successors:
             raise successor_misfit(table, self.successors[table])
+        if table in self.lost_names:
+            raise lost_names_misfit(table, self.lost_names[table])
 
     def _leaving(self, table: Table) -> LeavingTable | None:
         texts = self._row_texts(table)
@@ -233,6 +245,28 @@ class PolicyRules:
                 )
         return None
 
+    def lose_names(self, tables: Iterable[Table], shape_before: Callable[[TableId], Table | None]) -> None:
+        """Doubt names of columns that the settings use, after a part of the source's log was lost. `shape_before`: a
+        table's shape before that part, if it had rules."""
+        if self._follows_numbers:
+            return
+        for table in tables:
+            before, fits = shape_before(table.id), self.misfit_of(table) is None
+            names = names_in_doubt(before, table, self._names_by_settings(table)) if before and fits else ()
+            if names:
+                self.lost_names = {**self.lost_names, table.id: DoubtfulNames(names, self._rules_text(table))}
+
+    def _names_by_settings(self, table: Table) -> list[str]:
+        """The names of columns, in lower case, that the settings use and that the table may not lack."""
+        used = {name.lower() for text in self._row_texts(table).settings.values() for name in text.columns_in(table)}
+        used |= {name.strip('"') for name in used} | set(self._policies_by_name(table.id)) | self._new_names(table.id)
+        return sorted(used & {c.name.lower() for c in table.columns} - self._optional_of(table.id))
+
+    def _rules_text(self, table: Table) -> str:
+        """What an operator may have changed about a table's rules."""
+        stored = self.to_store(table)
+        return json.dumps([dict(stored.texts), stored.rows.to_json(), sorted(self._optional_of(table.id))])
+
     def latest(self, table: TableId) -> LeavingTable | None:
         """How a table last left the source; None: unchanged.
 
@@ -240,7 +274,7 @@ class PolicyRules:
             InvariantViolated: it has policies, and never left it.
             TableMisfit: it may be one with policies under another name.
         """
-        self._check_successor(table)
+        self._check_known(table)
         if table not in self._latest and self._is_named(table):
             raise InvariantViolated(f"keys of table {table} arrived before its columns are known")
         return self._latest.get(table)
@@ -257,7 +291,7 @@ class PolicyRules:
         Raises:
             TableMisfit: it never left with these settings.
         """
-        if table.id in self.successors:
+        if table.id in self.successors or table.id in self.lost_names:
             return _without_values(table, [c.name for c in table.columns])
         try:
             return self.table_leaving(table)
@@ -355,13 +389,15 @@ class PolicyRules:
                 not leave its source with these settings; or the keys of persons are not those of the last start.
         """
         self.check_names((t.id for t in tables), captured, before)
+        texts = {t.id: self._rules_text(t) for t in tables if t.id in self.lost_names}
+        self.lost_names = {t: one for t, one in self.lost_names.items() if texts.get(t) == one.rules}
         for table in tables:
             then = before.get(table.id)
             try:
                 self._check_columns(table, frozenset() if then is None else self._expected_of(then))
                 self.shape(table)
             except TableMisfit:
-                if table.id in self.successors:
+                if table.id in self.successors or table.id in self.lost_names:
                     continue
                 if then is None or self._last_leaving(table.id) is None:
                     raise
@@ -388,6 +424,10 @@ class PolicyRules:
                 runbook="column-policies",
             )
         self.successors = successors(known, captured, [*exact, *private], self._is_named, self.successors)
+
+    def private_among(self, captured: Iterable[TableId]) -> list[TableId]:
+        """Those of the tables that leave otherwise than the source has them, or would."""
+        return [t for t in captured if self._latest.get(t) is not None or t in self.lost_names]
 
     def _is_named(self, table: TableId) -> bool:
         return any(entry.pattern.matches(table) for entry in self._entries)
@@ -617,11 +657,20 @@ class StoredRowRules:
         olds = {c.name: names.get(c.number, c.name) for c in logged.columns}
         return replace(
             logged,
-            columns=tuple(replace(c, name=olds[c.name]) for c in logged.columns if c.number < FIRST_NUMBER),
+            columns=tuple(replace(c, name=olds[c.name]) for c in logged.columns if not self._is_computed(c, source)),
             key=tuple(olds.get(name, name) for name in logged.key),
         )
 
+    def _is_computed(self, column: Column, source: Table) -> bool:
+        """Numbers alone show it only where the source counts its columns: elsewhere numbers are hashes of names."""
+        numbers = [c.number for c in source.columns]
+        is_counted = max(numbers) < _COUNTED_BELOW
+        is_listed = column.name in self.computed and column.number not in numbers
+        return is_listed or (is_counted and column.number >= FIRST_NUMBER)
 
+
+_COUNTED_BELOW = 1 << 16
+"""A source that counts its columns has no larger number."""
 NO_ROW_RULES = StoredRowRules()
 
 
@@ -675,7 +724,7 @@ def read_stored(source: Mapping[str, str]) -> dict[TableId, StoredPolicies]:
 
 
 def without_stored(source: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in source.items() if name not in (ENTRY, SUCCESSORS)}
+    return {name: value for name, value in source.items() if name not in (ENTRY, SUCCESSORS, LOST_NAMES)}
 
 
 def with_stored(
@@ -689,7 +738,7 @@ def with_stored(
         if stored.texts or stored.rows or stored.names
     ]
     entry = {ENTRY: json.dumps(found, separators=(",", ":"))} if found else {}
-    return {**source, **entry, **successors_as_json(rules.successors)}
+    return {**source, **entry, **successors_as_json(rules.successors), **lost_names_as_json(rules.lost_names)}
 
 
 def _more_of(stored: StoredPolicies) -> list[object]:

@@ -12,6 +12,7 @@ from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.comparison import Comparable, Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.moves import Movable, MovePlan
 from cdcflow.capture.ports.source import (
     Choosy,
     Covering,
@@ -24,6 +25,7 @@ from cdcflow.capture.ports.source import (
     SecondOpinion,
     ShapeAsking,
     Source,
+    SourceHistory,
     SourceStatus,
     TablePreview,
     TablesToReread,
@@ -36,6 +38,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.findings import of_error, ok, warning
 from cdcflow.sources.privacy.chunks import PrivateChunks, PrivateComparison
 from cdcflow.sources.privacy.kernels import COMPILED, CompiledOpenssl
+from cdcflow.sources.privacy.lost_names import read_lost_names
 from cdcflow.sources.privacy.rules import (
     PolicyRules,
     StoredPolicies,
@@ -61,6 +64,9 @@ class PrivateSource:
         self._stored: Mapping[TableId, StoredPolicies] = {}
         self._prepared: Sequence[Table] | None = None
         self._captured: frozenset[TableId] = frozenset()
+        """Those that are or were."""
+        self._shape_of: Callable[[TableId], Table | None] = lambda table: None
+        """The shape of a table's latest rows in the log, if the source needs it."""
 
     # ── what rows, keys and shapes pass ─────────────────────────────────────────────────────────────────────
 
@@ -76,13 +82,19 @@ class PrivateSource:
         prepared = self._source.prepare(
             _without(checkpoint), log_id, transactions_back, accept_history_loss=accept_history_loss
         )
+        return self._under_rules(prepared, checkpoint)
+
+    def _under_rules(self, prepared: Prepared, checkpoint: Checkpoint) -> Prepared:
+        """What a source begins with, after a check against the rules. `checkpoint`: that of the last start."""
         if not self._rules and not self._stored:
             return prepared
         tables = self._source.tables()
-        self._check(tables, checkpoint)
-        self._captured, self._prepared = frozenset(t.id for t in tables), tables
+        captured = self._check(tables, checkpoint)
+        self._captured, self._prepared = captured.union(t.id for t in tables), tables
         if self._rules.person_keys is not None:
             self._rules.person_keys.create()
+        if prepared.history is not SourceHistory.CONTINUES:
+            self._rules.lose_names(tables, self._shape_before)
         fitting = [table for table in tables if self._rules.misfit_of(table) is None]
         changed = frozenset(self._changes(fitting, checkpoint))
         source = with_stored(prepared.checkpoint.source, self._rules, fitting, self._stored)
@@ -92,11 +104,17 @@ class PrivateSource:
             reread=prepared.reread | TablesToReread(changed, changed),
         )
 
+    def _shape_before(self, table: TableId) -> Table | None:
+        """A table as the source had it when the log got its latest row, or at the last start; None: without rules."""
+        stored = self._stored.get(table)
+        logged = None if stored is None else self._shape_of(table)
+        return stored.raw if logged is None and stored is not None else raw_of(logged, stored) if logged else None
+
     def tables(self) -> Sequence[Table]:
         found, self._prepared = self._prepared, None
         if found is None:
             found = self._source.tables()
-            private = [t for t in self._captured if self._rules.latest(t) is not None]
+            private = self._rules.private_among(self._captured)
             self._rules.check_names((t.id for t in found), self._captured, private)
             self._captured |= {t.id for t in found}
         return [self._rules.known_leaving(table) for table in found]
@@ -127,10 +145,13 @@ class PrivateSource:
         self._stored = read_stored(checkpoint.source)
         self._rules.learn(self._stored.values())
         self._rules.successors = read_successors(checkpoint.source)
+        self._rules.lost_names = read_lost_names(checkpoint.source)
 
-    def _check(self, tables: Sequence[Table], checkpoint: Checkpoint) -> None:
-        captured = Progress.from_json(checkpoint.progress).tables.keys()
+    def _check(self, tables: Sequence[Table], checkpoint: Checkpoint) -> frozenset[TableId]:
+        """Check the tables of a start. Returns those that were ever captured."""
+        captured = frozenset(Progress.from_json(checkpoint.progress).tables)
         self._rules.check(tables, self._stored, captured)
+        return captured
 
     def _changes(self, tables: Iterable[Table], checkpoint: Checkpoint) -> dict[TableId, str]:
         """The tables with other policies than at the last start; empty at the first one."""
@@ -195,6 +216,8 @@ class _WithShapes(PrivateSource):
     _source: _SomeSource
 
     def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
+        self._shape_of = shape_of
+
         def raw(table: TableId) -> Table | None:
             logged = shape_of(table)
             return None if logged is None else raw_of(logged, self._stored.get(table))
@@ -206,6 +229,8 @@ class _WithSamples(PrivateSource):
     _source: _SomeSource
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
+        if table in self._rules.successors or table in self._rules.lost_names:
+            return None
         found = self._rules.latest(table)
         if found is None:
             return self._source.sample(table, key)
@@ -239,7 +264,33 @@ class _WithComparison(PrivateSource):
         return PrivateComparison(comparison, self._rules) if self._rules else comparison
 
 
-class _SomeSource(Source, Covering, ShapeAsking, Sampled, SecondOpinion, Described, Comparable, Protocol):
+class _WithMoves(PrivateSource):
+    _source: _SomeSource
+
+    def plan_move(self, checkpoint: Checkpoint, log_id: str, *, compares: bool = False) -> MovePlan:
+        self._learn(checkpoint)
+        plan = self._source.plan_move(_without(checkpoint), log_id, compares=compares)
+        shapes = [t.shape for t in plan.tables if t.shape is not None]
+        self._check(shapes, checkpoint)
+        return replace(plan, tables=tuple(self._leaving(t) for t in plan.tables))
+
+    def move(
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        compares: bool = False,
+    ) -> Prepared:
+        self._learn(checkpoint)
+        prepared = self._source.move(_without(checkpoint), log_id, transactions_back, compares=compares)
+        return self._under_rules(prepared, checkpoint)
+
+    def _leaving(self, table: TablePreview) -> TablePreview:
+        return table if table.shape is None else replace(table, shape=self._rules.known_leaving(table.shape))
+
+
+class _SomeSource(Source, Covering, ShapeAsking, Sampled, SecondOpinion, Described, Comparable, Movable, Protocol):
     """A source with the ports that a class above needs."""
 
 
@@ -250,6 +301,7 @@ _OPTIONAL: dict[type, type[PrivateSource]] = {
     SecondOpinion: _WithSecondOpinion,
     Described: _WithFacts,
     Comparable: _WithComparison,
+    Movable: _WithMoves,
 }
 
 

@@ -132,7 +132,7 @@ class Lineage:
     def has_groups(self) -> bool:
         return self.rest.startswith(" GROUP BY")
 
-    def columns_read(self, number: int) -> list[str]:
+    def needed_columns(self, number: int) -> list[str]:
         """Return the columns of a joined table that the query uses, as the table names them; at least one."""
         joined = self.joined[number]
         same = {one.number for one in self.joined if one.table == joined.table}

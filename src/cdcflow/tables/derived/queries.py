@@ -108,10 +108,15 @@ def _check_part(node: Node, kind: str) -> None:
     if kind == "JOIN" and node.get("ref_type", "REGULAR") not in _UNORDERED_JOINS:
         raise SqlRefused(f"it has a join of kind {str(node['ref_type']).lower()}")
     if kind == "BASE_TABLE":
-        _check_table(node)
+        check_table(node)
 
 
-def _check_table(node: Node) -> None:
+def check_table(node: Node) -> None:
+    """Check a table that a query names.
+
+    Raises:
+        SqlRefused: it names more than a schema and a table.
+    """
     schema = str(node.get("schema_name") or "")
     if node.get("catalog_name") or schema.lower() in _CATALOGS:
         raise SqlRefused(f"its table {node['table_name']} names a catalog")

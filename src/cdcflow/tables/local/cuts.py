@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import closing
-from functools import partial
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from cdcflow.tables.job.failures import FileUnreadable, read_tables, wanted_tabl
 from cdcflow.tables.job.moments import AsOf, find
 from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local.engine import LocalEngine, of_local
+from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import HandOver
 
@@ -42,11 +43,22 @@ def read_cut(
     with closing(LocalEngine(warehouse, format_for(warehouse, None))) as engine:
         found = find(engine.cuts(), warehouse, cut, as_of)
         wanted = wanted_tables(found, tables, incomplete=incomplete)
-        rows = partial(_rows, engine, warehouse, found)
+
+        def rows(name: str) -> pa.Table:
+            with open_table(engine, warehouse, found, name) as there:
+                return there.rows()
+
         return read_tables(found, wanted, rows, engine.name, warehouse, of_local)
 
 
-def _rows(engine: LocalEngine, warehouse: Warehouse, cut: Cut, name: str) -> pa.Table:
+@contextmanager
+def open_table(engine: LocalEngine, warehouse: Warehouse, cut: Cut, name: str) -> Iterator[FileTable[Any]]:
+    """Yield a table of a cut; what is read from it in the block is its state at the cut.
+
+    Raises:
+        ConfigurationError: only Spark can read it.
+        HistoryLost: its state at that cut no longer exists.
+    """
     table = cut.tables[name]
     with closing(engine.table(table.path.split("/"))) as there:
         try:
@@ -60,7 +72,7 @@ def _rows(engine: LocalEngine, warehouse: Warehouse, cut: Cut, name: str) -> pa.
             if is_replaced(cut, name, commit, {} if then is None else then.transactions):
                 raise version_gone(warehouse, cut, name, REPLACED)
             try:
-                return there.rows()
+                yield there
             except FileNotFoundError:
                 if table.version == newest.version:
                     raise FileUnreadable("") from None  # nothing removes these in regular operation

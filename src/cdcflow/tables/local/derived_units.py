@@ -57,7 +57,7 @@ def read_rows(
 ) -> pa.Table:
     """Read rows of a joined table. `rows`: of those that were read before, by number."""
     joined = lineage.joined[read.joined]
-    version, columns = new[joined.table], lineage.columns_read(read.joined)
+    version, columns = new[joined.table], lineage.needed_columns(read.joined)
     if not read.column:
         return version.rows(columns)
     if read.of is not None:

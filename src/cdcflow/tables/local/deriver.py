@@ -182,7 +182,7 @@ class LocalDeriver:
             (version,) = new.values()
             return transform_rows(self._db, query, version.parts(list(version.columns)), version.row_schema)
         tree, paths = self._tree(query), _paths(new)
-        columns = _columns_read(tree, new)
+        columns = _needed_columns(tree, new)
         given = {name: self._db.give(version.rows(columns[name])) for name, version in new.items()}
         named = [self._db.name(*one, given[resolve_table(*one, paths)]) for one in tables_of(tree)]
         try:
@@ -201,7 +201,7 @@ class LocalDeriver:
         """Return how the table's rows are continued, or why they are not."""
         asked = _shape(query, new)
         if asked not in self._continued:
-            empty = {one.number: new[one.table].empty(lineage.columns_read(one.number)) for one in lineage.joined}
+            empty = {one.number: new[one.table].empty(lineage.needed_columns(one.number)) for one in lineage.joined}
             try:
                 self._continued[asked] = read_increments(self._db, lineage, empty)
             except NotCovered as error:
@@ -212,7 +212,7 @@ class LocalDeriver:
 
     def _read_lineage(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> Lineage | str:
         tree, paths = self._tree(query), _paths(new)
-        columns = _columns_read(tree, new)
+        columns = _needed_columns(tree, new)
 
         def inputs(schema: str, table: str) -> tuple[str, Mapping[str, str]]:
             name = resolve_table(schema, table, paths)
@@ -245,7 +245,7 @@ class LocalDeriver:
             return lineage
         try:
             continued = self._increments(query, lineage, new)
-            columns = {one.table: lineage.columns_read(one.number) for one in lineage.joined}
+            columns = {one.table: lineage.needed_columns(one.number) for one in lineage.joined}
             changes = self._changes(columns, old, new, stack)
             if isinstance(changes, str):
                 return changes
@@ -348,7 +348,7 @@ def _paths(new: Mapping[str, InputVersion]) -> dict[str, Path]:
     return {name: (table.schema, table.name) for name, table in found.items()}
 
 
-def _columns_read(tree: Node, new: Mapping[str, InputVersion]) -> dict[str, list[str]]:
+def _needed_columns(tree: Node, new: Mapping[str, InputVersion]) -> dict[str, list[str]]:
     """Return the columns of each input that a query may use, and at least one."""
     names = {str(part).lower() for n in nodes_of(tree) if n.get("class") == "COLUMN_REF" for part in n["column_names"]}
     names |= {str(name).lower() for n in nodes_of(tree) for name in n.get("using_columns") or ()}

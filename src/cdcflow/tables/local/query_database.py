@@ -1,5 +1,4 @@
-"""A DuckDB database for the queries of derived tables: it reaches no file, network or setting, only the rows given to
-it."""
+"""A DuckDB database for queries over tables: it reaches no file, network or setting, only the rows given to it."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ class QueryDatabase:
     """Parses, writes and runs queries. `close` it."""
 
     def __init__(self, memory_bytes: int | None) -> None:
-        self._spill = None if memory_bytes is None else TemporaryDirectory(prefix="cdcflow-derive-")
+        self._spill = None if memory_bytes is None else TemporaryDirectory(prefix="cdcflow-query-")
         settings: dict[str, str | bool | int | float | list[str]] = {
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -68,13 +67,29 @@ class QueryDatabase:
         self._given.append(name)
         return name
 
+    def load(self, schema: str, table: str, rows: pa.RecordBatchReader) -> None:
+        """Create a table of these rows, which are read once."""
+        given = f"_cdcflow_loaded_{self._number}"
+        self._number += 1
+        place = self._place(schema, table)
+        self._db.register(given, rows)
+        try:
+            self._run(f"CREATE TABLE {place} AS SELECT * FROM {given}")  # noqa: S608  quoted
+        finally:
+            self._db.unregister(given)
+
     def name(self, schema: str, table: str, view: str) -> str:
         """Give a view the name that a query has for a table, until `forget`."""
-        place = f"{quote(schema)}." if schema else ""
-        if schema:
-            self._run(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}")
-        self._run(f"CREATE OR REPLACE VIEW {place}{quote(table)} AS SELECT * FROM {view}")  # noqa: S608  quoted
-        return f"{place}{quote(table)}"
+        place = self._place(schema, table)
+        self._run(f"CREATE OR REPLACE VIEW {place} AS SELECT * FROM {view}")  # noqa: S608  quoted
+        return place
+
+    def _place(self, schema: str, table: str) -> str:
+        """Return the name of a table, quoted; its schema exists afterwards."""
+        if not schema:
+            return quote(table)
+        self._run(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}")
+        return f"{quote(schema)}.{quote(table)}"
 
     def forget(self, views: Sequence[str] = ()) -> None:
         """Drop these named views and all rows that were given."""

@@ -1,0 +1,66 @@
+"""Names of columns after a part of the source's log was lost, where columns have no numbers.
+
+A statement in that part may have given a name that the settings use to another column, and nothing in the table's shape
+shows it for certain. If its columns have another order, or one is gone, the table fails, alone, until an operator has
+checked the names: its rows would leave with the rules of other columns. A checkpoint has such tables with the rules
+that they had: other rules, or the names under `optional`, are an operator's word.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from cdcflow.errors import TableMisfit
+from cdcflow.model.table import Table, TableId
+from cdcflow.sources.privacy.policies import misfit
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtfulNames:
+    """The names of columns that may mean others, and the table's rules as a text."""
+
+    names: tuple[str, ...]
+    rules: str
+
+
+LostNames = Mapping[TableId, DoubtfulNames]
+
+ENTRY = "names_in_doubt"
+"""The name of their entry in a checkpoint's `source`."""
+
+
+def names_in_doubt(before: Table, now: Table, used: Collection[str]) -> tuple[str, ...]:
+    """The names, in lower case, of those in `used` that another column may have now. `before`: the table's shape before
+    the lost part."""
+    earlier, later = ([c.name.lower() for c in table.columns] for table in (before, now))
+    if not frozenset(earlier) <= frozenset(later):
+        return tuple(sorted(frozenset(used).intersection(later)))
+    kept = [name for name in later if name in earlier]
+    moved = (name for name, same in zip(earlier, kept, strict=True) if name != same and name in used)
+    return tuple(sorted(moved))
+
+
+def lost_names_misfit(table: TableId, found: DoubtfulNames) -> TableMisfit:
+    """The error for rows of such a table."""
+    listed = ", ".join(found.names)
+    return misfit(
+        table,
+        "its columns changed in a part of the source's log that is lost, and may have exchanged their names, which "
+        "tables uses",
+        f"correct its settings, if the columns of these names are others now; otherwise list the names there: "
+        f"`optional: [{listed}]`",
+    )
+
+
+def read_lost_names(source: Mapping[str, str]) -> LostNames:
+    """Those in a checkpoint's `source`."""
+    listed = json.loads(source.get(ENTRY, "[]"))
+    return {TableId(schema, name): DoubtfulNames(tuple(names), rules) for schema, name, names, rules in listed}
+
+
+def lost_names_as_json(found: LostNames) -> dict[str, str]:
+    """The entry of a checkpoint's `source`; empty if there are none."""
+    listed = [[table.schema, table.name, one.names, one.rules] for table, one in found.items()]
+    return {ENTRY: json.dumps(listed)} if found else {}
