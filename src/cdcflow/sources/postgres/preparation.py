@@ -121,12 +121,10 @@ class Preparation:
     def _after_upgrade(self, before: PostgresState, carried: Lsn) -> PositionAtServer:
         """The position of a slot that pg_upgrade carried over. Tables that were added since the last start are left to
         the next one."""
-        found = publication.read(self.connection, self.names.publication)
-        if found is None:
-            raise SourceUnavailable(f"publication {self.names.publication} was dropped just after cdcflow read it")
         known = captured_names(before)
         added = [t.rel.id for t in self.selected.tables if t.rel.oid not in known]
         made = replace(self, selected=self.selected.without(added))
+        found = made._ensure_publication()
         return PositionAtServer(carried, made._state(carried, found), dict.fromkeys(added, 0))
 
     def _first_time(self) -> PositionAtServer:

@@ -81,6 +81,9 @@ ORDER BY l.granted DESC, a.xact_start
 _COVERED = "SELECT schemaname, tablename FROM pg_catalog.pg_publication_tables WHERE pubname = %s"
 
 
+GENERATED = "publish_generated_columns = stored"
+"""What a publication needs since PostgreSQL 18, and lacks after an upgrade from an earlier version."""
+
 Exists = Callable[[Literal["pg_class", "pg_namespace"], int], bool]
 """Whether this catalog still has an entry with this oid."""
 
@@ -158,7 +161,7 @@ def read(connection: Connection, name: str) -> Publication | None:
     if not via_root:
         wrong.append("publish_via_partition_root = true")
     if version >= 180000 and generated != "s":
-        wrong.append("publish_generated_columns = stored")
+        wrong.append(GENERATED)
     entries, excepted = {}, {}
     for number, wrote, table_oid, schema, table, has_filter, has_columns, is_excepted in connection.execute(
         _ENTRIES, (oid,)
@@ -364,7 +367,7 @@ def creation(version: int, name: str, tables: Sequence[CatalogTable]) -> str:
     listed = f" FOR {_table_list(tables)}" if tables else ""
     options = ["publish = 'insert, update, delete, truncate'", "publish_via_partition_root = true"]
     if version >= 180000:
-        options.append("publish_generated_columns = stored")
+        options.append(GENERATED)
     return f"CREATE PUBLICATION {quote_name(name)}{listed} WITH ({', '.join(options)})"
 
 
