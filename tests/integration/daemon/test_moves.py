@@ -430,7 +430,7 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
         new.restart()
         assert "wal_level" in move(shop, empty, code=78)
         new.restart(wal_level="logical")
-        shop.start()
+        shop.start(*TABLES)
         assert "a daemon captures into this log" in move(shop, empty, code=78)
         shop.stop()
         assert new.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)]
