@@ -110,6 +110,10 @@ class Notifications:
         if self._notifier is not None:
             self._notifier.end(error)
 
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What each receiver got."""
+        return {} if self._notifier is None else self._notifier.counts()
+
     def made_of(self, config: Config) -> object:
         return config.service.notify
 

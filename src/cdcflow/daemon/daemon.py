@@ -99,6 +99,7 @@ def run(
         if reloading is not None:
             parts += [Observing(capture, tell), budget, GapRepairComponent(capture, file, tell)]
         told = Notifications(watch.status, tell, watch.tables_in_log)
+        watch.notified = told.counts
         parts += [RetentionComponent(tell), Index(tell), CompactionComponent(tell), publish, told, deliveries, merge]
         components = around.enter_context(RunningComponents(parts))
         hang_up = None if reloading is None else reloading.hang_up

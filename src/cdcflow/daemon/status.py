@@ -58,6 +58,8 @@ class Watch:
         self._asking: threading.Thread | None = None
         self._asked_at = -60.0
         self._broken: Mapping[str, str] = {}
+        self.notified: Callable[[], Mapping[str, Mapping[str, int]]] = dict
+        """What each receiver of notifications got."""
         self._schemas_at = -SCHEMAS_EVERY_S
         self._in_log: dict[str, object] | None = None
         self._log_id = ""
@@ -164,6 +166,8 @@ class Watch:
             found["merge"] = {**found.get("merge", {}), "process": process}
         if targets := targets_status(self._in_use(), durable_offset, self._delivering()):
             found["targets"] = targets
+        if notified := self.notified():
+            found["notifications"] = notified
         if budget := self._budget():
             found["log_budget"] = dict(budget)
         found["verified"] = state_files.of_verified(folder)

@@ -198,6 +198,17 @@ def _per_target(*path: str) -> Found:
     return samples
 
 
+def _notifications(status: Mapping[str, Any]) -> Iterator[Sample]:
+    for name, one in sorted((status.get("notifications") or {}).items()):
+        for outcome in ("sent", "failed"):
+            yield from _number((name, outcome), one.get(outcome))
+
+
+def _notifications_waiting(status: Mapping[str, Any]) -> Iterator[Sample]:
+    for name, one in sorted((status.get("notifications") or {}).items()):
+        yield from _number((name,), one.get("waiting"))
+
+
 def _target_ends(status: Mapping[str, Any]) -> Iterator[Sample]:
     for name, ends in _each_target(status, "process", "ends"):
         for cause, count in sorted((ends or {}).items()):
@@ -689,6 +700,19 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             ("target", "cause"),
         ),
         _target_ends,
+    ),
+    (
+        Metric(
+            "notifications_total",
+            "counter",
+            "Notifications for the receiver. failed: it did not take one in several tries.",
+            ("receiver", "outcome"),
+        ),
+        _notifications,
+    ),
+    (
+        Metric("notifications_waiting", "gauge", "Notifications that are still to be sent.", ("receiver",)),
+        _notifications_waiting,
     ),
     # Comparisons, from the file that `cdcflow verify` writes there.
     (

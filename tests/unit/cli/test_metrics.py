@@ -77,6 +77,7 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
                 "process": {"memory_bytes": 1 << 26, "ends": {"killed": 1}},
             }
         },
+        "notifications": {"webhook 1": {"sent": 5, "failed": 1, "waiting": 0}},
         "merge": {
             "cut": 6,
             "offset": 1200,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.servers.http_threads import PostReceiver
+from tests.support.polling import wait_until
 
 from cdcflow.config import Config, Notify, load
 from cdcflow.daemon.interfaces.notices import Noticing, of_the_end
@@ -264,3 +265,16 @@ def test_a_mistake_in_the_settings_is_named(tmp_path: Path, setting: str, compla
         load(path)
     assert complaint in str(error.value)
     assert "abc" not in str(error.value)
+
+
+def test_what_each_receiver_got_is_counted(hook: Hook) -> None:
+    """A receiver that answers nothing cannot report it; a metric can."""
+    now = status(lag_seconds=400.0)
+    made = Notifier(lambda: now, lambda *_: None, look_every_s=0.01, pauses_s=())
+    made.use([Notify(on=("lag",), webhook=hook.uri), Notify(on=("lag",), command=("/nowhere/at-all",))], {})
+    wanted = {
+        "webhook 1": {"sent": 1, "failed": 0, "waiting": 0},
+        "command 2": {"sent": 0, "failed": 1, "waiting": 0},
+    }
+    wait_until(lambda: made.counts() == wanted, "both to be counted", more=made.counts)
+    made.end(None)

@@ -52,6 +52,7 @@ class _Receiver:
         self._waiting: deque[Mapping[str, object]] = deque(maxlen=WAITING_MAX)
         self._changed = threading.Condition()
         self._ending = threading.Event()
+        self._outcomes = {"sent": 0, "failed": 0}
         self._thread = threading.Thread(target=self._deliver, name=f"notify-{name}", daemon=True)
         self._thread.start()
 
@@ -67,6 +68,10 @@ class _Receiver:
         with self._changed:
             self._waiting.append({**said, "host": socket.gethostname()})
             self._changed.notify()
+
+    def counts(self) -> dict[str, int]:
+        """How many notices were sent, how many were not taken, and how many wait."""
+        return {**self._outcomes, "waiting": len(self._waiting)}
 
     def end(self, within_s: float) -> None:
         """Deliver what is queued, without long pauses, and stop."""
@@ -86,19 +91,21 @@ class _Receiver:
             self._try(said)
 
     def _try(self, said: Mapping[str, object]) -> None:
+        problem = self._send_patiently(json.dumps(said, default=str).encode())
+        self._outcomes["failed" if problem else "sent"] += 1
+        if problem:
+            self._tell("notification given up", {"to": self.name, "about": said["event"], "reason": problem})
+
+    def _send_patiently(self, body: bytes) -> str:
+        """The error of the last try; "" if the notice was delivered. While the process ends there is only one more."""
         problem = ""
         for pause_s in (*self._pauses_s, 0.0):
-            problem = self._send(json.dumps(said, default=str).encode())
+            problem = self._send(body)
             if not problem:
-                return
+                return ""
             if self._ending.wait(pause_s):
-                break
-        else:
-            self._tell("notification given up", {"to": self.name, "about": said["event"], "reason": problem})
-            return
-        # The process ends: one last try.
-        if problem := self._send(json.dumps(said, default=str).encode()):
-            self._tell("notification given up", {"to": self.name, "about": said["event"], "reason": problem})
+                return self._send(body)
+        return problem
 
     def _send(self, body: bytes) -> str:
         """The error without the URL; "" if the notice was delivered."""
@@ -195,6 +202,10 @@ class Notifier:
             before.remove(same)
             return same
         return _Receiver(f"{_kind_of(settings)} {number}", settings, self._tell, self._pauses_s, tables)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What each receiver got, by a name without its URL."""
+        return {receiver.name: receiver.counts() for receiver in self._receivers}
 
     def end(self, ended: BaseException | None) -> None:
         """Send the notice of the end of the capture, and of its cause, within some seconds."""
