@@ -13,6 +13,8 @@ from tests.support.kill.budgeted_daemon import arm
 from cdcflow.cli.app import main as command
 from cdcflow.sinks.files import recovery
 from cdcflow.sinks.files.log import FileLog
+from cdcflow.sources.mysql.marks import WrittenMarks
+from cdcflow.sources.mysql.source import MySQLSource
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.source import PostgresSource
 
@@ -23,6 +25,8 @@ STEPS: dict[str, tuple[Any, str]] = {
     "cut": (FileLog, "cut"),
     "sync": (FileLog, "sync"),
     "identity": (PostgresSource, "identity"),
+    "marks": (WrittenMarks, "ensure"),
+    "identity of MySQL": (MySQLSource, "identity"),
     "log.json": (recovery, "write_file"),
 }
 

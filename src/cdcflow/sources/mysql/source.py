@@ -17,8 +17,17 @@ from cdcflow.capture.interleave.messages import KnownRows, RowsCompared
 from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.moves import MovePlan
 from cdcflow.capture.ports.part_readers import PartReader, Readers
-from cdcflow.capture.ports.source import EventComparison, Sample, SourceHistory, SourceStatus
+from cdcflow.capture.ports.source import (
+    EventComparison,
+    Prepared,
+    Sample,
+    SourceHistory,
+    SourceStatus,
+    TablePreview,
+    TransactionsBack,
+)
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError
@@ -26,16 +35,17 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.moves import check_tables, log_is_empty
 from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.policies import ByShape, ColumnPolicy, Policies
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.engine.source import Begun, ComparableSource, Sizes, Start, position_to_begin
+from cdcflow.sources.engine.source import Begun, ComparableSource, Move, Sizes, Start, position_to_begin
 from cdcflow.sources.mysql import binlog_status, doctor, errant, overlap, samples, second_opinion
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.comparison import MySQLComparison
-from cdcflow.sources.mysql.connection import Connection, Connector, OneServer, query
+from cdcflow.sources.mysql.connection import Connection, Connector, OneServer, query, version_of
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
 from cdcflow.sources.mysql.errors import LogPurged
@@ -43,6 +53,7 @@ from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.fences import DeliveredGtids, NoStream
 from cdcflow.sources.mysql.lives import Lives, ended_tables, new_tables
 from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
+from cdcflow.sources.mysql.moves import MysqlRoute, find, server_text, steps
 from cdcflow.sources.mysql.opinion_exclusions import can_read
 from cdcflow.sources.mysql.position import BinlogPosition, binlog_position_of, position_of
 from cdcflow.sources.mysql.preparation import WAIT_S, Before, BeginPosition, Preparation
@@ -119,6 +130,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         slot = slot_of(start.log_id)
         doctor.check(connection, self._settings)
         self._expectations = Expectations()
+        route = None if start.move is None else self._route(connection, start)
         marking = self._marking(slot)
         marking.ensure(connection)
         selected, known = self._select(before), self._captured_by(before)
@@ -127,7 +139,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         self._check(selected, known)
         address = str(self._connector.address)
         preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
-        begun, state, history = self._prepare_position(preparation, start, slot)
+        begun, state, history = self._prepare_position(preparation, start, slot, route)
         is_lost = history is not SourceHistory.CONTINUES
         self._lives = Lives()
         if before is not None and not is_lost:
@@ -204,11 +216,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         where = f"{stored.position.start.file} at byte {stored.position.start.pos}"
 
         def question(connection: Connection) -> None:
-            # Nothing is written: these marks have no stream to report them.
-            marking = ReadOnlyMarks(self._flavor, Expectations())
-            address = str(self._connector.address)
-            preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
-            preparation.again(stored)
+            self._reading_preparation(connection).again(stored)
 
         try:
             self._catalog.ask(f"checking {where} at {self._connector.address}", question)
@@ -273,9 +281,10 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         return Lives(ends, new_tables(known, captured, present, position=place, visible=visible))
 
     def _prepare_position(
-        self, preparation: Preparation, start: Start[MySQLState], slot: str
+        self, preparation: Preparation, start: Start[MySQLState], slot: str, route: MysqlRoute | None
     ) -> tuple[BeginPosition, MySQLState, SourceHistory]:
-        """Where the stream begins, what to store of it, and whether the server has the log in between."""
+        """Where the stream begins, what to store of it, and whether the server has the log in between. `route`: if the
+        log moves here."""
         checkpoint, before = start.checkpoint, start.before
         new = MySQLState(
             server=preparation.server,
@@ -287,18 +296,13 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         if checkpoint.position is None or before is None:
             return preparation.first(), new, SourceHistory.CONTINUES
         _check_slot(before, slot)
-        stored = _before(checkpoint.position, before)
+        if route is not None and route.has_gap:
+            return preparation.first(), new, SourceHistory.MOVED
 
         def again() -> tuple[BeginPosition, MySQLState]:
-            begun = preparation.again(stored)
-            if start.transactions_back is not None and not begun.by_gtid and before.compared_from is not None:
-                dump = self._dump(begun.position, by_gtid=False)
-                overlap.check_file(self._connector, dump)
-                overlap.check_same(self._connector, dump, before.compared_from, start.transactions_back)
+            begun = self._again(preparation, start, before)
             state = replace(new, has_all_gtids=before.has_all_gtids)
             if begun.by_gtid:
-                dump = self._dump(begun.position, by_gtid=True)
-                errant.check(self._connector, dump, before.captured, start.transactions_back)
                 return begun, replace(state, foreign=position_of(begun.position))
             # The transactions already in the change log are from this server's log, too.
             return begun, state if before.compared_from is None else replace(state, compared_from=before.compared_from)
@@ -314,6 +318,88 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
             # Nothing is recorded first: a process that is killed now finds the same at its next start.
             return *first(), SourceHistory.RELEASED
         return *found, SourceHistory.LOST if start.is_loss_accepted else SourceHistory.CONTINUES
+
+    def _again(self, preparation: Preparation, start: Start[MySQLState], before: MySQLState) -> BeginPosition:
+        """The log's position, checked at this server together with the transactions before it."""
+        assert start.checkpoint.position is not None  # noqa: S101  the caller has looked
+        begun, back = preparation.again(_before(start.checkpoint.position, before)), start.transactions_back
+        dump = self._dump(begun.position, by_gtid=begun.by_gtid)
+        if begun.by_gtid:
+            errant.check(self._connector, dump, before.captured, back)
+        elif back is not None and before.compared_from is not None:
+            overlap.check_file(self._connector, dump)
+            overlap.check_same(self._connector, dump, before.compared_from, back)
+        return begun
+
+    # ── cdcflow.capture.ports.moves.Movable ─────────────────────────────────────────────────────────────────
+
+    def move(
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        compares: bool = False,
+    ) -> Prepared:
+        before = self._state_to_move(checkpoint, log_id)
+        return self._begin_at(Start(checkpoint, log_id, before, transactions_back, False, Move(compares)))
+
+    def plan_move(self, checkpoint: Checkpoint, log_id: str, *, compares: bool = False) -> MovePlan:
+        before = self._state_to_move(checkpoint, log_id)
+        start = Start(checkpoint, log_id, before, None, False, Move(compares))
+        connection = self._connect("plan")
+        try:
+            with self._connector.mapping_errors(f"planning a move to {self._connector.address}"):
+                return self._plan(connection, start, before)
+        finally:
+            self._connector.discard(connection)
+
+    def _state_to_move(self, checkpoint: Checkpoint, log_id: str) -> MySQLState:
+        before = self._read_state(checkpoint.source)
+        if before is None or checkpoint.position is None:
+            raise log_is_empty()
+        _check_slot(before, slot_of(log_id))
+        self._log_id = log_id
+        return before
+
+    def _plan(self, connection: Connection, start: Start[MySQLState], before: MySQLState) -> MovePlan:
+        doctor.check(connection, self._settings)
+        route = self._route(connection, start)
+        selected, self._left_out = self._select(before).for_restart(self._captured_by(before), self._selection)
+        self._check(selected, self._captured_by(before))
+        shapes = list(self._describe(selected))
+        found = self._sizes(connection, shapes)
+        version = ".".join(map(str, version_of(connection.get_server_info())))
+        return MovePlan(
+            route.kind,
+            not route.has_gap,
+            server_text(self._flavor, "", before.server),
+            server_text(self._flavor, version, binlog_status.server_of(connection, self._flavor)),
+            route.text,
+            tuple(TablePreview(t.id, t.incarnation, *found.get(t.id, (None, None)), shape=t) for t in shapes),
+            tuple(steps(route, "" if self._settings.fence == "read-only" else str(self._marks_table))),
+        )
+
+    def _route(self, connection: Connection, start: Start[MySQLState]) -> MysqlRoute:
+        """The route of a log that moves to this server. Nothing is written.
+
+        Raises:
+            ConfigurationError: it cannot continue here.
+        """
+        before = start.before
+        assert before is not None and start.move is not None  # noqa: S101, PT018  `move` and `plan_move` have checked
+        preparation = self._reading_preparation(connection)
+        route = find(lambda: self._again(preparation, start, before), compares=start.move.compares)
+        if route.has_gap and before.server != preparation.server:
+            here = [t.id for t in self._catalog.selected_tables(frozenset(before.captured)).tables]
+            check_tables(before.captured, here, self._selection.selects)
+        return route
+
+    def _reading_preparation(self, connection: Connection) -> Preparation:
+        """For questions: nothing is written, since these marks have no stream to report them."""
+        marking = ReadOnlyMarks(self._flavor, Expectations())
+        address = str(self._connector.address)
+        return Preparation(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 

@@ -9,12 +9,11 @@ A gap is no obstacle: the log continues at a new position, and the tables are co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from cdcflow.capture.ports.moves import Target
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.model.table import TableId
+from cdcflow.sources.engine.moves import COMPARISON, first_line, lagging
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.connection import Connection, Connector, literal, query_row
 from cdcflow.sources.postgres.identity import IdentifiedSystem, check_database, check_history
@@ -75,9 +74,9 @@ class Finder:
         except HistoryLost as error:
             if not compares:
                 raise lagging(error) from None
-            return Route("same", True, _first_line(error))
+            return Route("same", True, first_line(error))
         if compares:
-            return Route("same", True, "a comparison was requested")
+            return Route("same", True, COMPARISON)
         try:
             check_unbroken(
                 self.connector,
@@ -90,14 +89,14 @@ class Finder:
                 self.known_state,
             )
         except HistoryLost as error:
-            return Route("same", True, _first_line(error))
+            return Route("same", True, first_line(error))
         return Route("same", False, f"it has slot {self.names.slot}, and everything since {self.position}")
 
     def _of_other_system(self, ours: Slot | None, *, compares: bool) -> Route:
         if ours is not None:
             _check_purpose(ours, self.system.database)
         if compares:
-            return Route("other", True, "a comparison was requested")
+            return Route("other", True, COMPARISON)
         found = publication.read(self.connection, self.names.publication)
         try:
             carried = check_carried(
@@ -131,46 +130,6 @@ def _check_purpose(found: Slot, database: str) -> None:
     )
 
 
-def lagging(error: HistoryLost) -> ConfigurationError:
-    """The error for a server that lacks changes which the log has."""
-    return ConfigurationError(
-        f"the log cannot continue there: {_first_line(error)}",
-        remedy="move to the server that has everything; or, if that one is lost, run `cdcflow move` with --compare: "
-        "rows of changes that the new server never had are corrected in the log",
-        runbook="move",
-    )
-
-
-def _first_line(error: HistoryLost) -> str:
-    return str(error).splitlines()[0]
-
-
-def check_tables(
-    captured: Collection[TableId], selected: Collection[TableId], selects: Callable[[TableId], bool]
-) -> None:
-    """Check that a server has the tables that the log captures, as far as the settings still select them.
-
-    Raises:
-        ConfigurationError: it has none of them, or lacks some.
-    """
-    required = {table for table in captured if selects(table)}
-    missing = sorted(required - set(selected))
-    if required and len(missing) == len(required):
-        raise ConfigurationError(
-            "this is another database: it has none of the tables that the log captures",
-            remedy="correct the address of --to",
-            runbook="move",
-        )
-    if missing:
-        names = ", ".join(map(str, missing))
-        raise ConfigurationError(
-            f"the server lacks captured tables: {names}",
-            remedy="create them there; or exclude them from source.tables: "
-            + ", ".join(f'"!{table}"' for table in missing),
-            runbook="move",
-        )
-
-
 def steps(connection: Connection, names: Names, route: Route) -> list[str]:
     """What a move along this route creates and changes, for operators."""
     if not route.has_gap:
@@ -194,14 +153,6 @@ def is_no_target() -> ConfigurationError:
     return ConfigurationError(
         "the server is a standby: a move creates a publication and a slot, which it does at a primary only",
         remedy="promote the standby first; or move to the primary",
-        runbook="move",
-    )
-
-
-def log_is_empty() -> ConfigurationError:
-    return ConfigurationError(
-        "the log has not begun yet: it belongs to no server",
-        remedy="set source.url, and start `cdcflow run`",
         runbook="move",
     )
 

@@ -17,6 +17,7 @@ import structlog
 from cdcflow.capture.ports.source import SourceHistory, TransactionsBack
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.table import TableId
+from cdcflow.sources.engine.moves import lagging
 from cdcflow.sources.engine.source import position_to_begin
 from cdcflow.sources.postgres import overlap, publication, slot, slot_release
 from cdcflow.sources.postgres.catalog import Selected
@@ -24,7 +25,7 @@ from cdcflow.sources.postgres.connection import Connection, Connector, query_row
 from cdcflow.sources.postgres.identity import IdentifiedSystem, check_history
 from cdcflow.sources.postgres.known_tables import captured_now, captured_since, state_of_selected
 from cdcflow.sources.postgres.lsn import Lsn
-from cdcflow.sources.postgres.moves import Route, lagging
+from cdcflow.sources.postgres.moves import Route
 from cdcflow.sources.postgres.recovery import end_of_log
 from cdcflow.sources.postgres.slot_names import Names
 from cdcflow.sources.postgres.slot_release import ReleaseNote

@@ -25,6 +25,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
+from cdcflow.sources.engine.moves import check_tables, log_is_empty
 from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.policies import ByShape, Policies
 from cdcflow.sources.engine.selection import Selection
@@ -40,7 +41,7 @@ from cdcflow.sources.postgres.identity import IdentifiedSystem, check_database, 
 from cdcflow.sources.postgres.known_tables import state_of_selected
 from cdcflow.sources.postgres.lives import Life, Lives, ended_lives
 from cdcflow.sources.postgres.lsn import START, Lsn, lsn_of, position_of
-from cdcflow.sources.postgres.moves import Finder, Route, check_tables, is_no_target, log_is_empty, server_text, steps
+from cdcflow.sources.postgres.moves import Finder, Route, is_no_target, server_text, steps
 from cdcflow.sources.postgres.preparation import Preparation
 from cdcflow.sources.postgres.recovery import RECEIVED_END, is_standby, log_end
 from cdcflow.sources.postgres.rewrites import RowVersions
