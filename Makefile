@@ -141,6 +141,10 @@ test-stack: setup servers ## the dev stack of docker/, started as processes, fro
 test-budget: $(INSTALLED) ## outages until the budget of the source's log is passed, OUTAGES=30 of each server, SEED=1
 	OUTAGES=$(or $(OUTAGES),3) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/daemon/test_random_budget_outages.py -m long -n0 -s $(PYTEST)
 
+.PHONY: test-quorum
+test-quorum: $(INSTALLED) ## takeovers of a log with peers under load, TAKEOVERS=10 of each server, SEED=1
+	TAKEOVERS=$(or $(TAKEOVERS),10) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/daemon/test_replicated_takeovers.py tests/integration/mysql_daemon/test_replicated_takeovers_of_binlogs.py -m long -n0 -s $(PYTEST)
+
 test-cluster: setup ## a standalone Spark cluster on an object store; two drivers on one warehouse, one of them stopped in between
 	@$(BIN)/python -m tests.servers.objects
 	$(BIN)/python -m pytest tests/cluster $(PYTEST)
@@ -211,7 +215,7 @@ test-suites: setup servers ## the servers' own test suites next to a daemon, eve
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched
-BENCHES := drain catchup backfill executors load governed latency transaction growth restart writer kafka publish tokafka kafkalatency merge mergelatency fresh freshrate tables verify log mysql.drain mysql.backfill mysql.memory
+BENCHES := drain catchup backfill executors load governed latency transaction growth restart writer kafka publish tokafka kafkalatency merge mergelatency fresh freshrate tables verify log quorum mysql.drain mysql.backfill mysql.memory
 
 $(BENCHED): $(INSTALLED)
 	@echo "installing what the benchmarks' Python peers and plots need (once) …"

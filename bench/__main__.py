@@ -16,7 +16,7 @@ from bench.harness import Budget, Failed, tell
 NAMES = (
     "drain", "catchup", "backfill", "executors", "load", "latency", "transaction", "growth", "restart", "writer",
     "kafka", "publish", "tokafka", "kafkalatency", "merge", "mergelatency", "fresh", "freshrate",
-    "tables", "verify", "log", "mysql.drain", "mysql.backfill", "mysql.memory", "governed",
+    "tables", "verify", "log", "quorum", "mysql.drain", "mysql.backfill", "mysql.memory", "governed",
 )  # fmt: skip
 SOURCES = Path(__file__).parent.parent / "src"
 QUICK = ("drain", "catchup", "backfill", "latency")
